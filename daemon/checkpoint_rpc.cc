@@ -14,6 +14,7 @@
 #include "ckpt/held_job.h"
 #include "ckpt/standing_job.h"
 #include "daemon/call_monitor.h"
+#include "daemon/image_visit.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
@@ -140,8 +141,16 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     return send(event);
   });
   CaptureReporter observer(monitor);
+  // Where nobody else says when it is frozen, the job does.
+  std::optional<ImageVisit> visit;
+  if (options.gate == nullptr && !job.name.empty()) {
+    if (std::shared_ptr<SupervisedJob> supervised = node.supervisor().FindRunning(job.name, job.pid))
+      options.gate = &visit.emplace(std::move(supervised), monitor.cancelled());
+  }
   absl::StatusOr<ckpt::CaptureResult> result =
       ckpt::Capture(*store, criu, &node.gpus(), options, &observer, &monitor.cancelled());
+  if (visit && result.ok()) visit->OnStored();
+  visit.reset();
   monitor.Stop();
   RK_RETURN_IF_ERROR(result.status());
   if (result->standing) *call.part->standing = std::move(result->standing);

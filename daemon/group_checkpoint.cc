@@ -1,4 +1,5 @@
 // A coordinator's side of a group checkpoint.
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -112,7 +113,7 @@ class Members {
 class Coordination {
  public:
   Coordination(const Call& call, const v1::CheckpointGroupRequest& request, std::string reference,
-               std::string id, std::string store, GroupRecords& records,
+               std::string id, std::string store, int64_t not_before_unix_ns, GroupRecords& records,
                const EventSink<v1::GroupEvent>& send)
       : call_(call),
         request_(request),
@@ -123,7 +124,7 @@ class Coordination {
         results_(static_cast<size_t>(request.members_size())) {
     group_.set_id(std::move(id));
     group_.set_reference(std::move(reference));
-    group_.set_created_unix_ns(UnixNanos());
+    group_.set_created_unix_ns(std::max(UnixNanos(), not_before_unix_ns));
   }
 
   absl::Status Begin(const GroupPeerOptions& peers) {
@@ -339,20 +340,23 @@ absl::Status Groups::CheckpointGroup(const Call& call, const v1::CheckpointGroup
     absl::StatusOr<UniqueFd> work = records_.BeginWork(id);
     if (!work.ok()) return Annotate(work.status(), absl::StrCat("beginning group ", reference));
     InWork in_work(*this, id, *std::move(work));
-    Coordination coordination(call, request, reference, id, store->id(), records_, send);
+    // Of two with one name the newer has taken the place of the other, also where the clock was set back.
+    const int64_t not_before = old.ok() ? old->created_unix_ns() + 1 : 0;
+    Coordination coordination(call, request, reference, id, store->id(), not_before, records_, send);
     RK_RETURN_IF_ERROR(coordination.Begin(peers_));
     absl::Status run = coordination.Run();
     if (coordination.unknown()) in_work.Forever();
     RK_RETURN_IF_ERROR(run);
     *event.mutable_result() = coordination.TakeResult();
-  }
-  if (old.ok()) {
-    // Images of the new one have taken the names of the old one's; what is left of it goes.
-    absl::Status removed = records_.Update(old->id(), [](v1::Group& record) {
-      record.set_removed(true);
-      for (v1::GroupPart& part : *record.mutable_parts()) part.set_settled(false);
-    });
-    if (!removed.ok()) Log(LogLevel::kWarning, removed.message());
+    if (old.ok()) {
+      // Images of the new one have taken the names of the old one's; what is left of it goes. Before others
+      // see that the new one is done, and there are two of the name.
+      absl::Status removed = records_.Update(old->id(), [](v1::Group& record) {
+        record.set_removed(true);
+        for (v1::GroupPart& part : *record.mutable_parts()) part.set_settled(false);
+      });
+      if (!removed.ok()) Log(LogLevel::kWarning, removed.message());
+    }
   }
   ResolveSoon();
   event.mutable_result()->set_total_seconds(watch.seconds());

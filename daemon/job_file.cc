@@ -131,6 +131,11 @@ absl::Status JobFile::Release(bool image_taken) {
   return Write();
 }
 
+absl::Status JobFile::ForgetJob() const {
+  const rekindle_job_file_job nothing = {};
+  return WritePart(&nothing, sizeof(nothing), offsetof(rekindle_job_file, job));
+}
+
 absl::Status JobFile::MarkRestored() {
   // Also larger than in an earlier file, of which the image may know.
   ours_.restored = std::max<uint64_t>(ours_.restored + 1, static_cast<uint64_t>(UnixNanos()));
@@ -138,9 +143,13 @@ absl::Status JobFile::MarkRestored() {
 }
 
 absl::Status JobFile::Write() const {
+  return WritePart(&ours_, sizeof(ours_), offsetof(rekindle_job_file, daemon));
+}
+
+absl::Status JobFile::WritePart(const void* part, size_t size, size_t offset) const {
   RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenIt(path_));
-  const ssize_t written = ::pwrite(fd.get(), &ours_, sizeof(ours_), offsetof(rekindle_job_file, daemon));
-  if (written == sizeof(ours_)) return absl::OkStatus();
+  const ssize_t written = ::pwrite(fd.get(), part, size, static_cast<off_t>(offset));
+  if (written == static_cast<ssize_t>(size)) return absl::OkStatus();
   return ErrnoStatus(written < 0 ? errno : ENOSPC, absl::StrCat("writing ", path_));
 }
 

@@ -9,6 +9,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -45,6 +46,8 @@ class JobFile {
   absl::StatusOr<uint64_t> SetDue();
   // The job is to go on: the image of the last SetDue() was taken, or will not be. Harmless without one.
   absl::Status Release(bool image_taken);
+  // Forgets what the job said: it begins from its beginning.
+  absl::Status ForgetJob() const;
   // To be called before the job is restored: whoever waits in the image learns that he is back.
   absl::Status MarkRestored();
 
@@ -59,6 +62,7 @@ class JobFile {
  private:
   explicit JobFile(std::string path) : path_(std::move(path)) {}
   absl::Status Write() const;
+  absl::Status WritePart(const void* part, size_t size, size_t offset) const;
   void Watch();
 
   std::string path_;

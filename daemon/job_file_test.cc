@@ -66,6 +66,16 @@ TEST_F(JobFileTest, BelongsToTheJobsUser) {
   EXPECT_EQ(info.st_gid, 65534u);
 }
 
+TEST_F(JobFileTest, ForgetsWhatTheJobSaidAndKeepsOurs) {
+  JobFile file = Create();
+  ASSERT_TRUE(file.SetDue().ok());
+  const uint64_t due = Read().daemon.due;
+  WriteJob(7);
+  ASSERT_TRUE(file.ForgetJob().ok());
+  EXPECT_EQ(Read().job.step, 0u);
+  EXPECT_EQ(Read().daemon.due, due);
+}
+
 TEST_F(JobFileTest, IsKeptWithWhatTheJobSaid) {
   {
     JobFile file = Create();

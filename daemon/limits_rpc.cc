@@ -22,6 +22,7 @@
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
+#include "daemon/supervised_record.h"
 #include "dedup_store/owner_use.h"
 #include "dedup_store/retention.h"
 
@@ -130,6 +131,24 @@ absl::StatusOr<std::vector<store::ImageInfo>> Candidates(const Node& node, const
   return images;
 }
 
+// What supervised jobs that have not ended go on from, by name, with the job; whichever machine supervises
+// them. Their supervisor removes its own ones itself; of those that others took the newest may be all there
+// is.
+std::multimap<std::string, std::pair<v1::RestartPoint, std::string>> NeededBySupervised(const Node& node) {
+  std::multimap<std::string, std::pair<v1::RestartPoint, std::string>> needed;
+  const std::string directory = SupervisedDirectory(node.options().store);
+  for (const std::string& name : ListSupervisedRecords(directory)) {
+    const absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory, name);
+    if (!record.ok() || record->ended()) continue;
+    for (int i = 0; i < record->points_size(); ++i) {
+      const v1::RestartPoint& point = record->points(i);
+      if (point.ours() || i + 1 == record->points_size())
+        needed.emplace(point.image(), std::pair(point, name));
+    }
+  }
+  return needed;
+}
+
 }  // namespace
 
 absl::Status GetQuota(Node& node, const Call& call, const v1::GetQuotaRequest&,
@@ -167,7 +186,15 @@ absl::Status PruneImages(Node& node, const Call& call, const v1::PruneImagesRequ
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store,
                       node.OpenStore(request.dry_run() ? Node::Access::kRead : Node::Access::kWrite));
   RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, Candidates(node, call.caller, *store, request));
+  const auto needed = NeededBySupervised(node);
   for (store::RetentionDecision& decision : DecideRetention(std::move(images), rules, UnixNanos())) {
+    const auto [begin, end] = needed.equal_range(decision.image.reference);
+    for (auto it = begin; it != end; ++it) {
+      const auto& [point, job] = it->second;
+      if (!point.digest().empty() && point.digest() != decision.image.digest) continue;
+      decision.keep = true;
+      decision.reasons.push_back(absl::StrCat("supervised job '", job, "' goes on from it"));
+    }
     if (!decision.keep && !request.dry_run()) {
       // Whoever is restoring it has it open: its bytes stay until he is done.
       absl::Status removed = store->RemoveExactly(decision.image);

@@ -31,9 +31,11 @@ namespace {
 
 using supervise::Death;
 
-// A death within this time after a signal from the command is what the user wanted.
-constexpr int64_t kEndsOnPurposeNanos = 60'000'000'000;
+// A job that comes to further steps after this time has not taken a signal from the command as one to end.
+constexpr int64_t kEndsOnPurposeNanos = 300'000'000'000;
 constexpr double kTryAgainSeconds = 1;
+// For the job's thread, which may have the record or old images to see to, and for the job's boundary.
+constexpr double kVisitPatienceSeconds = 40;
 constexpr absl::Duration kLookWhileStopping = absl::Milliseconds(50);
 
 // Not when another process has it by now: as long as there is anything of a session, nobody gets its number.
@@ -166,6 +168,8 @@ LaunchOptions SupervisedJob::LaunchPlan() const {
 absl::StatusOr<RegisteredJob> SupervisedJob::StartFromBeginning(UniqueFd log,
                                                                 std::vector<std::string>* warnings) {
   OpenJobFile();
+  // A life before may have reported; whether this one does is not known before it has.
+  if (job_file_) job_file_->ForgetJob().IgnoreError();
   JobStart start;
   start.launch = LaunchPlan();
   start.launch.log_file = std::move(log);
@@ -180,6 +184,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::StartFromBeginning(UniqueFd log,
     record_.mutable_restarts()->set_decided(false);
     record_.clear_from_image();
     record_.clear_from_number();
+    record_.clear_will_end_until_ns();
     record_.set_boot_id(ThisBootId());
   }
   const absl::Status recorded = WriteRecord();
@@ -389,6 +394,7 @@ absl::StatusOr<bool> SupervisedJob::AdoptLife() {
     is_another = life->pid != record_.pid() || life->start_ticks != record_.start_ticks();
     if (is_another) {
       NoteLife(*life);
+      record_.clear_will_end_until_ns();
       record_.set_life_began_unix_ns(life->started_unix_ns);
       record_.clear_life_began_ns();
       record_.clear_from_image();
@@ -663,6 +669,8 @@ absl::StatusOr<v1::StopJobResponse> SupervisedJob::Stop(absl::Duration grace, bo
     stop_error_ = absl::OkStatus();
     if (!checkpoint && !record_.ended()) NoteStop();
   }
+  // What is wanted is its end: it gets no other image, nor another life.
+  if (!checkpoint) cancel_image_.store(true);
   wakeup_.Notify();
   // It may be long until the thread comes to it.
   if (!checkpoint) Save();
@@ -716,6 +724,34 @@ absl::Status SupervisedJob::CheckpointNow(absl::Duration patience) {
                             std::min(left, absl::Seconds(1)));
   }
   return last_image_;
+}
+
+absl::Status SupervisedJob::BeginVisit(const std::atomic<bool>& cancelled, uint64_t* number) {
+  constexpr absl::Duration kLookForClient = absl::Milliseconds(20);
+  const Stopwatch waited;
+  absl::MutexLock lock(&mutex_);
+  // Nobody is left to look after it, or it has no life to be at a boundary in.
+  while (!Wanted() && !record_.ended() && HasLife() && waited.seconds() < kVisitPatienceSeconds) {
+    if (cancelled.load()) return absl::CancelledError("the image was given up; the job runs on");
+    // The one before may be about to end.
+    if (visit_ == 0) {
+      *number = visit_ = ++visits_;
+      visit_may_freeze_ = false;
+    }
+    if (visit_ == *number && visit_may_freeze_) return absl::OkStatus();
+    const auto changed = [this, mine = *number]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return visit_ == mine ? visit_may_freeze_ : visit_ == 0;
+    };
+    mutex_.AwaitWithTimeout(absl::Condition(&changed), kLookForClient);
+  }
+  return absl::OkStatus();
+}
+
+void SupervisedJob::EndVisit(uint64_t number, bool stored) {
+  absl::MutexLock lock(&mutex_);
+  if (number == 0 || visit_ != number) return;
+  visit_ = 0;
+  if (stored) visit_stored_ = number;
 }
 
 void SupervisedJob::Leave() {

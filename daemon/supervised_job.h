@@ -64,7 +64,8 @@ class SupervisedJob {
 
   // Is this process its root?
   bool IsNow(pid_t pid) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The caller sends it a signal that ends most programs: if it dies now, it is meant to.
+  // The caller sends it a signal that ends most programs: if this life of it ends, it is meant to, unless it
+  // goes on with its steps long after.
   void WillEnd() ABSL_LOCKS_EXCLUDED(mutex_);
   // See Supervisor.
   void AddPoint(v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -77,6 +78,10 @@ class SupervisedJob {
   // An image as soon as can be; returns when it was taken or could not be, after `patience` at the latest.
   // FailedPrecondition: it waits to be brought back, and has nothing to take one of.
   absl::Status CheckpointNow(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A call takes an image of it. Returns when the job stands at a boundary of its choice, or comes to none in
+  // time; then, or with Cancelled, EndVisit() has to follow, and lets it go on. `number`: for that.
+  absl::Status BeginVisit(const std::atomic<bool>& cancelled, uint64_t* number) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndVisit(uint64_t number, bool stored) ABSL_LOCKS_EXCLUDED(mutex_);
   // Of one that has ended: takes its thread back, and records the end, which the disk may not have taken at
   // first. For one thread.
   void TidyUpEnd() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
@@ -149,20 +154,30 @@ class SupervisedJob {
   // `kept_from_running`: somebody has stopped it, or its device memory is off its GPUs; may be null.
   supervise::ProgressSample Sample(bool* kept_from_running = nullptr);
   void LookForProgress(double now);
+  // It has come to a further step.
+  void OnStep() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
   void AddRunTime() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `asked`: by somebody, who wants it stored.
   absl::Status TakeImage(bool asked);
   class BoundaryGate;
+  // Nobody is to be told that one could not be taken.
+  bool GivesUpImages() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Of an attempt to take an image, to those who follow the job.
   void TellOfImage(const absl::Status& taken);
-  absl::Status CaptureImage(ckpt::CaptureGate* gate, v1::CheckpointResult* result);
+  absl::Status CaptureImage(BoundaryGate* gate, v1::CheckpointResult* result);
   void PlanNextImage(double seconds);
   // Of a job that has just come back: see restore::SpreadThreads.
   void SpreadThreads();
   bool MayBeEnding();
   // Until the job stands at a boundary of its own choice, if it knows any. Was it so?
-  bool AwaitBoundary();
-  void RemoveOldImages();
+  // `given_up`: nobody waits for that any more; may be null.
+  bool AwaitBoundary(const std::function<bool()>& given_up = nullptr);
+  // Of another thread that takes an image: has the job stand at a boundary until that is stored.
+  void ReceiveVisit() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool VisitWaits() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return visit_ != 0 && !visit_may_freeze_; }
+  // `make_room`: also those that --keep would keep, but for the newest and the one to go back to. False:
+  // there were none.
+  bool RemoveOldImages(bool make_room = false);
   void RemoveImagesOf(const std::vector<v1::RestartPoint>& images);
   absl::Status RemoveImageOf(const v1::RestartPoint& image);
   // After that moment the job got further: images from before are not of one that hangs.
@@ -194,8 +209,10 @@ class SupervisedJob {
   absl::StatusOr<RegisteredJob> RestoreFrom(const v1::RestartPoint& point, v1::JobRestarted* restarted,
                                             const std::string& log = "");
   void NoteDeath(const supervise::Death& death) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of work, if it died just now.
+  // Of work, if it died when the last death was.
   double LostSeconds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Until then its last life, of which nobody saw the end, has lasted at least; of the machine's clock.
+  int64_t LastSignOfLife() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SortPoints() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the store has of its images is what it can go on from.
   void FindPoints();
@@ -224,8 +241,9 @@ class SupervisedJob {
   double next_sample_ = 0, last_run_ = 0, next_image_ = 0, spread_until_ = 0;
   double cpu_seconds_ = 0, cpu_sampled_ = 0, cpu_rate_ = 0;  // the rate in processors
   uint64_t boundaries_ = 0, wanted_ = 0;
-  uint64_t best_step_ = 0, best_step_before_ = 0;
+  uint64_t best_step_ = 0, best_step_before_ = 0, last_step_ = 0;
   ExitState last_exit_;
+  int64_t since_death_ns_ = 0;  // the last one, which a daemon may see long after
   // And so its session is nobody else's. Only until what was left of a life has been ended: then its number
   // is free for others.
   bool saw_life_ = false;
@@ -265,6 +283,11 @@ class SupervisedJob {
   absl::Status no_stop_image_ ABSL_GUARDED_BY(mutex_);
   uint64_t images_asked_ ABSL_GUARDED_BY(mutex_) = 0, images_answered_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status last_image_ ABSL_GUARDED_BY(mutex_);
+  // Of calls that take images, one at a time: the last number given, that of the one under way (0: none),
+  // whether the job is ready for it, and the last of which there is an image.
+  uint64_t visits_ ABSL_GUARDED_BY(mutex_) = 0, visit_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool visit_may_freeze_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t visit_stored_ ABSL_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };
 

@@ -1,12 +1,15 @@
 // A supervised job while it lives: looked at, and images taken of it.
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
@@ -40,6 +43,8 @@ constexpr double kSampleSeconds = 1;
 constexpr double kFirstImageSeconds = 5;
 // After an image that could not be taken.
 constexpr double kImageRetrySeconds = 10;
+// After older images have gone for it.
+constexpr double kRoomMadeSeconds = 1;
 // While somebody else captures the job.
 constexpr double kBusySeconds = 0.5;
 // Until an image is taken again.
@@ -48,6 +53,12 @@ constexpr size_t kMostReasonsTold = 20;
 constexpr int kMostPostponements = 10;
 // A job that knows boundaries is given so long to come to the next one.
 constexpr double kBoundaryPatienceSeconds = 20;
+
+// It is the store that has no room, and not the machine that has no memory or descriptors: then the message
+// names the cure.
+bool RemovingImagesHelps(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) && absl::StrContains(status.message(), "`rekindle rm`");
+}
 
 std::string ImageTag() { return absl::FormatTime("%Y%m%d-%H%M%E3S", absl::Now(), absl::UTCTimeZone()); }
 
@@ -61,6 +72,7 @@ void SupervisedJob::ResetWatch() {
   boundaries_ = wanted_ = 0;
   if (job_file_) {
     if (auto said = job_file_->Read(); said.ok()) {
+      last_step_ = said->job.step;
       boundaries_ = said->job.boundaries;
       wanted_ = said->job.wanted;
     }
@@ -90,12 +102,17 @@ void SupervisedJob::AddRunTime() {
 SupervisedJob::Turn SupervisedJob::WatchLife() {
   for (;;) {
     if (end_->WaitFor(kTick)) return Turn::kDied;
-    bool asked;
+    bool asked, visit;
     {
       absl::MutexLock lock(&mutex_);
       if (leave_) return Turn::kLeave;
       if (stop_) return Turn::kStop;
       asked = images_asked_ > images_answered_;
+      visit = VisitWaits();
+    }
+    if (visit) {
+      ReceiveVisit();
+      continue;
     }
     const double now = MonotonicSeconds();
     if (now < spread_until_) SpreadThreads();
@@ -160,6 +177,7 @@ supervise::ProgressSample SupervisedJob::Sample(bool* kept_from_running) {
   if (job_file_) {
     if (auto said = job_file_->Read(); said.ok()) {
       sample.reported = said->job.calls;
+      last_step_ = said->job.step;
       best_step_ = std::max(best_step_, said->job.step);
     }
   }
@@ -173,7 +191,9 @@ void SupervisedJob::LookForProgress(double now) {
     AddRunTime();
   }
   bool kept_from_running = false;
+  const uint64_t step_before = last_step_;
   const supervise::ProgressSample sample = Sample(&kept_from_running);
+  if (last_step_ > step_before) OnStep();
   if (cpu_sampled_ > 0 && now > cpu_sampled_ && sample.cpu_seconds >= cpu_seconds_) {
     const double rate = (sample.cpu_seconds - cpu_seconds_) / (now - cpu_sampled_);
     cpu_rate_ = cpu_rate_ == 0 ? rate : 0.7 * cpu_rate_ + 0.3 * rate;
@@ -192,11 +212,20 @@ void SupervisedJob::LookForProgress(double now) {
   KillAll();
 }
 
+void SupervisedJob::OnStep() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (record_.will_end_until_ns() == 0 || MonotonicNanos() < record_.will_end_until_ns()) return;
+    record_.clear_will_end_until_ns();
+  }
+  Save();
+}
+
 int64_t SupervisedJob::SoundUntilNanos() {
   return MonotonicNanos() - static_cast<int64_t>((MonotonicSeconds() - progress_.SoundUntilSeconds()) * 1e9);
 }
 
-bool SupervisedJob::AwaitBoundary() {
+bool SupervisedJob::AwaitBoundary(const std::function<bool()>& given_up) {
   if (!job_file_) return false;
   auto said = job_file_->Read();
   // Those who have come to one in this life come to the next.
@@ -212,8 +241,45 @@ bool SupervisedJob::AwaitBoundary() {
       absl::MutexLock lock(&mutex_);
       if (leave_ || cancel_image_.load()) return false;
     }
+    if (given_up && given_up()) return false;
     job_file_->WaitForChange(absl::Milliseconds(20));
   }
+}
+
+void SupervisedJob::ReceiveVisit() {
+  uint64_t visit;
+  {
+    absl::MutexLock lock(&mutex_);
+    visit = visit_;
+    phase_ = "checkpointing";
+  }
+  const bool at_boundary = AwaitBoundary([this, visit] {
+    absl::MutexLock lock(&mutex_);
+    return visit_ != visit;
+  });
+  // At one that it comes to later it need not wait.
+  if (!at_boundary && job_file_) job_file_->Release(/*image_taken=*/false).IgnoreError();
+  const supervise::ProgressSample before = Sample();
+  progress_.Add(before);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (visit_ == visit) visit_may_freeze_ = true;
+    const auto ended = [this, visit]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return visit_ != visit; };
+    while (at_boundary && !leave_ && !stop_ && !end_->WaitFor(absl::ZeroDuration())) {
+      if (mutex_.AwaitWithTimeout(absl::Condition(&ended), kTick)) break;
+    }
+    phase_ = "running";
+  }
+  if (!at_boundary) return;
+  bool stored;
+  {
+    absl::MutexLock lock(&mutex_);
+    stored = visit_stored_ == visit;
+  }
+  job_file_->Release(stored).IgnoreError();
+  const supervise::ProgressSample after = Sample();
+  progress_.Rebase(after, after.at_seconds - before.at_seconds);
+  cpu_sampled_ = 0;  // the rate is that of a job that runs
 }
 
 // The job is waited for when all else is ready, and waits itself no longer than it has to.
@@ -224,7 +290,7 @@ class SupervisedJob::BoundaryGate : public ckpt::CaptureGate {
 
   absl::Status BeforeFreeze() override {
     if (std::exchange(awaited_, true)) return absl::OkStatus();
-    job_.AwaitBoundary();
+    at_boundary_ = job_.AwaitBoundary();
     before_ = job_.Sample();
     job_.progress_.Add(before_);
     return absl::OkStatus();
@@ -243,16 +309,34 @@ class SupervisedJob::BoundaryGate : public ckpt::CaptureGate {
   }
   absl::Status BeforeCommit() override { return absl::OkStatus(); }
 
+  // The job runs on. May be called again.
+  void OnThawed() {
+    if (!thawed_) thawed_ = job_.Sample();
+  }
+
   // What the job had done until then.
   const supervise::ProgressSample& before() const { return before_; }
+  // Excuses the time in which we have kept it from running, and no more: it may hang as well while its image
+  // is stored. `freeze_seconds`: 0 where that is not known. `after`: now that the image is stored, or there
+  // is none.
+  void Account(double freeze_seconds, const supervise::ProgressSample& after) const {
+    if (!awaited_) return;
+    if (!thawed_ || (at_boundary_ && asked_))
+      return job_.progress_.Rebase(after, after.at_seconds - before_.at_seconds);
+    const double until_thawed = thawed_->at_seconds - before_.at_seconds;
+    job_.progress_.Rebase(*thawed_,
+                          freeze_seconds > 0 ? std::min(freeze_seconds, until_thawed) : until_thawed);
+    job_.progress_.Add(after);
+  }
 
  private:
   SupervisedJob& job_;
-  bool asked_, awaited_ = false;
+  bool asked_, awaited_ = false, at_boundary_ = false;
   supervise::ProgressSample before_ = job_.Sample();
+  std::optional<supervise::ProgressSample> thawed_;
 };
 
-absl::Status SupervisedJob::CaptureImage(ckpt::CaptureGate* gate, v1::CheckpointResult* result) {
+absl::Status SupervisedJob::CaptureImage(BoundaryGate* gate, v1::CheckpointResult* result) {
   v1::CheckpointRequest request;
   request.set_job(name_);
   {
@@ -280,6 +364,7 @@ absl::Status SupervisedJob::CaptureImage(ckpt::CaptureGate* gate, v1::Checkpoint
   auto take = [&] {
     return CatchNoMoreThreads([&] {
       return Checkpoint(node_, call, request, [&](const v1::CheckpointEvent& event) {
+        if (event.progress().phase() == "commit") gate->OnThawed();
         if (event.has_result()) *result = event.result();
         return true;
       });
@@ -308,7 +393,7 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
   v1::CheckpointResult result;
   absl::Status status = CaptureImage(&gate, &result);
   const supervise::ProgressSample before = gate.before(), after = Sample();
-  progress_.Rebase(after, after.at_seconds - before.at_seconds);
+  gate.Account(result.freeze_seconds(), after);
   if (job_file_) job_file_->Release(status.ok()).IgnoreError();
   if (status.ok()) {
     // What the job would have computed meanwhile, but did not: it stood still, and shared the processors.
@@ -317,7 +402,7 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
     if (cpu_rate_ > 0.05 && used >= 0) cost = std::clamp(taken - used / cpu_rate_, cost, taken);
     absl::MutexLock lock(&mutex_);
     interval_.OnImage(cost);
-  } else if (!end_->WaitFor(absl::ZeroDuration())) {
+  } else if (!GivesUpImages() && !end_->WaitFor(absl::ZeroDuration())) {
     Log(LogLevel::kWarning, absl::StrCat("no image was taken of job '", name_, "': ", status.message()));
   }
   TellOfImage(status);
@@ -333,7 +418,7 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
       record_.set_total_freeze_seconds(record_.total_freeze_seconds() + result.freeze_seconds());
       record_.set_stored_bytes(record_.stored_bytes() + static_cast<int64_t>(result.image().stored_bytes()));
       record_.clear_last_error();
-    } else if (!leave_ && !end_->WaitFor(absl::ZeroDuration())) {
+    } else if (!leave_ && !record_.stopping() && !end_->WaitFor(absl::ZeroDuration())) {
       record_.set_last_error(absl::StrCat("no image was taken: ", status.message()));
     }
   }
@@ -348,14 +433,20 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
     PlanNextImage(std::max(0.1, interval_.Seconds() - (MonotonicSeconds() - began)));
     RemoveOldImages();
   } else if (absl::IsResourceExhausted(status)) {
-    RemoveOldImages();
+    // Otherwise those that are kept would keep all that come after them away, for good.
+    const bool made_room = RemovingImagesHelps(status) && RemoveOldImages(/*make_room=*/true);
     node_.supervisor().CollectGarbageSoon(0);
-    PlanNextImage(std::min(interval_.Seconds(), kImageRetrySeconds));
+    PlanNextImage(std::min(interval_.Seconds(), made_room ? kRoomMadeSeconds : kImageRetrySeconds));
   } else {
     PlanNextImage(absl::IsAborted(status) ? kBusySeconds : std::min(interval_.Seconds(), kImageRetrySeconds));
   }
   cpu_sampled_ = 0;  // the rate is that between images
   return status;
+}
+
+bool SupervisedJob::GivesUpImages() const {
+  absl::MutexLock lock(&mutex_);
+  return leave_ || record_.stopping();
 }
 
 void SupervisedJob::TellOfImage(const absl::Status& taken) {
@@ -367,11 +458,7 @@ void SupervisedJob::TellOfImage(const absl::Status& taken) {
     return events_.Send(event);
   }
   // Aborted: somebody else captures the job, who has an image then.
-  if (absl::IsAborted(taken) || end_->WaitFor(absl::ZeroDuration())) return;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (leave_) return;
-  }
+  if (absl::IsAborted(taken) || GivesUpImages() || end_->WaitFor(absl::ZeroDuration())) return;
   // Names, times and addresses in it differ each time.
   std::string reason(taken.message());
   std::erase_if(reason, [](char c) { return absl::ascii_isxdigit(c); });
@@ -380,12 +467,13 @@ void SupervisedJob::TellOfImage(const absl::Status& taken) {
   events_.Send(event);
 }
 
-void SupervisedJob::RemoveOldImages() {
+bool SupervisedJob::RemoveOldImages(bool make_room) {
   int64_t sound_before = MonotonicNanos() - kProvenNanos;
   std::vector<v1::RestartPoint> old;
   {
     absl::MutexLock lock(&mutex_);
     if (record_.policy().hang_seconds() > 0) sound_before = std::min(sound_before, SoundUntilNanos());
+    const size_t keep = make_room ? 1 : record_.policy().keep_images();
     // Those between the image that this life went on from and its own lead to a death, or to none at all.
     uint64_t from = UINT64_MAX;
     for (const v1::RestartPoint& point : record_.points()) {
@@ -412,7 +500,7 @@ void SupervisedJob::RemoveOldImages() {
       }
     }
     // The newest is what all of this is for.
-    for (int i = 0; i + 1 < record_.points_size() && ours > record_.policy().keep_images(); ++i) {
+    for (int i = 0; i + 1 < record_.points_size() && ours > keep; ++i) {
       const v1::RestartPoint& point = record_.points(i);
       const bool goes = std::any_of(old.begin(), old.end(), [&](const v1::RestartPoint& other) {
         return other.image() == point.image();
@@ -422,7 +510,14 @@ void SupervisedJob::RemoveOldImages() {
       --ours;
     }
   }
+  if (make_room && !old.empty()) {
+    Log(LogLevel::kWarning,
+        absl::StrCat("job '", name_, "': ", old.size(),
+                     old.size() == 1 ? " older image of it goes" : " older images of it go",
+                     ", since there is no room for a new one beside it"));
+  }
   RemoveImagesOf(old);
+  return !old.empty();
 }
 
 absl::Status SupervisedJob::RemoveImageOf(const v1::RestartPoint& image) {

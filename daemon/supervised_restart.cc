@@ -1,5 +1,6 @@
 // A supervised job that has died: whether, when and from where it goes on.
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <map>
@@ -60,7 +61,7 @@ Death SupervisedJob::TakeDeath() {
 
 Death SupervisedJob::DeathBy(const ExitState& exit, int64_t ended_unix_ns) {
   last_exit_ = exit;
-  const int64_t since = std::max(int64_t{0}, UnixNanos() - ended_unix_ns);
+  const int64_t since = since_death_ns_ = std::max(int64_t{0}, UnixNanos() - ended_unix_ns);
   Death death;
   absl::MutexLock lock(&mutex_);
   AddRunTime();
@@ -99,8 +100,11 @@ Death SupervisedJob::DeathBy(const ExitState& exit, int64_t ended_unix_ns) {
 Death SupervisedJob::DeathWithoutWitness(bool other_boot) {
   absl::MutexLock lock(&mutex_);
   Death death;
+  since_death_ns_ = 0;
   if (record_.coming_to_life()) return death;
-  death.lived_seconds = SecondsSince(record_.life_began_ns(), record_.life_began_unix_ns());
+  since_death_ns_ = std::max(int64_t{0}, UnixNanos() - LastSignOfLife());
+  death.lived_seconds = std::max(0.0, SecondsSince(record_.life_began_ns(), record_.life_began_unix_ns()) -
+                                          static_cast<double>(since_death_ns_) * 1e-9);
   // What ended the whole machine does not lie in the image.
   death.progressed = other_boot;
   death.image_taken = record_.image_in_life();
@@ -110,11 +114,27 @@ Death SupervisedJob::DeathWithoutWitness(bool other_boot) {
   return death;
 }
 
+int64_t SupervisedJob::LastSignOfLife() const {
+  int64_t last = record_.life_began_unix_ns();
+  for (const v1::RestartPoint& point : record_.points()) {
+    if (point.number() > record_.numbers_before()) last = std::max(last, point.taken_unix_ns());
+  }
+  // What it wrote.
+  for (const std::string& path : {record_.log(), JobFilePath()}) {
+    struct stat info;
+    if (::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode))
+      last = std::max(last, int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec);
+  }
+  return last;
+}
+
 double SupervisedJob::LostSeconds() const {
-  const double life = SecondsSince(record_.life_began_ns(), record_.life_began_unix_ns());
+  const double dead = static_cast<double>(since_death_ns_) * 1e-9;
+  const double life =
+      std::max(0.0, SecondsSince(record_.life_began_ns(), record_.life_began_unix_ns()) - dead);
   if (record_.points().empty()) return life;
   const v1::RestartPoint& newest = *record_.points().rbegin();
-  const double since_image = SecondsSince(newest.taken_ns(), newest.taken_unix_ns());
+  const double since_image = std::max(0.0, SecondsSince(newest.taken_ns(), newest.taken_unix_ns()) - dead);
   return record_.image_in_life() ? since_image : std::min(life, since_image);
 }
 
@@ -127,7 +147,8 @@ void SupervisedJob::SortPoints() {
 
 void SupervisedJob::NoteDeath(const Death& death) {
   auto* deaths = record_.mutable_deaths();
-  deaths->Add(absl::StrCat(absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::Now(), absl::LocalTimeZone()), " ",
+  const absl::Time died = absl::Now() - absl::Nanoseconds(since_death_ns_);
+  deaths->Add(absl::StrCat(absl::FormatTime("%Y-%m-%d %H:%M:%S", died, absl::LocalTimeZone()), " ",
                            supervise::Describe(death)));
   std::rotate(deaths->begin(), deaths->end() - 1, deaths->end());
   if (deaths->size() > kDeathsKept) deaths->DeleteSubrange(kDeathsKept, deaths->size() - kDeathsKept);
@@ -200,6 +221,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
     record_.mutable_restarts()->set_decided(false);
     record_.set_from_image(point.image());
     record_.set_from_number(point.number());
+    record_.clear_will_end_until_ns();
     record_.set_boot_id(ThisBootId());
   }
   // A full disk must not keep it from coming back: nothing else of this needs room there.
@@ -260,7 +282,8 @@ bool SupervisedJob::BringBack(Death death) {
     absl::MutexLock lock(&mutex_);
     const bool well = death.kind == Death::Kind::kExited && death.code == 0;
     if (!well) NoteDeath(death);
-    meant = !well && MonotonicNanos() < record_.will_end_until_ns();
+    // However long it took for that: it may have had much to write.
+    meant = !well && record_.will_end_until_ns() != 0;
     if (!meant && !well) {
       record_.set_lost_seconds(record_.lost_seconds() + LostSeconds());
       interval_.OnFailure();
@@ -364,11 +387,13 @@ bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, con
                                              anew ? "its beginning" : image, ": ", life.status().message());
     if (!anew) passed_over.add_passed_over(absl::StrCat(image, ": ", life.status().message()));
     Log(LogLevel::kError, absl::StrCat("job '", name_, "': ", problem));
+    bool leave;
     {
       absl::MutexLock lock(&mutex_);
-      if (leave_) return false;
-      record_.set_last_error(problem);
+      leave = leave_;
+      if (!leave) record_.set_last_error(problem);
     }
+    if (leave) return EndWithoutLife();
     Save();
     Death death;
     death.kind = Death::Kind::kRestoreFailed;
@@ -439,12 +464,18 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
 }
 
 bool SupervisedJob::EndWithoutLife() {
-  bool stop;
+  bool stop, leave;
   {
     absl::MutexLock lock(&mutex_);
+    leave = leave_;
     stop = stop_ && !leave_;
   }
-  if (stop) Finish(last_exit_, /*failed=*/false, "it was stopped while it waited to be brought back");
+  if (stop) {
+    KillAll();
+    Finish(last_exit_, /*failed=*/false, "it was stopped while it waited to be brought back");
+  }
+  // That this attempt ends is not the job's doing.
+  if (leave) NoteDecided();
   return false;
 }
 

@@ -416,15 +416,19 @@ void Supervisor::WillEnd(const std::string& name) {
   if (std::shared_ptr<SupervisedJob> job = Get(name)) job->WillEnd();
 }
 
-void Supervisor::AddPoint(const std::string& name, pid_t pid, v1::RestartPoint point) {
+std::shared_ptr<SupervisedJob> Supervisor::FindRunning(const std::string& name, pid_t pid) const {
   std::shared_ptr<SupervisedJob> job = Get(name);
-  if (job != nullptr && job->IsNow(pid)) job->AddPoint(std::move(point));
+  return job != nullptr && job->IsNow(pid) ? job : nullptr;
+}
+
+void Supervisor::AddPoint(const std::string& name, pid_t pid, v1::RestartPoint point) {
+  if (std::shared_ptr<SupervisedJob> job = FindRunning(name, pid)) job->AddPoint(std::move(point));
 }
 
 uint64_t Supervisor::TakeNumber(const std::string& name, pid_t pid,
                                 std::map<std::string, std::string>* labels) {
-  std::shared_ptr<SupervisedJob> job = Get(name);
-  if (job == nullptr || !job->IsNow(pid)) return 0;
+  std::shared_ptr<SupervisedJob> job = FindRunning(name, pid);
+  if (job == nullptr) return 0;
   const uint64_t number = job->TakeNumber();
   // By which it is found should nobody live to add it to the points.
   (*labels)[v1::kSupervisedLabel] = absl::StrCat(job->submitted_unix_ns());

@@ -55,6 +55,9 @@ class Supervisor {
 
   // Nothing where there is no such supervised job.
   void WillEnd(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The one that this process supervises, and whose root that is; null: none.
+  std::shared_ptr<SupervisedJob> FindRunning(const std::string& name, pid_t pid) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Of an image of it: image, digest, when it was taken, and its number (0: the next one).
   void AddPoint(const std::string& name, pid_t pid, v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
   // For an image that is taken now, but may become one of its points later, with the labels of one; 0: no

@@ -27,8 +27,8 @@ class ProgressWatch {
   // Forgets what was: the job was stopped for a while on purpose, or brought back. Counts from now on.
   void Restart(double now_seconds);
   void Add(const ProgressSample& sample);
-  // What was used since the last sample, and the `excused_seconds` since then, were not the job's: an image
-  // was taken.
+  // What was used since the last sample, and the `excused_seconds` since then, were not the job's: it was
+  // frozen for an image.
   void Rebase(const ProgressSample& sample, double excused_seconds);
   // The job can't have got any further since the last sample: somebody keeps it from running.
   void Excuse(const ProgressSample& sample);

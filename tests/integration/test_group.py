@@ -2,6 +2,7 @@
 the images say of each other fits.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -512,6 +513,22 @@ class KilledTest(GroupTest):
                 ("coordinator-committed", True, FAILED),
             ],
         )
+
+    def test_coordinator_whose_clock_was_set_back(self):
+        """The new group counts, although it was taken before the old one by that clock."""
+        exchange, members = self.exchange_by_file()
+        self.checkpoint_group("x:1", members)
+        old = self.a.groups()["groups"][0]["id"]
+        self.a.stop()
+        path = os.path.join(self.a.store, "groups", old + ".json")
+        with open(path, encoding="utf-8") as file:
+            record = json.load(file)
+        record["created_unix_ns"] = str(int(record["created_unix_ns"]) + 86400 * 10**9)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(record, file)
+        self.attempt(members, self.a, "coordinator-decided", "--replace")
+        self.assert_complete(exchange)
+        self.assertNotEqual(self.a.groups()["groups"][0]["id"], old)
 
     def test_coordinator_that_is_a_member_too(self):
         exchange = Exchange(self)

@@ -1,14 +1,42 @@
 """Jobs under a real supervisor that report and offer moments for an image."""
 
+import json
 import os
+import re
 import signal
 import subprocess
+import time
 
-from harness import procfs, waiting
+from harness import jobs, procfs, waiting
 from harness.case import RekindleTest, shell
-from harness.clones import CloneTest
+from harness.clones import HOOK_PYTHON, CloneTest, hook_library
 from harness.reporting import JobFile, Reporting, ReportingTest
 from harness.small_disk import SmallDisk
+
+_LOADS_FOR_LONG = """import os, sys, time, rekindle
+if not os.path.exists(sys.argv[1]):
+    open(sys.argv[1], "w").close()
+    rekindle.progress(1, 2)
+    os.abort()
+for _ in range(40):
+    print("loading", flush=True)
+    time.sleep(0.1)
+"""
+
+_HANGS_ONCE_TOLD = """import os, sys, time
+while not os.path.exists(sys.argv[1]):
+    print("works", flush=True)
+    time.sleep(0.05)
+time.sleep(3600)
+"""
+
+_STANDS_AT_A_BOUNDARY_TWICE = """import sys, time, rekindle
+for _ in range(5):
+    rekindle.checkpoint_here()
+    time.sleep(0.2)
+open(sys.argv[1], "w").close()
+time.sleep(3600)
+"""
 
 
 class SupervisedHookTest(ReportingTest):
@@ -34,6 +62,33 @@ class SupervisedHookTest(ReportingTest):
             self.assert_no_step_is_missing()
             waiting.until(lambda: self.job("train")["progress"]["step"] > at, "it reports")
 
+    def test_an_image_that_somebody_asks_for_is_of_a_boundary(self):
+        self.start_supervised("--restarts", "5")
+        waiting.until(lambda: (self.job("train")["progress"] or {}).get("boundaries"), "boundaries")
+        # It stands there until the image is stored.
+        self.succeed("ckpt", "train", "-t", "mine:1")
+        step = self.wait_for_event("continued")
+        waiting.until(lambda: self.last_step() > step, "it goes on")
+        os.kill(self.job("train")["pid"], signal.SIGKILL)
+        self.assertEqual(self.wait_for_event("restored", 60), step)
+        self.assert_no_step_is_missing()
+
+    def test_who_asks_for_an_image_and_gives_it_up_holds_nobody(self):
+        self.run_script("3", _STANDS_AT_A_BOUNDARY_TWICE, self.path("stands"))
+        waiting.until(lambda: os.path.exists(self.path("stands")), "no more boundaries", 60)
+        folder = os.path.join(self.runtime, "progress")
+        file = JobFile(os.path.join(folder, os.listdir(folder)[0]), make=False)
+        before = file.daemon()
+        asks = self.cli.start("ckpt", "train", "-t", "mine:1")
+        waiting.until(lambda: file.daemon().due > before.due, "it is waited for", 60)
+        began = time.monotonic()
+        asks.send_signal(signal.SIGINT)
+        waiting.until(lambda: file.daemon().released == file.daemon().due, "it need not wait any more", 60)
+        self.assertNotEqual(self.cli.finish(asks).code, 0)
+        self.assertLess(time.monotonic() - began, 10)
+        self.assertEqual((file.daemon().taken, self.succeed("ls").get("images", [])), (before.taken, []))
+        waiting.until(lambda: self.job("train")["supervised"]["phase"] == "running", "it runs")
+
     def test_an_image_that_it_asks_for(self):
         self.start_supervised("--restarts", "5")
         waiting.until(self.lines, "a step")
@@ -43,6 +98,60 @@ class SupervisedHookTest(ReportingTest):
         waiting.until(lambda: self.job("train")["supervised"]["checkpoints"] == 1, "it is counted")
         os.kill(self.job("train")["pid"], signal.SIGKILL)
         self.assertEqual(self.wait_for_event("restored", 60), step)
+
+    def test_one_that_begins_anew_may_be_quiet_until_it_reports(self):
+        """Its first life has reported; in its second one it loads for longer than it may be silent."""
+        self.run_script("3", _LOADS_FOR_LONG, self.path("lived"), "--hang", "2s")
+        ended = waiting.until(lambda: self.ended("train"), "its end", 60)
+        self.assertEqual((ended["phase"], ended["restarts"]), ("done", 1), ended)
+
+    def test_a_signal_after_which_it_went_on_is_forgotten(self):
+        self.start_supervised("--every", "1s", "--restarts", "5")
+        self.wait_for_event("continued")
+        waiting.until(lambda: self.job("train")["supervised"]["checkpoints"] > 0, "it is stored", 60)
+        self.daemon.kill()
+        path = os.path.join(self.store, "supervised", "train.json")
+        with open(path, encoding="utf-8") as file:
+            record = json.load(file)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({**record, "will_end_until_ns": "1"}, file)  # it was sent long ago
+        self.daemon = self.start_daemon("--standby", "0")
+        self.addCleanup(self.cli.run, "stop", "train", "--grace", "1s")  # before this daemon is
+
+        def is_forgotten():
+            with open(path, encoding="utf-8") as file:
+                return "will_end_until_ns" not in json.load(file)
+
+        waiting.until(is_forgotten, "a further step", 60, 0.05)
+        os.kill(self.job("train")["pid"], signal.SIGKILL)
+
+        def is_back():
+            jobs.reap_orphans()  # of the killed daemon
+            return any(job["name"] == "train" and job["supervised"]["restarts"] == 1 for job in self.succeed("ps")["jobs"])
+
+        waiting.until(is_back, "it is brought back", 60)
+
+    def test_a_stop_does_not_wait_for_an_image_under_way(self):
+        self.run_script("3", _STANDS_AT_A_BOUNDARY_TWICE, self.path("stands"))
+        waiting.until(lambda: os.path.exists(self.path("stands")), "no more boundaries", 60)
+        # It is waited for in vain, for 20 s.
+        os.kill(self.daemon.pid, signal.SIGUSR1)
+        waiting.until(lambda: self.job("train")["supervised"]["phase"] == "checkpointing", "an image", 60)
+        began = time.monotonic()
+        self.succeed("stop", "train", "--grace", "0s")
+        self.assertLess(time.monotonic() - began, 10)
+        self.assertEqual(self.ended("train")["phase"], "done")
+        self.assertNotIn("no image was taken", self.daemon.log_text())
+
+    def run_script(self, restarts, script, argument, *options):
+        self.succeed("run", "--detach", "--name", "train", "--restarts", restarts, *options, "--",
+                     jobs.PYTHON, "-c", script, argument,
+                     env={"PYTHONPATH": HOOK_PYTHON, "REKINDLE_HOOK_LIBRARY": hook_library()})  # fmt: skip
+        self.addCleanup(self.cli.run, "stop", "train", "--grace", "0s")
+
+    def ended(self, name):
+        (job,) = [job for job in self.succeed("ps", "--all")["jobs"] if job["name"] == name]
+        return job["supervised"]["phase"] in ("done", "failed") and job["supervised"]
 
     def test_the_daemon_dies_while_the_job_goes_on(self):
         self.start_supervised("--every", "1s", "--restarts", "5")
@@ -76,6 +185,27 @@ class SlowStoreTest(Reporting, RekindleTest):
 
     def images(self):
         return self.job("train")["supervised"]["checkpoints"]
+
+    def test_a_job_that_hangs_while_its_image_is_stored(self):
+        hangs = self.path("hangs")
+        self.succeed("run", "--detach", "--name", "train", "--every", "300ms", "--hang", "4s", "--restarts", "0", "--",
+                     jobs.PYTHON, "-c", _HANGS_ONCE_TOLD, hangs)  # fmt: skip
+        waiting.until(lambda: self.images() > 0, "a first image", 60)
+        with open(hangs, "w", encoding="ascii"):
+            pass
+        images = self.images()
+        waiting.until(lambda: self.images() > images + 1, "an image of the job that hangs", 60)
+        shell("fsfreeze", "--freeze", self.disk.path)
+        self.addCleanup(subprocess.run, ["fsfreeze", "--unfreeze", self.disk.path], check=False, capture_output=True)
+        stuck_at = time.monotonic()
+        waiting.until(lambda: time.monotonic() > stuck_at + 8, "longer than it may be quiet", 60, 0.1)
+        shell("fsfreeze", "--unfreeze", self.disk.path)
+
+        def quiet_seconds():
+            found = re.search(r"has not got any further for (\d+) seconds", self.daemon.log_text())
+            return found and int(found.group(1))
+
+        self.assertGreaterEqual(waiting.until(quiet_seconds, "it is killed", 60), 7)
 
     def test_the_job_waits_for_its_memory_to_be_copied_and_no_longer(self):
         self.start_reporting_with("run", "--detach", "--name", "train", "--every", "500ms", "--restarts", "5")

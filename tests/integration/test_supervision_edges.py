@@ -25,6 +25,16 @@ while True:
 """
 
 
+# 8 MiB, each page of which is another one at each image.
+_REWRITES = """import os, time
+memory = bytearray(os.urandom(8 << 20))
+while True:
+    for at in range(0, len(memory), 4096):
+        memory[at:at + 16] = os.urandom(16)
+    time.sleep(0.02)
+"""
+
+
 class KeptImagesTest(SupervisedTest):
     def images(self):
         return [image["reference"] for image in self.succeed("ls", cli=self.remote)["images"]]
@@ -42,6 +52,31 @@ class KeptImagesTest(SupervisedTest):
         self.assertLessEqual(len(self.images()), 2)
         stopped = self.succeed("stop", "job", "--ckpt", cli=self.remote)
         self.assertIn(stopped["image"], self.images())
+
+    def test_kept_images_make_room_for_new_ones(self):
+        """Where the quota holds as many as are to be kept, but not one more."""
+        self.succeed("quota", "--owner", "root", "--max", "30M", cli=self.remote)
+        self.succeed("run", "--name", "job", "--detach", "--every", "300ms", "--restarts", "3", "--keep", "3", "--",
+                     jobs.PYTHON, "-c", _REWRITES, cli=self.remote)  # fmt: skip
+        waiting.until(lambda: "the quota of uid 0" in self.daemon.log_text(), "one that does not fit", 60, 0.05)
+        for _ in range(3):
+            self.wait_for_image(self.state()["checkpoints"])
+
+    def test_prune_leaves_what_it_goes_on_from(self):
+        self.start(100000, options=["--restarts", "3"])
+        self.succeed("ckpt", "job", "-t", "mine:1", cli=self.remote)
+        self.succeed("ckpt", "job", "-t", "mine:2", cli=self.remote)
+        rules = ("prune", "--all", "--keep-label", "none=such")
+        for dry_run in (["--dry-run"], []):
+            pruned = self.succeed(*rules, *dry_run, cli=self.remote)
+            reasons = {image["image"]["reference"]: image["reasons"] for image in pruned["images"]}
+            self.assertEqual(reasons, {"mine:1": [], "mine:2": ["supervised job 'job' goes on from it"]})
+        self.assertEqual(self.images(), ["mine:2"])
+        self.kill_job()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        self.succeed("stop", "job", "--grace", "0s", cli=self.remote)
+        self.succeed(*rules, cli=self.remote)
+        self.assertEqual(self.images(), [])
 
     def test_an_image_that_would_end_it_is_refused(self):
         self.start(100000, options=["--every", "1h", "--restarts", "3"])

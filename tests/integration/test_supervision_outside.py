@@ -61,6 +61,19 @@ class KilledRestoreTest(OutsideTest):
         self.assertGreater(hits, 0, "no kill came in time")
         self.assert_goes_on(restarts=1 + misses)
 
+    def test_a_daemon_that_is_stopped_meanwhile_costs_no_restart(self):
+        """As in an upgrade."""
+        self.start(100000, "memory=64", options=["--every", "300ms", "--restarts", "1"])
+        self.wait_for_image()
+        self.kill_job()
+        phases.wait_for_restore_phase("criu", self.daemon.pid, 0, lambda: False)
+        for pid in phases.criu_processes(self.daemon.pid, "swrk") or phases.criu_processes(self.daemon.pid, "restore"):
+            os.kill(pid, signal.SIGSTOP)
+        self.daemon.stop()
+        self.assertNotIn("runs again", self.daemon.log_text())
+        self.restart_daemon()
+        self.assert_goes_on()
+
     def kills_told(self):
         return self.daemon.log_text().count("can't be brought back yet")
 

@@ -1,5 +1,8 @@
 """From which of its images a supervised job goes on, and what a daemon makes of it that did not see its last moments."""
 
+import base64
+import datetime
+import os
 import unittest
 
 from harness import jobs, procfs, waiting
@@ -102,6 +105,30 @@ class TakeoverTest(TroubleTest):
         self.wait_for_end()
         self.assertEqual(self.state()["restarts"], 0)
         self.assert_counted(5)
+
+    def test_time_without_a_daemon_is_not_lost_work(self):
+        """It is counted until the job last gave a sign of life, not until somebody looked."""
+        self.start(100000, options=["--every", "300ms", "--restarts", "3"])
+        self.wait_for_image()
+        self.kill_both()
+        hour = 3600
+        with self.record() as record:
+            for holder, ours, clocks in [(record, "life_began_ns", "life_began_unix_ns")] + [
+                (point, "taken_ns", "taken_unix_ns") for point in record["points"]
+            ]:
+                holder.pop(ours, None)
+                holder[clocks] = str(int(holder[clocks]) - hour * 10**9)
+            log = base64.b64decode(record["log"]).decode()
+        progress = os.path.join(self.runtime, "progress")
+        for path in [log, *(os.path.join(progress, name) for name in os.listdir(progress))]:
+            at = os.stat(path).st_mtime - hour
+            os.utime(path, (at, at))
+        self.restart_daemon()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        state = self.state()
+        self.assertLess(state["lost_seconds"], hour / 2)
+        died = datetime.datetime.strptime(state["deaths"][0][:19], "%Y-%m-%d %H:%M:%S")
+        self.assertGreater(datetime.datetime.now() - died, datetime.timedelta(seconds=hour / 2))
 
     def test_one_that_was_brought_back_by_hand_runs_on(self):
         self.start(100000, options=["--every", "300ms", "--restarts", "3"])

@@ -15,6 +15,9 @@ from test_supervision import SupervisedTest, lines_of
 
 # Says that it was asked to end, and does not.
 _STUBBORN = 'trap "echo >>$0.asked" TERM; while :; do sleep 0.05; done'
+# Needs a while to end, until there is a file for that.
+_SLOW_TO_END = '''trap "echo >>$0.asked; until test -e $0.end; do sleep 0.05; done; exit 130" TERM
+echo >$0.runs; while :; do sleep 0.05; done'''
 
 
 class TroubleTest(SupervisedTest):
@@ -89,6 +92,29 @@ class StopTest(TroubleTest):
         self.restart_daemon()
         self.succeed("stop", "job", "--grace", "100ms", cli=self.remote)
         self.assertFalse(procfs.alive(pid))
+
+
+class SignalTest(TroubleTest):
+    def test_one_that_takes_its_time_to_end_was_meant_to(self):
+        """A program that writes a last checkpoint of its own, for longer than anybody can foresee."""
+        name = self.path("slow")
+        run = self.remote.start("run", "--name", "job", "--restarts", "3", "--", "sh", "-c", _SLOW_TO_END, name,
+                                json_output=False)  # fmt: skip
+        waiting.until(lambda: os.path.exists(name + ".runs"), "it runs", 30, 0.005)
+        self.succeed("ckpt", "job", "-t", "of:1", cli=self.remote)
+        run.send_signal(signal.SIGTERM)
+        waiting.until(lambda: os.path.exists(name + ".asked"), "it was asked to end", 30, 0.005)
+        self.daemon.kill()
+        with self.record() as record:
+            record["will_end_until_ns"] = "1"  # as if it were hours ago
+        self.restart_daemon()
+        self.wait_for_words("it is supervised again")
+        with open(name + ".end", "w", encoding="ascii"):
+            pass
+        self.wait_for_end()
+        self.assertEqual(self.state()["restarts"], 0)
+        self.assertIn("as was asked for", self.state()["report"])
+        self.remote.finish(run)
 
 
 class KilledDaemonTest(TroubleTest):
