@@ -386,7 +386,7 @@ class BadNameTest(RekindleTest):
         self.assert_refused(self.cli.run("run", *options, "--", "sleep", "1000"), FAILED, "it-twice")
         self.assertTrue(procfs.alive(pid))
         self.assert_refused(
-            self.cli.run("run", "--detach", "--", "/no/such/program"), NOT_FOUND, "/no/such/program"
+            self.cli.run("run", "--detach", "--", "/no/such/program"), FAILED, "/no/such/program"
         )
 
 
