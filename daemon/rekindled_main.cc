@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/deadlock_checks.h"
+#include "base/host_port.h"
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -256,7 +257,11 @@ int Main(int argc, char** argv) {
     options.advertise = options.tls.listen;
   options.scrub_period = absl::Hours(24) * scrub_days;
   absl::Status status;
-  if (!group.empty()) {
+  if (!options.tls.listen.empty())
+    status = Annotate(CheckHostPort(options.tls.listen, AddressUse::kListen), "--listen");
+  if (status.ok() && !options.advertise.empty())
+    status = Annotate(CheckHostPort(options.advertise, AddressUse::kConnect), "--advertise");
+  if (status.ok() && !group.empty()) {
     absl::StatusOr<gid_t> found = FindGroup(group);
     status = found.status();
     if (found.ok()) options.node.admin_group = *found;
