@@ -648,7 +648,9 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
   } else if (name == "quota") {
     return FinishQuota();
   } else if (name == "export" || name == "import" || name == "copy") {
-    RK_ASSIGN_OR_RETURN(command_, transfer_.Finish(name, working_directory_));
+    const bool tls =
+        !globals_.tls_ca.empty() || !globals_.tls_certificate.empty() || !globals_.tls_key.empty();
+    RK_ASSIGN_OR_RETURN(command_, transfer_.Finish(name, tls, working_directory_));
   } else if (name == "gc") {
     command_ = gc_;
   } else if (name == "fsck") {
