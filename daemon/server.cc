@@ -18,7 +18,6 @@
 #include "absl/time/clock.h"
 #include "base/deadline.h"
 #include "base/descriptor_limit.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "daemon/background_scrub.h"
@@ -34,6 +33,7 @@
 #include "daemon/peer_credentials.h"
 #include "daemon/reflection_limit.h"
 #include "daemon/supervisor.h"
+#include "daemon/tls_files.h"
 #include "daemon/unix_listener.h"
 #include "daemon/user_groups.h"
 #include "rekindle/v1/rekindle.grpc.pb.h"
@@ -61,11 +61,10 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const Tl
                      "--tls-client-ca"));
   }
   grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  RK_ASSIGN_OR_RETURN(options.pem_root_certs, ReadFile(tls.client_ca));
-  grpc::SslServerCredentialsOptions::PemKeyCertPair pair;
-  RK_ASSIGN_OR_RETURN(pair.private_key, ReadFile(tls.key));
-  RK_ASSIGN_OR_RETURN(pair.cert_chain, ReadFile(tls.certificate));
-  options.pem_key_cert_pairs.push_back(std::move(pair));
+  RK_ASSIGN_OR_RETURN(TlsFiles files, ReadTlsFiles({"--tls-client-ca", tls.client_ca},
+                                                   {"--tls-cert", tls.certificate}, {"--tls-key", tls.key}));
+  options.pem_root_certs = std::move(files.ca);
+  options.pem_key_cert_pairs.push_back({std::move(files.key), std::move(files.certificate)});
   return grpc::SslServerCredentials(options);
 }
 
