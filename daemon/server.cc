@@ -111,15 +111,12 @@ class GrpcServer final : public Server {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostCallsOfConnection);
     if (!options_.tls.listen.empty()) {
       RK_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ServerCredentials> credentials, TlsCredentials(options_.tls));
+      // Else two daemons could listen on one port, and calls would go to either of them.
+      builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
       builder.AddListeningPort(options_.tls.listen, credentials, &tcp_port_);
     }
     server_ = builder.BuildAndStart();
-    if (!server_ || (!options_.tls.listen.empty() && tcp_port_ == 0)) {
-      return absl::UnavailableError(
-          absl::StrCat("listening on ", options_.tls.listen,
-                       ": the address can't be used, or the certificates don't fit: choose "
-                       "another --listen, or check the --tls files"));
-    }
+    if (!server_ || (!options_.tls.listen.empty() && tcp_port_ == 0)) return WhyNotListening();
     server_->GetHealthCheckService()->SetServingStatus(v1::Rekindle::service_full_name(), true);
     if (tcp_port_ != 0) {
       if (absl::Status noticed = NoticeLostClients(tcp_port_); !noticed.ok())
@@ -171,6 +168,18 @@ class GrpcServer final : public Server {
   int tcp_port() const override { return tcp_port_; }
 
  private:
+  // The library does not tell.
+  absl::Status WhyNotListening() const {
+    if (options_.tls.listen.empty()) return absl::UnavailableError("gRPC does not start");
+    const absl::Status reason = ListenForHttp(options_.tls.listen, "--listen").status();
+    if (reason.ok()) {
+      return absl::UnavailableError(
+          absl::StrCat("--listen: listening on ", options_.tls.listen, " failed: check the --tls files"));
+    }
+    return absl::UnavailableError(absl::StrCat(
+        reason.message(), ": choose another address, or end what has this one ('ss -ltnp' shows it)"));
+  }
+
   GroupPeerOptions GroupPeers() const {
     GroupPeerOptions peers;
     peers.socket = options_.socket;
