@@ -407,6 +407,14 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Find(const std::strin
 std::vector<v1::Job> Supervisor::List(const ProcessChildren& all) const {
   std::vector<v1::Job> jobs;
   for (const auto& job : Jobs()) jobs.push_back(job->Describe(&all));
+  // What others supervise, or have ended with, as its record has it.
+  for (const std::string& name : ListSupervisedRecords(directory())) {
+    if (Get(name) != nullptr) continue;
+    absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory(), name);
+    if (!record.ok() || IsOtherMachine(record->machine())) continue;
+    if (record->ended() || !SupervisedHold::CheckIsFree(directory(), name).ok())
+      jobs.push_back(SupervisedJob::Remember(node_, *std::move(record))->Describe(&all));
+  }
   std::sort(jobs.begin(), jobs.end(),
             [](const v1::Job& a, const v1::Job& b) { return a.started_unix_ns() > b.started_unix_ns(); });
   return jobs;

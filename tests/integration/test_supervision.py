@@ -431,6 +431,10 @@ class WithoutDaemonTest(RekindleTest):
         result = self.cli.finish(command)
         self.assertEqual(result.code, 0, str(result))
         self.assertEqual(lines_of(numbers), [str(number) for number in range(200)])
+        self.assertEqual(self.succeed("ps")["jobs"], [])
+        (ended,) = self.succeed("ps", "--all")["jobs"]
+        self.assertEqual((ended["name"], ended["supervised"]["phase"]), ("job", "done"))
+        self.assertEqual(ended["supervised"]["restarts"], 1)
 
     def test_a_daemon_takes_over_what_a_killed_command_leaves(self):
         numbers = self.path("numbers")
@@ -451,6 +455,11 @@ class WithoutDaemonTest(RekindleTest):
         for cli in (self.cli, remote):
             self.assert_refused(cli.run(*words[:-1], "1"), FAILED, "'job'", "another --name")
         self.assert_refused(remote.run("stop", "job"), FAILED, f"kill {command.pid}")
+        for cli in (self.cli, remote):
+            self.assert_refused(cli.run("attach", "job"), FAILED, f"PID {command.pid}")
+            listed = self.succeed("ps", cli=cli)["jobs"]
+            self.assertEqual([(job["name"], job["pid"]) for job in listed], [("job", pid)])
+            self.assertEqual(listed[0]["supervised"]["phase"], "running")
         self.assertTrue(procfs.alive(pid))
 
         command.kill()
