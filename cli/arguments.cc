@@ -376,7 +376,8 @@ void Parser::AddJobCommands() {
       AddCommand("attach", "Follow a supervised job as 'run' does",
                  "  rekindle attach llm\n"
                  "Its output is shown from now on, SIGINT and SIGTERM go to it, and its exit\n"
-                 "status is returned.\n"));
+                 "status is returned. A SIGHUP, as of a connection that is lost, lets go of it:\n"
+                 "it runs on.\n"));
 
   CLI::App* ckpt = AddCommand("ckpt", "Take an image of a running job",
                               "  rekindle ckpt 4711 -t web:v1\n"
@@ -425,7 +426,8 @@ void Parser::AddJobCommands() {
                  "  rekindle restore web:v1 --detach --pidfile /run/web.pid --log /var/log/web.log\n"
                  "  rekindle restore train:epoch1 --rollback append --dry-run\n"
                  "It gets its own PIDs. Without --detach its output is shown, SIGINT and SIGTERM go\n"
-                 "to it, and its exit status is returned.\n");
+                 "to it, and its exit status is returned. Output that went to a file goes on there; it\n"
+                 "is shown where that is the log of a job of 'run', but for clones.\n");
   Text(
       restore, "image", [this](const std::string& v) { restore_.set_image(v); }, "The image", "IMAGE")
       ->required();

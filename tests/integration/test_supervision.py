@@ -318,6 +318,20 @@ class CommandTest(SupervisedTest):
         self.assertIn("99", result.out.split())
         self.assertNotIn("0", result.out.split())
 
+    def test_attach_lets_go_when_the_connection_is_lost(self):
+        self.start(1000, options=["--every", "1h", "--restarts", "0"])
+        pid = self.job()["pid"]
+        command = self.remote.start("attach", "job", json_output=False)
+        waiting.until(lambda: select.select([command.stdout], [], [], 0)[0], "some output", 60)
+        command.send_signal(signal.SIGHUP)
+        result = self.remote.finish(command)
+        self.assertEqual(result.code, 1, str(result))
+        self.assertIn("the job runs on", result.err)
+        at = len(lines_of(self.numbers))
+        waiting.until(lambda: len(lines_of(self.numbers)) > at + 3, "it counts on")
+        self.assertEqual(self.job()["pid"], pid)
+        self.succeed("stop", "job", cli=self.remote)
+
     def test_attach_follows_a_log_that_is_rotated(self):
         self.start(150, options=["--every", "1h", "--restarts", "0"])
         waiting.until(lambda: len(lines_of(self.numbers)) > 3, "some lines")
