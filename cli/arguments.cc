@@ -18,6 +18,7 @@
 #include "cli/function_arguments.h"
 #include "cli/gpu_arguments.h"
 #include "cli/group_arguments.h"
+#include "cli/json.h"
 #include "cli/number_checks.h"
 #include "cli/paths.h"
 #include "cli/rollback_arguments.h"
@@ -171,7 +172,10 @@ class Parser {
       parsed.help = Help();
       return parsed;
     } catch (const CLI::CallForVersion&) {
-      parsed.help = absl::StrCat("rekindle ", daemon::kVersion, "\n");
+      v1::GetVersionResponse version;
+      version.set_version(daemon::kVersion);
+      const bool json = std::find(words.begin(), words.end(), "--json") != words.end();
+      parsed.help = absl::StrCat(json ? ToJson(version) : absl::StrCat("rekindle ", daemon::kVersion), "\n");
       return parsed;
     } catch (const CLI::ParseError& error) {
       parsed.status =

@@ -136,12 +136,16 @@ class GrpcClient final : public Client {
     grpc::ClientContext context;
     CurrentCall current(*this, &context);
     std::unique_ptr<grpc::ClientReader<v1::SendImageEvent>> reader = stub_->SendImage(&context, request);
-    for (v1::SendImageEvent event; reader->Read(&event);) {
-      if (on_event(event)) continue;
-      context.TryCancel();
-      break;
+    bool wanted = true;
+    for (v1::SendImageEvent event; wanted && reader->Read(&event);) {
+      wanted = on_event(event);
+      if (!wanted) context.TryCancel();
     }
-    return FromGrpc(reader->Finish());
+    absl::Status status = FromGrpc(reader->Finish());
+    // Whoever was to get it is this process.
+    if (embedded_ && wanted && absl::IsCancelled(status))
+      return absl::CancelledError("interrupted before all of the image was sent");
+    return status;
   }
 
   std::unique_ptr<ImageReceiver> ReceiveImage(const v1::ReceiveImageBegin& begin,

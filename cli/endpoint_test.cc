@@ -31,6 +31,13 @@ TEST(EndpointTest, AHostIsASocketOrAPort) {
   }
 }
 
+TEST(ArgumentsTest, TheVersionAsJson) {
+  EXPECT_EQ(ParseArguments({"--version"}, "/", {}).help.substr(0, 9), "rekindle ");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--json", "--version"}, {"--version", "--json"}})
+    EXPECT_EQ(ParseArguments(words, "/", {}).help.substr(0, 11), "{\"version\":");
+}
+
 class CopyToTest : public testing::Test {
  protected:
   // Where a copy to `to` goes.

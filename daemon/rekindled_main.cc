@@ -16,6 +16,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "base/deadlock_checks.h"
 #include "base/host_port.h"
@@ -150,6 +152,13 @@ void CheckForEmptyValues(const CLI::App& app) {
 // Clients look for it from folders of their own.
 std::string Absolute(const std::string& path) { return std::filesystem::absolute(path).lexically_normal(); }
 
+int BadConfig(const CLI::App& app, absl::string_view what) {
+  const std::vector<std::string> file = app.get_config_ptr()->results();
+  Log(LogLevel::kError,
+      absl::StrCat("--config ", file.empty() ? "" : file.back(), ": ", what, " (see 'rekindled --help')"));
+  return kBadUsage;
+}
+
 int Main(int argc, char** argv) {
   // A bundle's is started by the loader, and would have its name.
   ::prctl(PR_SET_NAME, "rekindled");
@@ -243,6 +252,11 @@ int Main(int argc, char** argv) {
     CheckForEmptyValues(app);
   } catch (const CLI::Success& done) {
     return app.exit(done);
+  } catch (const CLI::ConfigError& error) {
+    absl::string_view what = error.what();
+    if (absl::ConsumePrefix(&what, "INI was not able to parse "))  // names what is no option
+      return BadConfig(app, absl::StrCat("'", what, "' is no option of rekindled"));
+    return BadConfig(app, what);
   } catch (const CLI::ParseError& error) {
     Log(LogLevel::kError, absl::StrCat(error.what(), " (see 'rekindled --help')"));
     return kBadUsage;

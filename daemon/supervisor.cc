@@ -248,9 +248,10 @@ std::vector<std::shared_ptr<SupervisedJob>> Supervisor::Jobs() const {
 absl::Status Supervisor::CheckNameIsFree(const std::string& name) const {
   const std::shared_ptr<SupervisedJob> job = Get(name);
   if (job == nullptr || job->Ended()) return SupervisedHold::CheckIsFree(directory(), name);
-  return absl::AlreadyExistsError(
-      absl::StrCat("a supervised job named '", name,
-                   "' has not ended yet: choose another --name, or end it with 'rekindle stop ", name, "'"));
+  return absl::AlreadyExistsError(absl::StrCat(
+      "a supervised job named '", name,
+      "' has not ended yet: choose another --name, or, if it is yours, end it with 'rekindle stop ", name,
+      "'"));
 }
 
 absl::StatusOr<SupervisedHold> Supervisor::TakeName(const std::string& name,

@@ -64,6 +64,14 @@ class AddressTest(RekindleTest):
                     for word in (option, f"'{address}'", "HOST:PORT"):
                         self.assertIn(word, log)
 
+    def test_a_setting_that_is_none(self):
+        config = self.path("rekindled.toml")
+        with open(config, "w", encoding="ascii") as file:
+            file.write("grease = 5\n")
+        status, log = self.refused("--config", config)
+        self.assertEqual(status, USAGE, log)
+        self.assertIn(f"--config {config}: 'grease' is no option", log)
+
     def test_files_that_do_not_belong_together(self):
         status, log = self.refused("--listen", self.address, *self.tls(key="other.key"))
         self.assertEqual(status, FAILED, log)

@@ -49,7 +49,7 @@ class FileTest(RekindleTest):
         again = self.succeed("import", "--file", changed, cli=self.there)
         self.assertTrue(again["was_there"])
         taken = self.there.run("import", "--file", whole, "-t", "job:2")
-        self.assert_refused(taken, FAILED, "job:2")
+        self.assert_refused(taken, FAILED, "job:2", "--replace")
         self.succeed("fsck", "--read", cli=self.there)
 
         pid = self.restore("job:2", cli=self.there)
