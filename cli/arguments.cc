@@ -18,6 +18,7 @@
 #include "cli/function_arguments.h"
 #include "cli/gpu_arguments.h"
 #include "cli/group_arguments.h"
+#include "cli/json.h"
 #include "cli/number_checks.h"
 #include "cli/paths.h"
 #include "cli/rollback_arguments.h"
@@ -171,7 +172,10 @@ class Parser {
       parsed.help = Help();
       return parsed;
     } catch (const CLI::CallForVersion&) {
-      parsed.help = absl::StrCat("rekindle ", daemon::kVersion, "\n");
+      v1::GetVersionResponse version;
+      version.set_version(daemon::kVersion);
+      const bool json = std::find(words.begin(), words.end(), "--json") != words.end();
+      parsed.help = absl::StrCat(json ? ToJson(version) : absl::StrCat("rekindle ", daemon::kVersion), "\n");
       return parsed;
     } catch (const CLI::ParseError& error) {
       parsed.status =
@@ -376,7 +380,8 @@ void Parser::AddJobCommands() {
       AddCommand("attach", "Follow a supervised job as 'run' does",
                  "  rekindle attach llm\n"
                  "Its output is shown from now on, SIGINT and SIGTERM go to it, and its exit\n"
-                 "status is returned.\n"));
+                 "status is returned. A SIGHUP, as of a connection that is lost, lets go of it:\n"
+                 "it runs on.\n"));
 
   CLI::App* ckpt = AddCommand("ckpt", "Take an image of a running job",
                               "  rekindle ckpt 4711 -t web:v1\n"
@@ -425,7 +430,8 @@ void Parser::AddJobCommands() {
                  "  rekindle restore web:v1 --detach --pidfile /run/web.pid --log /var/log/web.log\n"
                  "  rekindle restore train:epoch1 --rollback append --dry-run\n"
                  "It gets its own PIDs. Without --detach its output is shown, SIGINT and SIGTERM go\n"
-                 "to it, and its exit status is returned.\n");
+                 "to it, and its exit status is returned. Output that went to a file goes on there; it\n"
+                 "is shown where that is the log of a job of 'run', but for clones.\n");
   Text(
       restore, "image", [this](const std::string& v) { restore_.set_image(v); }, "The image", "IMAGE")
       ->required();
@@ -648,7 +654,9 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
   } else if (name == "quota") {
     return FinishQuota();
   } else if (name == "export" || name == "import" || name == "copy") {
-    RK_ASSIGN_OR_RETURN(command_, transfer_.Finish(name, working_directory_));
+    const bool tls =
+        !globals_.tls_ca.empty() || !globals_.tls_certificate.empty() || !globals_.tls_key.empty();
+    RK_ASSIGN_OR_RETURN(command_, transfer_.Finish(name, tls, working_directory_));
   } else if (name == "gc") {
     command_ = gc_;
   } else if (name == "fsck") {

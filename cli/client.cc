@@ -12,15 +12,14 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
-#include "base/file.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "daemon/embedded_service.h"
+#include "daemon/tls_files.h"
 #include "rekindle/v1/group.grpc.pb.h"
 #include "rekindle/v1/rekindle.grpc.pb.h"
 
@@ -137,12 +136,16 @@ class GrpcClient final : public Client {
     grpc::ClientContext context;
     CurrentCall current(*this, &context);
     std::unique_ptr<grpc::ClientReader<v1::SendImageEvent>> reader = stub_->SendImage(&context, request);
-    for (v1::SendImageEvent event; reader->Read(&event);) {
-      if (on_event(event)) continue;
-      context.TryCancel();
-      break;
+    bool wanted = true;
+    for (v1::SendImageEvent event; wanted && reader->Read(&event);) {
+      wanted = on_event(event);
+      if (!wanted) context.TryCancel();
     }
-    return FromGrpc(reader->Finish());
+    absl::Status status = FromGrpc(reader->Finish());
+    // Whoever was to get it is this process.
+    if (embedded_ && wanted && absl::IsCancelled(status))
+      return absl::CancelledError("interrupted before all of the image was sent");
+    return status;
   }
 
   std::unique_ptr<ImageReceiver> ReceiveImage(const v1::ReceiveImageBegin& begin,
@@ -252,7 +255,10 @@ class GrpcClient final : public Client {
     }
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !host_.empty()) {
       const bool of_tls = absl::StrContains(status.error_message(), "andshake") ||
-                          absl::StrContains(status.error_message(), "certificate");
+                          absl::StrContains(status.error_message(), "certificate") ||
+                          // What no connection can be made with has no addresses, for gRPC.
+                          (!absl::StartsWith(host_, "unix:") &&
+                           absl::StrContains(status.error_message(), "empty address list"));
       return absl::UnavailableError(absl::StrCat(
           "no answer from the daemon (rekindled) at ", host_, ": ", status.error_message(),
           of_tls ? ": see whether --tls-ca vouches for the daemon's certificate, and the daemon's "
@@ -277,17 +283,6 @@ class GrpcClient final : public Client {
   bool receiving_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-absl::StatusOr<std::string> ReadPem(absl::string_view option, const std::string& path,
-                                    absl::string_view what) {
-  absl::StatusOr<std::string> content = ReadFile(path);
-  if (absl::IsNotFound(content.status()))
-    return absl::InvalidArgumentError(absl::StrCat(option, ": ", content.status().message()));
-  if (!content.ok()) return Annotate(content.status(), option);
-  if (absl::StrContains(*content, "-----BEGIN ") && absl::StrContains(*content, what)) return content;
-  return absl::InvalidArgumentError(
-      absl::StrCat(option, ": ", path, " holds no PEM ", absl::AsciiStrToLower(what)));
-}
-
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const Endpoint& endpoint) {
   if (absl::string_view path = endpoint.host; absl::ConsumePrefix(&path, "unix:")) {
     absl::ConsumePrefix(&path, "//");
@@ -302,10 +297,15 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const Endp
                                                    ": over TCP both sides prove who they are: give --tls-ca, "
                                                    "--tls-cert and --tls-key, or a unix:// address"));
   }
+  absl::StatusOr<daemon::TlsFiles> files =
+      daemon::ReadTlsFiles({"--tls-ca", endpoint.tls_ca}, {"--tls-cert", endpoint.tls_certificate},
+                           {"--tls-key", endpoint.tls_key});
+  if (absl::IsNotFound(files.status())) return absl::InvalidArgumentError(files.status().message());
+  RK_RETURN_IF_ERROR(files.status());
   grpc::SslCredentialsOptions options;
-  RK_ASSIGN_OR_RETURN(options.pem_root_certs, ReadPem("--tls-ca", endpoint.tls_ca, "CERTIFICATE"));
-  RK_ASSIGN_OR_RETURN(options.pem_cert_chain, ReadPem("--tls-cert", endpoint.tls_certificate, "CERTIFICATE"));
-  RK_ASSIGN_OR_RETURN(options.pem_private_key, ReadPem("--tls-key", endpoint.tls_key, "PRIVATE KEY"));
+  options.pem_root_certs = std::move(files->ca);
+  options.pem_cert_chain = std::move(files->certificate);
+  options.pem_private_key = std::move(files->key);
   return grpc::SslCredentials(options);
 }
 

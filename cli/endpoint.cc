@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/host_port.h"
 #include "base/human_units.h"
 #include "base/status.h"
 
@@ -14,6 +15,12 @@ std::string UnixSocketPath(const std::string& host) {
   if (!absl::ConsumePrefix(&path, "unix:")) return "";
   absl::ConsumePrefix(&path, "//");
   return std::string(path);
+}
+
+absl::Status CheckHost(const std::string& host) {
+  if (absl::StartsWith(host, "unix:")) return absl::OkStatus();
+  absl::Status known = CheckHostPort(host, AddressUse::kConnect);
+  return known.ok() ? known : absl::InvalidArgumentError(absl::StrCat(known.message(), "; or unix:///PATH"));
 }
 
 absl::StatusOr<Endpoint> ChooseEndpoint(const GlobalOptions& options, const Surroundings& surroundings) {
@@ -43,6 +50,9 @@ absl::StatusOr<Endpoint> ChooseEndpoint(const GlobalOptions& options, const Surr
     return absl::PermissionDeniedError(
         absl::StrCat("no daemon (rekindled) answers at ", surroundings.default_host,
                      ", and without one only root can do it: start rekindled, or use sudo"));
+  }
+  if (!endpoint.host.empty()) {
+    RK_RETURN_IF_ERROR(Annotate(CheckHost(endpoint.host), options.host ? "--host" : "$REKINDLE_HOST"));
   }
   if (!endpoint.store.empty() && !surroundings.page_cache.empty()) {
     absl::StatusOr<uint64_t> bytes = ParseBytes(surroundings.page_cache);

@@ -30,6 +30,9 @@ absl::StatusOr<Endpoint> ChooseEndpoint(const GlobalOptions& options, const Surr
 // folder. With the TLS files of the first one.
 Endpoint OtherEndpoint(const GlobalOptions& options, const std::string& where);
 
+// InvalidArgument: it is neither "unix:PATH" nor "HOST:PORT".
+absl::Status CheckHost(const std::string& host);
+
 // The path in "unix:///path" or "unix:path"; empty for other addresses.
 std::string UnixSocketPath(const std::string& host);
 

@@ -12,7 +12,9 @@ ExitCode ExitCodeFor(const absl::Status& status) {
       return kBadUsage;
     case absl::StatusCode::kNotFound:
       // The store's word for it, of an older daemon's, too.
-      return absl::StartsWith(status.message(), "there is no store at ") ? kNoStore : kNotFound;
+      if (absl::StartsWith(status.message(), "there is no store at ")) return kNoStore;
+      // A file or folder of the user's: that says nothing of whether there is an image.
+      return absl::EndsWith(status.message(), ": No such file or directory") ? kFailed : kNotFound;
     case absl::StatusCode::kPermissionDenied:
     case absl::StatusCode::kUnauthenticated:
       return kNotPermitted;

@@ -75,7 +75,8 @@ void FunctionArguments::AddDeploy() {
       deploy
           ->add_option(
               "--deps", dependencies_,
-              "Modules to have loaded before its code: names, auto (what it imports), both, or none [auto]")
+              "Modules to have loaded before its code: names, auto (what it imports; Python only), both, or "
+              "none [auto]")
           ->type_name("MODULE,...");
   deploy->add_flag("--no-image", no_image_, "Start each instance from nothing, and make no image of it")
       ->excludes(dependencies);

@@ -164,11 +164,12 @@ int DeployFunction(Client& client, const Output& output, Interrupts& interrupts,
   output.Text(absl::StrCat("function ", function.spec().name(), " is deployed: revision ",
                            function.revision(), ", ", FormatBytes(function.code_bytes()), " of code, in ",
                            FormatSeconds(deployed->seconds()), "\n"));
-  if (!function.dependencies().empty()) {
-    output.Text(absl::StrCat("it starts from ", OrDash(function.dependency_image()), ", with ",
+  if (!function.dependencies().empty() && !function.dependency_image().empty()) {
+    output.Text(absl::StrCat("it starts from ", function.dependency_image(), ", with ",
                              absl::StrJoin(function.dependencies(), ", "), "\n"));
   }
-  if (!function.problem().empty()) output.Warning(function.problem());
+  // Why it has no image has been told, with the reason.
+  if (!function.problem().empty() && deployed->warnings().empty()) output.Warning(function.problem());
   return kDone;
 }
 

@@ -146,7 +146,7 @@ TEST_F(FunctionCommandsTest, WhatAFunctionReturnsIsPrinted) {
   EXPECT_EQ(service_.invoked.payload(), "{\"from\":\"file\"}");
 
   invocation.payload = "@" + Path("absent");
-  EXPECT_EQ(Invoke(invocation), kNotFound);
+  EXPECT_EQ(Invoke(invocation), kFailed) << "the function is there";
   EXPECT_THAT(err_, HasSubstr("--payload: "));
 }
 

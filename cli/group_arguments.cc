@@ -2,6 +2,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/host_port.h"
 #include "base/human_units.h"
 #include "base/status.h"
 #include "cli/number_checks.h"
@@ -30,6 +31,9 @@ absl::StatusOr<v1::GroupMember> ParseGroupMember(const std::string& text) {
   if (job.empty() || slash == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", text, "' names no member: write [HOST/]JOB, such as node-b:7443/train"));
+  }
+  if (!member.host().empty()) {
+    RK_RETURN_IF_ERROR(Annotate(CheckHostPort(member.host(), AddressUse::kConnect), text));
   }
   if (job.find_first_not_of("0123456789") != std::string::npos) {
     member.set_job(job);
@@ -157,6 +161,9 @@ absl::StatusOr<Command> GroupArguments::FinishRestore(const std::string& working
   request.set_reference(reference_);
   for (const std::string& text : map_) {
     RK_ASSIGN_OR_RETURN(auto hosts, ParsePair(text, "--map HOST=HOST"));
+    if (!hosts.second.empty()) {
+      RK_RETURN_IF_ERROR(Annotate(CheckHostPort(hosts.second, AddressUse::kConnect), "--map"));
+    }
     (*request.mutable_host_map())[hosts.first] = hosts.second;
   }
   request.set_tcp_close(tcp_close_);

@@ -20,7 +20,8 @@ TEST(GroupArguments, MembersAreJobsOfDaemons) {
   ASSERT_TRUE(target.ok());
   EXPECT_EQ(target->host(), "dns:///node-b:7443");
   EXPECT_EQ(target->pid(), 12);
-  for (const char* bad : {"", "/", "/train", "node-b:7443/", "0", "99999999999999"}) {
+  for (const char* bad :
+       {"", "/", "/train", "node-b:7443/", "node-b/train", "node-b:74430/train", "0", "99999999999999"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseGroupMember(bad).status())) << bad;
   }
 }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <csignal>
 #include <cstdint>
 #include <map>
@@ -106,14 +107,18 @@ class Timelines {
 // What `run` and `restore` have in common: the job starts, is followed, ends.
 class JobSession {
  public:
-  JobSession(Client& client, const Output& output, Interrupts& interrupts, bool detach, bool follow_log)
+  // `lets_go`: SIGHUP, as of a connection that is lost, is no signal for the job, which was there before.
+  JobSession(Client& client, const Output& output, Interrupts& interrupts, bool detach, bool follow_log,
+             bool lets_go = false)
       : client_(client),
         output_(output),
         interrupts_(interrupts),
         detach_(detach),
         follow_log_(follow_log),
+        lets_go_(lets_go),
         progress_(STDERR_FILENO, !output.json()) {
     interrupts_.SetAction([this](int signal) {
+      if (LetGo(signal)) return;
       {
         absl::MutexLock lock(&mutex_);
         missed_ = signal;  // for the job, if it starts all the same
@@ -173,6 +178,10 @@ class JobSession {
       status = absl::CancelledError(
           "interrupted: the copies that have been named run on ('rekindle ps'), others are ended again");
     }
+    if (absl::IsCancelled(status) && HungUp() && started_) {
+      status = absl::CancelledError(absl::StrCat("hung up: the job runs on, and 'rekindle attach ",
+                                                 started_->job().name(), "' follows it again"));
+    }
     if (!status.ok()) return output_.Fail(status);
     int code = kDone;
     for (const v1::JobExit& exit : ExitsByNumber()) {
@@ -187,6 +196,21 @@ class JobSession {
   const std::vector<v1::JobStarted>& all_started() const { return all_started_; }
 
  private:
+  bool LetGo(int signal) {
+    if (!lets_go_ || signal != SIGHUP) return false;
+    {
+      absl::MutexLock lock(&mutex_);
+      hung_up_ = left_ = true;
+    }
+    client_.Cancel();
+    return true;
+  }
+
+  bool HungUp() {
+    absl::MutexLock lock(&mutex_);
+    return hung_up_;
+  }
+
   void OnExited(const v1::JobExit& exit) {
     output_.Json(exit);
     exits_.push_back(exit);
@@ -234,6 +258,7 @@ class JobSession {
       pids_.push_back(started.job().pid());
     }
     interrupts_.SetAction([this, supervised](int signal) {
+      if (LetGo(signal)) return;
       if (!supervised.empty()) return SignalSupervised(supervised, signal);
       std::vector<int> pids;
       {
@@ -252,7 +277,8 @@ class JobSession {
     if (missed != 0 && supervised.empty()) Signal(started.job().pid(), missed).IgnoreError();
     if (missed != 0 && !supervised.empty()) SignalSupervised(supervised, missed);
     // Copies have one log for all.
-    if (follower_ || !follow_log_ || output_.json() || started.job().log().empty()) return;
+    if (follower_ || !follow_log_ || output_.json()) return;
+    if (started.job().log().empty()) return TellOutput(started.job().pid());
     uint64_t offset = started.log_offset();
     if (struct stat info; offset == UINT64_MAX && ::stat(started.job().log().c_str(), &info) == 0)
       offset = static_cast<uint64_t>(info.st_size);
@@ -263,6 +289,19 @@ class JobSession {
     } else {
       output_.Warning(absl::StrCat("the job's output can't be shown: ", follower.status().message()));
     }
+  }
+
+  // What goes to a file that the job had open is not shown, and the user may wait for it here.
+  void TellOutput(int pid) {
+    if (client_.AtDaemon() && LocalOf(pid) == nullptr) return;
+    const std::string link = absl::StrCat("/proc/", pid, "/fd/1");
+    char path[PATH_MAX];
+    struct stat info;
+    const ssize_t length = ::readlink(link.c_str(), path, sizeof path);
+    if (length <= 0 || ::stat(link.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return;
+    std::string file(path, static_cast<size_t>(length));
+    if (file == std::exchange(told_output_, file)) return;
+    output_.Note(absl::StrCat("rekindle: its output goes to ", file, "\n"));
   }
 
   absl::Status Signal(int pid, int signal) {
@@ -389,13 +428,14 @@ class JobSession {
   Client& client_;
   const Output& output_;
   Interrupts& interrupts_;
-  const bool detach_, follow_log_;
+  const bool detach_, follow_log_, lets_go_;
   absl::Mutex mutex_;
   std::vector<int> pids_ ABSL_GUARDED_BY(mutex_);  // who gets the signals
   // The last one, which copies that start later get, too; of a supervised job, one that it is still to get.
   int signal_ ABSL_GUARDED_BY(mutex_) = 0;
   int missed_ ABSL_GUARDED_BY(mutex_) = 0;     // came before the job was known
   bool left_ ABSL_GUARDED_BY(mutex_) = false;  // a supervised job, to itself
+  bool hung_up_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<int, std::shared_ptr<const LocalJob>> locals_ ABSL_GUARDED_BY(mutex_);  // by PID
   bool dry_run_ = false;
   ProgressBar progress_;
@@ -403,6 +443,7 @@ class JobSession {
   std::vector<v1::JobStarted> all_started_;
   std::vector<v1::JobExit> exits_;  // as they came
   std::unique_ptr<LogFollower> follower_;
+  std::string told_output_;
   Timelines* timelines_ = nullptr;
 };
 
@@ -489,7 +530,9 @@ int RunJob(Client& client, const Output& output, Interrupts& interrupts, const v
 
 int AttachJob(Client& client, const Output& output, Interrupts& interrupts,
               const v1::AttachJobRequest& request) {
-  JobSession session(client, output, interrupts, /*detach=*/false, /*follow_log=*/true);
+  // In this process it would go on without anybody who brings it back.
+  JobSession session(client, output, interrupts, /*detach=*/false, /*follow_log=*/true,
+                     /*lets_go=*/client.AtDaemon());
   return session.Finish(
       client.AttachJob(request, [&](const v1::JobEvent& event) { session.OnEvent(event); }));
 }

@@ -1,6 +1,11 @@
 #include "cli/transfer_arguments.h"
 
+#include <sys/stat.h>
+
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "cli/endpoint.h"
 #include "cli/number_checks.h"
 #include "cli/paths.h"
 #include "cli/transfer_commands.h"
@@ -54,9 +59,9 @@ void TransferArguments::AddToCopy(CLI::App* command) {
       ->needs(follow);
 }
 
-absl::StatusOr<Command> TransferArguments::Finish(const std::string& name,
+absl::StatusOr<Command> TransferArguments::Finish(const std::string& name, bool tls,
                                                   const std::string& working_directory) const {
-  if (name == "copy") return Copy(working_directory);
+  if (name == "copy") return Copy(tls, working_directory);
   if (file_.empty() && criu_.empty()) {
     return absl::InvalidArgumentError(
         "give --file FILE (an image of Rekindle's own) or --criu DIR (what criu reads and writes)");
@@ -96,17 +101,34 @@ absl::StatusOr<Command> TransferArguments::Import(const std::string& working_dir
   return what;
 }
 
-absl::StatusOr<Command> TransferArguments::Copy(const std::string& working_directory) const {
+absl::StatusOr<std::string> TransferArguments::Destination(bool tls,
+                                                           const std::string& working_directory) const {
+  // A folder with a colon begins with '/' or '.'.
+  const bool is_path = absl::StartsWith(to_, "/") || absl::StartsWith(to_, ".");
+  if (!is_path && absl::StrContains(to_, ":")) {
+    RK_RETURN_IF_ERROR(Annotate(CheckHost(to_), "--to"));
+    return to_;
+  }
+  std::string folder = Absolute(to_.empty() ? "." : to_, working_directory);
+  if (is_path || to_.empty() || absl::StrContains(to_, "/")) return folder;
+  // It may as well be a machine's name.
+  struct stat info;
+  if (tls || ::stat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat("--to: '", to_, "' can be a machine and a folder: name a ",
+                                                   "daemon as ", to_, ":PORT, the folder of a store as ./",
+                                                   to_));
+  }
+  return folder;
+}
+
+absl::StatusOr<Command> TransferArguments::Copy(bool tls, const std::string& working_directory) const {
   if (follow_ && absl::StrContains(image_, ":")) {
     return absl::InvalidArgumentError(
         "--follow goes from one image of a name to the next: leave the tag out");
   }
   CopyImage what;
   what.image = image_;
-  // "unix:…" or "name:port"; a folder with a colon begins with '/' or '.'.
-  const bool is_folder =
-      absl::StartsWith(to_, "/") || absl::StartsWith(to_, ".") || !absl::StrContains(to_, ":");
-  what.to = is_folder ? Absolute(to_.empty() ? "." : to_, working_directory) : to_;
+  RK_ASSIGN_OR_RETURN(what.to, Destination(tls, working_directory));
   what.begin.set_reference(reference_);
   what.begin.set_replace(replace_);
   what.whole = whole_;

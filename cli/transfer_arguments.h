@@ -15,13 +15,15 @@ class TransferArguments {
   void AddToExport(CLI::App* command);
   void AddToImport(CLI::App* command);
   void AddToCopy(CLI::App* command);
-  // What was asked for; `name` is the command's.
-  absl::StatusOr<Command> Finish(const std::string& name, const std::string& working_directory) const;
+  // What was asked for; `name` is the command's. `tls`: files for daemons of other machines were named.
+  absl::StatusOr<Command> Finish(const std::string& name, bool tls,
+                                 const std::string& working_directory) const;
 
  private:
   absl::StatusOr<Command> Export(const std::string& working_directory) const;
   absl::StatusOr<Command> Import(const std::string& working_directory) const;
-  absl::StatusOr<Command> Copy(const std::string& working_directory) const;
+  absl::StatusOr<Command> Copy(bool tls, const std::string& working_directory) const;
+  absl::StatusOr<std::string> Destination(bool tls, const std::string& working_directory) const;
 
   std::string image_, since_, to_, file_, criu_, reference_, parent_;
   bool replace_ = false, whole_ = false, follow_ = false;

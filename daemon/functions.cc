@@ -68,6 +68,15 @@ functions::InvokeResult ToResult(const functions::CallResult& result) {
   return out;
 }
 
+// Was it a module of these that could not be loaded? Both runtimes say it so.
+bool CanNotLoadOneOf(const std::vector<std::string>& modules, const absl::Status& status) {
+  return absl::IsInvalidArgument(status) &&
+         std::any_of(modules.begin(), modules.end(), [&](const std::string& module) {
+           return absl::StrContains(status.message(),
+                                    absl::StrCat("the dependency ", module, " (REKINDLE_DEPS) can't be "));
+         });
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Functions>> Functions::Start(Node& node) {
@@ -390,6 +399,11 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
       images.dependency_image = covered->image.info.reference;
       for (std::string& warning : WarnOfEarlyVariables(record.spec, images.dependencies))
         warnings->push_back(std::move(warning));
+    } else if (CanNotLoadOneOf(record.spec.dependencies, covered.status())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--deps: ", covered.status().message(),
+          ". Check the spelling, install it, or leave it out: what the code folder or a layer has is loaded "
+          "with the function"));
     } else {
       warnings->push_back(
           absl::StrCat("it has no dependency image and starts from nothing: ", covered.status().message()));

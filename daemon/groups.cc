@@ -101,7 +101,7 @@ Groups::InWork::~InWork() {
 }
 
 absl::Status Groups::MayUse(const Call& call) const {
-  return node_.policy().MayAdminister(call.caller, "group checkpoints");
+  return node_.policy().MayAdminister(call.caller, "use group checkpoints");
 }
 
 void Groups::Start() {

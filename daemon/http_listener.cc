@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/host_port.h"
 #include "base/status.h"
 #include "base/unix_socket.h"
 
@@ -40,11 +41,9 @@ absl::StatusOr<UniqueFd> ListenOnPath(const std::string& path, absl::string_view
 absl::StatusOr<UniqueFd> ListenForHttp(const std::string& address, absl::string_view option) {
   absl::string_view path = address;
   if (absl::ConsumePrefix(&path, "unix:")) return ListenOnPath(std::string(path), option);
+  if (absl::Status known = CheckHostPort(address, AddressUse::kListen); !known.ok())
+    return absl::InvalidArgumentError(absl::StrCat(option, ": ", known.message(), "; or unix:PATH"));
   const size_t colon = address.rfind(':');
-  if (colon == std::string::npos) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(option, ": '", address, "' is neither HOST:PORT nor unix:PATH"));
-  }
   std::string host = address.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   addrinfo hints{}, *found = nullptr;

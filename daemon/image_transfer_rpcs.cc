@@ -197,7 +197,10 @@ absl::Status ReceiveImage(Node& node, const Call& call,
 // administrators.
 absl::Status ExportImage(Node& node, const Call& call, const v1::ExportImageRequest& request,
                          const EventSink<v1::TransferEvent>& send) {
-  RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "export images"));
+  if (absl::Status may = node.policy().MayAdminister(call.caller, "export images for CRIU"); !may.ok()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(may.message(), ". 'rekindle export --file' is for every owner of an image"));
+  }
   RK_RETURN_IF_ERROR(CheckAbsolute(request.criu_directory(), "the folder"));
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
   RK_ASSIGN_OR_RETURN(store::ImageInfo info,
@@ -218,7 +221,7 @@ absl::Status ExportImage(Node& node, const Call& call, const v1::ExportImageRequ
 
 absl::Status ImportImage(Node& node, const Call& call, const v1::ImportImageRequest& request,
                          const EventSink<v1::TransferEvent>& send) {
-  RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "import images"));
+  RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "import images of CRIU's"));
   RK_RETURN_IF_ERROR(CheckAbsolute(request.criu_directory(), "the folder"));
   RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(request.reference()));
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kCreate));

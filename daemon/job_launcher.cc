@@ -215,9 +215,10 @@ absl::Status LaunchError(const Failure& failure, const LaunchOptions& options) {
       break;
   }
   if (failure.error == ENOENT) {
-    return absl::NotFoundError(absl::StrCat("starting ", program, ": there is no such program",
-                                            absl::StrContains(program, '/') ? "" : " in PATH",
-                                            ", or its interpreter is missing: check the spelling"));
+    // To be told from an image that is not there.
+    return absl::FailedPreconditionError(absl::StrCat("starting ", program, ": there is no such program",
+                                                      absl::StrContains(program, '/') ? "" : " in PATH",
+                                                      ", or its interpreter is missing: check the spelling"));
   }
   return ErrnoStatus(failure.error, absl::StrCat("starting ", program));
 }

@@ -122,7 +122,7 @@ TEST_F(JobLauncherTest, ASettingThatIsRefusedIsTold) {
   ASSERT_TRUE(end.ok() && (*end)->WaitFor(kLong).has_value());
   EXPECT_EQ(Log(), "runs\n");
   options.argv = {"no-such-program-anywhere"};
-  EXPECT_EQ(LaunchJob(options, &warnings).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(LaunchJob(options, &warnings).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(JobLauncherTest, TheLogIsAppendedTo) {
@@ -257,7 +257,7 @@ TEST_F(JobLauncherTest, WhatCanNotBeStarted) {
   LaunchOptions options = Shell("true");
   options.argv = {"no-such-program-anywhere"};
   auto refused = LaunchJob(options);
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("no-such-program-anywhere"));
 
   ASSERT_TRUE(WriteFileAtomically(Path("plain"), "text", 0644).ok());

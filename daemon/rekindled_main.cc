@@ -16,8 +16,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "base/deadlock_checks.h"
+#include "base/host_port.h"
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -149,6 +152,13 @@ void CheckForEmptyValues(const CLI::App& app) {
 // Clients look for it from folders of their own.
 std::string Absolute(const std::string& path) { return std::filesystem::absolute(path).lexically_normal(); }
 
+int BadConfig(const CLI::App& app, absl::string_view what) {
+  const std::vector<std::string> file = app.get_config_ptr()->results();
+  Log(LogLevel::kError,
+      absl::StrCat("--config ", file.empty() ? "" : file.back(), ": ", what, " (see 'rekindled --help')"));
+  return kBadUsage;
+}
+
 int Main(int argc, char** argv) {
   // A bundle's is started by the loader, and would have its name.
   ::prctl(PR_SET_NAME, "rekindled");
@@ -242,6 +252,11 @@ int Main(int argc, char** argv) {
     CheckForEmptyValues(app);
   } catch (const CLI::Success& done) {
     return app.exit(done);
+  } catch (const CLI::ConfigError& error) {
+    absl::string_view what = error.what();
+    if (absl::ConsumePrefix(&what, "INI was not able to parse "))  // names what is no option
+      return BadConfig(app, absl::StrCat("'", what, "' is no option of rekindled"));
+    return BadConfig(app, what);
   } catch (const CLI::ParseError& error) {
     Log(LogLevel::kError, absl::StrCat(error.what(), " (see 'rekindled --help')"));
     return kBadUsage;
@@ -256,7 +271,11 @@ int Main(int argc, char** argv) {
     options.advertise = options.tls.listen;
   options.scrub_period = absl::Hours(24) * scrub_days;
   absl::Status status;
-  if (!group.empty()) {
+  if (!options.tls.listen.empty())
+    status = Annotate(CheckHostPort(options.tls.listen, AddressUse::kListen), "--listen");
+  if (status.ok() && !options.advertise.empty())
+    status = Annotate(CheckHostPort(options.advertise, AddressUse::kConnect), "--advertise");
+  if (status.ok() && !group.empty()) {
     absl::StatusOr<gid_t> found = FindGroup(group);
     status = found.status();
     if (found.ok()) options.node.admin_group = *found;

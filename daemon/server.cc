@@ -18,7 +18,6 @@
 #include "absl/time/clock.h"
 #include "base/deadline.h"
 #include "base/descriptor_limit.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "daemon/background_scrub.h"
@@ -34,6 +33,7 @@
 #include "daemon/peer_credentials.h"
 #include "daemon/reflection_limit.h"
 #include "daemon/supervisor.h"
+#include "daemon/tls_files.h"
 #include "daemon/unix_listener.h"
 #include "daemon/user_groups.h"
 #include "rekindle/v1/rekindle.grpc.pb.h"
@@ -61,11 +61,10 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const Tl
                      "--tls-client-ca"));
   }
   grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  RK_ASSIGN_OR_RETURN(options.pem_root_certs, ReadFile(tls.client_ca));
-  grpc::SslServerCredentialsOptions::PemKeyCertPair pair;
-  RK_ASSIGN_OR_RETURN(pair.private_key, ReadFile(tls.key));
-  RK_ASSIGN_OR_RETURN(pair.cert_chain, ReadFile(tls.certificate));
-  options.pem_key_cert_pairs.push_back(std::move(pair));
+  RK_ASSIGN_OR_RETURN(TlsFiles files, ReadTlsFiles({"--tls-client-ca", tls.client_ca},
+                                                   {"--tls-cert", tls.certificate}, {"--tls-key", tls.key}));
+  options.pem_root_certs = std::move(files.ca);
+  options.pem_key_cert_pairs.push_back({std::move(files.key), std::move(files.certificate)});
   return grpc::SslServerCredentials(options);
 }
 
@@ -112,15 +111,12 @@ class GrpcServer final : public Server {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostCallsOfConnection);
     if (!options_.tls.listen.empty()) {
       RK_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ServerCredentials> credentials, TlsCredentials(options_.tls));
+      // Else two daemons could listen on one port, and calls would go to either of them.
+      builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
       builder.AddListeningPort(options_.tls.listen, credentials, &tcp_port_);
     }
     server_ = builder.BuildAndStart();
-    if (!server_ || (!options_.tls.listen.empty() && tcp_port_ == 0)) {
-      return absl::UnavailableError(
-          absl::StrCat("listening on ", options_.tls.listen,
-                       ": the address can't be used, or the certificates don't fit: choose "
-                       "another --listen, or check the --tls files"));
-    }
+    if (!server_ || (!options_.tls.listen.empty() && tcp_port_ == 0)) return WhyNotListening();
     server_->GetHealthCheckService()->SetServingStatus(v1::Rekindle::service_full_name(), true);
     if (tcp_port_ != 0) {
       if (absl::Status noticed = NoticeLostClients(tcp_port_); !noticed.ok())
@@ -172,6 +168,18 @@ class GrpcServer final : public Server {
   int tcp_port() const override { return tcp_port_; }
 
  private:
+  // The library does not tell.
+  absl::Status WhyNotListening() const {
+    if (options_.tls.listen.empty()) return absl::UnavailableError("gRPC does not start");
+    const absl::Status reason = ListenForHttp(options_.tls.listen, "--listen").status();
+    if (reason.ok()) {
+      return absl::UnavailableError(
+          absl::StrCat("--listen: listening on ", options_.tls.listen, " failed: check the --tls files"));
+    }
+    return absl::UnavailableError(absl::StrCat(
+        reason.message(), ": choose another address, or end what has this one ('ss -ltnp' shows it)"));
+  }
+
   GroupPeerOptions GroupPeers() const {
     GroupPeerOptions peers;
     peers.socket = options_.socket;

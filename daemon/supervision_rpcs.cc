@@ -169,7 +169,13 @@ absl::Status RunSupervised(Node& node, const Call& call, const v1::RunRequest& r
 
 absl::Status AttachJob(Node& node, const Call& call, const v1::AttachJobRequest& request,
                        const EventSink<v1::JobEvent>& send) {
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<SupervisedJob> job, FindFor(node, call, request.job(), "attach to"));
+  absl::StatusOr<std::shared_ptr<SupervisedJob>> found = FindFor(node, call, request.job(), "attach to");
+  if (absl::IsNotFound(found.status())) {
+    if (const absl::Status held = node.supervisor().CheckNameIsFree(request.job()); !held.ok())
+      return absl::FailedPreconditionError(
+          absl::StrCat("job '", request.job(), "' can't be followed from here: ", held.message()));
+  }
+  RK_ASSIGN_OR_RETURN(const std::shared_ptr<SupervisedJob> job, std::move(found));
   std::shared_ptr<JobEventQueue> queue = job->events().Follow();
   v1::JobEvent event;
   *event.mutable_started()->mutable_job() = job->Describe();

@@ -248,9 +248,10 @@ std::vector<std::shared_ptr<SupervisedJob>> Supervisor::Jobs() const {
 absl::Status Supervisor::CheckNameIsFree(const std::string& name) const {
   const std::shared_ptr<SupervisedJob> job = Get(name);
   if (job == nullptr || job->Ended()) return SupervisedHold::CheckIsFree(directory(), name);
-  return absl::AlreadyExistsError(
-      absl::StrCat("a supervised job named '", name,
-                   "' has not ended yet: choose another --name, or end it with 'rekindle stop ", name, "'"));
+  return absl::AlreadyExistsError(absl::StrCat(
+      "a supervised job named '", name,
+      "' has not ended yet: choose another --name, or, if it is yours, end it with 'rekindle stop ", name,
+      "'"));
 }
 
 absl::StatusOr<SupervisedHold> Supervisor::TakeName(const std::string& name,
@@ -407,6 +408,14 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Find(const std::strin
 std::vector<v1::Job> Supervisor::List(const ProcessChildren& all) const {
   std::vector<v1::Job> jobs;
   for (const auto& job : Jobs()) jobs.push_back(job->Describe(&all));
+  // What others supervise, or have ended with, as its record has it.
+  for (const std::string& name : ListSupervisedRecords(directory())) {
+    if (Get(name) != nullptr) continue;
+    absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory(), name);
+    if (!record.ok() || IsOtherMachine(record->machine())) continue;
+    if (record->ended() || !SupervisedHold::CheckIsFree(directory(), name).ok())
+      jobs.push_back(SupervisedJob::Remember(node_, *std::move(record))->Describe(&all));
+  }
   std::sort(jobs.begin(), jobs.end(),
             [](const v1::Job& a, const v1::Job& b) { return a.started_unix_ns() > b.started_unix_ns(); });
   return jobs;

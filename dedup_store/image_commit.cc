@@ -200,7 +200,7 @@ class Committing {
 absl::Status MayTakeReference(const NewImageOptions& options, const ImageInfo& of) {
   if (!options.replace) {
     return absl::AlreadyExistsError(absl::StrCat("there is an image ", of.reference, " already (", of.digest,
-                                                 "). Choose another name, or replace it."));
+                                                 "): choose another name, or take this one with --replace"));
   }
   if (options.replace_others || of.owner == options.owner) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat("image ", of.reference, " belongs to uid ", of.owner,

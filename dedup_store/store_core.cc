@@ -95,24 +95,36 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return row[b.size()];
 }
 
+absl::string_view NameOf(absl::string_view image) { return image.substr(0, image.find_first_of(":@")); }
+
+// Can one be a slip of the pen for the other?
+bool IsClose(absl::string_view asked, absl::string_view name) {
+  return EditDistance(asked, name) * 3 <= asked.size();
+}
+
 // The closest there is takes a look at every image: only who has nothing else to say looks for it.
 enum class Hint { kNone, kClosest };
 
 absl::Status ImageNotFound(absl::string_view image, const MaySee& may_see, Hint wanted, Catalog::Txn& txn) {
   std::string hint;
   if (wanted == Hint::kClosest) {
-    std::string best;
-    size_t best_distance = 0;
+    // Another image of the job that is meant, or may be meant: no other job's, for somebody might restore it.
+    std::string newest_of_name, closest;
+    size_t least = 0;
     bool any = false;
     txn.ForEachImage([&](const ImageRecord& record) {
       any = true;
-      if (may_see && !may_see(record.info)) return;
-      const size_t distance = EditDistance(image, record.info.reference);
-      if (best.empty() || distance < best_distance) {
-        best = record.info.reference;
-        best_distance = distance;
-      }
+      const std::string& reference = record.info.reference;
+      if (IsPrepared(record.info) || (may_see && !may_see(record.info))) return;
+      // They come as they were committed.
+      if (NameOf(reference) == NameOf(image)) newest_of_name = reference;
+      if (!IsClose(NameOf(image), NameOf(reference))) return;
+      const size_t distance = EditDistance(image, reference);
+      if (!closest.empty() && distance > least) return;
+      closest = reference;
+      least = distance;
     });
+    const std::string& best = newest_of_name.empty() ? closest : newest_of_name;
     if (!any) hint = ". The store has no images";
     if (!best.empty()) hint = absl::StrCat(". The closest there is: ", best);
   }

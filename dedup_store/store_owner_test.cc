@@ -116,7 +116,20 @@ TEST_F(StoreOwnerTest, WhoExpectsNothingLooksAtNoOtherImage) {
                                           })
                                    .status();
   EXPECT_TRUE(absl::StrContains(unknown.message(), "The closest there is: job:2")) << unknown;
-  EXPECT_EQ(asked, 4);
+  EXPECT_EQ(asked, 3);
+}
+
+TEST_F(StoreOwnerTest, NoOtherJobsImageIsTheClosest) {
+  for (const char* name : {"llm:20261127-181017.101", "llm:20261127-181018.894", "c:1", "c:latest"}) {
+    NewImageOptions options = Of(kAlice);
+    options.reference = name;
+    RK_ASSERT_OK(alices_.Commit(*store_, options));
+  }
+  const auto told = [&](const char* image) { return std::string(store_->Find(image).status().message()); };
+  for (const char* image : {"llm", "llm:1", "llm@sha256:0123456789ab", "lmm"})
+    EXPECT_TRUE(absl::EndsWith(told(image), "The closest there is: llm:20261127-181018.894")) << told(image);
+  for (const char* image : {"a", "a:1", "tree:latest", "sha256:0123456789ab"})
+    EXPECT_FALSE(absl::StrContains(told(image), "closest")) << told(image);
 }
 
 TEST_F(StoreOwnerTest, AListHasWhatIsWanted) {

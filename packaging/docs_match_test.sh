@@ -144,4 +144,6 @@ man_has_only man/rekindle.1 "$ALL"
 DAEMON=$(options_of "$("$REKINDLED" --help)")
 for option in $DAEMON; do has man/rekindled.8 "Fl Fl ${option#--}( |\$)" "$option"; done
 man_has_only man/rekindled.8 "$DAEMON"
+# Of several in one line each would be shown within the one before.
+while read -r line; do fail "one .Op a line: $line"; done < <(grep -nE 'Op .* Op ' man/*.[18] | grep -vF 'clone Op Ar options')
 ((FAILURES == 0))

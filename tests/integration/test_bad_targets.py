@@ -386,7 +386,7 @@ class BadNameTest(RekindleTest):
         self.assert_refused(self.cli.run("run", *options, "--", "sleep", "1000"), FAILED, "it-twice")
         self.assertTrue(procfs.alive(pid))
         self.assert_refused(
-            self.cli.run("run", "--detach", "--", "/no/such/program"), NOT_FOUND, "/no/such/program"
+            self.cli.run("run", "--detach", "--", "/no/such/program"), FAILED, "/no/such/program"
         )
 
 
@@ -419,6 +419,9 @@ class OtherUserTest(RekindleTest):
             with self.subTest(command=command):
                 result = self.nobody.run(*command)
                 self.assertIn(result.code, (NOT_PERMITTED, NOT_FOUND), str(result))
+        export = self.nobody.run("export", "private:1", "--criu", self.path("out"))
+        self.assert_refused(export, NOT_PERMITTED, "export --file", "root")
+        self.assert_refused(self.nobody.run("group", "ls"), NOT_PERMITTED, "may not use group checkpoints")
         self.assertEqual(self.references(cli=self.nobody), [])
         self.assertEqual(self.references(cli=self.root), ["private:1"])
         os.kill(job.pid, 0)

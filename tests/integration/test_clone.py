@@ -137,7 +137,7 @@ class SandboxTest(ProbeTest):
         self.end(bound, "bound")
         self.end(plain, "plain")
         missing = self.cli.run("restore", image, "--clone", "-d", "--bind", f"{self.path('nothing')}:{self.probes}")
-        self.assert_refused(missing, NOT_FOUND, self.path("nothing"), "bind")
+        self.assert_refused(missing, FAILED, self.path("nothing"), "bind")
         self.wait_for_no_sandbox()
 
     def test_log(self):

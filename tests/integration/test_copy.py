@@ -49,7 +49,7 @@ class FileTest(RekindleTest):
         again = self.succeed("import", "--file", changed, cli=self.there)
         self.assertTrue(again["was_there"])
         taken = self.there.run("import", "--file", whole, "-t", "job:2")
-        self.assert_refused(taken, FAILED, "job:2")
+        self.assert_refused(taken, FAILED, "job:2", "--replace")
         self.succeed("fsck", "--read", cli=self.there)
 
         pid = self.restore("job:2", cli=self.there)
@@ -93,9 +93,9 @@ class FileTest(RekindleTest):
             target.write(source.read()[:-1000])
         self.assert_refused(self.there.run("import", "--file", cut), FAILED, "ends before")
         self.assert_refused(self.there.run("import", "--file", binary("rekindle")), USAGE, "no image of Rekindle's")
-        self.assert_refused(self.there.run("import", "--file", self.path("nothing")), NOT_FOUND, "nothing")
+        self.assert_refused(self.there.run("import", "--file", self.path("nothing")), FAILED, "nothing")
         self.assert_refused(self.cli.run("export", "job:1", "--file", "/dev/full"), FAILED, "No space left")
-        self.assert_refused(self.cli.run("export", "job:1", "--file", self.path("no/such")), NOT_FOUND, "no/such")
+        self.assert_refused(self.cli.run("export", "job:1", "--file", self.path("no/such")), FAILED, "no/such")
         self.assertEqual(self.images_there(), [])
 
     def test_interrupted_import(self):

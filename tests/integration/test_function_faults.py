@@ -250,9 +250,11 @@ class BadRequestTest(FunctionsTest):
         self.assertEqual(self.succeed("fn", "ls").get("functions", []), [])
 
     def test_a_dependency_that_does_not_exist(self):
-        deployed = self.deploy("app", "--deps", "json,nosuchmodule")
-        self.assertIn("nosuchmodule", "\n".join(deployed["warnings"]))
-        self.assertEqual(self.invoke("app", {"n": 1})[1]["start_level"], "cold")
+        code = self.code("app")
+        refused = self.cli.run("fn", "deploy", "app", "--runtime", "python", "--handler", "app.handler", "--code", code,
+                               "--deps", "json,nosuchmodule")
+        self.assert_refused(refused, USAGE, "No module named 'nosuchmodule'", "--deps", "Check the spelling")
+        self.assertEqual(self.succeed("fn", "ls").get("functions", []), [])
         refused = self.cli.run("deps", "build", "nosuchmodule", "--runtime", "python")
         self.assert_refused(refused, USAGE, "No module named 'nosuchmodule'")
 

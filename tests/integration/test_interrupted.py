@@ -95,6 +95,22 @@ class CtrlCTest(InterruptedTest):
                 self.assertIn(pipe, result.message)
         self.assert_untouched(job, memory, digest, ["x:1"])
 
+    def test_export(self):
+        """While it is being read."""
+        job, memory, digest = self.prepare()
+        self.checkpoint(job.pid, "x:1")
+        pipe = self.path("pipe")
+        os.mkfifo(pipe)
+        command = self.cli.start("export", "x:1", "--file", pipe)
+        with open(pipe, "rb", buffering=0) as reader:
+            reader.read(1)
+            os.killpg(command.pid, signal.SIGINT)
+            waiting.until(lambda: not procfs.pending_signals(command.pid), "it has taken the signal")
+            while reader.read(MIB):
+                pass
+        self.assert_refused(self.cli.finish(command, 60), FAILED, "interrupted before all of the image was sent")
+        self.assert_untouched(job, memory, digest, ["x:1"])
+
     def test_restore(self):
         job, memory, digest = self.prepare()
         self.checkpoint(job.pid, "x:1", "--stop")

@@ -271,6 +271,18 @@ class RunTest(RekindleTest):
         self.assertEqual(len(found), 1, f"{name} in ps")
         return found[0]["pid"]
 
+    def test_output_that_goes_elsewhere_is_named(self):
+        count = self.path("count")
+        job = self.start_job([jobs.workload("counter.sh"), count])
+        waiting.until(lambda: len(lines_of(count)) > 3, "it counts")
+        self.checkpoint(job.pid, "counted:1", "--stop")
+        job.reap()
+        command = self.cli.start("restore", "counted:1", json_output=False)
+        at = len(lines_of(count))
+        waiting.until(lambda: len(lines_of(count)) > at + 3, "it counts on")
+        command.send_signal(signal.SIGINT)
+        self.assertIn(f"its output goes to {job.log}\n", self.cli.finish(command).err)
+
     def test_exit_status_is_the_jobs(self):
         result = self.cli.run(
             "run", "--log", self.path("x.log"), "--", "sh", "-c", "echo said; exit 23", json_output=False

@@ -92,7 +92,7 @@ class PortabilityTest(RekindleTest):
 
     def test_import_of_something_else(self):
         folder = self.path("folder")
-        self.assert_refused(self.cli.run("import", "--criu", folder, "-t", "in:1"), NOT_FOUND, folder)
+        self.assert_refused(self.cli.run("import", "--criu", folder, "-t", "in:1"), FAILED, folder)
         os.mkdir(folder)
         self.assert_refused(self.cli.run("import", "--criu", folder, "-t", "in:1"), FAILED, folder)
         with open(os.path.join(folder, "inventory.img"), "wb") as file:

@@ -19,6 +19,7 @@ IMAGE = f"slurm-{pwd.getpwuid(os.geteuid()).pw_name}-7"
 SCONTROL = """#!/bin/sh
 case "$1 $2" in
   "show config") echo "ProctrackType           = proctrack/cgroup" ;;
+  "requeue 7") touch "${0%/*}/requeued" ;;
   "show job") echo "JobId=7 Requeue=1 Restarts=$(cat "${0%/*}/restarts") BatchFlag=1" ;;
 esac
 """
@@ -41,6 +42,19 @@ case "$*" in
   ckpt*--stop*)
     mv "$STATUS" "$STATUS.end"
     while test -e "/proc/$2" && ! grep -q '^State:.Z' "/proc/$2/status"; do sleep 0.05; done
+    ;;
+esac
+exec "$REAL" "$@"
+"""
+# One that can't take the last image at once: another one is still being put back.
+BUSY = """#!/bin/sh
+case "$*" in
+  ckpt*--stop*)
+    echo tried >>"$TRIES"
+    if test "$(wc -l <"$TRIES")" -le "$BUSY"; then
+      echo "another checkpoint of it is under way" >&2
+      exit 1
+    fi
     ;;
 esac
 exec "$REAL" "$@"
@@ -192,6 +206,50 @@ class EndsTest(ScriptTest):
         self.wait_for_image()
         self.preempt(script)
         self.assertEqual(self.references(), [IMAGE + ":latest"], self.story())
+
+
+class BusyTest(ScriptTest):
+    """The last image can't be taken at once."""
+
+    def start_busy(self, tries):
+        rekindle = self.write("busy", BUSY, 0o755)
+        script = self.start(REKINDLE=rekindle, REAL=binary("rekindle"), BUSY=str(tries), TRIES=self.path("tries"))
+        self.wait_for_numbers(5)
+        return script
+
+    def tries(self):
+        if not os.path.exists(self.path("tries")):
+            return 0
+        with open(self.path("tries"), encoding="ascii") as file:
+            return len(file.readlines())
+
+    def goes_on(self):
+        self.assertEqual(self.references(), [IMAGE + ":latest"], self.story())
+        script = self.start(lives=1)
+        self.wait_for_numbers(5)
+        self.end_counter(0)
+        self.assertEqual(self.finish(script), DONE, self.story())
+        self.assert_each_number_once()
+
+    def test_preempted(self):
+        self.preempt(self.start_busy(2))
+        self.goes_on()
+
+    def test_ahead_of_the_time_limit(self):
+        script = self.start_busy(2)
+        script.send_signal(signal.SIGUSR1)
+        self.assertEqual(self.finish(script), DONE, self.story())
+        self.assertTrue(os.path.exists(self.path("bin/requeued")))
+        self.goes_on()
+
+    def test_until_the_time_limit(self):
+        script = self.start_busy(1000)
+        script.send_signal(signal.SIGUSR1)
+        waiting.until(lambda: self.tries() >= 2, "it tries again", 30, 0.05)
+        self.wait_for_numbers(5)
+        script.send_signal(signal.SIGTERM)
+        self.assertEqual(self.finish(script), DONE, self.story())
+        self.assertEqual(self.counter(), [])
 
 
 class PlacesTest(ScriptTest):

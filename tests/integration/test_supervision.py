@@ -318,6 +318,20 @@ class CommandTest(SupervisedTest):
         self.assertIn("99", result.out.split())
         self.assertNotIn("0", result.out.split())
 
+    def test_attach_lets_go_when_the_connection_is_lost(self):
+        self.start(1000, options=["--every", "1h", "--restarts", "0"])
+        pid = self.job()["pid"]
+        command = self.remote.start("attach", "job", json_output=False)
+        waiting.until(lambda: select.select([command.stdout], [], [], 0)[0], "some output", 60)
+        command.send_signal(signal.SIGHUP)
+        result = self.remote.finish(command)
+        self.assertEqual(result.code, 1, str(result))
+        self.assertIn("the job runs on", result.err)
+        at = len(lines_of(self.numbers))
+        waiting.until(lambda: len(lines_of(self.numbers)) > at + 3, "it counts on")
+        self.assertEqual(self.job()["pid"], pid)
+        self.succeed("stop", "job", cli=self.remote)
+
     def test_attach_follows_a_log_that_is_rotated(self):
         self.start(150, options=["--every", "1h", "--restarts", "0"])
         waiting.until(lambda: len(lines_of(self.numbers)) > 3, "some lines")
@@ -431,6 +445,10 @@ class WithoutDaemonTest(RekindleTest):
         result = self.cli.finish(command)
         self.assertEqual(result.code, 0, str(result))
         self.assertEqual(lines_of(numbers), [str(number) for number in range(200)])
+        self.assertEqual(self.succeed("ps")["jobs"], [])
+        (ended,) = self.succeed("ps", "--all")["jobs"]
+        self.assertEqual((ended["name"], ended["supervised"]["phase"]), ("job", "done"))
+        self.assertEqual(ended["supervised"]["restarts"], 1)
 
     def test_a_daemon_takes_over_what_a_killed_command_leaves(self):
         numbers = self.path("numbers")
@@ -451,6 +469,11 @@ class WithoutDaemonTest(RekindleTest):
         for cli in (self.cli, remote):
             self.assert_refused(cli.run(*words[:-1], "1"), FAILED, "'job'", "another --name")
         self.assert_refused(remote.run("stop", "job"), FAILED, f"kill {command.pid}")
+        for cli in (self.cli, remote):
+            self.assert_refused(cli.run("attach", "job"), FAILED, f"PID {command.pid}")
+            listed = self.succeed("ps", cli=cli)["jobs"]
+            self.assertEqual([(job["name"], job["pid"]) for job in listed], [("job", pid)])
+            self.assertEqual(listed[0]["supervised"]["phase"], "running")
         self.assertTrue(procfs.alive(pid))
 
         command.kill()

@@ -115,6 +115,12 @@ def traced_by(pid):
     return 0
 
 
+def pending_signals(pid):
+    """That wait for whoever takes signals of the process; a number with a bit for each."""
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+        return next(int(line.split()[1], 16) for line in file if line.startswith("ShdPnd:"))
+
+
 def has_capability(number, pid="self"):
     """Is it in effect?"""
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:

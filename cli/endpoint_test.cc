@@ -1,0 +1,81 @@
+#include "cli/endpoint.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <string>
+#include <variant>
+
+#include "absl/strings/match.h"
+#include "base/file.h"
+#include "cli/transfer_commands.h"
+
+namespace rekindle::cli {
+namespace {
+
+TEST(EndpointTest, AHostIsASocketOrAPort) {
+  for (const char* host : {"unix:///run/d.sock", "unix:d.sock", "node-b:7443", "[::1]:7443"})
+    EXPECT_TRUE(CheckHost(host).ok()) << host;
+  GlobalOptions options;
+  Surroundings surroundings;
+  for (const char* host : {"localhost", "localhost:99999", "::1", "/run/d.sock"}) {
+    options.host = host;
+    const absl::Status named = ChooseEndpoint(options, surroundings).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(named)) << host;
+    EXPECT_TRUE(absl::StartsWith(named.message(), "--host: ")) << named;
+    options.host.reset();
+    surroundings.host = host;
+    const absl::Status set = ChooseEndpoint(options, surroundings).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(set)) << host;
+    EXPECT_TRUE(absl::StartsWith(set.message(), "$REKINDLE_HOST: ")) << set;
+  }
+}
+
+TEST(ArgumentsTest, TheVersionAsJson) {
+  EXPECT_EQ(ParseArguments({"--version"}, "/", {}).help.substr(0, 9), "rekindle ");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--json", "--version"}, {"--version", "--json"}})
+    EXPECT_EQ(ParseArguments(words, "/", {}).help.substr(0, 11), "{\"version\":");
+}
+
+class CopyToTest : public testing::Test {
+ protected:
+  // Where a copy to `to` goes.
+  absl::StatusOr<std::string> To(const std::string& to, bool tls = false) const {
+    std::vector<std::string> words = {"copy", "train:7", "--to", to};
+    if (tls) words.insert(words.end(), {"--tls-ca", "a", "--tls-cert", "b", "--tls-key", "c"});
+    const ParsedArguments parsed = ParseArguments(words, folder_->path(), {});
+    if (!parsed.status.ok()) return parsed.status;
+    return std::get<CopyImage>(parsed.invocation.command).to;
+  }
+
+  const absl::StatusOr<TemporaryDirectory> folder_ = TemporaryDirectory::Make("/tmp", "copy-to-test.");
+};
+
+TEST_F(CopyToTest, FoldersAndDaemons) {
+  ASSERT_EQ(::mkdir((folder_->path() + "/there").c_str(), 0700), 0);
+  EXPECT_EQ(*To("node2:7443", true), "node2:7443");
+  EXPECT_EQ(*To("unix:///run/d.sock"), "unix:///run/d.sock");
+  for (const bool tls : {false, true}) {  // of the store that it comes from
+    EXPECT_EQ(*To("/store", tls), "/store");
+    EXPECT_EQ(*To("./new", tls), folder_->path() + "/./new");
+    EXPECT_EQ(*To("stores/new", tls), folder_->path() + "/stores/new");
+    EXPECT_EQ(*To("./a:b", tls), folder_->path() + "/./a:b");
+  }
+  EXPECT_EQ(*To("there"), folder_->path() + "/there");
+}
+
+TEST_F(CopyToTest, AMachineWithoutAPortIsNoFolder) {
+  ASSERT_EQ(::mkdir((folder_->path() + "/there").c_str(), 0700), 0);
+  for (const absl::Status& refused :
+       {To("node2", true).status(), To("there", true).status(), To("node2").status()}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(), ":PORT")) << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(), "./")) << refused;
+  }
+  for (const char* to : {"node2:dir", "node2:99999", "node2:"})
+    EXPECT_TRUE(absl::IsInvalidArgument(To(to).status())) << to;
+}
+
+}  // namespace
+}  // namespace rekindle::cli

@@ -1,0 +1,23 @@
+#include "cli/exit_code.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "base/status.h"
+
+namespace rekindle::cli {
+namespace {
+
+TEST(ExitCodeTest, OnlyWhatRekindleKeepsIsNotFound) {
+  EXPECT_EQ(ExitCodeFor(absl::NotFoundError("there is no image web:v3. The closest there is: web:v2")),
+            kNotFound);
+  EXPECT_EQ(ExitCodeFor(absl::NotFoundError("there is no store at /x: the first 'rekindle ckpt' makes it")),
+            kNoStore);
+  // Scripts begin anew where there is no image.
+  EXPECT_EQ(ExitCodeFor(Annotate(ErrnoStatus(ENOENT, "opening /nonexist/x"), "--payload")), kFailed);
+  EXPECT_EQ(ExitCodeFor(ErrnoStatus(ESRCH, "signalling process 7")), kNotFound);
+}
+
+}  // namespace
+}  // namespace rekindle::cli

@@ -1,0 +1,95 @@
+"""Addresses of daemons, and the files with which they prove who they are."""
+
+import os
+import subprocess
+import unittest
+
+from harness import jobs
+from harness.case import RekindleTest
+from harness.cli import FAILED, USAGE, Cli, Daemon, binary, environment
+from harness.nodes import Certificates
+
+
+class AddressTest(RekindleTest):
+    def setUp(self):
+        super().setUp()
+        self.certificates = Certificates(self.path("certificates"))
+        for name in ("node", "other"):
+            self.certificates.issue(name, "127.0.0.1")
+        self.address = f"127.0.0.1:{jobs.free_port()}"
+
+    def tls(self, certificate="node.pem", key="node.key"):
+        file = self.certificates.file
+        return ["--tls-cert", file(certificate), "--tls-key", file(key), "--tls-client-ca", file("ca.pem")]
+
+    def settings(self, name):
+        folder = self.path(name)
+        os.makedirs(folder, exist_ok=True)
+        return folder, {"REKINDLE_RUNTIME_DIR": folder, "REKINDLE_LOG_DIR": folder}
+
+    def listen(self):
+        folder, settings = self.settings("first")
+        daemon = Daemon(folder, folder + "/store", settings, ["--standby", "0", "--listen", self.address, *self.tls()])
+        self.addCleanup(daemon.stop)
+        return daemon
+
+    def refused(self, *arguments):
+        """The status and the log of a daemon that is not to start."""
+        folder, settings = self.settings("refused")
+        done = subprocess.run(
+            [binary("rekindled"), "--store", folder + "/store", "--socket", folder + "/d.sock", *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env=environment(settings),
+        )
+        return done.returncode, done.stderr
+
+    def test_a_port_has_one_daemon(self):
+        daemon = self.listen()
+        status, log = self.refused("--listen", self.address, *self.tls())
+        self.assertEqual(status, FAILED, log)
+        self.assertIn(f"{self.address}: Address already in use", log)
+        daemon.kill()
+        self.listen()
+
+    def test_what_is_no_port(self):
+        for option in ("--listen", "--metrics", "--functions-http"):
+            for address in ("7443", "127.0.0.1:99999", "127.0.0.1"):
+                with self.subTest(option=option, address=address):
+                    status, log = self.refused(option, address, *(self.tls() if option == "--listen" else ()))
+                    self.assertEqual(status, USAGE, log)
+                    for word in (option, f"'{address}'", "HOST:PORT"):
+                        self.assertIn(word, log)
+
+    def test_a_setting_that_is_none(self):
+        config = self.path("rekindled.toml")
+        with open(config, "w", encoding="ascii") as file:
+            file.write("grease = 5\n")
+        status, log = self.refused("--config", config)
+        self.assertEqual(status, USAGE, log)
+        self.assertIn(f"--config {config}: 'grease' is no option", log)
+
+    def test_files_that_do_not_belong_together(self):
+        status, log = self.refused("--listen", self.address, *self.tls(key="other.key"))
+        self.assertEqual(status, FAILED, log)
+        for word in ("--tls-key", "other.key", "node.pem"):
+            self.assertIn(word, log)
+        self.listen()
+        file = self.certificates.file
+        for ca, certificate, key, status, word in (
+            ("ca.pem", "node.pem", "other.key", FAILED, "--tls-key"),
+            ("node.csr", "node.pem", "node.key", USAGE, "--tls-ca"),
+            ("ca.pem", "node.csr", "node.key", USAGE, "--tls-cert"),
+            ("ca.pem", "node.pem", "node.csr", USAGE, "--tls-key"),
+            ("other.pem", "node.pem", "node.key", FAILED, "vouches"),
+        ):
+            with self.subTest(ca=ca, certificate=certificate, key=key):
+                options = ["--tls-ca", file(ca), "--tls-cert", file(certificate), "--tls-key", file(key)]
+                self.assert_refused(Cli(host=self.address).run(*options, "ls"), status, word)
+
+
+if __name__ == "__main__":
+    unittest.main()
