@@ -25,6 +25,9 @@
 namespace rekindle::daemon {
 namespace {
 
+// Of an image for a caller, while the job's supervisor takes its own.
+constexpr int kMostTries = 5;
+
 class CaptureReporter : public ckpt::CaptureObserver {
  public:
   explicit CaptureReporter(CallMonitor& monitor) : monitor_(monitor) {}
@@ -131,10 +134,6 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
 
   RK_RETURN_IF_ERROR(BringInMemory(node, *store, job));
 
-  // Before it is taken: later images have greater ones. The supervisor's own have theirs.
-  uint64_t number = 0;
-  if (!job.name.empty() && !request.stop() && call.kept_staging == nullptr)
-    number = node.supervisor().TakeNumber(job.name, job.pid, &options.labels);
   CallMonitor monitor(call, [&](const v1::Progress& progress) {
     v1::CheckpointEvent event;
     *event.mutable_progress() = progress;
@@ -142,15 +141,23 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   });
   CaptureReporter observer(monitor);
   // Where nobody else says when it is frozen, the job does.
-  std::optional<ImageVisit> visit;
-  if (options.gate == nullptr && !job.name.empty()) {
-    if (std::shared_ptr<SupervisedJob> supervised = node.supervisor().FindRunning(job.name, job.pid))
-      options.gate = &visit.emplace(std::move(supervised), monitor.cancelled());
+  std::shared_ptr<SupervisedJob> supervised;
+  if (options.gate == nullptr && !job.name.empty())
+    supervised = node.supervisor().FindRunning(job.name, job.pid);
+  // Before it is taken: later images have greater ones. The supervisor's own have theirs.
+  uint64_t number = 0;
+  absl::StatusOr<ckpt::CaptureResult> result = absl::UnknownError("");
+  for (int tries = 0; tries < kMostTries; ++tries) {
+    if (supervised) supervised->AwaitOwnImage(monitor.cancelled());
+    if (!job.name.empty() && !request.stop() && call.kept_staging == nullptr)
+      number = node.supervisor().TakeNumber(job.name, job.pid, &options.labels);
+    std::optional<ImageVisit> visit;
+    if (supervised) options.gate = &visit.emplace(supervised, monitor.cancelled());
+    result = ckpt::Capture(*store, criu, &node.gpus(), options, &observer, &monitor.cancelled());
+    if (visit && result.ok()) visit->OnStored();
+    // The supervisor may have begun with its next one just now.
+    if (!supervised || !absl::IsAborted(result.status())) break;
   }
-  absl::StatusOr<ckpt::CaptureResult> result =
-      ckpt::Capture(*store, criu, &node.gpus(), options, &observer, &monitor.cancelled());
-  if (visit && result.ok()) visit->OnStored();
-  visit.reset();
   monitor.Stop();
   RK_RETURN_IF_ERROR(result.status());
   if (result->standing) *call.part->standing = std::move(result->standing);

@@ -36,6 +36,8 @@ constexpr int64_t kEndsOnPurposeNanos = 300'000'000'000;
 constexpr double kTryAgainSeconds = 1;
 // For the job's thread, which may have the record or old images to see to, and for the job's boundary.
 constexpr double kVisitPatienceSeconds = 40;
+// Whether whoever waits for something has gone.
+constexpr absl::Duration kLookForCaller = absl::Milliseconds(20);
 constexpr absl::Duration kLookWhileStopping = absl::Milliseconds(50);
 
 // Not when another process has it by now: as long as there is anything of a session, nobody gets its number.
@@ -726,8 +728,14 @@ absl::Status SupervisedJob::CheckpointNow(absl::Duration patience) {
   return last_image_;
 }
 
+void SupervisedJob::AwaitOwnImage(const std::atomic<bool>& cancelled) {
+  absl::MutexLock lock(&mutex_);
+  const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return taking_.empty() || leave_; };
+  while (!cancelled.load() && !mutex_.AwaitWithTimeout(absl::Condition(&none), kLookForCaller)) {
+  }
+}
+
 absl::Status SupervisedJob::BeginVisit(const std::atomic<bool>& cancelled, uint64_t* number) {
-  constexpr absl::Duration kLookForClient = absl::Milliseconds(20);
   const Stopwatch waited;
   absl::MutexLock lock(&mutex_);
   // Nobody is left to look after it, or it has no life to be at a boundary in.
@@ -742,7 +750,7 @@ absl::Status SupervisedJob::BeginVisit(const std::atomic<bool>& cancelled, uint6
     const auto changed = [this, mine = *number]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
       return visit_ == mine ? visit_may_freeze_ : visit_ == 0;
     };
-    mutex_.AwaitWithTimeout(absl::Condition(&changed), kLookForClient);
+    mutex_.AwaitWithTimeout(absl::Condition(&changed), kLookForCaller);
   }
   return absl::OkStatus();
 }

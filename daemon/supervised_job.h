@@ -78,6 +78,9 @@ class SupervisedJob {
   // An image as soon as can be; returns when it was taken or could not be, after `patience` at the latest.
   // FailedPrecondition: it waits to be brought back, and has nothing to take one of.
   absl::Status CheckpointNow(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Until its supervisor takes no image of it, which can be no other's meanwhile. `cancelled` ends the
+  // waiting.
+  void AwaitOwnImage(const std::atomic<bool>& cancelled) ABSL_LOCKS_EXCLUDED(mutex_);
   // A call takes an image of it. Returns when the job stands at a boundary of its choice, or comes to none in
   // time; then, or with Cancelled, EndVisit() has to follow, and lets it go on. `number`: for that.
   absl::Status BeginVisit(const std::atomic<bool>& cancelled, uint64_t* number) ABSL_LOCKS_EXCLUDED(mutex_);

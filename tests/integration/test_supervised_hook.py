@@ -9,6 +9,7 @@ import time
 
 from harness import jobs, procfs, waiting
 from harness.case import RekindleTest, shell
+from harness.cli import DONE
 from harness.clones import HOOK_PYTHON, CloneTest, hook_library
 from harness.reporting import JobFile, Reporting, ReportingTest
 from harness.small_disk import SmallDisk
@@ -232,6 +233,26 @@ class SlowStoreTest(Reporting, RekindleTest):
         os.kill(pid, signal.SIGKILL)
         self.wait_for_event("restored", 60)
         self.assert_no_step_is_missing()
+
+
+    def test_an_image_for_a_caller_while_the_supervisor_stores_its_own(self):
+        """It comes after that: there is one capture of a job at a time."""
+        self.start_reporting_with("run", "--detach", "--name", "train", "--every", "500ms", "--restarts", "5")
+        self.addCleanup(self.cli.run, "stop", "train", "--grace", "1s")
+        waiting.until(lambda: self.images() > 0, "a first image", 60)
+        file = self.file()
+        shell("fsfreeze", "--freeze", self.disk.path)
+        self.addCleanup(subprocess.run, ["fsfreeze", "--unfreeze", self.disk.path], check=False, capture_output=True)
+        due = file.daemon().due
+        waiting.until(lambda: file.daemon().due > due, "an image is due", 60)
+        waiting.until(lambda: file.daemon().released == file.daemon().due, "its memory is copied", 60)
+        asked = self.cli.start("ckpt", "train", "-t", "train:asked")
+        at = self.last_step()
+        waiting.until(lambda: self.last_step() > at + 200, "the job works on", 60)
+        self.assertIsNone(asked.poll(), "it waits")
+        shell("fsfreeze", "--unfreeze", self.disk.path)
+        result = self.cli.finish(asked)
+        self.assertEqual(result.code, DONE, str(result))
 
 
 class CloneOfSupervisedTest(Reporting, CloneTest):
