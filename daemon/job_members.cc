@@ -47,6 +47,12 @@ bool CarriesMark(pid_t pid, const JobTraits& job) {
   return absl::StrContains(between, absl::StrCat(std::string(1, '\0'), job.mark, std::string(1, '\0')));
 }
 
+bool WasSeen(const std::map<pid_t, uint64_t>& seen, pid_t pid, const ProcessStat& stat,
+             const JobTraits& job) {
+  const auto it = seen.find(pid);
+  return it != seen.end() && it->second == stat.start_ticks && (!job.user || IsOfUser(pid, *job.user));
+}
+
 void AddDescendants(const std::map<pid_t, pid_t>& parents, std::set<pid_t>* pids) {
   for (bool grown = true; grown;) {
     grown = false;
@@ -62,6 +68,8 @@ std::vector<pid_t> JobMembers(const JobTraits& job) {
   std::map<pid_t, pid_t> parents;
   std::set<pid_t> members, marked;
   const std::set<pid_t> others(job.others.begin(), job.others.end());
+  std::map<pid_t, uint64_t> seen;
+  for (const SeenProcess& process : job.seen) seen[process.pid] = process.start_ticks;
   std::set<pid_t> theirs = others;
   for (const pid_t pid : ListProcesses()) {
     absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
@@ -73,7 +81,7 @@ std::vector<pid_t> JobMembers(const JobTraits& job) {
       members.insert(pid);
     } else if (others.count(stat->session) != 0) {
       theirs.insert(pid);
-    } else if (CarriesMark(pid, job)) {
+    } else if (WasSeen(seen, pid, *stat, job) || CarriesMark(pid, job)) {
       marked.insert(pid);
     }
   }

@@ -1,11 +1,13 @@
 // The processes that belong to a job that was started as a session of its own, also when its first process
-// has died: those of its session, those that carry its mark in their environment, and their descendants. What
-// left the session and cleaned its environment and whose parents are all gone is not found. Neither is what
-// carries the mark from an image: a copy in a sandbox, another job.
+// has died: those of its session, those that carry its mark in their environment, those that were seen as
+// its, and their descendants. What left the session and cleaned its environment, whose parents are all gone,
+// and which nobody has seen before, is not found. Neither is what carries the mark from an image: a copy in a
+// sandbox, another job.
 #pragma once
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,17 +16,26 @@
 
 namespace rekindle::daemon {
 
+struct SeenProcess {
+  pid_t pid = 0;
+  uint64_t start_ticks = 0;
+
+  bool operator==(const SeenProcess&) const = default;
+};
+
 struct JobTraits {
   // The PID of its first process, if that number can't be somebody else's by now; else 0.
   pid_t session = 0;
   // "NAME=VALUE" of an environment variable; empty: nothing is found by it. Counts in our PID namespace
   // alone: copies have one of their own.
   std::string mark;
-  // Whose processes the mark makes the job's; absent: anybody's.
+  // Whose processes the mark, or that they were seen, makes the job's; absent: anybody's.
   std::optional<uid_t> user;
   // The first processes of other jobs: what descends from them or is in their session is theirs, whatever
   // mark it carries.
   std::vector<pid_t> others;
+  // Descendants of its first process, in this boot.
+  std::vector<SeenProcess> seen = {};
 };
 
 // Zombies left out.

@@ -47,6 +47,25 @@ class JobMembersTest : public testing::Test {
   const std::string mark_ = absl::StrCat("REKINDLE_JOB_FILE=", folder_.path(), "/mine");
 };
 
+TEST_F(JobMembersTest, WhatWasSeenAsItsWhileItIsTheSameProcess) {
+  // Nothing else tells: it has left the session and cleaned its environment.
+  Subprocess job = Start("sleep 1000 &", "REKINDLE_JOB_FILE=/another");
+  const ProcessStat stat = ReadProcessStat(job.pid()).value();
+  JobTraits traits = Traits(0);
+  EXPECT_THAT(JobMembers(traits), IsEmpty());
+  traits.seen = {{job.pid(), stat.start_ticks + 1}};
+  EXPECT_THAT(JobMembers(traits), IsEmpty());
+  traits.seen = {{job.pid(), stat.start_ticks}};
+  EXPECT_EQ(JobMembers(traits).size(), 2u);
+  traits.user = ::getuid() + 1;
+  EXPECT_THAT(JobMembers(traits), IsEmpty());
+  traits.user = ::getuid();
+  traits.others = {job.pid()};
+  EXPECT_THAT(JobMembers(traits), IsEmpty());
+  traits.others.clear();
+  KillJobMembers(traits);
+}
+
 TEST_F(JobMembersTest, SessionAndMarkAndTheirDescendants) {
   // One that left the session, one that cleaned its environment.
   Subprocess job = Start("setsid sleep 1000 & env -i /bin/sleep 1000 & sleep 1000 &", mark_);

@@ -40,6 +40,7 @@ JobSample SampleJob(pid_t root) {
     if (absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid); stat.ok()) {
       sample.cpu_seconds += static_cast<double>(stat->cpu_ticks) / ticks_a_second;
       sample.stopped |= stat->state == 'T' || stat->state == 't';
+      if (!stat->ending()) sample.processes.push_back({pid, stat->start_ticks});
     }
     sample.io_bytes += IoBytes(pid);
   }

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "daemon/job_members.h"
+
 namespace rekindle::daemon {
 
 struct JobSample {
@@ -14,6 +16,7 @@ struct JobSample {
   // Somebody keeps one of its processes from running: a signal to stop, a debugger, a frozen cgroup.
   bool stopped = false;
   std::vector<pid_t> pids;
+  std::vector<SeenProcess> processes;
 };
 
 // Of the process and its descendants that live.

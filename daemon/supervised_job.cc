@@ -58,6 +58,7 @@ SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record, std::op
       restart_policy_(RestartOptionsOf(record.policy()), RestartStateOf(record)),
       interval_(IntervalOptionsOf(record.policy()), IntervalStateOf(record)),
       progress_(record.policy().hang_seconds()),
+      seen_(node.options().runtime_directory, mark_),
       hold_(std::move(hold)),
       record_(std::move(record)),
       end_told_(record_.ended()),
@@ -453,6 +454,7 @@ void SupervisedJob::KillAll() {
   {
     absl::MutexLock lock(&mutex_);
     if (saw_life_ && IsStillItsNumber(record_.pid(), record_.start_ticks())) traits.session = record_.pid();
+    traits.seen = seen_.processes();
   }
   const bool over = end_ != nullptr && end_->WaitFor(absl::ZeroDuration());
   // An administrator's job may have been given to any user, in its image or by itself.
@@ -527,6 +529,7 @@ void SupervisedJob::NoteStop() {
 
 void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string& report) {
   RemoveJobFile();
+  seen_.Forget();
   // It is remembered for a day.
   job_file_.reset();
   kept_staging_.Drop();

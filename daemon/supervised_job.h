@@ -23,6 +23,7 @@
 #include "daemon/job_file.h"
 #include "daemon/node.h"
 #include "daemon/rpc_support.h"
+#include "daemon/seen_processes.h"
 #include "daemon/supervised_hold.h"
 #include "daemon/wakeup.h"
 #include "rekindle/v1/supervised_job.pb.h"
@@ -235,6 +236,7 @@ class SupervisedJob {
   // Of the loop's thread alone.
   std::shared_ptr<const JobEnd> end_;
   std::optional<JobFile> job_file_;
+  SeenProcesses seen_;
   ckpt::KeptStaging kept_staging_;
   bool hung_ = false;
   int64_t hung_since_ns_ = 0;

@@ -168,6 +168,8 @@ supervise::ProgressSample SupervisedJob::Sample(bool* kept_from_running) {
     log = record_.log();
   }
   const JobSample used = SampleJob(pid);
+  // Of one that has just ended nothing is there; what it has left counts.
+  if (!used.processes.empty()) seen_.Note(used.processes);
   if (kept_from_running != nullptr) *kept_from_running = used.stopped || node_.gpus().AreOut(used.pids);
   supervise::ProgressSample sample;
   sample.at_seconds = MonotonicSeconds();
@@ -250,6 +252,7 @@ void SupervisedJob::ReceiveVisit() {
   uint64_t visit;
   {
     absl::MutexLock lock(&mutex_);
+    if (!VisitWaits()) return;  // it has just been given up
     visit = visit_;
     phase_ = "checkpointing";
   }

@@ -101,7 +101,7 @@ absl::Status EndSession(const Node& node, const Call& call, pid_t root, int root
   if (still_its()) others.merge(OthersOf(root));  // started meanwhile
   KillAndAwaitExit(root_pidfd);
   for (const auto& [pid, pidfd] : others) RK_RETURN_IF_ERROR(AwaitExitOf(pidfd.get(), deadline, node, call));
-  if (still_its()) KillJobMembers({root, "", std::nullopt, {}});
+  if (still_its()) KillJobMembers({root, "", std::nullopt, {}, {}});
   for (const auto& [pid, pidfd] : others) KillAndAwaitExit(pidfd.get());
   return absl::OkStatus();
 }

@@ -19,6 +19,17 @@ _STUBBORN = 'trap "echo >>$0.asked" TERM; while :; do sleep 0.05; done'
 _SLOW_TO_END = '''trap "echo >>$0.asked; until test -e $0.end; do sleep 0.05; done; exit 130" TERM
 echo >$0.runs; while :; do sleep 0.05; done'''
 
+_CLEANS_ITS_WORKER = """import ctypes, os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    with open("/proc/self/stat") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    begin, end = int(fields[47]), int(fields[48])
+    ctypes.memset(begin, 0, end - begin)
+    open(sys.argv[1], "w").close()
+time.sleep(3600)
+"""
+
 
 class TroubleTest(SupervisedTest):
     def kill_both(self):
@@ -142,6 +153,20 @@ class KilledDaemonTest(TroubleTest):
             self.wait_for(lambda job, n=restarts: job["supervised"]["restarts"] == n, f"restart {restarts}")
             self.wait_for(lambda job: job["supervised"]["phase"] in ("running", "checkpointing"), "it runs")
         self.assertNotIn("further back", self.daemon.log_text())
+
+    def test_a_worker_that_cleans_its_environment_goes_with_its_job(self):
+        """As setproctitle does it: nothing tells any more whose it is, and it has a PID that the job needs."""
+        self.succeed("run", "--name", "job", "--detach", "--every", "300ms", "--restarts", "3", "--",
+                     jobs.PYTHON, "-c", _CLEANS_ITS_WORKER, self.path("clean"), cli=self.remote)  # fmt: skip
+        waiting.until(lambda: os.path.exists(self.path("clean")), "a worker without an environment", 30, 0.02)
+        self.wait_for_image(self.state()["checkpoints"] + 1)
+        pid = self.job()["pid"]
+        self.assertEqual(len(procfs.descendants(pid)), 1)
+        self.daemon.kill()
+        os.kill(pid, signal.SIGKILL)
+        self.restart_daemon()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        self.assertNotIn("can't be brought back yet", self.daemon.log_text())
 
     def test_an_unseen_death_is_no_success(self):
         self.start(100000, options=["--every", "1h", "--restarts", "0"])
