@@ -71,6 +71,10 @@ class CannedService final : public v1::Rekindle::Service {
     *event.mutable_result()->mutable_spec() = request->spec();
     event.mutable_result()->set_revision(4);
     event.add_warnings("numpy has started threads");
+    if (request->spec().name() == "bare") {
+      event.mutable_result()->add_dependencies("numpy");
+      event.mutable_result()->set_problem("it has no dependency image");
+    }
     writer->Write(event);
     return grpc::Status::OK;
   }
@@ -217,6 +221,10 @@ TEST_F(FunctionCommandsTest, DeployTellsTheRevisionAndItsWarnings) {
   EXPECT_EQ(Run(deploy, /*json=*/true), kDone);
   EXPECT_THAT(out_, HasSubstr("\"revision\":4"));
   EXPECT_THAT(out_, Not(HasSubstr("progress")));
+  request.mutable_spec()->set_name("bare");
+  EXPECT_EQ(Run(deploy), kDone);
+  EXPECT_THAT(out_, Not(HasSubstr("starts from"))) << "it has no image";
+  EXPECT_EQ(err_, "rekindle: warning: numpy has started threads\n") << "why it has none was told with that";
   request.mutable_spec()->set_name("silent");
   EXPECT_EQ(Run(deploy), kFailed);
   EXPECT_THAT(err_, HasSubstr("without a result"));

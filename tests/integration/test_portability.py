@@ -6,7 +6,7 @@ import unittest
 
 from harness import jobs, procfs, waiting
 from harness.case import MIB, RekindleTest
-from harness.cli import FAILED, NOT_FOUND
+from harness.cli import FAILED
 
 
 def criu_command():
