@@ -62,8 +62,8 @@ refused 2 'give one of --trace' --trace one/*.csv --generate three
 refused 2 'is no' --trace one/*.csv --memory lots
 refused 2 '--functions' --generate three --functions 0
 refused 2 "oracle not in" --trace one/*.csv --policies oracle
-refused 3 "cannot open the trace 'none.csv'" --trace none.csv
-refused 3 "none.json" --trace one/*.csv --model none.json
+refused 1 "cannot open the trace 'none.csv'" --trace none.csv
+refused 1 "none.json" --trace one/*.csv --model none.json
 echo '{"warmth": 1}' >bad.json
 refused 1 "model 'bad.json': there is no 'warmth'" --trace one/*.csv --model bad.json
 printf 'HashOwner,HashApp,HashFunction,Trigger,1\n' >bad.csv

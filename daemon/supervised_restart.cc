@@ -290,13 +290,14 @@ bool SupervisedJob::BringBack(Death death) {
     }
     phase_ = "waiting";
   }
-  Save();
   if (meant) {
     Finish(last_exit_, /*failed=*/false, absl::StrCat(how, ", as was asked for"));
     return false;
   }
-
-  return Revive(DecideAfter(death), how, since_death);
+  RestartDecision decision = DecideAfter(death);
+  // In one with the death: to who takes over now it is not another one.
+  if (decision.action == RestartDecision::Action::kRestart) NoteDecided();
+  return Revive(std::move(decision), how, since_death);
 }
 
 bool SupervisedJob::CarryOutDecision() {

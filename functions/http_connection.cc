@@ -1,5 +1,7 @@
 #include "functions/http_connection.h"
 
+#include <sys/ioctl.h>
+
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -57,10 +59,21 @@ void HttpConnection::Close() {
 
 void HttpConnection::FinishUp() {
   asio::post(strand_, [self = shared_from_this()] {
-    if (self->state_ == State::kHead) return self->CloseNow();
     self->keep_alive_ = false;
+    self->finishes_up_ = true;
+    if (self->state_ == State::kHead && !self->HasRequest()) {
+      if (self->number_ > 0) return self->CloseNow();
+      // The first request may be on its way: it gets an answer, but nobody waits for it.
+      self->server_->HasFinished(self.get());
+    }
     if (self->state_ == State::kLingering) self->server_->HasFinished(self.get());
   });
+}
+
+bool HttpConnection::HasRequest() {
+  if (parser_ || buffer_.size() > 0) return true;
+  int bytes = 0;
+  return ::ioctl(socket_.native_handle(), FIONREAD, &bytes) == 0 && bytes > 0;
 }
 
 void HttpConnection::Answer(const std::weak_ptr<HttpConnection>& connection, uint64_t number,
@@ -163,7 +176,7 @@ void HttpConnection::LimitTime() {
 bool HttpConnection::OnHead() {
   const HttpRequestHead& head = parser_->get().base();
   minor_ = parser_->get().version() % 10;
-  keep_alive_ = parser_->get().keep_alive();
+  keep_alive_ = parser_->get().keep_alive() && !finishes_up_;
   without_body_ = parser_->get().method() == http::verb::head;
   if (refusal_) {
     Refuse(*std::exchange(refusal_, std::nullopt));

@@ -48,7 +48,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   }
   // Thread-safe, both; at the strand's next turn.
   void Close();
-  // Takes no further request: closes when what it is at has been answered.
+  // Takes no further request: closes when what it is at has been answered, or its first request.
   void FinishUp();
 
   const std::any& context() const { return context_; }
@@ -66,6 +66,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   };
 
   void Read();
+  // Of which at least the beginning has come.
+  bool HasRequest();
   void OnRead(const boost::system::error_code& error, size_t bytes);
   // Goes as far as what has been read allows.
   void Advance();
@@ -112,6 +114,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::vector<std::shared_ptr<void>> body_rooms_;  // the handler's
   unsigned minor_ = 1;
   bool keep_alive_ = true;
+  bool finishes_up_ = false;   // what is in work, and no more
   bool without_body_ = false;  // HEAD
 
   std::string head_;

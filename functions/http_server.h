@@ -36,7 +36,7 @@ class HttpServer : public std::enable_shared_from_this<HttpServer> {
   absl::Status Listen(UniqueFd listener, std::weak_ptr<HttpHandler> handler);
   void Close();
   // Connections that there are now take no further requests and close once they have answered the one that
-  // they are at; new ones are taken as ever.
+  // they are at, or their first one; new ones are taken as ever.
   void FinishUp() ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns when they have sent their last answers, or at `deadline`.
   void AwaitFinished(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);

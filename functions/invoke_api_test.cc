@@ -717,7 +717,7 @@ TEST_P(InvokeApiTest, OneThatEndsAnswersWhatIsInWorkAndTakesNoMore) {
   std::promise<Invoker::Done> begun[3];
   std::atomic<int> calls{0};
   invoker_->Become([&](InvokeRequest, Invoker::Done done) { begun[calls++].set_value(std::move(done)); });
-  HttpClient in_work(address_), cut_off(address_), idle(address_), sending(address_);
+  HttpClient fresh(address_), in_work(address_), cut_off(address_), idle(address_), sending(address_);
   EXPECT_EQ(idle.Get("/health").status, 200);
   ASSERT_TRUE(
       in_work.Send(absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}")));
@@ -733,8 +733,8 @@ TEST_P(InvokeApiTest, OneThatEndsAnswersWhatIsInWorkAndTakesNoMore) {
       100);
   api_->TakeNoMore();
   EXPECT_TRUE(idle.ReadEnd());
-  for (HttpReply reply :
-       {HttpClient(address_).Post(Path("f"), "{}"), HttpClient(address_).Get("/health"), sending.Ask("{}")}) {
+  for (HttpReply reply : {HttpClient(address_).Post(Path("f"), "{}"), HttpClient(address_).Get("/health"),
+                          sending.Ask("{}"), fresh.Get("/health")}) {
     EXPECT_EQ(reply.status, 503);
     EXPECT_EQ(reply.headers["x-amzn-errortype"], "ServiceUnavailableException");
     EXPECT_EQ(reply.headers["connection"], "close");

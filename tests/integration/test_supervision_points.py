@@ -34,6 +34,11 @@ class UntilTest(TroubleTest):
         self.assertIn(f"goes on from {image}: ", came_from)
 
 
+    def is_decided(self):
+        with self.record() as record:
+            return record.get("restarts", {}).get("decided")
+
+
 class FurtherBackTest(UntilTest):
     def goes_back(self, then):
         self.start_until(then)
@@ -63,6 +68,7 @@ class FurtherBackTest(UntilTest):
         self.wait_for_restart(1, "of:3")
         self.end()
         self.wait_for(lambda job: job["supervised"]["phase"] == "waiting", "it waits")
+        waiting.until(self.is_decided, "what becomes of it is recorded")
         self.daemon.kill()
         self.restart_daemon()
         self.wait_for_restart(2, "of:2")
