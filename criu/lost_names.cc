@@ -87,7 +87,7 @@ absl::StatusOr<std::vector<ExtraLink>> FindExtraLinks(absl::string_view files_co
   return links;
 }
 
-absl::Status ReplaceExtraLinks(std::map<std::string, LinkReplacement> by_path,
+absl::Status ReplaceExtraLinks(std::map<std::string, LinkReplacement>&& by_path,
                                std::map<std::string, std::string>* criu_files) {
   if (by_path.empty()) return absl::OkStatus();
   auto& images = *criu_files;

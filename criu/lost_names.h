@@ -43,7 +43,7 @@ struct LinkReplacement {
 // Replaces extra names, by their paths, in `criu_files` (by name of the image file), and adds images of
 // contents, which are moved there. NotFound: there is no such extra name. DataLoss as above; then nothing has
 // changed.
-absl::Status ReplaceExtraLinks(std::map<std::string, LinkReplacement> by_path,
+absl::Status ReplaceExtraLinks(std::map<std::string, LinkReplacement>&& by_path,
                                std::map<std::string, std::string>* criu_files);
 
 // Is that the name of an image file with the content of such a file?

@@ -58,7 +58,7 @@ TEST_F(LostNamesTest, ExtraLinksAreFoundWithTheFilesThatComeThroughThem) {
 TEST_F(LostNamesTest, AnotherNameTakesItsPlaceAndTheExtraOneIsForgotten) {
   std::map<std::string, LinkReplacement> names;
   names["/tmp/link_remap.7"].name = "/tmp/other";
-  ASSERT_TRUE(ReplaceExtraLinks(names, &files_).ok());
+  ASSERT_TRUE(ReplaceExtraLinks(std::map(names), &files_).ok());
   EXPECT_THAT(Paths(), ElementsAre("/tmp/ghost (ghost)", "/tmp/other", "/tmp/other", "/tmp/there",
                                    "/usr/link_remap.8", "/usr/lib (ghost)"));
   auto files = ParseRegularFiles(files_["files.img"]);
@@ -75,7 +75,7 @@ TEST_F(LostNamesTest, ContentTakesItsPlaceBesideOtherGhosts) {
   library.uid = 3;
   library.gid = 4;
   library.mode = 0100640;
-  ASSERT_TRUE(ReplaceExtraLinks(names, &files_).ok());
+  ASSERT_TRUE(ReplaceExtraLinks(std::map(names), &files_).ok());
   EXPECT_THAT(Paths(), ElementsAre("/tmp/ghost (ghost)", "/tmp/other", "/tmp/other", "/tmp/there",
                                    "/usr/lib (ghost)"));
   EXPECT_EQ(files_["remap-fpath.img"], MakeRemaps({{1, 0x1e, 1}, {5, 0x1f, 1}}));
@@ -90,7 +90,7 @@ TEST_F(LostNamesTest, NoListStaysWhereNoNameIsLost) {
   files_["remap-fpath.img"] = MakeRemaps({{2, 7, 0}, {3, 7, 0}});
   std::map<std::string, LinkReplacement> names;
   names["/tmp/link_remap.7"].name = "/tmp/other";
-  ASSERT_TRUE(ReplaceExtraLinks(names, &files_).ok());
+  ASSERT_TRUE(ReplaceExtraLinks(std::map(names), &files_).ok());
   EXPECT_FALSE(files_.contains("remap-fpath.img"));
 }
 
@@ -123,7 +123,7 @@ TEST_F(LostNamesTest, WhatIsNotThereOrDamagedChangesNothing) {
   const auto before = files_;
   std::map<std::string, LinkReplacement> names;
   names["/tmp/link_remap.9"].name = "/tmp/other";
-  EXPECT_TRUE(absl::IsNotFound(ReplaceExtraLinks(names, &files_)));
+  EXPECT_TRUE(absl::IsNotFound(ReplaceExtraLinks(std::map(names), &files_)));
   EXPECT_EQ(files_, before);
   EXPECT_TRUE(ReplaceExtraLinks({}, &files_).ok());
   EXPECT_EQ(files_, before);
