@@ -7,7 +7,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/utsname.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/wait_status.h"
 
 namespace rekindle {
 namespace {
@@ -99,16 +99,6 @@ absl::Status Subscribe(int socket) {
   return absl::UnavailableError("the kernel tells no process events here");
 }
 
-ExitState FromStatus(int status) {
-  ExitState exit;
-  if (WIFSIGNALED(status)) {
-    exit.signal = WTERMSIG(status);
-  } else {
-    exit.code = WEXITSTATUS(status);
-  }
-  return exit;
-}
-
 }  // namespace
 
 bool ExitEvents::PidfdsTell() {
@@ -161,7 +151,7 @@ void ExitEvents::Read() {
     const auto& end = event->event_data.exit;
     // One for each thread: the status is that of the last one, if the process did not end as a whole.
     const auto expected = expected_.find(end.process_tgid);
-    if (expected != expected_.end()) expected->second = FromStatus(static_cast<int>(end.exit_code));
+    if (expected != expected_.end()) expected->second = ExitStateOf(static_cast<int>(end.exit_code));
   }
 }
 

@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/status.h"
+#include "base/wait_status.h"
 
 namespace rekindle {
 namespace {
@@ -67,13 +67,7 @@ std::optional<ExitState> ExitOfEnded(int pidfd) {
   PidfdInfo info{};
   info.mask = kPidfdInfoExit;
   if (::ioctl(pidfd, kPidfdGetInfo, &info) != 0 || (info.mask & kPidfdInfoExit) == 0) return std::nullopt;
-  ExitState exit;
-  if (WIFSIGNALED(info.exit_code)) {
-    exit.signal = WTERMSIG(info.exit_code);
-  } else {
-    exit.code = WEXITSTATUS(info.exit_code);
-  }
-  return exit;
+  return ExitStateOf(info.exit_code);
 }
 
 void KillAndAwaitExit(int pidfd) {

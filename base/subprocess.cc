@@ -22,6 +22,7 @@
 #include "base/deadline.h"
 #include "base/session_keyring.h"
 #include "base/status.h"
+#include "base/wait_status.h"
 
 extern char** environ;
 
@@ -223,13 +224,7 @@ absl::StatusOr<ExitState> Subprocess::Wait() {
     }
   }
   pid_ = -1;
-  ExitState state;
-  if (WIFSIGNALED(status)) {
-    state.signal = WTERMSIG(status);
-  } else {
-    state.code = WEXITSTATUS(status);
-  }
-  return state;
+  return ExitStateOf(status);
 }
 
 absl::StatusOr<ExitState> Subprocess::WaitFor(absl::Duration timeout) {

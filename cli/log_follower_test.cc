@@ -47,6 +47,17 @@ class LogFollowerTest : public ::testing::Test {
     ASSERT_TRUE(follower.ok()) << follower.status();
     follower_ = *std::move(follower);
   }
+  // As a roll-back does it where the log is gone: `half_made` is its name until it is whole.
+  void ExpectNotShownAgainWhenMadeAs(const std::string& half_made) {
+    Follow(0);
+    Write("1\n2\n3\n");
+    EXPECT_EQ(Next(6), "1\n2\n3\n");
+    Make(half_made, "1\n");
+    Rename(half_made, "log");
+    Open();
+    Write("2\n3\n4\n");
+    EXPECT_EQ(Rest(), "4\n");
+  }
   // The next so many bytes that are shown.
   std::string Next(size_t size) {
     constexpr int kPatienceMs = 10'000;
@@ -186,25 +197,11 @@ TEST_F(LogFollowerTest, ALogThatHasItsNameBackIsNotShownAgain) {
 }
 
 TEST_F(LogFollowerTest, ALogThatARollBackHasMadeAgainIsNotShownAgain) {
-  Follow(0);
-  Write("1\n2\n3\n");
-  EXPECT_EQ(Next(6), "1\n2\n3\n");
-  Make(".log.rekindle-new", "1\n");
-  Rename(".log.rekindle-new", "log");
-  Open();
-  Write("2\n3\n4\n");
-  EXPECT_EQ(Rest(), "4\n");
+  ExpectNotShownAgainWhenMadeAs(".log.rekindle-new");
 }
 
 TEST_F(LogFollowerTest, WhereItsNewNameWasTakenNeither) {
-  Follow(0);
-  Write("1\n2\n3\n");
-  EXPECT_EQ(Next(6), "1\n2\n3\n");
-  Make(".log.0123456789abcdef.rekindle-new", "1\n");
-  Rename(".log.0123456789abcdef.rekindle-new", "log");
-  Open();
-  Write("2\n3\n4\n");
-  EXPECT_EQ(Rest(), "4\n");
+  ExpectNotShownAgainWhenMadeAs(".log.0123456789abcdef.rekindle-new");
 }
 
 TEST_F(LogFollowerTest, ContinuesAtACutOfWhichItKnowsNothing) {

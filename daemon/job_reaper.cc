@@ -14,6 +14,7 @@
 #include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "base/wait_status.h"
 
 namespace rekindle::daemon {
 
@@ -63,16 +64,6 @@ namespace {
 // How soon a zombie is reaped that its tracer has let go of.
 constexpr int kLookForReapableMs = 100;
 
-ExitState FromWaitStatus(int status) {
-  ExitState exit;
-  if (WIFSIGNALED(status)) {
-    exit.signal = WTERMSIG(status);
-  } else {
-    exit.code = WEXITSTATUS(status);
-  }
-  return exit;
-}
-
 }  // namespace
 
 ExitState JobReaper::ReapChild(pid_t pid) {
@@ -82,11 +73,11 @@ ExitState JobReaper::ReapChild(pid_t pid) {
   const pid_t reaped = ::waitpid(pid, &status, __WALL | WNOHANG);
   // Its children are whoever collects orphans' by now.
   if (MayHaveStrays()) ReapStrays({});
-  if (reaped == pid) return FromWaitStatus(status);
+  if (reaped == pid) return ExitStateOf(status);
   if (reaped == 0) {
     unreaped_.push_back(pid);
     if (const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid); stat.ok() && stat->state == 'Z')
-      return FromWaitStatus(stat->exit_status);
+      return ExitStateOf(stat->exit_status);
   }
   ExitState exit;
   exit.code = 255;  // somebody else's child after all: how it ended nobody can tell
