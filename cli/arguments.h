@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cli/copy_command.h"
 #include "cli/sim_command.h"
 #include "cli/timeline.h"
 #include "cli/top_command.h"

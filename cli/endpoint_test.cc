@@ -77,5 +77,32 @@ TEST_F(CopyToTest, AMachineWithoutAPortIsNoFolder) {
     EXPECT_TRUE(absl::IsInvalidArgument(To(to).status())) << to;
 }
 
+TEST_F(CopyToTest, ObjectStores) {
+  const auto parsed = [](const std::vector<std::string>& words) { return ParseArguments(words, "/", {}); };
+  const auto bucket = [&](const std::string& option, const std::string& place) {
+    return std::get<CopyImage>(parsed({"copy", "train", option, place}).invocation.command).bucket;
+  };
+  for (const char* option : {"--to", "--from"}) {
+    EXPECT_EQ(bucket(option, "rclone:s3:bucket/folder"), "s3:bucket/folder");
+    EXPECT_EQ(bucket(option, "rclone::local:/mnt"), ":local:/mnt");
+    EXPECT_EQ(bucket(option, "rclone:/mnt"), "/mnt");
+    EXPECT_EQ(bucket(option, "rclone:7443"), "");  // a machine of that name
+    EXPECT_EQ(bucket(option, "./rclone:s3:x"), "");
+  }
+  const std::string there = "rclone:s3:bucket";
+  for (const std::vector<std::string>& words : {
+           std::vector<std::string>{"copy", "train"},
+           {"copy", "train", "--to", there, "--from", "/store"},
+           {"copy", "train:7", "--to", there, "-t", "other:1"},
+           {"copy", "train:7", "--to", there, "--replace"},
+           {"copy", "train", "--from", there, "--follow"},
+           {"copy", "train@sha256:12", "--from", there},
+       }) {
+    EXPECT_TRUE(absl::IsInvalidArgument(parsed(words).status)) << words[2 % words.size()];
+  }
+  EXPECT_TRUE(parsed({"copy", "train:7", "--from", there, "-t", "other:1", "--replace"}).status.ok());
+  EXPECT_TRUE(parsed({"copy", "train", "--to", there, "--follow", "--keep", "2"}).status.ok());
+}
+
 }  // namespace
 }  // namespace rekindle::cli

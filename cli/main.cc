@@ -135,11 +135,8 @@ int Execute(const Invocation& invocation, const Output& output) {
           },
           [&](const ExportToFile& what) { return ExportImageToFile(client, output, *interrupts, what); },
           [&](const ImportFromFile& what) { return ImportImageFromFile(client, output, *interrupts, what); },
-          [&](const CopyImage& what) -> int {
-            absl::StatusOr<std::unique_ptr<Client>> there =
-                Client::Open(OtherEndpoint(invocation.globals, what.to));
-            if (!there.ok()) return output.Fail(there.status());
-            return CopyImageTo(client, **there, output, *interrupts, what);
+          [&](const CopyImage& what) {
+            return CopyImages(client, invocation.globals, output, *interrupts, what);
           },
           [&](const v1::TemplateUpRequest& request) { return TemplateUp(client, output, request); },
           [&](const v1::TemplateDownRequest& request) { return TemplateDown(client, output, request); },

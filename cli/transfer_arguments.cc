@@ -4,13 +4,45 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/status.h"
+#include "cli/copy_command.h"
 #include "cli/endpoint.h"
 #include "cli/number_checks.h"
 #include "cli/paths.h"
 #include "cli/transfer_commands.h"
 
 namespace rekindle::cli {
+namespace {
+
+// What follows "rclone:"; empty: `place` is no object store. "rclone:7443" is a machine of that name.
+std::string BucketIn(absl::string_view place) {
+  if (!absl::ConsumePrefix(&place, "rclone:")) return "";
+  return absl::StrContains(place, ":") || absl::StartsWith(place, "/") ? std::string(place) : "";
+}
+
+// A daemon, as --host names it, or the folder of a store.
+absl::StatusOr<std::string> Place(absl::string_view option, const std::string& place, bool tls,
+                                  const std::string& working_directory) {
+  // A folder with a colon begins with '/' or '.'.
+  const bool is_path = absl::StartsWith(place, "/") || absl::StartsWith(place, ".");
+  if (!is_path && absl::StrContains(place, ":")) {
+    RK_RETURN_IF_ERROR(Annotate(CheckHost(place), option));
+    return place;
+  }
+  std::string folder = Absolute(place, working_directory);
+  if (is_path || absl::StrContains(place, "/")) return folder;
+  // It may as well be a machine's name.
+  struct stat info;
+  if (tls || ::stat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(option, ": '", place,
+                                                   "' can be a machine and a folder: name a daemon as ",
+                                                   place, ":PORT, the folder of a store as ./", place));
+  }
+  return folder;
+}
+
+}  // namespace
 
 void TransferArguments::AddToExport(CLI::App* command) {
   command->add_option("image", image_, "The image")->type_name("IMAGE")->required();
@@ -40,14 +72,19 @@ void TransferArguments::AddToImport(CLI::App* command) {
 }
 
 void TransferArguments::AddToCopy(CLI::App* command) {
-  command->add_option("image", image_, "The image; with --follow a name without a tag")
+  command->add_option("image", image_, "The image; with --follow, and from an object store, a name does")
       ->type_name("IMAGE")
       ->required();
-  command->add_option("--to", to_, "Another daemon, as --host names it, or the folder of a store")
-      ->type_name("HOST|DIR")
-      ->required();
-  CLI::Option* tag = command->add_option("-t,--tag", reference_, "Its name there [the one that it has here]")
-                         ->type_name("NAME:TAG");
+  constexpr char kPlaces[] = "HOST|DIR|rclone:REMOTE:PATH";
+  CLI::Option* to = command->add_option("--to", to_,
+                                        "Another daemon, as --host names it, the folder of a store, or of an "
+                                        "object store that rclone knows");
+  to->type_name(kPlaces);
+  CLI::Option* from = command->add_option("--from", from_, "The same, to copy from there to here");
+  from->type_name(kPlaces)->excludes(to);
+  CLI::Option* tag =
+      command->add_option("-t,--tag", reference_, "The copy's name [the one that the image has]")
+          ->type_name("NAME:TAG");
   command->add_flag("--replace", replace_, "Take over a name that exists there");
   command->add_flag("--whole", whole_, "Send all of it, also what an image there has of it");
   CLI::Option* follow =
@@ -101,34 +138,45 @@ absl::StatusOr<Command> TransferArguments::Import(const std::string& working_dir
   return what;
 }
 
-absl::StatusOr<std::string> TransferArguments::Destination(bool tls,
-                                                           const std::string& working_directory) const {
-  // A folder with a colon begins with '/' or '.'.
-  const bool is_path = absl::StartsWith(to_, "/") || absl::StartsWith(to_, ".");
-  if (!is_path && absl::StrContains(to_, ":")) {
-    RK_RETURN_IF_ERROR(Annotate(CheckHost(to_), "--to"));
-    return to_;
+absl::Status TransferArguments::CheckForBucket() const {
+  if (!reference_.empty() && from_.empty()) {
+    return absl::InvalidArgumentError("-t: in an object store an image has the name that it has here");
   }
-  std::string folder = Absolute(to_.empty() ? "." : to_, working_directory);
-  if (is_path || to_.empty() || absl::StrContains(to_, "/")) return folder;
-  // It may as well be a machine's name.
-  struct stat info;
-  if (tls || ::stat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat("--to: '", to_, "' can be a machine and a folder: name a ",
-                                                   "daemon as ", to_, ":PORT, the folder of a store as ./",
-                                                   to_));
+  if (replace_ && from_.empty()) {
+    return absl::InvalidArgumentError(
+        "--replace: nothing need be replaced in an object store, where of several images of one name the "
+        "newest counts");
   }
-  return folder;
+  if (from_.empty()) return absl::OkStatus();
+  if (follow_) return absl::InvalidArgumentError("--follow goes --to an object store, not --from one");
+  if (absl::StrContains(image_, "@") || absl::StartsWith(image_, "sha256:")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", image_, "': an object store has images by their names: NAME:TAG, or NAME for the newest one"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Command> TransferArguments::Copy(bool tls, const std::string& working_directory) const {
+  if (to_.empty() && from_.empty()) {
+    return absl::InvalidArgumentError(
+        "say where the copy is to be (--to), or where it is to come from (--from)");
+  }
   if (follow_ && absl::StrContains(image_, ":")) {
     return absl::InvalidArgumentError(
         "--follow goes from one image of a name to the next: leave the tag out");
   }
   CopyImage what;
   what.image = image_;
-  RK_ASSIGN_OR_RETURN(what.to, Destination(tls, working_directory));
+  what.bucket = BucketIn(from_.empty() ? to_ : from_);
+  if (!what.bucket.empty()) {
+    RK_RETURN_IF_ERROR(CheckForBucket());
+    what.to = to_;
+    what.from = from_;
+  } else if (from_.empty()) {
+    RK_ASSIGN_OR_RETURN(what.to, Place("--to", to_, tls, working_directory));
+  } else {
+    RK_ASSIGN_OR_RETURN(what.from, Place("--from", from_, tls, working_directory));
+  }
   what.begin.set_reference(reference_);
   what.begin.set_replace(replace_);
   what.whole = whole_;

@@ -23,9 +23,9 @@ class TransferArguments {
   absl::StatusOr<Command> Export(const std::string& working_directory) const;
   absl::StatusOr<Command> Import(const std::string& working_directory) const;
   absl::StatusOr<Command> Copy(bool tls, const std::string& working_directory) const;
-  absl::StatusOr<std::string> Destination(bool tls, const std::string& working_directory) const;
+  absl::Status CheckForBucket() const;
 
-  std::string image_, since_, to_, file_, criu_, reference_, parent_;
+  std::string image_, since_, to_, from_, file_, criu_, reference_, parent_;
   bool replace_ = false, whole_ = false, follow_ = false;
   uint32_t keep_ = 0;
 };

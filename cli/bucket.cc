@@ -1,0 +1,229 @@
+#include "cli/bucket.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "base/file.h"
+#include "base/pidfd.h"
+#include "base/status.h"
+
+namespace rekindle::cli {
+namespace {
+
+constexpr int kNoSuchFolder = 3, kNoSuchObject = 4;  // rclone's exit statuses
+constexpr absl::Duration kEndPatience = absl::Seconds(5);
+constexpr size_t kMostComplaint = 1500;
+// S3 takes 10,000 parts of an object, and rclone makes them 5 MiB where it is not told better.
+constexpr uint64_t kMostParts = 9000, kMiB = uint64_t{1} << 20, kLeastPart = 16 * kMiB;
+constexpr const char* kPartSizes[] = {"RCLONE_S3_CHUNK_SIZE", "RCLONE_B2_CHUNK_SIZE"};
+
+std::vector<std::string> EnvironmentFor(uint64_t most_bytes) {
+  const uint64_t part = std::max(kLeastPart, (most_bytes / kMostParts / kMiB + 1) * kMiB);
+  std::vector<std::string> sizes;
+  for (const char* variable : kPartSizes) {
+    if (std::getenv(variable) == nullptr) sizes.push_back(absl::StrCat(variable, "=", part / kMiB, "Mi"));
+  }
+  return EnvironmentWith(sizes);
+}
+
+// The last lines, without dates.
+std::string Complaint(int file) {
+  struct stat info;
+  if (::fstat(file, &info) != 0 || info.st_size == 0) return "it says nothing";
+  const size_t bytes = std::min<uint64_t>(info.st_size, kMostComplaint);
+  std::string text(bytes, '\0');
+  const ssize_t n = ::pread(file, text.data(), bytes, info.st_size - static_cast<off_t>(bytes));
+  text.resize(std::max<ssize_t>(n, 0));
+  std::string last;
+  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipWhitespace())) {
+    constexpr size_t kDate = sizeof("2006/01/02 15:04:05 ") - 1;
+    if (line.size() > kDate && line[4] == '/' && line[7] == '/') line.remove_prefix(kDate);
+    last = std::string(line);
+  }
+  return last;
+}
+
+}  // namespace
+
+// A running rclone. Not thread-safe.
+class Bucket::Rclone {
+ public:
+  Rclone(Bucket& bucket, std::string what, Subprocess process, UniqueFd complaints)
+      : bucket_(bucket),
+        what_(std::move(what)),
+        process_(std::move(process)),
+        complaints_(std::move(complaints)) {}
+  ~Rclone() {
+    if (!process_.running()) return;
+    // It then gives up what a multi-part upload has left.
+    process_.Signal(SIGTERM).IgnoreError();
+    process_.WaitFor(kEndPatience).IgnoreError();
+    Forget();
+  }
+
+  absl::Status Wait() {
+    const absl::StatusOr<ExitState> exit = process_.Wait();
+    const bool cancelled = Forget();
+    RK_RETURN_IF_ERROR(exit.status());
+    if (exit->ok()) return absl::OkStatus();
+    if (cancelled) return absl::CancelledError(absl::StrCat(what_, " was cancelled"));
+    const std::string text =
+        absl::StrCat("'", what_, "' failed (", exit->ToString(), "): ", Complaint(complaints_.get()));
+    const bool nothing_there = exit->code == kNoSuchFolder || exit->code == kNoSuchObject;
+    return nothing_there ? absl::NotFoundError(text) : absl::UnavailableError(text);
+  }
+
+ private:
+  // Was it to end?
+  bool Forget() {
+    absl::MutexLock lock(&bucket_.mutex_);
+    bucket_.running_.reset();
+    return bucket_.cancelled_;
+  }
+
+  Bucket& bucket_;
+  const std::string what_;
+  Subprocess process_;
+  const UniqueFd complaints_;
+};
+
+class Bucket::Transfer : public BucketTransfer {
+ public:
+  Transfer(std::unique_ptr<Rclone> rclone, UniqueFd ours)
+      : ours_(std::move(ours)), rclone_(std::move(rclone)) {}
+
+  int fd() const override { return ours_.get(); }
+
+  bool Write(absl::string_view data) override {
+    while (!data.empty()) {
+      const ssize_t n = ::send(ours_.get(), data.data(), data.size(), MSG_NOSIGNAL);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return false;
+      data.remove_prefix(static_cast<size_t>(n));
+    }
+    return true;
+  }
+
+  absl::Status Finish() override {
+    ours_.reset();
+    return rclone_->Wait();
+  }
+
+ private:
+  UniqueFd ours_;
+  std::unique_ptr<Rclone> rclone_;  // is ended first: what it still waits for has no end then
+};
+
+std::string Bucket::PathOf(absl::string_view below) const {
+  const bool joined = absl::EndsWith(location_, ":") || absl::EndsWith(location_, "/");
+  return absl::StrCat(location_, joined || below.empty() ? "" : "/", below);
+}
+
+absl::StatusOr<std::unique_ptr<Bucket::Rclone>> Bucket::Start(const std::string& verb,
+                                                              std::vector<std::string> arguments,
+                                                              const std::string& path, int in, int out,
+                                                              uint64_t most_bytes) {
+  UniqueFd complaints(::memfd_create("rclone", MFD_CLOEXEC));
+  if (!complaints.valid()) return ErrnoStatus(errno, "making room for what rclone says");
+  SubprocessOptions options;
+  options.argv = {"rclone", verb, "--log-level", "ERROR"};
+  options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+  options.argv.insert(options.argv.end(), {"--", path});
+  options.environment = EnvironmentFor(most_bytes);
+  options.descriptors = {{complaints.get(), STDERR_FILENO}};
+  if (in >= 0) options.descriptors.emplace_back(in, STDIN_FILENO);
+  if (out >= 0) options.descriptors.emplace_back(out, STDOUT_FILENO);
+  options.new_session = true;  // Ctrl-C is for us, who end it
+  options.die_with_parent_thread = true;
+  const std::string what = absl::StrCat("rclone ", verb, " ", path);
+  absl::MutexLock lock(&mutex_);
+  if (cancelled_) return absl::CancelledError(absl::StrCat(what, " was cancelled"));
+  absl::StatusOr<Subprocess> process = Subprocess::Start(options);
+  if (absl::IsNotFound(process.status())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "there is no rclone, which reaches ", location_,
+        ": install it (apt-get install rclone), and name your object store with 'rclone config'"));
+  }
+  RK_RETURN_IF_ERROR(process.status());
+  running_ = UniqueFd(::dup(process->pidfd()));
+  return std::make_unique<Rclone>(*this, what, *std::move(process), std::move(complaints));
+}
+
+absl::StatusOr<std::vector<BucketObject>> Bucket::List(const std::string& folder) {
+  const UniqueFd listing(::memfd_create("listing", MFD_CLOEXEC));
+  if (!listing.valid()) return ErrnoStatus(errno, "making room for a list of objects");
+  RK_ASSIGN_OR_RETURN(const std::unique_ptr<Rclone> rclone,
+                      Start("lsf", {"--files-only", "--format", "sp", "--separator", " "}, PathOf(folder), -1,
+                            listing.get()));
+  const absl::Status listed = rclone->Wait();
+  if (absl::IsNotFound(listed)) return std::vector<BucketObject>();
+  RK_RETURN_IF_ERROR(listed);
+  std::string text(static_cast<size_t>(std::max<off_t>(::lseek(listing.get(), 0, SEEK_END), 0)), '\0');
+  if (::lseek(listing.get(), 0, SEEK_SET) != 0) return ErrnoStatus(errno, "reading a list of objects");
+  RK_RETURN_IF_ERROR(ReadFully(listing.get(), text.data(), text.size(), "a list of objects"));
+  std::vector<BucketObject> objects;
+  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(line, absl::MaxSplits(' ', 1));
+    BucketObject object;
+    object.name = std::string(parts.second);
+    if (absl::SimpleAtoi(parts.first, &object.bytes)) objects.push_back(std::move(object));
+  }
+  return objects;
+}
+
+absl::StatusOr<std::unique_ptr<BucketTransfer>> Bucket::Put(const std::string& object, uint64_t most_bytes) {
+  // A socket, unlike a pipe, can be written to without a signal when nobody reads any more.
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+    return ErrnoStatus(errno, "connecting with rclone");
+  UniqueFd ours(ends[0]);
+  const UniqueFd its(ends[1]);
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<Rclone> rclone,
+                      Start("rcat", {}, PathOf(object), its.get(), -1, most_bytes));
+  return std::make_unique<Transfer>(std::move(rclone), std::move(ours));
+}
+
+absl::StatusOr<std::unique_ptr<BucketTransfer>> Bucket::Get(const std::string& object) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "making a pipe");
+  UniqueFd ours(ends[0]);
+  const UniqueFd its(ends[1]);
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<Rclone> rclone, Start("cat", {}, PathOf(object), -1, its.get()));
+  return std::make_unique<Transfer>(std::move(rclone), std::move(ours));
+}
+
+absl::Status Bucket::Remove(const std::string& folder, const std::vector<std::string>& names) {
+  if (names.empty()) return absl::OkStatus();
+  const UniqueFd list(::memfd_create("names", MFD_CLOEXEC));
+  if (!list.valid()) return ErrnoStatus(errno, "making room for a list of objects");
+  std::string text;
+  for (const std::string& name : names) absl::StrAppend(&text, name, "\n");
+  RK_RETURN_IF_ERROR(WriteFully(list.get(), text.data(), text.size(), "a list of objects"));
+  if (::lseek(list.get(), 0, SEEK_SET) != 0) return ErrnoStatus(errno, "writing a list of objects");
+  RK_ASSIGN_OR_RETURN(const std::unique_ptr<Rclone> rclone,
+                      Start("delete", {"--files-from-raw", "-"}, PathOf(folder), list.get(), -1));
+  return rclone->Wait();
+}
+
+void Bucket::Cancel() {
+  absl::MutexLock lock(&mutex_);
+  cancelled_ = true;
+  if (running_.valid()) SendSignal(running_.get(), SIGTERM);
+}
+
+}  // namespace rekindle::cli

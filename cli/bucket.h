@@ -1,0 +1,72 @@
+// A folder of an object store (S3, GCS, Azure, …), or of whatever else rclone(1) reaches. rclone runs as the
+// calling user, with his remotes (~/.config/rclone/rclone.conf, RCLONE_CONFIG_…).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "base/subprocess.h"
+#include "base/unique_fd.h"
+
+namespace rekindle::cli {
+
+struct BucketObject {
+  std::string name;
+  uint64_t bytes = 0;
+};
+
+// An object on its way, by an rclone of its own, which is ended when this goes out of scope before Finish.
+// What was being put may then be there in part.
+class BucketTransfer {
+ public:
+  virtual ~BucketTransfer() = default;
+  // What the object is read from.
+  virtual int fd() const = 0;
+  // Blocks while rclone is busy. False: it takes no more; Finish says why.
+  virtual bool Write(absl::string_view data) = 0;
+  // Of an object that is put: all of it was written, and OK means that it is there. Of one that is read:
+  // after its end, and OK means that this was its end.
+  virtual absl::Status Finish() = 0;
+};
+
+// One call or transfer at a time; Cancel may come from any thread. Errors: FailedPrecondition when there is
+// no rclone, NotFound when there is no such object, Cancelled, else Unavailable with what rclone says.
+class Bucket {
+ public:
+  // As rclone names it: "REMOTE:PATH", or a path on this machine.
+  explicit Bucket(std::string location) : location_(std::move(location)) {}
+
+  const std::string& location() const { return location_; }
+
+  // What is in a folder below it, folders excepted. Nothing where there is no such folder.
+  absl::StatusOr<std::vector<BucketObject>> List(const std::string& folder);
+  // `most_bytes`: it is no longer than that.
+  absl::StatusOr<std::unique_ptr<BucketTransfer>> Put(const std::string& object, uint64_t most_bytes);
+  absl::StatusOr<std::unique_ptr<BucketTransfer>> Get(const std::string& object);
+  absl::Status Remove(const std::string& folder, const std::vector<std::string>& names);
+
+  // Ends what is under way, and all that comes later.
+  void Cancel() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  class Rclone;
+  class Transfer;
+  absl::StatusOr<std::unique_ptr<Rclone>> Start(const std::string& verb, std::vector<std::string> arguments,
+                                                const std::string& path, int in, int out,
+                                                uint64_t most_bytes = 0) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::string PathOf(absl::string_view below) const;
+
+  const std::string location_;
+  absl::Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  UniqueFd running_ ABSL_GUARDED_BY(mutex_);  // a pidfd
+};
+
+}  // namespace rekindle::cli

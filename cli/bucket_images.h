@@ -1,0 +1,63 @@
+// The images that a bucket has of one name. Each is two objects in the folder of that name, whose own names
+// tell what must be known to choose between images:
+//
+//   CREATED-ORIGIN-BASE-TAG.image   the image as `rekindle export` writes it, whole or since another one
+//   CREATED-ORIGIN-BASE-TAG.json    put when the image is there, with what it is: without this, it is not
+//   complete
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "cli/bucket.h"
+
+namespace rekindle::cli {
+
+struct BucketImage {
+  int64_t created_unix_ns = 0;  // whole microseconds
+  std::string origin;           // as IdOf
+  std::string base;             // of the image that it was sent since; empty: it is whole
+  std::string tag;
+  uint64_t bytes = 0;  // of its object
+
+  // The names of its objects.
+  std::string ImageObject() const;
+  std::string JsonObject() const;
+};
+
+// The part of an image's origin that names it in a bucket.
+std::string IdOf(absl::string_view origin);
+
+// Thread-safe once made.
+class BucketImages {
+ public:
+  // `objects`: what is in the folder. Objects of other names are left alone.
+  explicit BucketImages(const std::vector<BucketObject>& objects);
+
+  // What must be taken in, in this order, to have the image of this origin, from a whole one on; empty: it is
+  // not there, or something that it builds upon is not.
+  std::vector<BucketImage> Chain(absl::string_view id) const;
+  // Is an image of this origin and tag there, with all that it builds upon?
+  bool Has(absl::string_view id, absl::string_view tag) const;
+  // The newest one with this tag (empty: any) that has a chain; null: there is none. Valid as long as this
+  // is.
+  const BucketImage* Newest(absl::string_view tag) const;
+  // May another one be built upon this one? A chain is at most 16 images long, and what it has beyond its
+  // first one is at most as much as that: who takes it in has no more than twice the work.
+  bool MayBuildUpon(absl::string_view id) const;
+  // Objects to be removed so that of the images that are `ours` only the `keep` newest stay, and what they
+  // and others build upon. In this order: an image whose removal is interrupted is no longer complete.
+  std::vector<std::string> Superfluous(size_t keep,
+                                       const std::function<bool(const std::string& id)>& ours) const;
+  // The tags of images that have a chain, newest first, each once.
+  std::vector<std::string> Tags() const;
+
+ private:
+  std::vector<BucketImage> complete_;    // newest first
+  std::vector<BucketImage> incomplete_;  // of which only one object is there
+};
+
+}  // namespace rekindle::cli

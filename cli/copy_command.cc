@@ -1,0 +1,124 @@
+#include "cli/copy_command.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "cli/arguments.h"
+#include "cli/bucket.h"
+#include "cli/bucket_copies.h"
+#include "cli/copy_source.h"
+#include "cli/endpoint.h"
+#include "cli/exit_code.h"
+#include "cli/store_copies.h"
+
+namespace rekindle::cli {
+namespace {
+
+constexpr absl::Duration kLookEvery = absl::Seconds(1);
+// Without an answer of the other place.
+constexpr absl::Duration kTryAgainAfter = absl::Seconds(10);
+
+// Each newest image of a name, until `interrupted`, which `mutex` guards.
+void Follow(const CopySource& source, CopyTarget& target, const Output& output, const std::string& name,
+            absl::Mutex& mutex, bool& interrupted) {
+  std::string copied, waiting_for;
+  for (;;) {
+    absl::Duration wait = kLookEvery;
+    const absl::StatusOr<v1::Image> newest = source.Newest(name);
+    absl::Status status;
+    if (newest.ok() && newest->digest() != copied) {
+      status = target.Copy(*newest);
+      if (status.ok()) status = target.Prune(name, *newest);
+      if (status.ok()) copied = newest->digest();
+    }
+    absl::MutexLock lock(&mutex);
+    if (interrupted) return;
+    if (absl::IsNotFound(newest.status())) {
+      // It may come yet; who has mistyped the name, or the store's, is to know.
+      const std::string reason(newest.status().message());
+      if (std::exchange(waiting_for, reason) != reason)
+        output.Warning(absl::StrCat(reason, "; it is copied as soon as it is there"));
+    } else {
+      waiting_for.clear();
+      status.Update(newest.status());
+    }
+    if (!status.ok()) {
+      // What is wrong may pass: the next image is another chance, and the job must not be left without one.
+      output.Warning(absl::StrCat(status.message(), "; trying again"));
+      wait = kTryAgainAfter;
+    }
+    if (mutex.AwaitWithTimeout(absl::Condition(&interrupted), wait)) return;
+  }
+}
+
+int CopyTo(Client& client, CopyTarget& target, const Output& output, Interrupts& interrupts,
+           const CopyImage& what) {
+  absl::Mutex mutex;
+  bool interrupted = false;
+  interrupts.SetAction([&](int) {
+    {
+      absl::MutexLock lock(&mutex);
+      interrupted = true;
+    }
+    client.Cancel();
+    target.Cancel();
+  });
+  const CopySource source(client);
+  int code = kDone;
+  if (what.follow) {
+    Follow(source, target, output, what.image, mutex, interrupted);
+  } else {
+    const absl::StatusOr<v1::Image> image = source.Find(what.image);
+    const absl::Status status = image.ok() ? target.Copy(*image) : image.status();
+    if (!status.ok()) code = output.Fail(status);
+  }
+  interrupts.SetAction(nullptr);
+  return code;
+}
+
+int CopyFromBucket(Client& client, Bucket& bucket, const Output& output, Interrupts& interrupts,
+                   const CopyImage& what) {
+  interrupts.SetAction([&](int) {
+    client.Cancel();
+    bucket.Cancel();
+  });
+  const absl::Status taken = TakeFromBucket(bucket, client, output, what.image, what.begin, what.from);
+  interrupts.SetAction(nullptr);
+  return taken.ok() ? kDone : output.Fail(taken);
+}
+
+}  // namespace
+
+int CopyImages(Client& client, const GlobalOptions& globals, const Output& output, Interrupts& interrupts,
+               const CopyImage& what) {
+  if (!what.bucket.empty()) {
+    Bucket bucket(what.bucket);
+    if (!what.from.empty()) return CopyFromBucket(client, bucket, output, interrupts, what);
+    BucketCopies copies(client, bucket, output, {what.whole, what.follow, what.keep, what.to});
+    return CopyTo(client, copies, output, interrupts, what);
+  }
+  absl::StatusOr<std::unique_ptr<Client>> opened =
+      Client::Open(OtherEndpoint(globals, what.from.empty() ? what.to : what.from));
+  if (!opened.ok()) return output.Fail(opened.status());
+  StoreCopyOptions options;
+  options.begin = what.begin;
+  options.whole = what.whole;
+  options.quiet = what.follow;
+  options.keep = what.keep;
+  if (what.from.empty()) {
+    options.copied = absl::StrCat("copied to ", what.to);
+    options.already = absl::StrCat("is at ", what.to, " already");
+    StoreCopies copies(client, **opened, output, std::move(options));
+    return CopyTo(client, copies, output, interrupts, what);
+  }
+  options.copied = absl::StrCat("copied from ", what.from);
+  options.already = "is here already";
+  StoreCopies copies(**opened, client, output, std::move(options));
+  return CopyTo(**opened, copies, output, interrupts, what);
+}
+
+}  // namespace rekindle::cli

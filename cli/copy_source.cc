@@ -1,0 +1,60 @@
+#include "cli/copy_source.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "rekindle/v1/image_layout.h"
+
+namespace rekindle::cli {
+
+const std::string& OriginOf(const v1::Image& image) {
+  auto label = image.labels().find(v1::kOriginLabel);
+  return label == image.labels().end() ? image.digest() : label->second;
+}
+
+std::string NameOf(const std::string& reference) { return reference.substr(0, reference.rfind(':')); }
+
+absl::StatusOr<v1::Image> CopySource::Find(const std::string& image) const {
+  v1::InspectImageRequest request;
+  request.set_image(image);
+  RK_ASSIGN_OR_RETURN(v1::InspectImageResponse found, client_.InspectImage(request));
+  return std::move(*found.mutable_image());
+}
+
+absl::StatusOr<v1::Image> CopySource::Newest(const std::string& name) const {
+  RK_ASSIGN_OR_RETURN(std::optional<v1::Image> newest, NewestOf(name, [](const v1::Image&) { return true; }));
+  if (!newest) return absl::NotFoundError(absl::StrCat("there is no image of ", name, " yet"));
+  return *std::move(newest);
+}
+
+absl::StatusOr<std::optional<v1::Image>> CopySource::BaseOf(
+    const v1::Image& image, absl::FunctionRef<bool(const std::string& origin)> has) const {
+  return NewestOf(NameOf(image.reference()), [&](const v1::Image& one) {
+    return one.owner_uid() == image.owner_uid() && one.digest() != image.digest() &&
+           OriginOf(one) != OriginOf(image) && has(OriginOf(one));
+  });
+}
+
+absl::StatusOr<std::set<std::string>> CopySource::Ours(const std::string& name) {
+  v1::ListImagesRequest request;
+  request.set_name_contains(name);
+  RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse images, client_.ListImages(request));
+  for (const v1::Image& image : images.images()) {
+    if (NameOf(image.reference()) == name) ours_.insert(OriginOf(image));
+  }
+  return ours_;
+}
+
+absl::StatusOr<std::optional<v1::Image>> CopySource::NewestOf(
+    const std::string& name, absl::FunctionRef<bool(const v1::Image&)> eligible) const {
+  v1::ListImagesRequest request;
+  request.set_name_contains(name);
+  RK_ASSIGN_OR_RETURN(v1::ListImagesResponse images, client_.ListImages(request));
+  for (v1::Image& image : *images.mutable_images()) {
+    if (NameOf(image.reference()) == name && eligible(image)) return std::move(image);
+  }
+  return std::nullopt;
+}
+
+}  // namespace rekindle::cli

@@ -1,0 +1,58 @@
+// The images of a store, as whoever copies them elsewhere looks at them.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cli/client.h"
+#include "rekindle/v1/rekindle.pb.h"
+
+namespace rekindle::cli {
+
+// What names an image's content in every store that has it.
+const std::string& OriginOf(const v1::Image& image);
+// "train" of "train:7".
+std::string NameOf(const std::string& reference);
+
+// Not thread-safe.
+class CopySource {
+ public:
+  explicit CopySource(Client& client) : client_(client) {}
+
+  absl::StatusOr<v1::Image> Find(const std::string& image) const;
+  // The last committed one of this name. NotFound: there is none.
+  absl::StatusOr<v1::Image> Newest(const std::string& name) const;
+  // The newest other image of this name and owner of which `has` says that the other place has it (by its
+  // origin): names belong to nobody, and the copy is to depend on nobody else.
+  absl::StatusOr<std::optional<v1::Image>> BaseOf(
+      const v1::Image& image, absl::FunctionRef<bool(const std::string& origin)> has) const;
+  // The origins of what the store has under a name, or had when it was asked before: other stores copy to the
+  // same place.
+  absl::StatusOr<std::set<std::string>> Ours(const std::string& name);
+
+ private:
+  absl::StatusOr<std::optional<v1::Image>> NewestOf(const std::string& name,
+                                                    absl::FunctionRef<bool(const v1::Image&)> eligible) const;
+
+  Client& client_;
+  std::set<std::string> ours_;
+};
+
+// A place for copies.
+class CopyTarget {
+ public:
+  virtual ~CopyTarget() = default;
+  // Prints what was done.
+  virtual absl::Status Copy(const v1::Image& image) = 0;
+  // Of the copies of this name that came from the source those that are too many. `sent` stays, whatever the
+  // clocks say.
+  virtual absl::Status Prune(const std::string& name, const v1::Image& sent) = 0;
+  // Ends what is under way; from any thread.
+  virtual void Cancel() = 0;
+};
+
+}  // namespace rekindle::cli

@@ -1,0 +1,16 @@
+// An image that comes from a descriptor, on its way to a service.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "cli/client.h"
+
+namespace rekindle::cli {
+
+// What `fd` gives until its end goes into `receiver`. False: that wants no more of it.
+absl::StatusOr<bool> Feed(int fd, ImageReceiver& receiver);
+
+// Reads a pipe to its end, or until `stop` is readable: whoever writes into it shall not find it closed for
+// an image that was here already. Nothing where `fd` is no pipe.
+void Drain(int fd, int stop);
+
+}  // namespace rekindle::cli
