@@ -91,7 +91,7 @@ class Bucket::Rclone {
   // Was it to end?
   bool Forget() {
     absl::MutexLock lock(&bucket_.mutex_);
-    bucket_.running_.reset();
+    bucket_.running_.Reset();
     return bucket_.cancelled_;
   }
 
@@ -119,7 +119,7 @@ class Bucket::Transfer : public BucketTransfer {
   }
 
   absl::Status Finish() override {
-    ours_.reset();
+    ours_.Reset();
     return rclone_->Wait();
   }
 

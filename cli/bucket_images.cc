@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kIdDigits = 32, kMostLinks = 16;
 constexpr absl::string_view kImage = ".image", kJson = ".json", kWhole = "whole";
-constexpr absl::string_view kCreatedFormat = "%Y%m%dT%H%M%E6SZ";
+constexpr absl::string_view kCreatedFormat = "%E4Y%m%dT%H%M%E6SZ";
 constexpr size_t kCreatedLength = sizeof("20261127T231500.123456Z") - 1;
 
 std::string StemOf(const BucketImage& image) {

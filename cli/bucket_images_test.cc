@@ -17,14 +17,14 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kNanosOfSecond = 1'000'000'000;
 
 std::string Id(char digit) { return std::string(32, digit); }
 
 // The image of that digit, taken so many seconds after 1970 as the digit says.
 BucketImage Image(char origin, char base, uint64_t bytes, std::string tag) {
   BucketImage image;
-  image.created_unix_ns = (origin - '0') * kSecond;
+  image.created_unix_ns = (origin - '0') * kNanosOfSecond;
   image.origin = Id(origin);
   if (base != 0) image.base = Id(base);
   image.tag = std::move(tag);
