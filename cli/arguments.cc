@@ -543,10 +543,11 @@ void Parser::AddImageCommands() {
       "  rekindle import --criu /tmp/web -t web:v1\n"
       "Whoever writes an image decides what runs when it is restored: take in only what you trust.\n"));
   transfer_.AddToCopy(AddCommand(
-      "copy", "Copy an image to another store; only what is not there is sent",
+      "copy", "Copy an image to or from another store or an object store; only what is missing is sent",
       "  rekindle copy train:7 --to /mnt/shared/rekindle\n"
       "  rekindle copy train:7 --to node2:7443 --tls-ca ca.pem --tls-cert me.pem --tls-key me.key\n"
-      "  rekindle copy train --follow --keep 2 --to /mnt/shared/rekindle\n"
+      "  rekindle copy train --follow --keep 2 --to rclone:s3:bucket/images\n"
+      "  rekindle copy train --from rclone:s3:bucket/images\n"
       "With --follow the newest image of that name is copied, and each newer one as it comes: when the\n"
       "machine is lost, its jobs go on from there.\n"));
 }

@@ -115,10 +115,12 @@ absl::Status BucketCopies::Copy(const v1::Image& image) {
   v1::SendImageRequest request;
   request.set_image(image.digest());
   if (!options_.whole) {
-    RK_ASSIGN_OR_RETURN(
-        const std::optional<v1::Image> base,
-        source_.BaseOf(image, [&](const std::string& origin) { return images.MayBuildUpon(IdOf(origin)); }));
-    if (base) {
+    RK_ASSIGN_OR_RETURN(const std::optional<v1::Image> base,
+                        source_.BaseOf(image, [&](const std::string& origin) {
+                          return !images.Chain(IdOf(origin)).empty();
+                        }));
+    // Else whole: what has changed since an older one would grow and grow.
+    if (base && images.MayBuildUpon(IdOf(OriginOf(*base)))) {
       request.set_since(base->digest());
       copy.base = IdOf(OriginOf(*base));
     }

@@ -18,7 +18,7 @@ FUNCTION_PACKAGES=(
 TEST_PACKAGES=(
   "${FUNCTION_PACKAGES[@]}"
   python3-protobuf python3-boto3 awscli redis-server nodejs curl sqlite3 procps iproute2 util-linux mount bsdutils
-  e2fsprogs xfsprogs btrfs-progs runc)
+  e2fsprogs xfsprogs btrfs-progs runc rclone)
 # The headers for the hook's addon, which other packages of Node.js than Debian's bring along (and exclude libnode-dev).
 compgen -G '/usr/include/node*/node_api.h' >/dev/null || TEST_PACKAGES+=(libnode-dev)
 DEMO_PACKAGES=(python3 python3-torch python3-numpy procps)

@@ -160,8 +160,8 @@ _rekindle() {
     working-set) [[ $previous == working-set ]] && arguments='drop' || arguments=$(_rekindle_images) ;;
     fsck) flags='--read --read-data --repair' ;;
     copy)
-      flags='--to --tag --replace --whole --follow --keep'
-      [[ $previous == --to ]] && arguments=$(compgen -f -- "$current") || arguments=$(_rekindle_images)
+      flags='--to --from --tag --replace --whole --follow --keep'
+      [[ $previous == --to || $previous == --from ]] && arguments=$(compgen -f -- "$current") || arguments=$(_rekindle_images)
       ;;
     export)
       flags='--file --since --criu'

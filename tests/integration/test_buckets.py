@@ -157,6 +157,7 @@ class BucketTest(RekindleTest):
             waiting.until(lambda tag=tag: any(f"-{tag[4:]}.json" in name for name in self.objects()), tag, 60, 0.2)
         memory.touch(10)
         self.checkpoint(job.pid, "job:last")
+        waiting.until(lambda: any("-last.json" in name for name in self.objects()), "the last one", 60, 0.2)
         waiting.until(lambda: not set(first) & set(self.objects()), "the first ones are gone", 60, 0.2)
         os.kill(child.pid, signal.SIGINT)
         self.assertEqual(self.cli.finish(child).code, DONE)
@@ -187,7 +188,8 @@ class BucketTest(RekindleTest):
         self.assert_refused(self.there.run("copy", "job:1", "--from", self.bucket), FAILED, "SHA-256", self.bucket)
         with open(path, "r+b") as file:
             file.truncate(_SIZE // 2)
-        self.assert_refused(self.there.run("copy", "job:1", "--from", self.bucket), FAILED, "ends before")
+        # Whoever notices first: rclone, or who takes it in.
+        self.assert_refused(self.there.run("copy", "job:1", "--from", self.bucket), FAILED, "taking in job:1")
         self.assertEqual(self.images(self.there), [])
 
     def test_no_server_no_remote_no_rclone(self):
