@@ -161,11 +161,11 @@ class CaptureRun {
     return CheckCancelled();
   }
 
-  // From here to the return of CRIU the job stands still.
+  // From the moment at which it may be frozen to the return of CRIU the job stands still.
   absl::Status Freeze() {
     const auto freezes = [this] {
       stands_still_.emplace();
-      if (gpu_pids_.empty()) Report("freeze");
+      may_freeze_ = true;
     };
     // The job stops as soon as CRIU lets it go. What CRIU does itself (--leave-stopped) is for a job that
     // will not go on: it leaves its TCP connections locked.
@@ -180,16 +180,16 @@ class CaptureRun {
       RK_RETURN_IF_ERROR(may);
     }
     std::unique_ptr<GpuMove> gpu = MoveOfGpu();
-    if (gpu) Report("freeze");
+    if (may_freeze_) Report("freeze");
     criu::DumpOptions dump = DumpOptions();
     dump_arguments_ = criu::DumpArguments(dump);
     uint64_t expected = MemoryBytes();
     auto frozen = RunFrozenDump(
         criu_, dump, namespaces_, arena_.get(), cancel_,
         [this, expected](uint64_t bytes) {
-          if (!gpu_moves_) Report("freeze", bytes, expected);
+          if (may_freeze_ && !gpu_moves_) Report("freeze", bytes, expected);
         },
-        FilesLook(), &gate, /*ask_first=*/!stands_still_.has_value(), Tracking(), gpu.get());
+        FilesLook(), &gate, /*ask_first=*/!may_freeze_, Tracking(), gpu.get());
     if (gpu) TakeWhatMoved(*gpu);
     untouched_ = gate.refused();
     if (untouched_) return frozen.status();
@@ -802,6 +802,7 @@ class CaptureRun {
   std::string left_on_devices_;  // by the driver, where the dump failed
   std::vector<std::string> dump_arguments_;
   bool dump_failed_ = false;
+  std::atomic<bool> may_freeze_ = false;
   bool untouched_ = false;  // it was not to be frozen
   bool worth_tracking_ = false;
   uint64_t tracked_ = 0;                    // by dirty_pages, from the end of this freeze on; 0: not
