@@ -17,9 +17,17 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/children.h"
+#include "base/deadline.h"
 #include "base/lock_error.h"
+#include "base/log.h"
 #include "base/status.h"
 
 namespace rekindle {
@@ -203,11 +211,50 @@ int64_t BornUnixNanos(int folder, const std::string& path, int flags) {
   return int64_t{info.stx_btime.tv_sec} * 1'000'000'000 + info.stx_btime.tv_nsec;
 }
 
+namespace {
+
+// Locks are held for milliseconds, unless whoever has one is stopped or its disk hangs.
+constexpr absl::Duration kSilentWait = absl::Seconds(3);
+constexpr absl::Duration kLookAtLockEvery = absl::Milliseconds(1);
+
+// Who has flock()ed the file: "process 1234 (rekindled)", as far as it is known.
+std::string HolderOfLock(int file) {
+  struct stat info;
+  if (::fstat(file, &info) != 0) return "another process";
+  // "1: FLOCK  ADVISORY  WRITE 1234 fe:00:5310821 0 EOF"; of those who wait "1: -> FLOCK …". File systems
+  // have device numbers of their own.
+  const std::string inode = absl::StrCat(":", info.st_ino);
+  for (absl::string_view line : absl::StrSplit(ReadFile("/proc/locks").value_or(""), '\n')) {
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    pid_t pid = 0;
+    if (words.size() < 6 || words[1] != "FLOCK" || !absl::EndsWith(words[5], inode)) continue;
+    if (!absl::SimpleAtoi(words[4], &pid) || pid <= 0) continue;
+    std::string name =
+        ReadFile(absl::StrCat("/proc/", pid, "/comm")).value_or("it has handed it on and ended");
+    absl::StripTrailingAsciiWhitespace(&name);
+    return absl::StrCat("process ", pid, " (", name, ")");
+  }
+  return "another process";
+}
+
+}  // namespace
+
 absl::StatusOr<UniqueFd> LockFile(const std::string& path, int operation) {
   RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_RDWR | O_CREAT, 0600));
-  while (::flock(fd.get(), operation) != 0) {
-    if (errno == EWOULDBLOCK) return absl::UnavailableError(absl::StrCat(path, " is locked by another"));
-    if (errno != EINTR) return LockError(errno, path);
+  const Deadline silence(kSilentWait);
+  bool waits_in_kernel = false;
+  while (::flock(fd.get(), operation | (waits_in_kernel ? 0 : LOCK_NB)) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK) return LockError(errno, path);
+    if ((operation & LOCK_NB) != 0)
+      return absl::UnavailableError(absl::StrCat(path, " is locked by another"));
+    if (!silence.passed()) {
+      absl::SleepFor(kLookAtLockEvery);
+      continue;
+    }
+    Log(LogLevel::kWarning, absl::StrCat("waits for the lock on ", path, ", which ", HolderOfLock(fd.get()),
+                                         " has: one that is stopped keeps it until it goes on or ends"));
+    waits_in_kernel = true;
   }
   return fd;
 }

@@ -6,6 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/test_child.h"
 #include "base/test_descriptors.h"
 
 namespace rekindle {
@@ -126,6 +131,34 @@ TEST(FileTest, ALockedFileHasItsNameAndItsContentAndIsLocked) {
   }
   EXPECT_TRUE(LockFile(path, LOCK_EX | LOCK_NB).ok());
   EXPECT_TRUE(absl::IsNotFound(MakeLockedFile(dir->path() + "/gone/mark", "").status()));
+}
+
+TEST(FileTest, WhoWaitsLongForALockSaysForWhom) {
+  auto dir = TemporaryDirectory::Make("/tmp", "rk-file-");
+  ASSERT_TRUE(dir.ok()) << dir.status();
+  const std::string path = dir->path() + "/lock";
+  TestChild holder([&path] {
+    static auto lock = LockFile(path, LOCK_EX);
+    return lock.ok();
+  });
+  ASSERT_TRUE(holder.prepared());
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const UniqueFd log(ends[0]), standard_error(::dup(STDERR_FILENO));
+  ASSERT_EQ(::dup2(ends[1], STDERR_FILENO), STDERR_FILENO);
+  ::close(ends[1]);
+  absl::StatusOr<UniqueFd> lock = absl::UnknownError("not taken");
+  std::thread waits([&] { lock = LockFile(path, LOCK_EX); });
+  std::string said(4096, '\0');
+  const ssize_t size = ::read(log.get(), said.data(), said.size());
+  ::dup2(standard_error.get(), STDERR_FILENO);
+  holder.Kill();
+  waits.join();
+  EXPECT_TRUE(lock.ok()) << lock.status();
+  ASSERT_GT(size, 0);
+  said.resize(static_cast<size_t>(size));
+  EXPECT_NE(said.find(path), std::string::npos) << said;
+  EXPECT_NE(said.find(absl::StrCat("process ", holder.pid(), " (")), std::string::npos) << said;
 }
 
 TEST(FileTest, ReadFullyReportsAnEarlyEnd) {

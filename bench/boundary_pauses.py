@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""How long a supervised job that calls checkpoint_here() at its step boundaries stands still for an image, against
-one that does not call it, side by side on one machine.
+"""How long a supervised job that calls checkpoint_here() at its step boundaries stands there for an image, against the
+freeze itself.
 
     bench/boundary_pauses.py [--bin FOLDER]... [--megabytes N] [--seconds N]
 
-For each folder of programs (more than one: versions, one after the other): medians of what interrupted the steps of the
-two jobs, and their ratio. As root; nothing of it is left.
+For each folder of programs (more than one: versions, one after the other; name each more than once on a machine with
+other work): the mean of the calls in which an image was taken, the mean of the freezes as the daemon has them, and their
+ratio. As root; nothing of it is left.
 """
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
@@ -18,10 +20,10 @@ import time
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), ".."))
 STEP_SECONDS = 0.02
-LONG_STEP = 0.1  # what is longer was interrupted
+LONG_CALL = 0.005  # what is longer stood for an image
 
 
-def step_for_ever(megabytes, calls):
+def step_for_ever(megabytes):
     """The job: its memory is a random page again and again, a part of which it writes in each step."""
     sys.path.insert(0, os.path.join(ROOT, "hook", "python"))
     import rekindle  # pylint: disable=import-error,import-outside-toplevel
@@ -29,16 +31,15 @@ def step_for_ever(megabytes, calls):
     memory = bytearray(os.urandom(1 << 20)) * megabytes
     for at in range(0, len(memory), 4096):
         memory[at:at + 8] = at.to_bytes(8, "little")
-    last = time.monotonic()
     while True:
-        while time.monotonic() - last < STEP_SECONDS:
+        began = time.monotonic()
+        while time.monotonic() - began < STEP_SECONDS:
             memory[::65536] = memory[::65536]
-        if calls:
-            rekindle.checkpoint_here()
-        now = time.monotonic()
-        if now - last > LONG_STEP:
-            print(now - last, flush=True)
-        last = now
+        stands = time.monotonic()
+        rekindle.checkpoint_here()
+        stood = time.monotonic() - stands
+        if stood > LONG_CALL:
+            print(stood, flush=True)
 
 
 def pauses(log):
@@ -60,15 +61,15 @@ def measure(programs, megabytes, seconds):
         try:
             while not os.path.exists(socket):
                 time.sleep(0.01)
-            for name in ("with", "without"):
-                subprocess.run(
-                    [command, "run", "--detach", "--name", name, "--log", f"{folder}/{name}", "--every", "2s", "--restarts", "1",
-                     "--", "/usr/bin/python3", os.path.realpath(__file__), "--job", name, "--megabytes", str(megabytes)],
-                    env=environment, check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                [command, "run", "--detach", "--name", "steps", "--log", folder + "/steps", "--every", "500ms", "--restarts", "1",
+                 "--", "/usr/bin/python3", os.path.realpath(__file__), "--job", "--megabytes", str(megabytes)],
+                env=environment, check=True, stdout=subprocess.DEVNULL)
             time.sleep(seconds)
-            for name in ("with", "without"):
-                subprocess.run([command, "stop", name, "--grace", "0s"], env=environment, check=True, stdout=subprocess.DEVNULL)
-            return {name: pauses(f"{folder}/{name}") for name in ("with", "without")}
+            listed = subprocess.run([command, "ps", "--json"], env=environment, check=True, stdout=subprocess.PIPE).stdout
+            supervised = json.loads(listed)["jobs"][0]["supervised"]
+            subprocess.run([command, "stop", "steps", "--grace", "0s"], env=environment, check=True, stdout=subprocess.DEVNULL)
+            return pauses(folder + "/steps"), supervised["total_freeze_seconds"] / int(supervised["checkpoints"])
         finally:
             daemon.terminate()
             daemon.wait()
@@ -77,17 +78,17 @@ def measure(programs, megabytes, seconds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", action="append")
-    parser.add_argument("--megabytes", type=int, default=300)
-    parser.add_argument("--seconds", type=float, default=40)
-    parser.add_argument("--job", choices=("with", "without"), help=argparse.SUPPRESS)
+    parser.add_argument("--megabytes", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--job", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.job:
-        step_for_ever(arguments.megabytes, arguments.job == "with")
+        step_for_ever(arguments.megabytes)
     for programs in arguments.bin or [os.path.join(ROOT, "build/release/bin")]:
-        seen = measure(programs, arguments.megabytes, arguments.seconds)
-        medians = {name: statistics.median(values) if values else float("nan") for name, values in seen.items()}
-        print(f"{programs}: with {medians['with']:.3f} s ({len(seen['with'])} pauses), without {medians['without']:.3f} s "
-              f"({len(seen['without'])}): {medians['with'] / medians['without']:.2f}")
+        stood, freeze = measure(programs, arguments.megabytes, arguments.seconds)
+        mean = statistics.fmean(stood)
+        print(f"{programs}: stood {1000 * mean:.1f} ms ({len(stood)} times), frozen {1000 * freeze:.1f} ms: "
+              f"{mean / freeze:.2f}x", flush=True)
 
 
 if __name__ == "__main__":

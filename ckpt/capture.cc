@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -78,23 +79,35 @@ bool MostStays(const store::ImageStats& stats) {
 constexpr absl::Duration kUninterruptibleMayTake = absl::Seconds(10);
 constexpr int kStoppingMayTakeSeconds = 5;
 
-// The job stops as soon as CRIU lets it go. What CRIU does itself (--leave-stopped) is for a job that will
-// not go on: it leaves its TCP connections locked.
-class StopAtTheEnd : public CaptureGate {
+// What is done at the gate once somebody else has had his say.
+class GateAfter : public CaptureGate {
  public:
-  StopAtTheEnd(CaptureGate* also, const std::vector<ProcessInfo>& processes)
-      : also_(also), processes_(processes) {}
-  absl::Status BeforeFreeze() override { return also_ ? also_->BeforeFreeze() : absl::OkStatus(); }
+  // `also` may be null. The functions are called where it agrees.
+  GateAfter(CaptureGate* also, std::function<void()> freezes, std::function<void()> is_frozen)
+      : also_(also), freezes_(std::move(freezes)), is_frozen_(std::move(is_frozen)) {}
+  absl::Status BeforeFreeze() override {
+    if (also_) {
+      const absl::Status status = also_->BeforeFreeze();
+      refused_ = !status.ok();
+      RK_RETURN_IF_ERROR(status);
+    }
+    freezes_();
+    return absl::OkStatus();
+  }
   absl::Status OnFrozen() override {
     if (also_) RK_RETURN_IF_ERROR(also_->OnFrozen());
-    StopTree(processes_);
+    is_frozen_();
     return absl::OkStatus();
   }
   absl::Status BeforeCommit() override { return also_ ? also_->BeforeCommit() : absl::OkStatus(); }
 
+  // The job was not to be frozen.
+  bool refused() const { return refused_; }
+
  private:
   CaptureGate* const also_;
-  const std::vector<ProcessInfo>& processes_;
+  const std::function<void()> freezes_, is_frozen_;
+  bool refused_ = false;
 };
 
 // The steps of one capture, in the order in which Capture() takes them.
@@ -148,22 +161,38 @@ class CaptureRun {
     return CheckCancelled();
   }
 
-  // From here to the return of CRIU the job stands still.
+  // From the moment at which it may be frozen to the return of CRIU the job stands still.
   absl::Status Freeze() {
-    stands_still_.emplace();
+    const auto freezes = [this] {
+      stands_still_.emplace();
+      may_freeze_ = true;
+    };
+    // The job stops as soon as CRIU lets it go. What CRIU does itself (--leave-stopped) is for a job that
+    // will not go on: it leaves its TCP connections locked.
+    const auto is_frozen = [this] {
+      if (options_.stand_still) StopTree(job_.processes);
+    };
+    GateAfter gate(options_.gate, freezes, is_frozen);
+    // Otherwise it is asked when CRIU is ready.
+    if (options_.gate == nullptr || !gpu_pids_.empty()) {
+      const absl::Status may = gate.BeforeFreeze();
+      untouched_ = gate.refused();
+      RK_RETURN_IF_ERROR(may);
+    }
     std::unique_ptr<GpuMove> gpu = MoveOfGpu();
-    Report("freeze");
+    if (may_freeze_) Report("freeze");
     criu::DumpOptions dump = DumpOptions();
     dump_arguments_ = criu::DumpArguments(dump);
     uint64_t expected = MemoryBytes();
-    StopAtTheEnd stop_at_the_end(options_.gate, job_.processes);
     auto frozen = RunFrozenDump(
         criu_, dump, namespaces_, arena_.get(), cancel_,
         [this, expected](uint64_t bytes) {
-          if (!gpu_moves_) Report("freeze", bytes, expected);
+          if (may_freeze_ && !gpu_moves_) Report("freeze", bytes, expected);
         },
-        FilesLook(), options_.stand_still ? &stop_at_the_end : options_.gate, Tracking(), gpu.get());
+        FilesLook(), &gate, /*ask_first=*/!may_freeze_, Tracking(), gpu.get());
     if (gpu) TakeWhatMoved(*gpu);
+    untouched_ = gate.refused();
+    if (untouched_) return frozen.status();
     dump_failed_ = !frozen.ok();
     if (dump_failed_) return OrEnded(OrUninterruptible(frozen.status()));
     if (!StaysStopped()) stands_still_.reset();
@@ -227,6 +256,7 @@ class CaptureRun {
   // After a failure in Freeze or Commit: a job that CRIU has left stopped goes on, and has its connections
   // and its GPU again. `why`, and what became of that.
   absl::Status LetGo(absl::Status why) {
+    if (untouched_) return why;
     absl::Status back;
     // Of a CRIU that was killed, or that was to leave the job stopped.
     if (session_ && !DumpOptions().network_lock_skip)
@@ -772,6 +802,8 @@ class CaptureRun {
   std::string left_on_devices_;  // by the driver, where the dump failed
   std::vector<std::string> dump_arguments_;
   bool dump_failed_ = false;
+  std::atomic<bool> may_freeze_ = false;
+  bool untouched_ = false;  // it was not to be frozen
   bool worth_tracking_ = false;
   uint64_t tracked_ = 0;                    // by dirty_pages, from the end of this freeze on; 0: not
   std::optional<StandStill> stands_still_;  // what fails, or stays stopped, until it has been let go
@@ -792,7 +824,6 @@ absl::StatusOr<CaptureResult> Capture(store::Store& store, const criu::Installat
   CaptureRun run(store, criu, gpu, options, observer, cancel);
   RK_RETURN_IF_ERROR(run.Preflight());
   RK_RETURN_IF_ERROR(run.Prepare());
-  if (options.gate) RK_RETURN_IF_ERROR(options.gate->BeforeFreeze());
   const absl::Status status = CatchNoMoreThreads([&]() -> absl::Status {
     RK_RETURN_IF_ERROR(run.Freeze());
     return run.Commit();

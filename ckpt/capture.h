@@ -28,8 +28,8 @@ class DirtyPages;  // dirty_pages.h
 class CaptureGate {
  public:
   virtual ~CaptureGate() = default;
-  // All is ready for the job to be frozen; it still runs. With a status other than OK the capture ends with
-  // it.
+  // All is ready for the job to be frozen, CRIU too (of one that uses a GPU, CRIU is started then); it still
+  // runs. With a status other than OK the capture ends with it.
   virtual absl::Status BeforeFreeze() = 0;
   // The job stands still and its memory is in our hands. It goes on when this returns, so that must be soon.
   virtual absl::Status OnFrozen() = 0;

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "base/companion_program.h"
 #include "base/file.h"
@@ -40,17 +41,17 @@ constexpr char kPreload[] = "rekindle-criu-preload.so";
 constexpr size_t kDrainThreads = 2;
 constexpr int kPollMs = 20;
 
-// Lets the job go only when its memory is in our hands: answers the dump gate.
+// Answers CRIU at one of the sockets of dump_gate.h.
 class Gate {
  public:
-  // `ours` waits until the memory is ours; on the gate's thread. `*failure` is set when CRIU can't be
-  // answered, or something has run out: then it is turned away, the dump fails and the job goes on. It may be
-  // read once the gate is gone.
-  static absl::StatusOr<std::unique_ptr<Gate>> Open(const std::string& work_directory,
-                                                    std::function<absl::Status()> ours,
+  // `may_go_on` waits until CRIU may; on the gate's thread. `*failure` is set when CRIU can't be answered, or
+  // something has run out: then it is turned away, the dump fails and the job goes on. It may be read once
+  // the gate is gone.
+  static absl::StatusOr<std::unique_ptr<Gate>> Open(const std::string& work_directory, const char* socket,
+                                                    std::function<absl::Status()> may_go_on,
                                                     absl::Status* failure) {
-    std::unique_ptr<Gate> gate(new Gate(std::move(ours), failure));
-    std::string path = absl::StrCat(work_directory, "/", DUMP_GATE_SOCKET);
+    std::unique_ptr<Gate> gate(new Gate(std::move(may_go_on), failure));
+    std::string path = absl::StrCat(work_directory, "/", socket);
     RK_ASSIGN_OR_RETURN(gate->listener_, ListenAt(path));
     gate->path_ = path;
     gate->stop_.Reset(::eventfd(0, EFD_CLOEXEC));
@@ -67,8 +68,8 @@ class Gate {
   }
 
  private:
-  Gate(std::function<absl::Status()> ours, absl::Status* failure)
-      : ours_(std::move(ours)), failure_(failure) {}
+  Gate(std::function<absl::Status()> may_go_on, absl::Status* failure)
+      : may_go_on_(std::move(may_go_on)), failure_(failure) {}
 
   void Run() {
     for (;;) {
@@ -84,9 +85,9 @@ class Gate {
         if (errno == EINTR || errno == ECONNABORTED) continue;
         return HangUp(ErrnoStatus(errno, "answering CRIU at the dump gate"));
       }
-      const absl::Status ours = CatchNoMoreThreads(ours_);
-      if (absl::IsResourceExhausted(ours)) *failure_ = ours;
-      char verdict = ours.ok() ? 'g' : 'n';
+      const absl::Status may = CatchNoMoreThreads(may_go_on_);
+      if (absl::IsResourceExhausted(may)) *failure_ = may;
+      char verdict = may.ok() ? 'g' : 'n';
       ::send(connection.get(), &verdict, 1, MSG_NOSIGNAL);
     }
   }
@@ -97,7 +98,7 @@ class Gate {
     *failure_ = std::move(why);
   }
 
-  const std::function<absl::Status()> ours_;
+  const std::function<absl::Status()> may_go_on_;
   absl::Status* const failure_;
   std::string path_;  // of the socket, once it is there
   UniqueFd listener_, stop_;
@@ -158,12 +159,13 @@ namespace {
 
 // The library `preload` is loaded into CRIU. With `past_criu` its page filter finds Rekindle listening, and
 // the bulk of the memory goes past CRIU; `*filter_failed` tells whether that is what the dump failed at.
+// `ask_first`: `say` has not been asked yet whether the job may be frozen; it is when CRIU is ready.
 absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::DumpOptions& options,
                                     const criu::JobNamespaces& namespaces, const std::string& preload,
                                     bool past_criu, StagingArena* arena, const std::atomic<bool>* cancel,
                                     const std::function<void(uint64_t)>& progress, const FrozenLook& look,
                                     CaptureGate* say, const FrozenTracking& tracking, GpuMove* gpu,
-                                    bool* filter_failed) {
+                                    bool ask_first, bool* filter_failed) {
   ImageStaging staging(arena, kDrainThreads, look.most_file_bytes);
   RK_ASSIGN_OR_RETURN(auto server, criu::CaptureServer::Listen(options.images_directory, &staging));
   std::unique_ptr<DirectCopy> direct;
@@ -186,7 +188,24 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
     return status;
   };
   absl::Status unanswered;  // read like `said`
-  RK_ASSIGN_OR_RETURN(auto gate, Gate::Open(options.work_directory, ours, &unanswered));
+  RK_ASSIGN_OR_RETURN(auto gate, Gate::Open(options.work_directory, DUMP_GATE_SOCKET, ours, &unanswered));
+  RK_ASSIGN_OR_RETURN(const pid_t root, namespaces.Outside(options.pid));
+  std::optional<DeathWatch> deaths;
+  absl::Notification started;
+  int criu_pidfd = -1;
+  std::unique_ptr<Gate> freeze_gate;
+  if (ask_first) {
+    auto may_freeze = [&]() -> absl::Status {
+      RK_RETURN_IF_ERROR(said = say->BeforeFreeze());
+      // Who has ended while the job ran is not missed by CRIU.
+      deaths.emplace(root);
+      started.WaitForNotification();
+      deaths->Guard(criu_pidfd);
+      return absl::OkStatus();
+    };
+    RK_ASSIGN_OR_RETURN(freeze_gate,
+                        Gate::Open(options.work_directory, FREEZE_GATE_SOCKET, may_freeze, &unanswered));
+  }
 
   FrozenDump dump;
   SubprocessOptions start;
@@ -198,10 +217,11 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   dump.command_line = criu::ShellLine(start.argv);
   // All threads are there before CRIU is: to leave it alone for want of one could harm the job.
   auto watcher = std::make_unique<Watcher>(cancel, &staging, direct.get(), server.get(), progress);
-  RK_ASSIGN_OR_RETURN(const pid_t root, namespaces.Outside(options.pid));
-  std::optional<DeathWatch> deaths(root);
+  if (!ask_first) deaths.emplace(root);
   RK_ASSIGN_OR_RETURN(Subprocess process, namespaces.Start(start));
-  deaths->Guard(process.pidfd());
+  criu_pidfd = process.pidfd();
+  started.Notify();
+  if (!ask_first) deaths->Guard(criu_pidfd);
 
   absl::StatusOr<std::vector<std::string>> received = server->Serve(process.pidfd());
   watcher.reset();
@@ -209,7 +229,8 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   // No bound: as long as all of the job lives CRIU lets go of it by itself, and to kill it in the middle
   // could harm the job.
   absl::StatusOr<ExitState> ended = process.Wait();
-  const std::optional<pid_t> dead = deaths->ended_for();
+  freeze_gate.reset();
+  const std::optional<pid_t> dead = deaths ? deaths->ended_for() : std::nullopt;
   deaths.reset();
   staging.Abandon(absl::AbortedError("CRIU has ended"));
   absl::Status copied;
@@ -281,13 +302,13 @@ absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const c
                                          const criu::JobNamespaces& namespaces, StagingArena* arena,
                                          const std::atomic<bool>* cancel,
                                          const std::function<void(uint64_t)>& progress,
-                                         const FrozenLook& look, CaptureGate* gate,
+                                         const FrozenLook& look, CaptureGate* gate, bool ask_first,
                                          const FrozenTracking& tracking, GpuMove* gpu) {
   RK_ASSIGN_OR_RETURN(std::string preload, FindCompanionProgram(kPreload));
   bool filter_failed = false;
   auto dump = DumpWithGpu(options, gpu, [&](const criu::DumpOptions& with) {
     return DumpOnce(criu, with, namespaces, preload, true, arena, cancel, progress, look, gate, tracking, gpu,
-                    &filter_failed);
+                    ask_first, &filter_failed);
   });
   if (dump.ok() || !filter_failed || Cancelled(cancel)) return dump;
   // Memory of a kind that only CRIU can read: the job runs again, and stands still a second time.
@@ -295,7 +316,7 @@ absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const c
       absl::StrCat("copying memory past CRIU failed, so CRIU copies it: ", dump.status().message()));
   return DumpWithGpu(options, gpu, [&](const criu::DumpOptions& with) {
     return DumpOnce(criu, with, namespaces, preload, false, arena, cancel, progress, look, gate, {}, gpu,
-                    &filter_failed);
+                    /*ask_first=*/false, &filter_failed);
   });
 }
 

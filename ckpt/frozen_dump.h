@@ -54,14 +54,16 @@ struct FrozenTracking {
 // everything. When it returns the job runs again, or is stopped if the options say so; after a failure it
 // runs. `namespaces`: of the job, whose PID in the options is that in them. Setting `*cancel` (may be null)
 // makes CRIU let go of the job soon. `progress` gets the bytes received so far. `gate`, when given, is asked
-// once the memory is ours; the job stands until it has answered. `tracking`: see above; the image then needs
-// the parent that it speaks of. `gpu`, when given, moves the job's device memory out for the dump.
+// once the memory is ours; the job stands until it has answered. With `ask_first` also before CRIU, which is
+// ready by then, touches the job. `tracking`: see above; the image then needs the parent that it speaks of.
+// `gpu`, when given, moves the job's device memory out for the dump, and may begin before CRIU does.
 absl::StatusOr<FrozenDump> RunFrozenDump(const criu::Installation& criu, const criu::DumpOptions& options,
                                          const criu::JobNamespaces& namespaces, StagingArena* arena,
                                          const std::atomic<bool>* cancel,
                                          const std::function<void(uint64_t)>& progress,
                                          const FrozenLook& look = {}, CaptureGate* gate = nullptr,
-                                         const FrozenTracking& tracking = {}, GpuMove* gpu = nullptr);
+                                         bool ask_first = false, const FrozenTracking& tracking = {},
+                                         GpuMove* gpu = nullptr);
 
 // The program that CRIU calls at the end of a dump, beside our own executable or in ../libexec/rekindle.
 absl::StatusOr<std::string> FindDumpGate();

@@ -55,7 +55,7 @@ class FrozenDumpTest : public store::StoreTest {
   absl::StatusOr<FrozenDump> Dump(const criu::TestJob& job, StagingArena* arena,
                                   const std::atomic<bool>* cancel = nullptr,
                                   const std::function<void(uint64_t)>& progress = {},
-                                  const std::string& folder = "") {
+                                  const std::string& folder = "", CaptureGate* say = nullptr) {
     criu::DumpOptions options;
     options.pid = job.pid();
     options.images_directory = options.work_directory = folder.empty() ? job.folder() : folder;
@@ -63,7 +63,8 @@ class FrozenDumpTest : public store::StoreTest {
     auto gate = FindDumpGate();
     if (!gate.ok()) return gate.status();
     options.action_script = *gate;
-    return RunFrozenDump(criu_, options, criu::JobNamespaces(), arena, cancel, progress);
+    return RunFrozenDump(criu_, options, criu::JobNamespaces(), arena, cancel, progress, {}, say,
+                         /*ask_first=*/say != nullptr);
   }
 
   // The pattern never changes, so the living process still has what was dumped.
@@ -191,6 +192,59 @@ TEST_F(FrozenDumpTest, JobGoesOnWhenTheCaptureIsCancelled) {
   std::atomic<bool> cancel{true};
   auto dump = Dump(job, arena->get(), &cancel);
   EXPECT_EQ(dump.status().code(), absl::StatusCode::kCancelled) << dump.status();
+  EXPECT_TRUE(job.GoesOn());
+}
+
+// Asked whether the job may be frozen.
+class AskedGate : public CaptureGate {
+ public:
+  AskedGate(criu::TestJob& job, absl::Status answer) : job_(job), answer_(std::move(answer)) {}
+  absl::Status BeforeFreeze() override {
+    ++asked;
+    for (const pid_t child : criu::OwnChildren()) criu_is_there = criu_is_there || IsCriuDump(child);
+    job_ran = job_.GoesOn();
+    return answer_;
+  }
+  absl::Status OnFrozen() override {
+    ++frozen;
+    return absl::OkStatus();
+  }
+  absl::Status BeforeCommit() override { return absl::OkStatus(); }
+
+  int asked = 0, frozen = 0;
+  bool criu_is_there = false, job_ran = false;
+
+ private:
+  criu::TestJob& job_;
+  const absl::Status answer_;
+};
+
+TEST_F(FrozenDumpTest, JobIsFrozenWhenCriuIsReadyAndItMayBe) {
+  criu::TestJob job;
+  ASSERT_TRUE(job.GoesOn());
+  auto arena = StagingArena::Create(kRoom, kRoom, folder_->path());
+  RK_ASSERT_OK(arena);
+  AskedGate gate(job, absl::OkStatus());
+  auto dump = Dump(job, arena->get(), nullptr, {}, "", &gate);
+  ASSERT_TRUE(dump.ok()) << dump.status();
+  EXPECT_EQ(gate.asked, 1);
+  EXPECT_TRUE(gate.criu_is_there);
+  EXPECT_TRUE(gate.job_ran);
+  EXPECT_EQ(gate.frozen, 1);
+  EXPECT_TRUE(job.GoesOn());
+  ExpectPatternInStore(job, std::move(dump->image));
+}
+
+TEST_F(FrozenDumpTest, JobThatMayNotBeFrozenRunsOn) {
+  criu::TestJob job;
+  ASSERT_TRUE(job.GoesOn());
+  auto arena = StagingArena::Create(kRoom, kRoom, folder_->path());
+  RK_ASSERT_OK(arena);
+  AskedGate gate(job, absl::AbortedError("the others gave up"));
+  auto dump = Dump(job, arena->get(), nullptr, {}, "", &gate);
+  EXPECT_EQ(dump.status(), absl::AbortedError("the others gave up"));
+  EXPECT_EQ(gate.asked, 1);
+  EXPECT_EQ(gate.frozen, 0);
   EXPECT_TRUE(job.GoesOn());
 }
 

@@ -16,10 +16,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "base/uuid.h"
 #include "daemon/embedded_service.h"
+#include "daemon/named_calls.h"
 #include "daemon/tls_files.h"
+#include "rekindle/v1/calls.grpc.pb.h"
 #include "rekindle/v1/group.grpc.pb.h"
 #include "rekindle/v1/rekindle.grpc.pb.h"
 
@@ -30,6 +35,11 @@ constexpr int kNoLimit = -1;
 constexpr int kProbeMs = 20'000;
 // A daemon that was started anew is found so soon.
 constexpr int kReconnectMs = 500;
+// An older daemon does not know of it; one that hangs does not answer.
+constexpr absl::Duration kTellingMayTake = absl::Seconds(5);
+// A daemon needs less than a second to let go of a job, unless threads of it wait for a driver or a file
+// server.
+constexpr absl::Duration kGivingUpMayTake = absl::Seconds(60);
 // The longest error message with its log lines, percent-encoded.
 constexpr int kLargestMetadataBytes = 64 << 10;
 
@@ -40,7 +50,8 @@ class GrpcClient final : public Client {
       : embedded_(std::move(embedded)),
         host_(std::move(host)),
         stub_(v1::Rekindle::NewStub(channel)),
-        groups_(v1::Groups::NewStub(channel)) {}
+        groups_(v1::Groups::NewStub(channel)),
+        calls_(v1::Calls::NewStub(channel)) {}
 
   // What is left of an embedded service ends with the process.
   ~GrpcClient() override { static_cast<void>(embedded_.release()); }
@@ -117,7 +128,6 @@ class GrpcClient final : public Client {
   RK_STREAM(Run, JobEvent)
   RK_STREAM(AttachJob, JobEvent)
   RK_STREAM(Restore, JobEvent)
-  RK_STREAM(Checkpoint, CheckpointEvent)
   RK_STREAM(Fsck, FsckEvent)
   RK_STREAM(ExportImage, TransferEvent)
   RK_STREAM(ImportImage, TransferEvent)
@@ -130,6 +140,18 @@ class GrpcClient final : public Client {
   RK_STREAM_OF(groups_, RestoreGroup, GroupEvent)
 #undef RK_STREAM
 #undef RK_STREAM_OF
+
+  absl::Status Checkpoint(const v1::CheckpointRequest& request,
+                          const OnEvent<v1::CheckpointEvent>& on_event) override {
+    grpc::ClientContext context;
+    const std::string name = embedded_ ? "" : NewUuid();
+    if (!name.empty()) context.AddMetadata(daemon::NamedCalls::kMetadata, name);
+    CurrentCall current(*this, &context, name);
+    std::unique_ptr<grpc::ClientReader<v1::CheckpointEvent>> reader = stub_->Checkpoint(&context, request);
+    v1::CheckpointEvent event;
+    while (reader->Read(&event)) on_event(event);
+    return FromGrpc(reader->Finish());
+  }
 
   absl::Status SendImage(const v1::SendImageRequest& request,
                          const std::function<bool(const v1::SendImageEvent&)>& on_event) override {
@@ -159,22 +181,33 @@ class GrpcClient final : public Client {
     if (embedded_) embedded_->CancelCalls();
     absl::MutexLock lock(&mutex_);
     if (embedded_ && !receiving_) return;
-    cancelled_ = true;
-    if (context_) context_->TryCancel();
+    if (!name_.empty() && !giving_up_.joinable()) {
+      giving_up_ = std::thread([this, name = name_] { GiveUp(name); });
+      return;
+    }
+    TearDown();
   }
 
  private:
-  // The call that Cancel means, for as long as it lives.
+  // The call that Cancel means, for as long as it lives. `name`: by which the daemon knows it; empty: it
+  // doesn't.
   class CurrentCall {
    public:
-    CurrentCall(GrpcClient& client, grpc::ClientContext* context) : client_(client) {
+    CurrentCall(GrpcClient& client, grpc::ClientContext* context, std::string name = "") : client_(client) {
       absl::MutexLock lock(&client_.mutex_);
       client_.context_ = context;
+      client_.name_ = std::move(name);
       if (client_.cancelled_) context->TryCancel();
     }
     ~CurrentCall() {
-      absl::MutexLock lock(&client_.mutex_);
-      client_.context_ = nullptr;
+      std::thread giving_up;
+      {
+        absl::MutexLock lock(&client_.mutex_);
+        client_.context_ = nullptr;
+        client_.name_.clear();
+        giving_up.swap(client_.giving_up_);
+      }
+      if (giving_up.joinable()) giving_up.join();
     }
 
    private:
@@ -244,6 +277,33 @@ class GrpcClient final : public Client {
     std::thread events_;
   };
 
+  void TearDown() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    cancelled_ = true;
+    if (context_) context_->TryCancel();
+    if (asking_) asking_->TryCancel();
+  }
+
+  // The call that is torn down ends here at once, and at the daemon when it has put everything right. One
+  // that is told to give up ends here then, too.
+  void GiveUp(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_) {
+    v1::GiveUpRequest request;
+    request.set_call(name);
+    v1::GiveUpResponse response;
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kTellingMayTake));
+    {
+      absl::MutexLock lock(&mutex_);
+      if (cancelled_) return;
+      asking_ = &context;
+    }
+    const grpc::Status told = calls_->GiveUp(&context, request, &response);
+    absl::MutexLock lock(&mutex_);
+    asking_ = nullptr;
+    const auto ended = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return context_ == nullptr; };
+    if (told.ok()) mutex_.AwaitWithTimeout(absl::Condition(&ended), kGivingUpMayTake);
+    if (!ended()) TearDown();
+  }
+
   absl::Status FromGrpc(const grpc::Status& status) const ABSL_LOCKS_EXCLUDED(mutex_) {
     if (status.ok()) return absl::OkStatus();
     {
@@ -277,8 +337,12 @@ class GrpcClient final : public Client {
   const std::string host_;
   std::unique_ptr<v1::Rekindle::Stub> stub_;
   std::unique_ptr<v1::Groups::Stub> groups_;
+  std::unique_ptr<v1::Calls::Stub> calls_;
   mutable absl::Mutex mutex_;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::string name_ ABSL_GUARDED_BY(mutex_);                       // of the call
+  std::thread giving_up_ ABSL_GUARDED_BY(mutex_);                  // once it was told to
+  grpc::ClientContext* asking_ ABSL_GUARDED_BY(mutex_) = nullptr;  // for that
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool receiving_ ABSL_GUARDED_BY(mutex_) = false;
 };

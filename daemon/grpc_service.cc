@@ -17,8 +17,12 @@ namespace {
 
 class GrpcService final : public v1::Rekindle::Service {
  public:
-  GrpcService(Node& node, CallerResolver resolve, std::function<bool()> cancelled)
-      : node_(node), resolve_(std::move(resolve)), cancelled_(std::move(cancelled)) {}
+  GrpcService(Node& node, CallerResolver resolve, std::function<bool()> cancelled,
+              std::shared_ptr<NamedCalls> calls)
+      : node_(node),
+        resolve_(std::move(resolve)),
+        cancelled_(std::move(cancelled)),
+        calls_(std::move(calls)) {}
 
   grpc::Status GetVersion(grpc::ServerContext* context, const v1::GetVersionRequest* request,
                           v1::GetVersionResponse* response) override {
@@ -229,6 +233,7 @@ class GrpcService final : public v1::Rekindle::Service {
                       grpc::ServerWriter<Event>* writer) {
     absl::StatusOr<Call> call = MakeCall(node_, resolve_, cancelled_, context);
     if (!call.ok()) return ToGrpc(call.status());
+    GiveUpByName(*context, *call);
     return Guarded([&]() -> absl::Status {
       RK_RETURN_IF_ERROR(CheckRequest(*request));
       return procedure(node_, *call, *request,
@@ -236,16 +241,26 @@ class GrpcService final : public v1::Rekindle::Service {
     });
   }
 
+  // Where its client has called it something, and may tell it by that name.
+  void GiveUpByName(const grpc::ServerContext& context, Call& call) {
+    const auto name = context.client_metadata().find(NamedCalls::kMetadata);
+    if (calls_ == nullptr || name == context.client_metadata().end()) return;
+    call.cancelled = [gives_up = calls_->Begin(call.caller.uid, {name->second.data(), name->second.size()}),
+                      cancelled = std::move(call.cancelled)] { return *gives_up || cancelled(); };
+  }
+
   Node& node_;
   const CallerResolver resolve_;
   const std::function<bool()> cancelled_;
+  const std::shared_ptr<NamedCalls> calls_;
 };
 
 }  // namespace
 
 std::shared_ptr<grpc::Service> MakeGrpcService(Node& node, CallerResolver resolve,
-                                               std::function<bool()> cancelled) {
-  return std::make_shared<GrpcService>(node, std::move(resolve), std::move(cancelled));
+                                               std::function<bool()> cancelled,
+                                               std::shared_ptr<NamedCalls> calls) {
+  return std::make_shared<GrpcService>(node, std::move(resolve), std::move(cancelled), std::move(calls));
 }
 
 }  // namespace rekindle::daemon

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "daemon/caller.h"
+#include "daemon/named_calls.h"
 #include "daemon/node.h"
 
 namespace grpc {
@@ -26,8 +27,10 @@ struct Peer {
 using CallerResolver = std::function<absl::StatusOr<Caller>(const Peer& peer)>;
 
 // The result may be registered with one server; `node` must outlive it. `cancelled`, when given, tells every
-// call that it is to give up, as a client's own cancellation does.
+// call that it is to give up, as a client's own cancellation does. `calls`, when given, has those that have a
+// name.
 std::shared_ptr<grpc::Service> MakeGrpcService(Node& node, CallerResolver resolve,
-                                               std::function<bool()> cancelled = nullptr);
+                                               std::function<bool()> cancelled = nullptr,
+                                               std::shared_ptr<NamedCalls> calls = nullptr);
 
 }  // namespace rekindle::daemon

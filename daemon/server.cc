@@ -22,6 +22,7 @@
 #include "base/status.h"
 #include "daemon/background_scrub.h"
 #include "daemon/calls_of_users.h"
+#include "daemon/calls_service.h"
 #include "daemon/functions.h"
 #include "daemon/group_service.h"
 #include "daemon/groups.h"
@@ -93,7 +94,8 @@ class GrpcServer final : public Server {
     if (absl::Status begun = node_.supervisor().Begin(); !begun.ok())
       Log(LogLevel::kWarning, absl::StrCat("no jobs are supervised for now: ", begun.message()));
     const CallerResolver resolve = [this](const Peer& peer) { return Resolve(peer); };
-    service_ = MakeGrpcService(node_, resolve);
+    const auto calls = std::make_shared<NamedCalls>();
+    service_ = MakeGrpcService(node_, resolve, nullptr, calls);
     grpc::ServerBuilder builder;
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
     interceptors.push_back(MakeReflectionLimit(node_, resolve));
@@ -103,6 +105,8 @@ class GrpcServer final : public Server {
     groups_ = std::make_unique<Groups>(node_, GroupPeers());
     group_service_ = MakeGroupService(node_, *groups_, resolve);
     builder.RegisterService(group_service_.get());
+    calls_service_ = MakeCallsService(node_, calls, resolve);
+    builder.RegisterService(calls_service_.get());
     // Other daemons probe connections over which nothing comes.
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                                static_cast<int>(absl::ToInt64Milliseconds(kPeerProbe / 2)));
@@ -233,7 +237,7 @@ class GrpcServer final : public Server {
   PeerRegistry peers_;
   SparingLog refused_;
   std::unique_ptr<Groups> groups_;
-  std::shared_ptr<grpc::Service> service_, group_service_;
+  std::shared_ptr<grpc::Service> service_, group_service_, calls_service_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<UnixListener> listener_;
   std::unique_ptr<BackgroundScrub> scrub_;

@@ -639,7 +639,9 @@ void SupervisedJob::AddPoint(v1::RestartPoint point) {
 }
 
 void SupervisedJob::NotePoint(v1::RestartPoint point) {
+  const absl::StatusOr<rekindle_job_file> said = JobFile::ReadAt(JobFilePath());
   absl::MutexLock lock(&mutex_);
+  if (said.ok() && said->job.calls == 0) silent_images_.insert(point.digest());
   // It may have taken the name of another.
   auto* points = record_.mutable_points();
   points->erase(std::remove_if(points->begin(), points->end(),

@@ -272,6 +272,9 @@ class SupervisedJob {
   bool end_told_ ABSL_GUARDED_BY(mutex_);
   // Nothing is to be recorded any more.
   bool settled_ ABSL_GUARDED_BY(mutex_);
+  // Digests of images from before the job's first report. Another process that takes it over does not know
+  // them.
+  std::set<std::string> silent_images_ ABSL_GUARDED_BY(mutex_);
   // The image that is being taken: its number is given before others see it.
   std::string taking_ ABSL_GUARDED_BY(mutex_);
   uint64_t taking_number_ ABSL_GUARDED_BY(mutex_) = 0;

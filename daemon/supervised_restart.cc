@@ -208,6 +208,13 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
                                                          v1::JobRestarted* restarted,
                                                          const std::string& log) {
   OpenJobFile();
+  bool silent;
+  {
+    absl::MutexLock lock(&mutex_);
+    silent = silent_images_.contains(point.digest());
+  }
+  // What its last life has said it has not said yet: until it does, other signs count.
+  if (job_file_ && silent) job_file_->ForgetJob().IgnoreError();
   if (job_file_) job_file_->MarkRestored().IgnoreError();
   v1::RestoreRequest request;
   request.set_image(ExactNameOf(point));

@@ -142,6 +142,64 @@ class CtrlCTest(InterruptedTest):
         self.assert_store_whole(["x:1"])
 
 
+class GivenUpTest(InterruptedTest):
+    """A checkpoint by a daemon that is interrupted: its command comes back when the job is free."""
+
+    def setUp(self):
+        super().setUp()
+        self.job, self.memory, self.digest = self.prepare()
+        self.daemon = self.start_daemon()
+        self.cli = self.make_cli(host=self.daemon.host)
+
+    def start_checkpoint(self, phase):
+        command = self.cli.start("ckpt", self.job.pid, "-t", "x:1")
+        phases.wait_for_checkpoint_phase(phase, self.daemon.pid, self.job.pid, lambda: command.poll() is not None)
+        return command
+
+    def start_checkpoint_that_stands(self):
+        """In its freeze, which lasts until CRIU goes on."""
+        command = self.start_checkpoint("freeze")
+        (criu,) = phases.criu_processes(self.daemon.pid, "dump")
+        os.kill(criu, signal.SIGSTOP)
+        self.addCleanup(lambda: procfs.alive(criu) and os.kill(criu, signal.SIGCONT))
+        return command, criu
+
+    def interrupt(self, command):
+        os.killpg(command.pid, signal.SIGINT)
+        waiting.until(lambda: not procfs.pending_signals(command.pid), "it has taken the signal")
+
+    def assert_given_up(self, command):
+        result = self.cli.finish(command, 60)
+        self.assert_refused(result, FAILED, "was cancelled")
+        self.assertEqual(procfs.traced_by(self.job.pid), 0)
+        self.assert_untouched(self.job, self.memory, self.digest)
+
+    def test_while_the_job_stands_still(self):
+        command, criu = self.start_checkpoint_that_stands()
+        self.interrupt(command)
+        with self.assertRaises(subprocess.TimeoutExpired):
+            command.wait(1)
+        os.kill(criu, signal.SIGCONT)
+        self.assert_given_up(command)
+        self.checkpoint(self.job.pid, "x:1")
+
+    def test_while_the_image_is_stored(self):
+        command = self.start_checkpoint("commit")
+        self.interrupt(command)
+        self.assert_given_up(command)
+        self.checkpoint(self.job.pid, "x:1")
+
+    def test_who_interrupts_twice_waits_no_longer(self):
+        command, criu = self.start_checkpoint_that_stands()
+        self.interrupt(command)
+        self.interrupt(command)
+        self.assert_refused(self.cli.finish(command, 30), FAILED, "puts everything back")
+        self.assertNotEqual(procfs.traced_by(self.job.pid), 0)
+        os.kill(criu, signal.SIGCONT)
+        waiting.until(lambda: procfs.traced_by(self.job.pid) == 0, "the job is free", 60)
+        self.assert_untouched(self.job, self.memory, self.digest)
+
+
 # A copy whose name is told to wait does, before it answers.
 WAITS = """
 import time

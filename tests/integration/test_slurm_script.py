@@ -46,7 +46,7 @@ case "$*" in
 esac
 exec "$REAL" "$@"
 """
-# One that can't take the last image at once: another one is still being put back.
+# One that can't take the last image at once: somebody else takes one.
 BUSY = """#!/bin/sh
 case "$*" in
   ckpt*--stop*)

@@ -24,6 +24,20 @@ for _ in range(40):
     time.sleep(0.1)
 """
 
+# An image can be taken until the file is there; then it reports once, and dies.
+_LOADS_FOR_LONG_AFTER_ITS_IMAGE = """import os, sys, time, rekindle
+while not os.path.exists(sys.argv[1]):
+    print("loading", flush=True)
+    time.sleep(0.1)
+if not os.path.exists(sys.argv[1] + ".lived"):
+    open(sys.argv[1] + ".lived", "w").close()
+    rekindle.progress(1, 2)
+    os.abort()
+for _ in range(40):
+    print("loading", flush=True)
+    time.sleep(0.1)
+"""
+
 _HANGS_ONCE_TOLD = """import os, sys, time
 while not os.path.exists(sys.argv[1]):
     print("works", flush=True)
@@ -103,6 +117,14 @@ class SupervisedHookTest(ReportingTest):
     def test_one_that_begins_anew_may_be_quiet_until_it_reports(self):
         """Its first life has reported; in its second one it loads for longer than it may be silent."""
         self.run_script("3", _LOADS_FOR_LONG, self.path("lived"), "--hang", "2s")
+        ended = waiting.until(lambda: self.ended("train"), "its end", 60)
+        self.assertEqual((ended["phase"], ended["restarts"]), ("done", 1), ended)
+
+    def test_one_that_goes_on_from_before_its_first_report_may_be_quiet_until_it_reports(self):
+        self.run_script("3", _LOADS_FOR_LONG_AFTER_ITS_IMAGE, self.path("report"), "--hang", "2s")
+        self.succeed("ckpt", "train", "-t", "mine:1")
+        with open(self.path("report"), "w", encoding="ascii"):
+            pass
         ended = waiting.until(lambda: self.ended("train"), "its end", 60)
         self.assertEqual((ended["phase"], ended["restarts"]), ("done", 1), ended)
 

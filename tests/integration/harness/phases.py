@@ -53,7 +53,7 @@ def wait_for_checkpoint_phase(phase, host_pid, job_pid, ended):
         if phase == "freeze":
             return frozen(job_pid)
         if phase == "gate":
-            return gate_is_held(host_pid)
+            return frozen(job_pid) and gate_is_held(host_pid)  # it also runs before the freeze, for a moment
         # The commit follows once the dump has come and gone.
         if frozen(job_pid) or criu_processes(host_pid, "dump"):
             reached.dumped = True
