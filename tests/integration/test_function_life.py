@@ -9,8 +9,9 @@ import subprocess
 import unittest
 
 from harness import jobs, waiting
-from harness.cli import FAILED, NOT_FOUND
+from harness.cli import DONE, FAILED, NOT_FOUND
 from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
+from harness.terminal import shown_by
 
 
 class LifeTest(FunctionsTest):
@@ -294,6 +295,16 @@ class LogsTest(FunctionsTest):
         stats = self.stats("noisy")
         self.assertEqual((stats["invocations"], stats["errors"], stats["timeouts"], stats["throttles"]), (4, 1, 0, 0))
         self.assertGreater(stats["memory_bytes"], 0)
+
+    def test_a_terminal_gets_no_orders(self):
+        self.deploy("noisy")
+        self.invoke("noisy", {"do": "print", "text": "before\x1b]0;title\x07after"})
+        logs = ("fn", "logs", "noisy")
+        self.assertIn("before\x1b]0;title\x07after\n", self.cli.run(*logs, json_output=False).out)
+        code, text = shown_by(self.cli.argv(*logs), self.environment)
+        self.assertEqual(code, DONE, text)
+        self.assertIn("before?]0;title?after\r\n", text)
+        self.assertNotIn("\x1b", text)
 
     def test_follow(self):
         self.deploy("noisy")
