@@ -267,13 +267,11 @@ absl::Status FunctionInstances::CheckCode(const functions::FunctionRecord& recor
 
 absl::StatusOr<StartedInstance> FunctionInstances::Start(const StartOrder& order) {
   RK_ASSIGN_OR_RETURN(LivePtr live, Find(order.function, order.revision));
-  // What is forked from the function's own template has its code.
-  if (order.level != StartLevel::kTemplate) {
-    const absl::Status there = CheckCode(live->record);
-    // A template of dependencies is not gone for that.
-    if (!there.ok() && order.level == StartLevel::kDependencyTemplate)
+  if (const absl::Status there = CheckCode(live->record); !there.ok()) {
+    // A template is not gone for that.
+    if (order.level == StartLevel::kTemplate || order.level == StartLevel::kDependencyTemplate)
       return absl::NotFoundError(there.message());
-    RK_RETURN_IF_ERROR(there);
+    return there;
   }
   // Before anything is made for a level that there is not.
   if (order.level == StartLevel::kTemplate || order.level == StartLevel::kDependencyTemplate) {

@@ -371,7 +371,8 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   }
   const std::string text = output->Text();
   // What the code has written comes first.
-  const size_t begin = absl::StartsWith(text, "{") ? 0 : text.rfind("\n{");
+  const size_t line = text.rfind("\n{");
+  const size_t begin = line != std::string::npos ? line : text.find('{');
   const nlohmann::json result =
       nlohmann::json::parse(begin == std::string::npos ? text : text.substr(begin), nullptr, false);
   if (!result.is_object() && late) {
