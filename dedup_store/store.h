@@ -96,6 +96,10 @@ struct NewImageOptions {
   std::string prepared_id;
   // The processors have other work: only what shrinks by a quarter at least is compressed.
   bool sparing = false;
+  // Not 0: pages are stored while more are added, in the background, so that little is left to Commit: for
+  // pages that come slowly. About how many bytes of them will come. What other writers store meanwhile may be
+  // stored once more.
+  uint64_t coming_bytes = 0;
 };
 
 // Stored, but not yet there: somebody else is to decide.
@@ -152,7 +156,7 @@ class ImageWriter {
   virtual absl::Status AddBlob(absl::string_view name, absl::string_view bytes) = 0;
   // Adds pages at `address` (page-aligned, whole pages). Within an object addresses must ascend over the
   // calls. `pages` must stay valid and unchanged until Commit returns or the writer is destroyed; no copy is
-  // made.
+  // made. With NewImageOptions::coming_bytes also what Commit returns, as soon as it is known that it fails.
   virtual absl::Status AddPages(absl::string_view name, uint64_t address,
                                 absl::Span<const std::byte> pages) = 0;
 
