@@ -394,6 +394,7 @@ int CopyImageTo(Client& client, Client& there, const Output& output, Interrupts&
   if (!what.follow) {
     v1::InspectImageRequest request;
     request.set_image(what.image);
+    request.set_image_alone(true);
     absl::StatusOr<v1::InspectImageResponse> image = client.InspectImage(request);
     const absl::Status status = image.ok() ? copying.Copy(image->image()) : image.status();
     if (!status.ok()) code = output.Fail(status);

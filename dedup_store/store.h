@@ -362,8 +362,10 @@ class Store {
   virtual absl::StatusOr<FsckReport> Fsck(const FsckOptions& options) = 0;
   virtual absl::StatusOr<StoreStats> Stats() const = 0;
   // Reads the manifests of all images. Those that `may_see` refuses are summed up without their names.
+  // `*cancel` ends it soon with Cancelled.
   virtual absl::StatusOr<ImageBytes> WhereBytesAre(
-      absl::string_view image, const std::function<bool(const ImageInfo&)>& may_see = nullptr) const = 0;
+      absl::string_view image, const std::function<bool(const ImageInfo&)>& may_see = nullptr,
+      const std::atomic<bool>* cancel = nullptr) const = 0;
   // DataLoss when it can't be told what they are: then no image is taken until they are set again.
   virtual absl::StatusOr<StoreLimits> Limits() const = 0;
   // Holds for every image that is not committed yet. `warning` gets what the administrator should know.
