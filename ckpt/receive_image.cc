@@ -1,6 +1,7 @@
 #include "ckpt/receive_image.h"
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "ckpt/staging_arena.h"
+#include "ckpt/stream_decompressor.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::ckpt {
@@ -48,6 +50,7 @@ class Receiving {
       RK_RETURN_IF_ERROR(Take(record));
       end = record.has_end();
     }
+    RK_RETURN_IF_ERROR(HandOn(true));
     if (!is_job_) return Impossible("it is no image of a job");
     const auto progress = [this](uint64_t done, uint64_t total) {
       Report("commit", done, total);
@@ -65,6 +68,14 @@ class Receiving {
   }
 
  private:
+  // Pages that the writer has not got yet.
+  struct Coming {
+    std::string object;
+    ImageStreamPages pages;
+    const std::byte* data;                                   // of DATA
+    std::shared_ptr<const StreamDecompressor::Piece> piece;  // until it is done; null: they are there
+  };
+
   bool IsOurs(const store::ImageInfo& image, const std::string& origin) const {
     return image.owner == options_.owner && store::OriginOf(image) == origin;
   }
@@ -109,6 +120,7 @@ class Receiving {
     image.labels.insert(header_.labels().begin(), header_.labels().end());
     RK_RETURN_IF_ERROR(store::CheckLabels(image.labels));
     image.labels[v1::kOriginLabel] = header_.origin();
+    image.coming_bytes = header_.page_bytes();
     RK_ASSIGN_OR_RETURN(writer_, store_.NewImage(image));
     return absl::OkStatus();
   }
@@ -150,7 +162,8 @@ class Receiving {
     }
     switch (pages.kind()) {
       case ImageStreamPages::ZERO:
-        return TakeZeros(pages);
+        coming_.push_back({object_, pages, nullptr, {}});
+        return HandOn(false);
       case ImageStreamPages::BASE:
         if (base_.empty()) return Impossible("it leaves pages out and names no base");
         if (!writer_->ParentHas(object_, pages.address(), pages.pages())) {
@@ -158,7 +171,8 @@ class Receiving {
               absl::StrCat("taking in ", header_.reference(), ": pages that ", header_.base_reference(),
                            " should have are not in this store, or are damaged: send it whole"));
         }
-        return writer_->AddParentPages(object_, pages.address(), pages.pages());
+        coming_.push_back({object_, pages, nullptr, {}});
+        return HandOn(false);
       case ImageStreamPages::DATA:
         break;
       default:
@@ -171,20 +185,49 @@ class Receiving {
     }
     const absl::Span<std::byte> place = room_.subspan(0, bytes);
     room_.remove_prefix(bytes);
-    RK_RETURN_IF_ERROR(stream_.ReadData(place));
+    std::string compressed;
+    RK_RETURN_IF_ERROR(stream_.ReadDataAsSent(place, &compressed));
+    coming_.push_back({object_, pages, place.data(), {}});
+    if (!compressed.empty()) coming_.back().piece = decompressor_.Begin(std::move(compressed), place);
     staged_ += bytes;
     Report("receive", staged_, header_.page_bytes());
-    return writer_->AddPages(object_, pages.address(), place);
+    return HandOn(false);
+  }
+
+  // Gives the writer what is decompressed, in the order in which it came. `all`: waits for it.
+  absl::Status HandOn(bool all) {
+    for (; !coming_.empty(); coming_.pop_front()) {
+      const Coming& next = coming_.front();
+      if (next.piece != nullptr) {
+        if (!all && !next.piece->done()) break;
+        RK_RETURN_IF_ERROR(next.piece->Await());
+      }
+      RK_RETURN_IF_ERROR(Add(next));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Add(const Coming& coming) {
+    const ImageStreamPages& pages = coming.pages;
+    switch (pages.kind()) {
+      case ImageStreamPages::ZERO:
+        return AddZeros(coming.object, pages);
+      case ImageStreamPages::BASE:
+        return writer_->AddParentPages(coming.object, pages.address(), pages.pages());
+      default:
+        return writer_->AddPages(coming.object, pages.address(),
+                                 {coming.data, pages.pages() * store::kPageSize});
+    }
   }
 
   // Many at once, of the same few bytes.
-  absl::Status TakeZeros(const ImageStreamPages& pages) {
+  absl::Status AddZeros(const std::string& object, const ImageStreamPages& pages) {
     alignas(store::kPageSize) static const std::byte kZeros[store::kMaxStreamData] = {};
     const uint64_t bytes = pages.pages() * store::kPageSize;
     for (uint64_t done = 0; done < bytes;) {
       if (options_.cancel && options_.cancel->load()) return absl::CancelledError("cancelled");
       const uint64_t n = std::min<uint64_t>(bytes - done, sizeof kZeros);
-      RK_RETURN_IF_ERROR(writer_->AddPages(object_, pages.address() + done, absl::MakeConstSpan(kZeros, n)));
+      RK_RETURN_IF_ERROR(writer_->AddPages(object, pages.address() + done, absl::MakeConstSpan(kZeros, n)));
       done += n;
     }
     return absl::OkStatus();
@@ -202,6 +245,8 @@ class Receiving {
   std::string reference_, base_;
   std::unique_ptr<StagingArena> arena_;  // outlives the writer, which refers to it
   std::unique_ptr<store::ImageWriter> writer_;
+  StreamDecompressor decompressor_;  // ends before the arena does, which it fills
+  std::deque<Coming> coming_;
   absl::Span<std::byte> room_;  // of the arena's last block, not used yet
   std::string object_, blob_name_, blob_;
   bool is_job_ = false;

@@ -113,7 +113,7 @@ absl::Status BucketCopies::Copy(const v1::Image& image) {
     return absl::OkStatus();
   }
   v1::SendImageRequest request;
-  request.set_image(image.digest());
+  request.set_image(RequestFor(image));
   if (!options_.whole) {
     RK_ASSIGN_OR_RETURN(const std::optional<v1::Image> base,
                         source_.BaseOf(image, [&](const std::string& origin) {

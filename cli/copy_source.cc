@@ -13,11 +13,14 @@ const std::string& OriginOf(const v1::Image& image) {
   return label == image.labels().end() ? image.digest() : label->second;
 }
 
+std::string RequestFor(const v1::Image& image) { return absl::StrCat(image.reference(), "@", image.digest()); }
+
 std::string NameOf(const std::string& reference) { return reference.substr(0, reference.rfind(':')); }
 
 absl::StatusOr<v1::Image> CopySource::Find(const std::string& image) const {
   v1::InspectImageRequest request;
   request.set_image(image);
+  request.set_image_alone(true);
   RK_ASSIGN_OR_RETURN(v1::InspectImageResponse found, client_.InspectImage(request));
   return std::move(*found.mutable_image());
 }

@@ -15,6 +15,8 @@ namespace rekindle::cli {
 
 // What names an image's content in every store that has it.
 const std::string& OriginOf(const v1::Image& image);
+// This image, under this name, of those that have its digest.
+std::string RequestFor(const v1::Image& image);
 // "train" of "train:7".
 std::string NameOf(const std::string& reference);
 

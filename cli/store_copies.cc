@@ -38,7 +38,7 @@ absl::Status StoreCopies::Copy(const v1::Image& image) {
     }
   }
   v1::SendImageRequest request;
-  request.set_image(image.digest());
+  request.set_image(RequestFor(image));
   if (!options_.whole) {
     RK_ASSIGN_OR_RETURN(
         const std::optional<v1::Image> base,

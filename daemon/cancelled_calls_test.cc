@@ -70,6 +70,18 @@ TEST_F(CancelledCallsTest, Diff) {
   EXPECT_TRUE(absl::IsCancelled(daemon::DiffImages(*node_, call_, request, &response)));
 }
 
+TEST_F(CancelledCallsTest, InspectUnlessItIsOfTheImageAlone) {
+  v1::InspectImageRequest request;
+  request.set_image("job:1");
+  v1::InspectImageResponse response;
+  EXPECT_TRUE(absl::IsCancelled(daemon::InspectImage(*node_, call_, request, &response)));
+  request.set_image_alone(true);
+  response.Clear();
+  RK_ASSERT_OK(daemon::InspectImage(*node_, call_, request, &response));
+  EXPECT_EQ(response.image().reference(), "job:1");
+  EXPECT_FALSE(response.has_bytes());
+}
+
 TEST_F(CancelledCallsTest, Export) {
   v1::ExportImageRequest request;
   request.set_image("job:1");

@@ -26,10 +26,14 @@ namespace {
 
 constexpr size_t kSharesShown = 5;
 
-absl::Status DescribeBytes(const Node& node, const Caller& caller, const store::Store& store,
+absl::Status DescribeBytes(const Node& node, const Call& call, const store::Store& store,
                            const store::ImageInfo& info, v1::InspectImageResponse& response) {
-  auto may_see = [&](const store::ImageInfo& other) { return node.policy().MayUse(caller, other.owner); };
-  RK_ASSIGN_OR_RETURN(store::ImageBytes bytes, store.WhereBytesAre(info.reference, may_see));
+  auto may_see = [&](const store::ImageInfo& other) {
+    return node.policy().MayUse(call.caller, other.owner);
+  };
+  const CallMonitor monitor(call, [](const v1::Progress&) { return true; });
+  RK_ASSIGN_OR_RETURN(store::ImageBytes bytes,
+                      store.WhereBytesAre(info.reference, may_see, &monitor.cancelled()));
   v1::ImageBytes* out = response.mutable_bytes();
   out->set_logical_bytes(bytes.logical_bytes);
   out->set_zero_bytes(bytes.zero_bytes);
@@ -99,9 +103,10 @@ absl::Status InspectImage(Node& node, const Call& call, const v1::InspectImageRe
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
   RK_ASSIGN_OR_RETURN(store::ImageInfo info,
                       FindImageFor(node, *store, call.caller, request.image(), "inspect"));
-  RK_ASSIGN_OR_RETURN(std::unique_ptr<store::ImageReader> reader, store->OpenImage(info.digest));
   ToProto(info, response->mutable_image());
-  RK_RETURN_IF_ERROR(DescribeBytes(node, call.caller, *store, info, *response));
+  if (request.image_alone()) return absl::OkStatus();
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<store::ImageReader> reader, store->OpenImage(info.digest));
+  RK_RETURN_IF_ERROR(DescribeBytes(node, call, *store, info, *response));
   std::map<std::string, uint64_t> bytes_of;
   for (const store::ObjectInfo& object : reader->objects()) {
     bytes_of[object.name] = object.bytes;

@@ -1,5 +1,6 @@
 // Images that leave the store or come in: as CRIU's folders, and as streams for other stores.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -35,7 +36,8 @@ absl::Status NobodyListens() {
 // Makes messages of a fit size of whatever pieces come.
 class Messages {
  public:
-  Messages(const Call& call, const EventSink<v1::SendImageEvent>& send) : call_(call), send_(send) {}
+  Messages(const std::atomic<bool>& cancelled, const EventSink<v1::SendImageEvent>& send)
+      : cancelled_(cancelled), send_(send) {}
 
   absl::Status Add(absl::string_view bytes) {
     while (!bytes.empty()) {
@@ -50,13 +52,13 @@ class Messages {
 
   absl::Status Flush() {
     if (event_.data().empty()) return absl::OkStatus();
-    if (call_.cancelled() || !send_(event_)) return NobodyListens();
+    if (cancelled_ || !send_(event_)) return NobodyListens();
     event_.mutable_data()->clear();
     return absl::OkStatus();
   }
 
  private:
-  const Call& call_;
+  const std::atomic<bool>& cancelled_;
   const EventSink<v1::SendImageEvent>& send_;
   v1::SendImageEvent event_;
 };
@@ -104,8 +106,10 @@ absl::Status SendImage(Node& node, const Call& call, const v1::SendImageRequest&
     const StalledReader::Sending sending(reader);
     return send_event(event);
   };
+  const CallMonitor monitor(call, [](const v1::Progress&) { return true; });
   restore::SendOptions options;
   options.image = info.digest;
+  options.cancel = &monitor.cancelled();
   options.made_by = kVersion;
   if (!request.since().empty()) {
     RK_ASSIGN_OR_RETURN(store::ImageInfo base,
@@ -124,7 +128,7 @@ absl::Status SendImage(Node& node, const Call& call, const v1::SendImageRequest&
     progress->set_elapsed_seconds(watch.seconds());
     return send(event);
   };
-  Messages messages(call, send);
+  Messages messages(monitor.cancelled(), send);
   const auto send_all = [&]() -> absl::Status {
     RK_ASSIGN_OR_RETURN(
         const restore::SentImage sent,

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -191,6 +193,45 @@ TEST_F(ImageTransferTest, FlippedBitsAreFound) {
     EXPECT_FALSE(Receive(flipped).ok()) << part;
   }
   EXPECT_TRUE(other_->List()->empty());
+}
+
+TEST_F(ImageTransferTest, CancelledWhileItIsComparedNothingIsSent) {
+  const std::atomic<bool> cancel{true};
+  restore::SendOptions options;
+  options.image = "job:2";
+  options.base = "job:1";
+  options.cancel = &cancel;
+  size_t sent = 0;
+  auto cancelled = restore::SendImage(*store_, options, [&](absl::string_view piece) {
+    sent += piece.size();
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(absl::IsCancelled(cancelled.status())) << cancelled.status();
+  EXPECT_EQ(sent, 0u);
+}
+
+TEST_F(ImageTransferTest, IsBeingStoredWhileItComesAndNobodySeesIt) {
+  auto bytes = Sent("job:1");
+  RK_ASSERT_OK(bytes);
+  ckpt::ReceiveOptions options;
+  options.owner = kOwner;
+  options.spill_directory = other_folder_->path();
+  size_t at = 0;
+  bool had_pack = false;
+  auto received =
+      ckpt::ReceiveImage(*other_, options, [&](absl::Span<std::byte> out) -> absl::StatusOr<size_t> {
+        const size_t n = std::min({out.size(), bytes->size() - at, size_t{100'000}});
+        std::memcpy(out.data(), bytes->data() + at, n);
+        at += n;
+        if (at == bytes->size()) {
+          had_pack = !std::filesystem::is_empty(other_folder_->path() + "/store/packs");
+          EXPECT_TRUE(other_->List()->empty());
+        }
+        return n;
+      });
+  RK_ASSERT_OK(received);
+  EXPECT_TRUE(had_pack);
+  first_.ExpectIn(*other_, "job:1");
 }
 
 TEST_F(ImageTransferTest, AnImageIsNotSentAgainstItself) {

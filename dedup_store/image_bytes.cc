@@ -23,8 +23,9 @@ constexpr size_t kManifestsAtOnce = 64;
 // A frame is unique or shared as a whole: it is stored, and freed, as one.
 class ByteFinder {
  public:
-  ByteFinder(const std::shared_ptr<StoreCore>& core, const std::function<bool(const ImageInfo&)>& may_see)
-      : core_(core), may_see_(may_see) {}
+  ByteFinder(const std::shared_ptr<StoreCore>& core, const std::function<bool(const ImageInfo&)>& may_see,
+             const std::atomic<bool>* cancel)
+      : core_(core), may_see_(may_see), cancel_(cancel) {}
 
   absl::StatusOr<ImageBytes> Find(absl::string_view image) {
     RK_ASSIGN_OR_RETURN(const ImageRecord record, core_->Resolve(image));
@@ -39,9 +40,11 @@ class ByteFinder {
     for (size_t first = 0; first < images.size(); first += kManifestsAtOnce) {
       const size_t count = std::min(kManifestsAtOnce, images.size() - first);
       std::vector<absl::StatusOr<Manifest>> manifests(count, absl::UnknownError(""));
-      ForEachInParallel(count, kReadThreads,
-                        [&](size_t i) { manifests[i] = ReadManifest(*core_, images[first + i]); });
+      ForEachInParallel(count, kReadThreads, [&](size_t i) {
+        if (!Cancelled()) manifests[i] = ReadManifest(*core_, images[first + i]);
+      });
       for (size_t i = 0; i < count; ++i) {
+        RK_RETURN_IF_ERROR(CheckCancelled());
         RK_RETURN_IF_ERROR(CompareWith(images[first + i], manifests[i]));
       }
     }
@@ -92,8 +95,15 @@ class ByteFinder {
     }
   }
 
+  bool Cancelled() const { return cancel_ != nullptr && *cancel_; }
+  absl::Status CheckCancelled() const {
+    if (!Cancelled()) return absl::OkStatus();
+    return absl::CancelledError("summing up where the bytes of the image are was cancelled");
+  }
+
   absl::Status MarkOwn(const Manifest& manifest) {
     for (uint64_t id : manifest.packs) {
+      RK_RETURN_IF_ERROR(CheckCancelled());
       OwnPack& own = packs_[id];
       RK_ASSIGN_OR_RETURN(own.pack, core_->OpenPack(id));
       own.frames.resize(own.pack->frames());
@@ -162,6 +172,7 @@ class ByteFinder {
 
   const std::shared_ptr<StoreCore> core_;
   const std::function<bool(const ImageInfo&)>& may_see_;
+  const std::atomic<bool>* const cancel_;
   std::map<uint64_t, OwnPack> packs_;  // those that the image has pages in
   ImageBytes bytes_;
 };
@@ -169,8 +180,9 @@ class ByteFinder {
 }  // namespace
 
 absl::StatusOr<ImageBytes> FindBytes(const std::shared_ptr<StoreCore>& core, absl::string_view image,
-                                     const std::function<bool(const ImageInfo&)>& may_see) {
-  return ByteFinder(core, may_see).Find(image);
+                                     const std::function<bool(const ImageInfo&)>& may_see,
+                                     const std::atomic<bool>* cancel) {
+  return ByteFinder(core, may_see, cancel).Find(image);
 }
 
 }  // namespace rekindle::store

@@ -1,6 +1,7 @@
 // Where the bytes of one image are: Store::WhereBytesAre.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 
@@ -11,6 +12,7 @@
 namespace rekindle::store {
 
 absl::StatusOr<ImageBytes> FindBytes(const std::shared_ptr<StoreCore>& core, absl::string_view image,
-                                     const std::function<bool(const ImageInfo&)>& may_see);
+                                     const std::function<bool(const ImageInfo&)>& may_see,
+                                     const std::atomic<bool>* cancel);
 
 }  // namespace rekindle::store

@@ -150,5 +150,13 @@ TEST_F(ImageBytesTest, RemoveExactlyLeavesASuccessorAlone) {
   EXPECT_TRUE(store_->List()->empty());
 }
 
+TEST_F(ImageBytesTest, CanBeCancelled) {
+  TestImage image;
+  image.objects[kObject][0] = MakePages(10, 1);
+  RK_ASSERT_OK(image.Commit(*store_, "a:1"));
+  const std::atomic<bool> cancel{true};
+  EXPECT_TRUE(absl::IsCancelled(store_->WhereBytesAre("a:1", nullptr, &cancel).status()));
+}
+
 }  // namespace
 }  // namespace rekindle::store

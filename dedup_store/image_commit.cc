@@ -5,7 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -24,19 +23,47 @@ namespace {
 // Positions in the manifest's list of packs. Nearly every image brings one pack. A second one holds what the
 // image had hoped to share with another that came to nothing, and then the manifest.
 constexpr uint32_t kMainPack = 0, kLatePack = 1, kOwnPacks = 2;
+constexpr uint64_t kMostPages = uint64_t{1} << 32;
+
+class HeldTicket {
+ public:
+  HeldTicket(PageClaims& claims, bool receiving)
+      : claims_(claims), ticket_(receiving ? claims.JoinReceiving() : claims.Join()) {}
+  ~HeldTicket() { claims_.Leave(*ticket_); }
+  HeldTicket(const HeldTicket&) = delete;
+  HeldTicket& operator=(const HeldTicket&) = delete;
+  PageClaims::Ticket& operator*() const { return *ticket_; }
+
+ private:
+  PageClaims& claims_;
+  const std::shared_ptr<PageClaims::Ticket> ticket_;
+};
 
 class Committing {
  public:
+  // `early`: pages are stored while more come.
   Committing(const std::shared_ptr<StoreCore>& core, const NewImageOptions& options,
-             const ImageReaderImpl* parent, ImageContent& content, PageClaims::Ticket* ticket)
+             const ImageReaderImpl* parent, ImageContent& content, bool early)
       : core_(core),
         options_(options),
         parent_(parent),
         content_(content),
-        ticket_(ticket),
+        early_(early),
+        ticket_(core->claims(), early),
         packs_(kOwnPacks),
-        storer_(core.get(), parent, ticket, &packs_, options.sparing) {}
+        storer_(core.get(), parent, &*ticket_, &packs_, options.sparing) {}
 
+  absl::Status Begin() {
+    created_ = UnixNanos();
+    RK_ASSIGN_OR_RETURN(guard_, LimitGuard::Begin(core_.get(), options_));
+    const uint64_t pages = early_ ? options_.coming_bytes / kPageSize : content_.total_pages;
+    RK_ASSIGN_OR_RETURN(writers_[kMainPack], NewPack(std::min(pages, kMostPages)));
+    return storer_.Begin(writers_[kMainPack].get(), kMainPack, early_);
+  }
+
+  absl::Status Add(absl::string_view object, const ContentRange& range) { return storer_.Add(object, range); }
+
+  // After all pages were added.
   absl::StatusOr<ImageInfo> Run(const PageStorer::Progress& progress,
                                 const std::function<absl::Status()>& still_held) {
     ImageRecord record;
@@ -45,15 +72,13 @@ class Committing {
                                 : PreparedReference(options_.prepared_id, options_.reference);
     record.info.owner = options_.owner;
     record.info.labels = options_.labels;
-    record.info.created_unix_ns = UnixNanos();
+    record.info.created_unix_ns = created_;
     if (parent_ != nullptr) record.info.parent_digest = parent_->info().digest;
-    created_ = record.info.created_unix_ns;
-    RK_ASSIGN_OR_RETURN(guard_, LimitGuard::Begin(core_.get(), options_));
 
     Manifest manifest;
     manifest.blobs = content_.LayOut();
-    RK_ASSIGN_OR_RETURN(writers_[kMainPack], NewPack(content_.total_pages));
-    RK_RETURN_IF_ERROR(storer_.StoreAll(content_, writers_[kMainPack].get(), kMainPack, progress));
+    if (early_) core_->claims().Received(*ticket_);
+    RK_RETURN_IF_ERROR(storer_.Finish(content_, progress));
     uint32_t home = kMainPack;
     if (!storer_.deferred().empty()) {
       if (writers_[kMainPack]->pages() > 0) {
@@ -187,7 +212,8 @@ class Committing {
   const NewImageOptions& options_;
   const ImageReaderImpl* const parent_;
   ImageContent& content_;
-  PageClaims::Ticket* const ticket_;
+  const bool early_;
+  const HeldTicket ticket_;  // leaves when the packs are closed: then others can read them
   int64_t created_ = 0;
   std::unique_ptr<LimitGuard> guard_;  // outlives the writers, which ask it
   std::unique_ptr<PackWriter> writers_[kOwnPacks];
@@ -208,24 +234,69 @@ absl::Status MayTakeReference(const NewImageOptions& options, const ImageInfo& o
                                                   " may not replace it: choose another name"));
 }
 
-absl::StatusOr<ImageInfo> CommitImage(const std::shared_ptr<StoreCore>& core, const NewImageOptions& options,
-                                      const ImageReaderImpl* parent, ImageContent& content,
-                                      const std::function<bool(uint64_t, uint64_t)>& progress,
-                                      const std::function<absl::Status()>& still_held) {
-  std::shared_ptr<PageClaims::Ticket> ticket = core->claims().Join();
-  absl::Cleanup leave = [&] { core->claims().Leave(*ticket); };
-  absl::StatusOr<ImageInfo> info =
-      Committing(core, options, parent, content, ticket.get()).Run(progress, still_held);
-  if (absl::IsCancelled(info.status())) {
-    return absl::CancelledError(
-        absl::StrCat("writing image ", options.reference, " was cancelled; nothing of it is left"));
+namespace {
+
+class ImageCommitImpl : public ImageCommit {
+ public:
+  ImageCommitImpl(std::shared_ptr<StoreCore> core, const NewImageOptions& options,
+                  const ImageReaderImpl* parent, ImageContent& content)
+      : core_(std::move(core)), options_(options), parent_(parent), content_(content) {}
+
+  absl::Status StoreEarly(absl::string_view object, const ContentRange& range) override {
+    if (!early_) {
+      early_ = std::make_unique<Committing>(core_, options_, parent_, content_, true);
+      RK_RETURN_IF_ERROR(Told(early_->Begin()));
+    }
+    return Told(early_->Add(object, range));
   }
-  if (!info.ok()) return Annotate(info.status(), absl::StrCat("writing image ", options.reference));
-  // The image is safe; a longer list of packs to ask only costs time, and the next commit tries again.
-  if (absl::Status merged = MergeIndexes(core.get(), false); !merged.ok()) {
-    Log(LogLevel::kWarning, absl::StrCat("the index of the store was not merged: ", merged.message()));
+
+  absl::StatusOr<ImageInfo> Finish(const std::function<bool(uint64_t, uint64_t)>& progress,
+                                   const std::function<absl::Status()>& still_held) override {
+    absl::StatusOr<ImageInfo> info = Store(progress, still_held);
+    if (!info.ok()) return Told(info.status());
+    // The image is safe; a longer list of packs to ask only costs time, and the next commit tries again.
+    if (absl::Status merged = MergeIndexes(core_.get(), false); !merged.ok()) {
+      Log(LogLevel::kWarning, absl::StrCat("the index of the store was not merged: ", merged.message()));
+    }
+    return info;
   }
-  return info;
+
+ private:
+  absl::StatusOr<ImageInfo> Store(const std::function<bool(uint64_t, uint64_t)>& progress,
+                                  const std::function<absl::Status()>& still_held) {
+    if (early_) return std::exchange(early_, nullptr)->Run(progress, still_held);
+    Committing committing(core_, options_, parent_, content_, false);
+    RK_RETURN_IF_ERROR(committing.Begin());
+    for (const ContentObject& object : content_.objects) {
+      for (const ContentRange& range : object.ranges) {
+        RK_RETURN_IF_ERROR(committing.Add(object.name, range));
+      }
+    }
+    return committing.Run(progress, still_held);
+  }
+
+  absl::Status Told(const absl::Status& status) const {
+    if (status.ok()) return status;
+    if (absl::IsCancelled(status)) {
+      return absl::CancelledError(
+          absl::StrCat("writing image ", options_.reference, " was cancelled; nothing of it is left"));
+    }
+    return Annotate(status, absl::StrCat("writing image ", options_.reference));
+  }
+
+  const std::shared_ptr<StoreCore> core_;
+  const NewImageOptions& options_;
+  const ImageReaderImpl* const parent_;
+  ImageContent& content_;
+  std::unique_ptr<Committing> early_;
+};
+
+}  // namespace
+
+std::unique_ptr<ImageCommit> NewImageCommit(const std::shared_ptr<StoreCore>& core,
+                                            const NewImageOptions& options, const ImageReaderImpl* parent,
+                                            ImageContent& content) {
+  return std::make_unique<ImageCommitImpl>(core, options, parent, content);
 }
 
 }  // namespace rekindle::store

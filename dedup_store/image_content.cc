@@ -25,27 +25,25 @@ std::vector<Blob> ImageContent::LayOut() {
   blobs.clear();
   if (!blob_stream.empty()) {
     uint64_t pages = blob_stream.size() / kPageSize;
-    blob_object.ranges = {{0, reinterpret_cast<const std::byte*>(blob_stream.data()), pages, 0}};
+    blob_object.ranges = {{0, reinterpret_cast<const std::byte*>(blob_stream.data()), pages,
+                           static_cast<uint32_t>(total_pages)}};
     total_pages += pages;
   }
-  uint32_t ordinal = 0;
-  auto number = [&](ContentObject& object) {
-    for (ContentRange& range : object.ranges) {
-      range.first_ordinal = ordinal;
-      ordinal += static_cast<uint32_t>(range.pages);
-    }
-  };
-  number(blob_object);
-  for (ContentObject& object : objects) number(object);
   return laid_out;
 }
 
-std::vector<Extent> ExtentsOf(const std::vector<ContentRange>& ranges,
-                              const std::vector<PageLocation>& locations) {
+void PageLocations::GrowTo(uint64_t pages) {
+  for (uint64_t block = (size_ + kBlock - 1) / kBlock; block * kBlock < pages; ++block) {
+    blocks_[block] = std::make_unique<PageLocation[]>(kBlock);
+  }
+  size_ = pages;
+}
+
+std::vector<Extent> ExtentsOf(const std::vector<ContentRange>& ranges, const PageLocations& locations) {
   std::vector<Extent> extents;
   for (const ContentRange& range : ranges) {
     for (uint64_t i = 0; i < range.pages; ++i) {
-      PageLocation location = locations[range.first_ordinal + i];
+      PageLocation location = locations[static_cast<uint32_t>(range.first_ordinal + i)];
       if (location.same_as()) location = locations[location.ordinal()];
       if (location.zero()) {
         AppendExtent(extents, {range.page + i, 1, Extent::kZero, 0});

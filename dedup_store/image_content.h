@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,8 @@ struct ImageContent {
   uint64_t total_pages = 0;
 
   // Puts the blobs into one stream of whole pages. Small ones lie close together, so that they compress as
-  // one; larger ones begin at whole pages, so that equal ones are found again. Then numbers all pages.
+  // one; larger ones begin at whole pages, so that equal ones are found again. Its pages are numbered after
+  // all others.
   std::vector<Blob> LayOut();
 };
 
@@ -61,7 +63,23 @@ class PageLocation {
   uint64_t bits_ = 0;
 };
 
-std::vector<Extent> ExtentsOf(const std::vector<ContentRange>& ranges,
-                              const std::vector<PageLocation>& locations);
+// Of all pages of an image, by their ordinals. May grow while other threads use those that are there.
+class PageLocations {
+ public:
+  void GrowTo(uint64_t pages);
+  uint64_t size() const { return size_; }
+  PageLocation& operator[](uint32_t ordinal) { return blocks_[ordinal / kBlock][ordinal % kBlock]; }
+  const PageLocation& operator[](uint32_t ordinal) const {
+    return blocks_[ordinal / kBlock][ordinal % kBlock];
+  }
+
+ private:
+  static constexpr uint32_t kBlock = 1u << 16;
+  // For as many as an image can have: what moved could not be used meanwhile.
+  std::vector<std::unique_ptr<PageLocation[]>> blocks_{(uint64_t{1} << 32) / kBlock};
+  uint64_t size_ = 0;
+};
+
+std::vector<Extent> ExtentsOf(const std::vector<ContentRange>& ranges, const PageLocations& locations);
 
 }  // namespace rekindle::store

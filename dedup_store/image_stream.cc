@@ -37,6 +37,12 @@ std::string OriginOf(const ImageInfo& image) {
   return label == image.labels.end() ? image.digest : label->second;
 }
 
+absl::Status DecompressStreamData(absl::string_view compressed, absl::Span<std::byte> out) {
+  const size_t n = ZSTD_decompress(out.data(), out.size(), compressed.data(), compressed.size());
+  if (ZSTD_isError(n) || n != out.size()) return Damaged("a record's data can't be decompressed");
+  return absl::OkStatus();
+}
+
 absl::Status ImageStreamWriter::Send(absl::string_view bytes) {
   if (bytes.empty()) return absl::OkStatus();
   hash_.Update(bytes.data(), bytes.size());
@@ -150,39 +156,28 @@ absl::Status ImageStreamReader::ReadAsItIs(void* out, size_t size) {
   return absl::OkStatus();
 }
 
-absl::Status ImageStreamReader::ReadCompressed() {
-  compressed_.resize(data_bytes_);
-  return ReadAsItIs(compressed_.data(), compressed_.size());
-}
-
-absl::Status ImageStreamReader::Decompress(void* out, size_t size) const {
-  const size_t n = ZSTD_decompress(out, size, compressed_.data(), compressed_.size());
-  if (ZSTD_isError(n) || n != size) return Damaged("a record's data can't be decompressed");
-  return absl::OkStatus();
-}
-
-absl::Status ImageStreamReader::ReadData(absl::Span<std::byte> out) {
+absl::Status ImageStreamReader::ReadDataAsSent(absl::Span<std::byte> out, std::string* compressed) {
+  compressed->clear();
   if (zstd_) {
-    RK_RETURN_IF_ERROR(ReadCompressed());
-    return Decompress(out.data(), out.size());
+    if (data_bytes_ == 0) return Damaged("a record has not as much data as it says");
+    compressed->resize(data_bytes_);
+    return ReadAsItIs(compressed->data(), compressed->size());
   }
   if (data_bytes_ != out.size()) return Damaged("a record has not as much data as it says");
   return ReadAsItIs(out.data(), out.size());
 }
 
 absl::StatusOr<std::string> ImageStreamReader::ReadData() {
-  std::string data;
-  if (!zstd_) {
-    data.resize(data_bytes_);
-    RK_RETURN_IF_ERROR(ReadAsItIs(data.data(), data.size()));
-    return data;
-  }
-  RK_RETURN_IF_ERROR(ReadCompressed());
-  const unsigned long long bytes = ZSTD_getFrameContentSize(compressed_.data(), compressed_.size());
+  std::string data(data_bytes_, '\0');
+  RK_RETURN_IF_ERROR(ReadAsItIs(data.data(), data.size()));
+  if (!zstd_) return data;
+  const std::string compressed = std::move(data);
+  const unsigned long long bytes = ZSTD_getFrameContentSize(compressed.data(), compressed.size());
   if (bytes > kMaxStreamData) return Damaged("a record's data can't be decompressed");
-  data.resize(bytes);
-  RK_RETURN_IF_ERROR(Decompress(data.data(), data.size()));
-  return data;
+  std::string plain(bytes, '\0');
+  RK_RETURN_IF_ERROR(
+      DecompressStreamData(compressed, {reinterpret_cast<std::byte*>(plain.data()), plain.size()}));
+  return plain;
 }
 
 }  // namespace rekindle::store

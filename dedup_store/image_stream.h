@@ -47,6 +47,9 @@ class ImageStreamWriter {
   uint64_t bytes_ = 0;
 };
 
+// DataLoss: it is not what `out` holds.
+absl::Status DecompressStreamData(absl::string_view compressed, absl::Span<std::byte> out);
+
 // Not thread-safe. Whatever comes is refused with a reason: InvalidArgument when it is no image stream or one
 // of a newer version, DataLoss when it is cut off or not as it was sent.
 class ImageStreamReader {
@@ -59,8 +62,10 @@ class ImageStreamReader {
   // The next record after the header. An `end` means that all before it is what was sent, and that there is
   // nothing behind it.
   absl::StatusOr<v1::ImageStreamRecord> Next();
-  // The data of the last record, uncompressed, which must be as much as `out` holds. Once.
-  absl::Status ReadData(absl::Span<std::byte> out);
+  // The data of the last record, which must be as much as `out` holds, once. What is compressed goes to
+  // `compressed`, from which DecompressStreamData fills `out`, on any thread, while the reading goes on.
+  // Empty: `out` is filled.
+  absl::Status ReadDataAsSent(absl::Span<std::byte> out, std::string* compressed);
   // As it comes, at most kMaxStreamData uncompressed.
   absl::StatusOr<std::string> ReadData();
 
@@ -70,12 +75,9 @@ class ImageStreamReader {
   absl::Status CheckEnd(const v1::ImageStreamEnd& end);
   // Of the last record's data, which they take.
   absl::Status ReadAsItIs(void* out, size_t size);
-  absl::Status ReadCompressed();
-  absl::Status Decompress(void* out, size_t size) const;
 
   const Source source_;
   Sha256 hash_;
-  std::string compressed_;
   bool empty_ = true;        // nothing has come yet
   uint32_t data_bytes_ = 0;  // of the last record, not read yet
   bool zstd_ = false;

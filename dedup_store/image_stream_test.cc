@@ -124,9 +124,30 @@ TEST(ImageStream, CompressedDataIsAsLongAsItIsSaidToBe) {
   ImageStreamReader reader = ReaderOf(bytes);
   ASSERT_TRUE(reader.ReadHeader().ok());
   ASSERT_TRUE(reader.Next().ok());
-  std::string room(4096, '\0');
-  const absl::Status status =
-      reader.ReadData(absl::MakeSpan(reinterpret_cast<std::byte*>(room.data()), room.size()));
+  std::string room(4096, '\0'), compressed;
+  const auto out = absl::MakeSpan(reinterpret_cast<std::byte*>(room.data()), room.size());
+  ASSERT_TRUE(reader.ReadDataAsSent(out, &compressed).ok());
+  EXPECT_EQ(compressed, "this is no zstd");
+  const absl::Status status = DecompressStreamData(compressed, out);
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+}
+
+TEST(ImageStream, CompressedToNothingIsNoData) {
+  v1::ImageStreamRecord record = BlobRecord("b");
+  record.set_zstd(true);
+  std::string bytes;
+  ImageStreamWriter writer([&](absl::string_view piece) {
+    bytes.append(piece.data(), piece.size());
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(writer.Put(Header()).ok());
+  ASSERT_TRUE(writer.Put(record).ok());
+  ImageStreamReader reader = ReaderOf(bytes);
+  ASSERT_TRUE(reader.ReadHeader().ok());
+  ASSERT_TRUE(reader.Next().ok());
+  std::string room(4096, '\0'), compressed;
+  const absl::Status status = reader.ReadDataAsSent(
+      absl::MakeSpan(reinterpret_cast<std::byte*>(room.data()), room.size()), &compressed);
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
 }
 

@@ -20,7 +20,10 @@ class ImageWriterImpl : public ImageWriter {
  public:
   ImageWriterImpl(std::shared_ptr<StoreCore> core, NewImageOptions options,
                   std::unique_ptr<ImageReaderImpl> parent)
-      : core_(std::move(core)), options_(std::move(options)), parent_(std::move(parent)) {}
+      : core_(std::move(core)),
+        options_(std::move(options)),
+        parent_(std::move(parent)),
+        commit_(NewImageCommit(core_, options_, parent_.get(), content_)) {}
 
   absl::Status AddBlob(absl::string_view name, absl::string_view bytes) override {
     RK_RETURN_IF_ERROR(CheckName(name));
@@ -56,7 +59,7 @@ class ImageWriterImpl : public ImageWriter {
                                    std::function<absl::Status()> still_held) override {
     if (committed_) return absl::FailedPreconditionError("the image was committed already");
     committed_ = true;
-    return CommitImage(core_, options_, parent_.get(), content_, progress, still_held);
+    return std::exchange(commit_, nullptr)->Finish(progress, still_held);
   }
 
  private:
@@ -74,7 +77,7 @@ class ImageWriterImpl : public ImageWriter {
     if (inserted) content_.objects.push_back({std::string(name), {}});
     if (pages == 0) return absl::OkStatus();
     std::vector<ContentRange>& ranges = content_.objects[it->second].ranges;
-    ContentRange range{address / kPageSize, data, pages, 0};
+    ContentRange range{address / kPageSize, data, pages, static_cast<uint32_t>(content_.total_pages)};
     if (!ranges.empty() && range.page < ranges.back().page + ranges.back().pages) {
       return absl::InvalidArgumentError(absl::StrCat("object '", name, "': addresses must ascend"));
     }
@@ -82,7 +85,7 @@ class ImageWriterImpl : public ImageWriter {
       return absl::InvalidArgumentError("an image has at most 16 TiB");
     content_.total_pages += range.pages;
     ranges.push_back(range);
-    return absl::OkStatus();
+    return options_.coming_bytes > 0 ? commit_->StoreEarly(name, range) : absl::OkStatus();
   }
 
   absl::Status CheckName(absl::string_view name) const {
@@ -98,6 +101,7 @@ class ImageWriterImpl : public ImageWriter {
   const std::unique_ptr<ImageReaderImpl> parent_;
   bool committed_ = false;
   ImageContent content_;
+  std::unique_ptr<ImageCommit> commit_;
   absl::flat_hash_map<std::string, size_t> object_by_name_, blob_by_name_;
 };
 

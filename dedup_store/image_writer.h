@@ -1,4 +1,5 @@
-// Writes one image: AddBlob and AddPages only note what is to be stored; Commit does all the work.
+// Writes one image: AddBlob and AddPages note what is to be stored; Commit does the work, unless pages are to
+// be stored while they come.
 #pragma once
 
 #include <memory>

@@ -5,6 +5,7 @@
 namespace rekindle::store {
 
 bool PageClaims::Ticket::AwaitSettled(absl::Duration limit) {
+  if (receiving_) return true;
   absl::MutexLock lock(&mutex_);
   return mutex_.AwaitWithTimeout(absl::Condition(&settled_), limit);
 }
@@ -17,12 +18,30 @@ std::shared_ptr<PageClaims::Ticket> PageClaims::Join() {
   return ticket;
 }
 
+std::shared_ptr<PageClaims::Ticket> PageClaims::JoinReceiving() {
+  auto ticket = std::make_shared<Ticket>();
+  ticket->receiving_ = true;
+  ticket->joined_ = UINT64_MAX;  // no claim is older
+  absl::MutexLock lock(&mutex_);
+  active_.push_back(ticket);
+  return ticket;
+}
+
+void PageClaims::Received(Ticket& ticket) {
+  absl::MutexLock lock(&mutex_);
+  ticket.joined_ = ++events_;
+  ticket.receiving_ = false;
+}
+
 PageClaims::Claimed PageClaims::Claim(Ticket& ticket, uint64_t fingerprint, uint32_t ordinal) {
   Shard& shard = shards_[fingerprint % kShards];
   absl::MutexLock lock(&shard.mutex);
   auto [it, inserted] = shard.pages.try_emplace(fingerprint, Entry{&ticket, ordinal});
-  if (it->second.ticket != &ticket) return {it->second.ticket->shared_from_this(), ordinal};
-  return {nullptr, it->second.ordinal};
+  Entry& entry = it->second;
+  if (entry.ticket == &ticket) return {nullptr, entry.ordinal};
+  if (!entry.ticket->receiving_ || ticket.receiving_) return {entry.ticket->shared_from_this(), ordinal};
+  entry = {&ticket, ordinal};
+  return {nullptr, ordinal};
 }
 
 void PageClaims::Settle(Ticket& ticket) {

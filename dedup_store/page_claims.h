@@ -1,8 +1,10 @@
 // Which new page is being stored by whom, so that images which are written at the same time by one process
 // store equal pages once. A writer claims each page before it stores it. Where another writer was faster, the
-// page waits until that writer has settled: until its pack is in the catalog, or it has failed.
+// page waits until that writer has settled: until its pack is in the catalog, or it has failed. For one whose
+// pages are still on their way, perhaps for hours, nobody waits.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,13 +23,14 @@ class PageClaims {
   class Ticket : public std::enable_shared_from_this<Ticket> {
    public:
     // Waits until the writer has settled; false: it has not within `limit`. A writer settles before it waits
-    // for others, so no two wait for each other.
+    // for others, so no two wait for each other. True at once for one that is receiving.
     bool AwaitSettled(absl::Duration limit);
 
    private:
     friend class PageClaims;
     absl::Mutex mutex_;
     bool settled_ ABSL_GUARDED_BY(mutex_) = false;
+    std::atomic<bool> receiving_{false};
     uint64_t joined_ = 0, left_ = 0;  // in order of all such events; under PageClaims::mutex_
   };
 
@@ -37,6 +40,11 @@ class PageClaims {
   };
 
   std::shared_ptr<Ticket> Join();
+  // A writer whose pages come while it stores them. Others take its claims over, and theirs are not kept for
+  // it: it has to look at the index anew from time to time.
+  std::shared_ptr<Ticket> JoinReceiving();
+  // It has all its pages now, and is as those that join at this moment. Its index is to be loaded after it.
+  void Received(Ticket& ticket);
   Claimed Claim(Ticket& ticket, uint64_t fingerprint, uint32_t ordinal);
   // What the ticket's writer stored can be found now, or will never be.
   void Settle(Ticket& ticket);

@@ -1,8 +1,10 @@
 #include "dedup_store/page_storer.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
+#include <iterator>
+#include <system_error>
+#include <utility>
 
 #include "absl/base/call_once.h"
 #include "absl/strings/str_cat.h"
@@ -41,14 +43,6 @@ std::vector<std::shared_ptr<const Pack>> PackList::packs() const {
   return packs_;
 }
 
-// Ranges of one object. Small ones are taken together, so that their pages compress as one.
-struct PageStorer::Slice {
-  const std::vector<Extent>* parent_extents = nullptr;
-  std::vector<ContentRange> ranges;
-  uint64_t pages = 0;
-  int level = 0;
-};
-
 // A pack of the parent; its page table is loaded when the first page is held against it.
 struct PageStorer::ParentPack {
   uint32_t position = 0;  // in packs_
@@ -65,6 +59,7 @@ struct PageStorer::Worker {
   std::vector<PackWriter::Placed> placed;
   std::vector<Deferred> deferred;
   PageCounts counts;
+  std::shared_ptr<PageIndex> index;
   // Met while looking for equal pages. The index keeps the packs.
   absl::flat_hash_map<const Pack*, std::vector<uint32_t>> damaged;
 };
@@ -79,46 +74,45 @@ PageStorer::PageStorer(StoreCore* core, const ImageReaderImpl* parent, PageClaim
   }
 }
 
-PageStorer::~PageStorer() = default;
-
-const std::byte* PageStorer::DataOf(uint32_t ordinal) const {
-  auto after = std::upper_bound(ranges_.begin(), ranges_.end(), ordinal,
-                                [](uint32_t o, const ContentRange* r) { return o < r->first_ordinal; });
-  const ContentRange& range = **std::prev(after);
-  return range.data + size_t{ordinal - range.first_ordinal} * kPageSize;
+PageStorer::~PageStorer() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+  }
+  JoinThreads();
 }
 
-std::vector<PageStorer::Slice> PageStorer::CutSlices(const ImageContent& content) const {
-  std::vector<Slice> slices;
-  auto cut = [&](const ContentObject& object, const std::vector<Extent>* parent_extents, int level) {
-    Slice slice{parent_extents, {}, 0, level};
-    auto close = [&] {
-      if (slice.pages > 0) slices.push_back(std::move(slice));
-      slice = {parent_extents, {}, 0, level};
-    };
-    for (const ContentRange& range : object.ranges) {
-      for (uint64_t done = 0; done < range.pages;) {
-        // Cut at multiples of the slice size, so that frames of successive images begin at the same
-        // addresses.
-        uint64_t page = range.page + done;
-        uint64_t n = std::min(range.pages - done, kSlicePages - page % kSlicePages);
-        if (slice.pages + n > kSlicePages) close();
-        const std::byte* data = range.data == nullptr ? nullptr : range.data + done * kPageSize;
-        slice.ranges.push_back({page, data, n, range.first_ordinal + static_cast<uint32_t>(done)});
-        slice.pages += n;
-        done += n;
-      }
-    }
-    close();
-  };
-  int level = core_->compression_level();
-  bool few_blobs = content.blob_stream.size() <= kSmallBlobStream;
-  cut(content.blob_object, parent_ != nullptr ? &parent_->manifest().blob_stream : nullptr,
-      level > 0 && few_blobs && !sparing_ ? std::max(level, kBlobLevel) : level);
-  for (const ContentObject& object : content.objects) {
-    cut(object, parent_ != nullptr ? parent_->FindExtents(object.name) : nullptr, level);
+void PageStorer::NoteData(const ContentRange& range) {
+  if (range.data == nullptr) return;
+  absl::MutexLock lock(&data_mutex_);
+  data_.emplace_back(range.first_ordinal, range.data);
+}
+
+const std::byte* PageStorer::DataOf(uint32_t ordinal) const {
+  absl::ReaderMutexLock lock(&data_mutex_);
+  auto after = std::upper_bound(data_.begin(), data_.end(), ordinal,
+                                [](uint32_t o, const auto& data) { return o < data.first; });
+  const auto& [first, data] = *std::prev(after);
+  return data + size_t{ordinal - first} * kPageSize;
+}
+
+void PageStorer::Cut(const ContentRange& range, Slice& slice, std::deque<Slice>& full) {
+  for (uint64_t done = 0; done < range.pages;) {
+    // Cut at multiples of the slice size, so that frames of successive images begin at the same addresses.
+    uint64_t page = range.page + done;
+    uint64_t n = std::min(range.pages - done, kSlicePages - page % kSlicePages);
+    if (slice.pages + n > kSlicePages) Close(slice, full);
+    const std::byte* data = range.data == nullptr ? nullptr : range.data + done * kPageSize;
+    slice.ranges.push_back({page, data, n, range.first_ordinal + static_cast<uint32_t>(done)});
+    slice.pages += n;
+    done += n;
   }
-  return slices;
+}
+
+void PageStorer::Close(Slice& slice, std::deque<Slice>& full) {
+  if (slice.pages == 0) return;
+  full.push_back(std::move(slice));
+  slice = {full.back().parent_extents, {}, 0, full.back().level};
 }
 
 const PageStorer::ParentPack& PageStorer::LoadedParent(uint32_t pack) {
@@ -129,7 +123,7 @@ const PageStorer::ParentPack& PageStorer::LoadedParent(uint32_t pack) {
 
 std::optional<PageIndex::Found> PageStorer::FindEqual(Worker& worker, uint64_t fingerprint,
                                                       const std::byte* data) {
-  return index_->Find(fingerprint, [&](const Pack& pack, uint32_t page) {
+  return worker.index->Find(fingerprint, [&](const Pack& pack, uint32_t page) {
     bool damaged = false;
     if (worker.comparer.Equal(pack, page, data, &damaged)) return true;
     const uint32_t frame = pack.FrameOfPage(page);
@@ -182,7 +176,7 @@ absl::Status PageStorer::TakeFromParent(const Slice& slice, const ContentRange& 
       return absl::InternalError(absl::StrCat("the parent has no page at ", absl::Hex(page * kPageSize)));
     }
     for (const uint64_t until = std::min(end, extent->page + extent->pages); page < until; ++page) {
-      PageLocation& location = locations_[range.first_ordinal + (page - range.page)];
+      PageLocation& location = locations_[static_cast<uint32_t>(range.first_ordinal + (page - range.page))];
       if (extent->zero()) {
         location = PageLocation::Zero();
         ++worker.counts.zero;
@@ -247,7 +241,7 @@ absl::Status PageStorer::StoreRange(const Slice& slice, const ContentRange& rang
 absl::Status PageStorer::StoreUnknown(absl::Span<const NewPage> pages, int level, Worker& worker) {
   uint64_t fingerprints[kPagesAhead];
   for (size_t i = 0; i < pages.size(); ++i) fingerprints[i] = pages[i].fingerprint;
-  index_->Prefetch({fingerprints, pages.size()});
+  worker.index->Prefetch({fingerprints, pages.size()});
   for (const NewPage& page : pages) {
     PageLocation& location = locations_[page.ordinal];
     if (auto found = FindEqual(worker, page.fingerprint, page.data)) {
@@ -281,50 +275,157 @@ void PageStorer::Place(const Worker& worker, uint32_t own) {
   counts_.fresh += worker.counts.fresh;
 }
 
-absl::Status PageStorer::StoreAll(const ImageContent& content, PackWriter* writer, uint32_t own,
-                                  const Progress& progress) {
-  locations_.resize(content.total_pages);
-  auto add_ranges = [this](const ContentObject& object) {
-    for (const ContentRange& range : object.ranges) ranges_.push_back(&range);
-  };
-  add_ranges(content.blob_object);
-  for (const ContentObject& object : content.objects) add_ranges(object);
+absl::Status PageStorer::LoadIndex() {
+  // The index after the number: what is committed in between is in it, and is looked for once more.
+  if (early_) {
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+    txn.ForEachImage([this](const ImageRecord& image) { last_image_ = image.id; });
+  }
   RK_ASSIGN_OR_RETURN(index_, PageIndex::Load(core_));
+  return absl::OkStatus();
+}
 
-  const std::vector<Slice> slices = CutSlices(content);
-  std::atomic<size_t> next{0};
-  std::atomic<bool> stop{false};
-  absl::Mutex mutex;
-  absl::Status error;
-  uint64_t done = 0;
-  const size_t threads = std::clamp<size_t>(slices.size() / 2, 1, core_->threads());
-  std::vector<std::unique_ptr<Worker>> workers;
-  for (size_t i = 0; i < threads; ++i)
-    workers.push_back(std::make_unique<Worker>(writer, core_->fingerprinter()));
+absl::Status PageStorer::UseIndex(Worker& worker) {
+  absl::MutexLock lock(&index_mutex_);
+  if (early_) {
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+    RK_ASSIGN_OR_RETURN(const std::vector<ImageRecord> news, txn.ImagesAfter(last_image_));
+    if (!news.empty()) RK_RETURN_IF_ERROR(LoadIndex());
+  }
+  if (worker.index == index_) return absl::OkStatus();
+  KeepDamage(worker);
+  worker.index = index_;
+  return absl::OkStatus();
+}
 
-  auto work = [&](Worker* worker) {
-    absl::Status status;
-    for (size_t i; status.ok() && !stop && (i = next.fetch_add(1)) < slices.size();) {
-      status = StoreSlice(slices[i], *worker);
-      absl::MutexLock lock(&mutex);
-      done += slices[i].pages;
-      if (status.ok() && progress && !progress(done * kPageSize, content.total_pages * kPageSize)) {
+PageStorer::Worker* PageStorer::NewWorker() {
+  workers_.push_back(std::make_unique<Worker>(writer_, core_->fingerprinter()));
+  return workers_.back().get();
+}
+
+absl::Status PageStorer::Begin(PackWriter* writer, uint32_t own, bool early) {
+  writer_ = writer;
+  own_ = own;
+  early_ = early;
+  {
+    absl::MutexLock lock(&index_mutex_);
+    RK_RETURN_IF_ERROR(LoadIndex());
+  }
+  if (!early) return absl::OkStatus();
+  threads_.reserve(core_->threads());
+  try {
+    while (threads_.size() < core_->threads()) {
+      threads_.emplace_back([this, worker = NewWorker()] { Work(*worker); });
+    }
+  } catch (const std::system_error&) {
+    // Finish does what they can't.
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PageStorer::Add(absl::string_view object, const ContentRange& range) {
+  if (object_ != object) {
+    absl::MutexLock lock(&mutex_);
+    Close(open_, slices_);
+    object_ = std::string(object);
+    open_ = {parent_ != nullptr ? parent_->FindExtents(object) : nullptr, {}, 0, core_->compression_level()};
+  }
+  locations_.GrowTo(uint64_t{range.first_ordinal} + range.pages);
+  NoteData(range);
+  {
+    absl::MutexLock lock(&mutex_);
+    Cut(range, open_, slices_);
+  }
+  return Failure();
+}
+
+absl::Status PageStorer::Failure() {
+  absl::MutexLock lock(&mutex_);
+  if (thrown_) std::rethrow_exception(thrown_);
+  return error_;
+}
+
+std::optional<PageStorer::Slice> PageStorer::NextSlice() {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(this, &PageStorer::SliceOrEnd));
+  if (stop_ || slices_.empty()) return std::nullopt;
+  Slice slice = std::move(slices_.front());
+  slices_.pop_front();
+  return slice;
+}
+
+void PageStorer::Work(Worker& worker) {
+  absl::Status status;
+  std::exception_ptr thrown;
+  try {
+    while (std::optional<Slice> slice = status.ok() ? NextSlice() : std::nullopt) {
+      status = UseIndex(worker);
+      if (status.ok()) status = StoreSlice(*slice, worker);
+      absl::MutexLock lock(&mutex_);
+      done_pages_ += slice->pages;
+      if (status.ok() && progress_ != nullptr && *progress_ &&
+          !(*progress_)(done_pages_ * kPageSize, locations_.size() * kPageSize)) {
         status = absl::CancelledError("cancelled");
       }
     }
-    if (status.ok() && !stop) status = worker->appender.Flush(&worker->placed);
-    if (status.ok()) return;
-    absl::MutexLock lock(&mutex);
-    error.Update(status);
-    stop = true;
-  };
-  InParallel(threads, [&](size_t i) { work(workers[i].get()); });
-  for (const auto& worker : workers) KeepDamage(*worker);
-  RK_RETURN_IF_ERROR(error);
-  for (const auto& worker : workers) {
-    Place(*worker, own);
+    if (status.ok() && Failure().ok()) status = worker.appender.Flush(&worker.placed);
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  if (status.ok() && !thrown) return;
+  absl::MutexLock lock(&mutex_);
+  error_.Update(status);
+  if (!thrown_) thrown_ = thrown;
+  stop_ = true;
+}
+
+void PageStorer::JoinThreads() {
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+absl::Status PageStorer::Finish(const ImageContent& content, const Progress& progress) {
+  const int level = core_->compression_level();
+  const bool few_blobs = content.blob_stream.size() <= kSmallBlobStream;
+  Slice blobs{parent_ != nullptr ? &parent_->manifest().blob_stream : nullptr,
+              {},
+              0,
+              level > 0 && few_blobs && !sparing_ ? std::max(level, kBlobLevel) : level};
+  std::deque<Slice> blob_slices;
+  locations_.GrowTo(content.total_pages);
+  for (const ContentRange& range : content.blob_object.ranges) {
+    NoteData(range);
+    Cut(range, blobs, blob_slices);
+  }
+  Close(blobs, blob_slices);
+  size_t left = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    Close(open_, slices_);
+    // First, as they take the longest.
+    slices_.insert(slices_.begin(), std::make_move_iterator(blob_slices.begin()),
+                   std::make_move_iterator(blob_slices.end()));
+    left = slices_.size();
+    all_added_ = true;
+    progress_ = &progress;
+  }
+  if (threads_.empty()) {
+    std::vector<Worker*> workers(std::clamp<size_t>(left / 2, 1, core_->threads()));
+    for (Worker*& worker : workers) worker = NewWorker();
+    InParallel(workers.size(), [&](size_t i) { Work(*workers[i]); });
+  }
+  JoinThreads();
+  {
+    absl::MutexLock lock(&mutex_);
+    progress_ = nullptr;
+  }
+  for (const auto& worker : workers_) KeepDamage(*worker);
+  RK_RETURN_IF_ERROR(Failure());
+  for (const auto& worker : workers_) {
+    Place(*worker, own_);
     deferred_.insert(deferred_.end(), worker->deferred.begin(), worker->deferred.end());
   }
+  workers_.clear();
   return absl::OkStatus();
 }
 
@@ -335,8 +436,8 @@ absl::Status PageStorer::StoreDeferred(PackWriter* writer, uint32_t own, const P
       if (progress && !progress(all_bytes, all_bytes)) return absl::CancelledError("cancelled");
     }
   }
-  RK_ASSIGN_OR_RETURN(index_, PageIndex::Load(core_));
   Worker worker(writer, core_->fingerprinter());
+  RK_ASSIGN_OR_RETURN(worker.index, PageIndex::Load(core_));
   absl::flat_hash_map<uint64_t, uint32_t> stored;  // what several deferred pages have in common
   for (const Deferred& page : deferred_) {
     if (auto found = FindEqual(worker, page.fingerprint, page.data)) {

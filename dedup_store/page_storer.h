@@ -3,15 +3,19 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "dedup_store/image_content.h"
@@ -56,22 +60,49 @@ class PageStorer {
              bool sparing);
   ~PageStorer();
 
-  // All pages of the content, into `writer`, whose position in the list of packs is `own`.
-  absl::Status StoreAll(const ImageContent& content, PackWriter* writer, uint32_t own,
-                        const Progress& progress);
+  // Comes first: pages go into `writer`, whose position in the list of packs is `own`. `early`: they are
+  // stored while more are added, by threads that end with Finish or the storer.
+  absl::Status Begin(PackWriter* writer, uint32_t own, bool early);
+  // The next pages, by ascending ordinals, those of one object one after another. What has gone wrong with
+  // the ones before.
+  absl::Status Add(absl::string_view object, const ContentRange& range);
+  // Stores all that is left, and the blobs.
+  absl::Status Finish(const ImageContent& content, const Progress& progress);
   // The deferred pages, once their writers have settled: those that came to nothing are stored in `writer`.
   // Asks `progress` again and again while it waits.
   absl::Status StoreDeferred(PackWriter* writer, uint32_t own, const Progress& progress);
 
   const std::vector<Deferred>& deferred() const { return deferred_; }
-  const std::vector<PageLocation>& locations() const { return locations_; }
+  const PageLocations& locations() const { return locations_; }
   const PageCounts& counts() const { return counts_; }
 
  private:
-  struct Slice;
+  // Ranges of one object. Small ones are taken together, so that their pages compress as one.
+  struct Slice {
+    const std::vector<Extent>* parent_extents = nullptr;
+    std::vector<ContentRange> ranges;
+    uint64_t pages = 0;
+    int level = 0;
+  };
   struct Worker;
   struct ParentPack;
-  std::vector<Slice> CutSlices(const ImageContent& content) const;
+  // Adds the range to `slice`; what is full of it goes to `full`.
+  static void Cut(const ContentRange& range, Slice& slice, std::deque<Slice>& full);
+  static void Close(Slice& slice, std::deque<Slice>& full);
+  void NoteData(const ContentRange& range);
+  Worker* NewWorker();
+  // Stores slices until no more come.
+  void Work(Worker& worker);
+  std::optional<Slice> NextSlice() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool SliceOrEnd() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !slices_.empty() || all_added_ || stop_;
+  }
+  void JoinThreads();
+  absl::Status Failure() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Has the worker use the newest state of the index that is loaded; what was committed while pages came is
+  // looked for.
+  absl::Status UseIndex(Worker& worker) ABSL_LOCKS_EXCLUDED(index_mutex_);
+  absl::Status LoadIndex() ABSL_EXCLUSIVE_LOCKS_REQUIRED(index_mutex_);
   absl::Status StoreSlice(const Slice& slice, Worker& worker);
   absl::Status StoreRange(const Slice& slice, const ContentRange& range, Worker& worker);
   // Those that are not the parent's: of another image, of this one, or new.
@@ -83,7 +114,7 @@ class PageStorer {
   // A pack of the parent, its page table loaded.
   const ParentPack& LoadedParent(uint32_t pack);
   void KeepDamage(Worker& worker);
-  const std::byte* DataOf(uint32_t ordinal) const;
+  const std::byte* DataOf(uint32_t ordinal) const ABSL_LOCKS_EXCLUDED(data_mutex_);
   void Place(const Worker& worker, uint32_t own);
 
   StoreCore* const core_;
@@ -92,11 +123,32 @@ class PageStorer {
   PackList* const packs_;
   const bool sparing_;
   std::vector<std::unique_ptr<ParentPack>> parent_packs_;
-  std::unique_ptr<PageIndex> index_;
-  std::vector<PageLocation> locations_;      // each is written by one worker
-  std::vector<const ContentRange*> ranges_;  // by first ordinal
+  PackWriter* writer_ = nullptr;
+  uint32_t own_ = 0;
+  bool early_ = false;
+  std::string object_;  // whose pages are being added
+  Slice open_;
+  PageLocations locations_;  // each is written by one worker
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::thread> threads_;
   std::vector<Deferred> deferred_;
   PageCounts counts_;
+
+  absl::Mutex mutex_;
+  std::deque<Slice> slices_ ABSL_GUARDED_BY(mutex_);  // to be stored
+  bool all_added_ ABSL_GUARDED_BY(mutex_) = false, stop_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status error_ ABSL_GUARDED_BY(mutex_);
+  std::exception_ptr thrown_ ABSL_GUARDED_BY(mutex_);
+  uint64_t done_pages_ ABSL_GUARDED_BY(mutex_) = 0;
+  const Progress* progress_ ABSL_GUARDED_BY(mutex_) = nullptr;
+
+  absl::Mutex index_mutex_;
+  std::shared_ptr<PageIndex> index_ ABSL_GUARDED_BY(index_mutex_);
+  uint64_t last_image_ ABSL_GUARDED_BY(index_mutex_) = 0;  // that it may have pages of
+
+  mutable absl::Mutex data_mutex_;
+  // Where pages lie in memory, by the first one's ordinal.
+  std::vector<std::pair<uint32_t, const std::byte*>> data_ ABSL_GUARDED_BY(data_mutex_);
 };
 
 }  // namespace rekindle::store

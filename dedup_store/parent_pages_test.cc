@@ -7,10 +7,6 @@ namespace {
 
 constexpr uint64_t kParentPages = 600;  // more than a frame, and of all kinds
 
-absl::Span<const std::byte> Bytes(absl::string_view text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
-
 class ParentPagesTest : public StoreTest {
  protected:
   void SetUp() override {

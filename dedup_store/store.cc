@@ -268,9 +268,10 @@ class StoreImpl : public Store {
     return stats;
   }
 
-  absl::StatusOr<ImageBytes> WhereBytesAre(
-      absl::string_view image, const std::function<bool(const ImageInfo&)>& may_see) const override {
-    return FindBytes(core_, image, may_see);
+  absl::StatusOr<ImageBytes> WhereBytesAre(absl::string_view image,
+                                           const std::function<bool(const ImageInfo&)>& may_see,
+                                           const std::atomic<bool>* cancel) const override {
+    return FindBytes(core_, image, may_see, cancel);
   }
 
   absl::StatusOr<StoreLimits> Limits() const override { return ReadLimits(core_->path()); }

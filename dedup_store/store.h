@@ -96,6 +96,10 @@ struct NewImageOptions {
   std::string prepared_id;
   // The processors have other work: only what shrinks by a quarter at least is compressed.
   bool sparing = false;
+  // Not 0: pages are stored while more are added, in the background, so that little is left to Commit: for
+  // pages that come slowly. About how many bytes of them will come. What other writers store meanwhile may be
+  // stored once more.
+  uint64_t coming_bytes = 0;
 };
 
 // Stored, but not yet there: somebody else is to decide.
@@ -152,7 +156,7 @@ class ImageWriter {
   virtual absl::Status AddBlob(absl::string_view name, absl::string_view bytes) = 0;
   // Adds pages at `address` (page-aligned, whole pages). Within an object addresses must ascend over the
   // calls. `pages` must stay valid and unchanged until Commit returns or the writer is destroyed; no copy is
-  // made.
+  // made. With NewImageOptions::coming_bytes also what Commit returns, as soon as it is known that it fails.
   virtual absl::Status AddPages(absl::string_view name, uint64_t address,
                                 absl::Span<const std::byte> pages) = 0;
 
@@ -358,8 +362,10 @@ class Store {
   virtual absl::StatusOr<FsckReport> Fsck(const FsckOptions& options) = 0;
   virtual absl::StatusOr<StoreStats> Stats() const = 0;
   // Reads the manifests of all images. Those that `may_see` refuses are summed up without their names.
+  // `*cancel` ends it soon with Cancelled.
   virtual absl::StatusOr<ImageBytes> WhereBytesAre(
-      absl::string_view image, const std::function<bool(const ImageInfo&)>& may_see = nullptr) const = 0;
+      absl::string_view image, const std::function<bool(const ImageInfo&)>& may_see = nullptr,
+      const std::atomic<bool>* cancel = nullptr) const = 0;
   // DataLoss when it can't be told what they are: then no image is taken until they are set again.
   virtual absl::StatusOr<StoreLimits> Limits() const = 0;
   // Holds for every image that is not committed yet. `warning` gets what the administrator should know.

@@ -53,6 +53,10 @@ inline std::string MakePages(size_t pages, uint64_t seed, Content content = Cont
   return bytes;
 }
 
+inline absl::Span<const std::byte> Bytes(absl::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
 inline NewImageOptions Named(const std::string& reference) {
   NewImageOptions options;
   options.reference = reference;

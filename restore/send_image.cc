@@ -155,7 +155,7 @@ class Sending {
                        " is the same image: whoever has it needs nothing of this one"));
     }
     RK_ASSIGN_OR_RETURN(std::vector<store::ObjectDifference> differences,
-                        store_.Diff(base_->digest, sent_.image.digest));
+                        store_.Diff(base_->digest, sent_.image.digest, options_.cancel));
     for (store::ObjectDifference& difference : differences)
       changed_[difference.name] = std::move(difference.changed);
     return absl::OkStatus();

@@ -1,6 +1,7 @@
 // An image on its way out, whole or as what has changed since another: dedup_store/image_stream.h.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -18,6 +19,8 @@ struct SendOptions {
   std::string made_by;  // Rekindle's version
   // In bytes of memory; false ends the sending (Cancelled). Called on the calling thread.
   std::function<bool(uint64_t done, uint64_t total)> progress;
+  // `*cancel` ends the comparing with the base soon (Cancelled), of which there is no progress to tell.
+  const std::atomic<bool>* cancel = nullptr;
 };
 
 struct SentImage {
