@@ -121,11 +121,16 @@ class LineReader {
     if (data < 0) return errno == ENXIO ? end_ : at_;
     return std::min(static_cast<uint64_t>(data), end_);
   }
+  // Where a hole begins, or all ends.
+  uint64_t DataEnd() const {
+    const off_t hole = ::lseek(file_, static_cast<off_t>(at_), SEEK_HOLE);
+    return hole < 0 ? end_ : std::min(static_cast<uint64_t>(hole), end_);
+  }
   bool Fill() {
     std::copy(buffer_.begin() + static_cast<ptrdiff_t>(begin_),
               buffer_.begin() + static_cast<ptrdiff_t>(filled_), buffer_.begin());
     filled_ -= std::exchange(begin_, 0);
-    const size_t wanted = std::min<uint64_t>(buffer_.size() - filled_, end_ - at_);
+    const size_t wanted = std::min<uint64_t>(buffer_.size() - filled_, DataEnd() - at_);
     const ssize_t got =
         wanted == 0 ? 0 : ::pread(file_, buffer_.data() + filled_, wanted, static_cast<off_t>(at_));
     if (got <= 0) return false;
