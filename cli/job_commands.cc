@@ -561,7 +561,9 @@ int RestoreJob(Client& client, const Output& output, Interrupts& interrupts,
   v1::RestoreRequest complete = request;
   complete.set_timeline(timeline.wanted());
   if (!request.detach() && request.log().empty()) {
-    for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) complete.add_stdio_fds(fd);
+    // With --json standard output is for that alone.
+    const int job_output = output.json() ? STDERR_FILENO : STDOUT_FILENO;
+    for (int fd : {STDIN_FILENO, job_output, STDERR_FILENO}) complete.add_stdio_fds(fd);
   }
   JobSession session(client, output, interrupts, request.detach(), /*follow_log=*/true);
   session.Follow(&*timelines);

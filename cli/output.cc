@@ -17,16 +17,16 @@ void Print(FILE* file, absl::string_view text) { std::fwrite(text.data(), 1, tex
 
 void Output::Json(const google::protobuf::Message& message) const {
   if (!json_) return;
-  Print(stdout, ToJson(message) + "\n");
-  std::fflush(stdout);
+  Print(results_, ToJson(message) + "\n");
+  std::fflush(results_);
 }
 
 void Output::Text(absl::string_view text) const { Bytes(Printable(text)); }
 
 void Output::Bytes(absl::string_view bytes) const {
   if (json_) return;
-  Print(stdout, bytes);
-  std::fflush(stdout);
+  Print(results_, bytes);
+  std::fflush(results_);
 }
 
 void Output::Warning(absl::string_view text) const {
@@ -46,8 +46,8 @@ std::string Output::ErrorText(const absl::Status& status) {
 
 ExitCode Output::Fail(const absl::Status& status) const {
   if (json_) {
-    Print(stdout, ErrorToJson(status) + "\n");
-    std::fflush(stdout);
+    Print(results_, ErrorToJson(status) + "\n");
+    std::fflush(results_);
   } else {
     Print(stderr, ErrorText(status));
   }
