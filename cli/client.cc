@@ -256,9 +256,11 @@ class GrpcClient final : public Client {
             absl::StrCat("interrupted: the daemon at ", host_, " puts everything back"));
       }
     }
-    // Nobody here has ended it, and whoever did gives no reason: gRPC, of a daemon that ends.
-    if (status.error_code() == grpc::StatusCode::CANCELLED && !host_.empty() &&
-        (status.error_message().empty() || status.error_message() == "CANCELLED")) {
+    // Nobody here has ended it, and whoever did gives no reason of his own: gRPC, of a daemon that ends.
+    const std::string& why = status.error_message();
+    if (!host_.empty() &&
+        ((status.error_code() == grpc::StatusCode::CANCELLED && (why.empty() || why == "CANCELLED")) ||
+         (status.error_code() == grpc::StatusCode::UNAVAILABLE && why == "Cancelling all calls"))) {
       return absl::UnavailableError(absl::StrCat("the daemon (rekindled) at ", host_,
                                                  " has ended in the middle of this call: try again when it "
                                                  "is back"));
