@@ -97,6 +97,10 @@ constexpr char kExitCodes[] =
     "Exit status: 0 done, 1 failed, 2 bad usage, 3 not found, 4 not permitted, 5 unsupported on this "
     "machine, 6 no store.";
 
+bool IsIn(absl::string_view word, const std::vector<std::string>& words) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
 // What other programs call it.
 std::vector<std::string> InOurWords(std::vector<std::string> arguments) {
   size_t at = 0;
@@ -174,15 +178,16 @@ class Parser {
     } catch (const CLI::CallForVersion&) {
       v1::GetVersionResponse version;
       version.set_version(daemon::kVersion);
-      const bool json = std::find(words.begin(), words.end(), "--json") != words.end();
-      parsed.help = absl::StrCat(json ? ToJson(version) : absl::StrCat("rekindle ", daemon::kVersion), "\n");
+      parsed.help = absl::StrCat(
+          IsIn("--json", words) ? ToJson(version) : absl::StrCat("rekindle ", daemon::kVersion), "\n");
       return parsed;
     } catch (const CLI::ParseError& error) {
       parsed.status =
           Usage(app_.get_subcommands().empty() ? NoCommand(words, error.what()) : WhatIsWrong(error));
     }
     if (parsed.status.ok()) parsed.status = CheckForEmptyValues(app_);
-    // Known even if the rest is wrong: how the error is to be printed.
+    // Known even if the rest is wrong: how the error is to be printed. CLI11 may have stopped before it.
+    if (!parsed.status.ok() && IsIn("--json", words)) globals_.json = true;
     if (!store_.empty()) globals_.store = Absolute(store_, working_directory_);
     if (!host_.empty()) globals_.host = host_;
     parsed.invocation.globals = globals_;
@@ -285,7 +290,7 @@ class Parser {
     app_.add_flag("--no-daemon", globals_.no_daemon, "Do the work in this process, also where a daemon runs");
     app_.add_flag("--json", globals_.json, "Print JSON, for scripts; no progress bar");
     app_.add_flag("-v,--verbose", globals_.verbose,
-                  "Show every CRIU command line that is run, ready to be pasted");
+                  "Show every CRIU command line that is run, and debug messages");
   }
 
   void AddJobCommands();

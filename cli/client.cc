@@ -163,9 +163,12 @@ class GrpcClient final : public Client {
       wanted = on_event(event);
       if (!wanted) context.TryCancel();
     }
-    absl::Status status = FromGrpc(reader->Finish());
+    const grpc::Status finished = reader->Finish();
+    if (!wanted && finished.error_code() == grpc::StatusCode::CANCELLED)
+      return absl::CancelledError("no more of the image was wanted");
+    absl::Status status = FromGrpc(finished);
     // Whoever was to get it is this process.
-    if (embedded_ && wanted && absl::IsCancelled(status))
+    if (embedded_ && absl::IsCancelled(status))
       return absl::CancelledError("interrupted before all of the image was sent");
     return status;
   }
@@ -312,6 +315,15 @@ class GrpcClient final : public Client {
         return absl::CancelledError(
             absl::StrCat("interrupted: the daemon at ", host_, " puts everything back"));
       }
+    }
+    // Nobody here has ended it, and whoever did gives no reason of his own: gRPC, of a daemon that ends.
+    const std::string& why = status.error_message();
+    if (!host_.empty() &&
+        ((status.error_code() == grpc::StatusCode::CANCELLED && (why.empty() || why == "CANCELLED")) ||
+         (status.error_code() == grpc::StatusCode::UNAVAILABLE && why == "Cancelling all calls"))) {
+      return absl::UnavailableError(absl::StrCat("the daemon (rekindled) at ", host_,
+                                                 " has ended in the middle of this call: try again when it "
+                                                 "is back"));
     }
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !host_.empty()) {
       const bool of_tls = absl::StrContains(status.error_message(), "andshake") ||

@@ -38,6 +38,16 @@ TEST(ArgumentsTest, TheVersionAsJson) {
     EXPECT_EQ(ParseArguments(words, "/", {}).help.substr(0, 11), "{\"version\":");
 }
 
+TEST(ArgumentsTest, ThatJsonIsWantedIsKnownWhateverElseIsWrong) {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"--json", "ckpt", "x", "-t"},
+                                                {"ckpt", "x", "-t", "a:1", "--no-such", "--json"}}) {
+    const ParsedArguments parsed = ParseArguments(words, "/", {});
+    EXPECT_TRUE(absl::IsInvalidArgument(parsed.status)) << parsed.status;
+    EXPECT_TRUE(parsed.invocation.globals.json);
+  }
+  EXPECT_FALSE(ParseArguments({"ckpt", "x", "-t"}, "/", {}).invocation.globals.json);
+}
+
 class CopyToTest : public testing::Test {
  protected:
   // Where a copy to `to` goes.

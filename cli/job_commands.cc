@@ -242,7 +242,7 @@ class JobSession {
     all_started_.push_back(started);
     for (const std::string& line : started.command_lines()) output_.CommandLine(line);
     for (const std::string& warning : started.warnings()) output_.Warning(warning);
-    output_.Json(started);
+    TellStarted(started);
     if (detach_) return;
     const std::string supervised = started.job().has_supervised() ? started.job().name() : "";
     int missed = 0;  // came before this one could get it
@@ -279,16 +279,28 @@ class JobSession {
     // Copies have one log for all.
     if (follower_ || !follow_log_ || output_.json()) return;
     if (started.job().log().empty()) return TellOutput(started.job().pid());
-    uint64_t offset = started.log_offset();
-    if (struct stat info; offset == UINT64_MAX && ::stat(started.job().log().c_str(), &info) == 0)
-      offset = static_cast<uint64_t>(info.st_size);
     absl::StatusOr<std::unique_ptr<LogFollower>> follower =
-        LogFollower::Start(started.job().log(), offset, STDOUT_FILENO);
+        LogFollower::Start(started.job().log(), LogOffset(started), STDOUT_FILENO);
     if (follower.ok()) {
       follower_ = *std::move(follower);
     } else {
       output_.Warning(absl::StrCat("the job's output can't be shown: ", follower.status().message()));
     }
+  }
+
+  // Of one that it was attached to, the end that the log has now.
+  static uint64_t LogOffset(const v1::JobStarted& started) {
+    struct stat info;
+    if (started.log_offset() != UINT64_MAX || ::stat(started.job().log().c_str(), &info) != 0)
+      return started.log_offset();
+    return static_cast<uint64_t>(info.st_size);
+  }
+
+  void TellStarted(const v1::JobStarted& started) const {
+    if (!output_.json()) return;
+    v1::JobStarted told = started;
+    told.set_log_offset(LogOffset(started));
+    output_.Json(told);
   }
 
   // What goes to a file that the job had open is not shown, and the user may wait for it here.
@@ -561,7 +573,9 @@ int RestoreJob(Client& client, const Output& output, Interrupts& interrupts,
   v1::RestoreRequest complete = request;
   complete.set_timeline(timeline.wanted());
   if (!request.detach() && request.log().empty()) {
-    for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) complete.add_stdio_fds(fd);
+    // With --json standard output is for that alone.
+    const int job_output = output.json() ? STDERR_FILENO : STDOUT_FILENO;
+    for (int fd : {STDIN_FILENO, job_output, STDERR_FILENO}) complete.add_stdio_fds(fd);
   }
   JobSession session(client, output, interrupts, request.detach(), /*follow_log=*/true);
   session.Follow(&*timelines);

@@ -68,8 +68,7 @@ Json FieldToJson(const Message& message, const FieldDescriptor* field) {
       list.push_back(ValueToJson(message, field, i));
     return list;
   }
-  if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !reflection->HasField(message, field))
-    return nullptr;
+  if (field->has_presence() && !reflection->HasField(message, field)) return nullptr;
   return ValueToJson(message, field, -1);
 }
 

@@ -19,8 +19,8 @@ void Print(FILE* file, absl::string_view text) { std::fwrite(text.data(), 1, tex
 
 void Output::Json(const google::protobuf::Message& message) const {
   if (!json_) return;
-  Print(stdout, ToJson(message) + "\n");
-  std::fflush(stdout);
+  Print(results_, ToJson(message) + "\n");
+  std::fflush(results_);
 }
 
 void Output::Text(absl::string_view text) const {
@@ -32,8 +32,8 @@ void Output::Text(absl::string_view text) const {
 void Output::Bytes(absl::string_view bytes) const {
   if (::isatty(STDOUT_FILENO) == 1) return Text(bytes);
   if (json_) return;
-  Print(stdout, bytes);
-  std::fflush(stdout);
+  Print(results_, bytes);
+  std::fflush(results_);
 }
 
 void Output::Warning(absl::string_view text) const {
@@ -53,8 +53,8 @@ std::string Output::ErrorText(const absl::Status& status) {
 
 ExitCode Output::Fail(const absl::Status& status) const {
   if (json_) {
-    Print(stdout, ErrorToJson(status) + "\n");
-    std::fflush(stdout);
+    Print(results_, ErrorToJson(status) + "\n");
+    std::fflush(results_);
   } else {
     Print(stderr, ErrorText(status));
   }

@@ -2,6 +2,7 @@
 // error. What is for people may hold names and lines of other users: it is made printable (printable.h).
 #pragma once
 
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -18,9 +19,11 @@ namespace rekindle::cli {
 // Not thread-safe.
 class Output {
  public:
-  Output(bool json, bool verbose) : json_(json), verbose_(verbose) {}
+  Output(bool json, bool verbose) : Output(json, verbose, stdout) {}
 
   bool json() const { return json_; }
+  // The same, where standard output is for something else: nothing goes there.
+  Output OnStandardError() const { return {json_, verbose_, stderr}; }
 
   // One line of JSON; nothing unless --json was given.
   void Json(const google::protobuf::Message& message) const;
@@ -43,7 +46,10 @@ class Output {
   static std::string ErrorText(const absl::Status& status);
 
  private:
+  Output(bool json, bool verbose, FILE* results) : json_(json), verbose_(verbose), results_(results) {}
+
   const bool json_, verbose_;
+  FILE* const results_;
 };
 
 }  // namespace rekindle::cli

@@ -60,5 +60,41 @@ TEST(VersionTest, ADaemonOfAnotherVersionIsToldOf) {
   EXPECT_EQ(ShownOf(daemon::kVersion).second, "");
 }
 
+// The end of a call in the middle of which the daemon ends, in the words that gRPC has for it.
+class EndingService final : public v1::Rekindle::Service {
+ public:
+  explicit EndingService(grpc::Status end) : end_(std::move(end)) {}
+  grpc::Status GetVersion(grpc::ServerContext*, const v1::GetVersionRequest*,
+                          v1::GetVersionResponse*) override {
+    return end_;
+  }
+
+ private:
+  const grpc::Status end_;
+};
+
+TEST(ClientTest, ThatTheDaemonHasEndedIsSaid) {
+  const TemporaryDirectory folder = TemporaryDirectory::Make("/tmp", "rk-ending-").value();
+  for (const grpc::Status& end : {grpc::Status(grpc::StatusCode::CANCELLED, "CANCELLED"),
+                                  grpc::Status(grpc::StatusCode::UNAVAILABLE, "Cancelling all calls"),
+                                  grpc::Status(grpc::StatusCode::CANCELLED, "given up for another")}) {
+    EndingService service(end);
+    Endpoint endpoint;
+    endpoint.host = "unix:" + folder.path() + "/socket";
+    grpc::ServerBuilder builder;
+    builder.RegisterService(&service);
+    builder.AddListeningPort(endpoint.host, grpc::InsecureServerCredentials());
+    const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+    const absl::Status told = Client::Open(endpoint).value()->GetVersion({}).status();
+    server->Shutdown();
+    if (end.error_message() == "given up for another") {
+      EXPECT_EQ(told, absl::CancelledError(end.error_message()));
+    } else {
+      EXPECT_TRUE(absl::IsUnavailable(told)) << told;
+      EXPECT_THAT(std::string(told.message()), HasSubstr("has ended"));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace rekindle::cli

@@ -34,6 +34,7 @@ absl::Status AddImages(Client& client, TopFigures* figures) {
     figures->free_bytes = stats->free_bytes();
     return absl::OkStatus();
   }
+  if (absl::IsNotFound(stats.status())) return absl::OkStatus();  // the first image makes the store
   if (!absl::IsPermissionDenied(stats.status())) return stats.status();
   RK_ASSIGN_OR_RETURN(v1::ListImagesResponse images, client.ListImages({}));
   figures->images = static_cast<uint64_t>(images.images_size());
@@ -103,12 +104,22 @@ int PrintLines(Client& client, const Output& output, Interrupts& interrupts, con
   Ending ending;
   interrupts.SetAction([&](int signal) { ending.Set(signal); });
   int code = kDone;
+  bool first = true;
+  std::string trouble;
   do {
     absl::StatusOr<TopFigures> figures = Ask(client);
-    if (!figures.ok()) {
+    if (!figures.ok() && first) {
       code = output.Fail(figures.status());
       break;
     }
+    first = false;
+    // The daemon may be back soon.
+    if (!figures.ok()) {
+      const std::string why(figures.status().message());
+      if (std::exchange(trouble, why) != why) output.Warning(absl::StrCat(why, "; it is asked again"));
+      continue;
+    }
+    trouble.clear();
     AddTime(&*figures);
     const std::string line = JsonLine(*figures);
     if (std::fwrite(line.data(), 1, line.size(), stdout) != line.size() || std::fflush(stdout) != 0) break;

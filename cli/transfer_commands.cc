@@ -100,8 +100,8 @@ class ExportedFile {
 
 }  // namespace
 
-int ExportImageToFile(Client& client, const Output& output, Interrupts& interrupts,
-                      const ExportToFile& what) {
+int ExportImageToFile(Client& client, const Output& given, Interrupts& interrupts, const ExportToFile& what) {
+  const Output output = what.file == "-" ? given.OnStandardError() : given;
   ExportedFile file(what.file);
   if (absl::Status status = file.Open(interrupts); !status.ok()) return output.Fail(status);
   interrupts.SetAction([&client](int) { client.Cancel(); });

@@ -108,13 +108,12 @@ absl::Status SendImage(Node& node, const Call& call, const v1::SendImageRequest&
   };
   const CallMonitor monitor(call, [](const v1::Progress&) { return true; });
   restore::SendOptions options;
-  options.image = info.digest;
+  options.image = info;
   options.cancel = &monitor.cancelled();
   options.made_by = kVersion;
   if (!request.since().empty()) {
-    RK_ASSIGN_OR_RETURN(store::ImageInfo base,
+    RK_ASSIGN_OR_RETURN(options.base,
                         FindImageFor(node, *store, call.caller, request.since(), "compare with"));
-    options.base = base.digest;
   }
   Stopwatch watch, since_progress;
   options.progress = [&](uint64_t done, uint64_t total) {

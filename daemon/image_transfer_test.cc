@@ -57,8 +57,10 @@ class ImageTransferTest : public StoreTest {
                                             const std::string& base) {
     std::string bytes;
     restore::SendOptions options;
-    options.image = image;
-    options.base = base;
+    RK_ASSIGN_OR_RETURN(options.image, store.Find(image));
+    if (!base.empty()) {
+      RK_ASSIGN_OR_RETURN(options.base, store.Find(base));
+    }
     auto sent = restore::SendImage(store, options, [&](absl::string_view piece) {
       bytes.append(piece.data(), piece.size());
       return absl::OkStatus();
@@ -198,8 +200,8 @@ TEST_F(ImageTransferTest, FlippedBitsAreFound) {
 TEST_F(ImageTransferTest, CancelledWhileItIsComparedNothingIsSent) {
   const std::atomic<bool> cancel{true};
   restore::SendOptions options;
-  options.image = "job:2";
-  options.base = "job:1";
+  options.image = *store_->Find("job:2");
+  options.base = *store_->Find("job:1");
   options.cancel = &cancel;
   size_t sent = 0;
   auto cancelled = restore::SendImage(*store_, options, [&](absl::string_view piece) {
@@ -232,6 +234,39 @@ TEST_F(ImageTransferTest, IsBeingStoredWhileItComesAndNobodySeesIt) {
   RK_ASSERT_OK(received);
   EXPECT_TRUE(had_pack);
   first_.ExpectIn(*other_, "job:1");
+}
+
+TEST_F(ImageTransferTest, ItsNameGoesAlongAndNotThatOfAnotherWithItsDigest) {
+  auto bytes = Sent("job:1");
+  RK_ASSERT_OK(bytes);
+  RK_ASSERT_OK(Receive(*bytes, "a:1", kOwner));
+  RK_ASSERT_OK(Receive(*bytes, "b:9", kOwner + 1));
+  ASSERT_EQ(other_->Find("a:1")->digest, other_->Find("b:9")->digest);
+  uid_t receiver = 100;
+  for (const char* name : {"a:1", "b:9"}) {
+    auto sent = SentBy(*other_, name, "");
+    RK_ASSERT_OK(sent);
+    auto received = ReceiveInto(*store_, *sent, "", receiver++);
+    RK_ASSERT_OK(received);
+    EXPECT_EQ(received->image.reference, name);
+  }
+}
+
+TEST_F(ImageTransferTest, OfImagesWithOneDigestATagAndTheDigestFindTheOneThatIsNamed) {
+  auto bytes = Sent("job:1");
+  RK_ASSERT_OK(bytes);
+  for (const char* name : {"a:1", "a:2", "a:3"}) RK_ASSERT_OK(Receive(*bytes, name));
+  const std::string digest = other_->Find("a:1")->digest;
+  for (const std::string name : {"a:1", "a:2", "a:3"}) {
+    auto found = other_->Find(name + "@" + digest);
+    RK_ASSERT_OK(found);
+    EXPECT_EQ(found->digest, digest);
+    EXPECT_EQ(found->reference, name);
+  }
+  // The tag may have moved on.
+  auto found = other_->Find("a:9@" + digest);
+  RK_ASSERT_OK(found);
+  EXPECT_EQ(found->reference.substr(0, 2), "a:");
 }
 
 TEST_F(ImageTransferTest, AnImageIsNotSentAgainstItself) {

@@ -23,6 +23,7 @@ constexpr mode_t kMode = 0600;
 // Its user has to reach his own file, and sees no others.
 constexpr mode_t kFolderMode = 0711;
 constexpr absl::Duration kLookForChange = absl::Milliseconds(20);
+constexpr double kTellWaiting = 1;
 
 // Never through a link, and without waiting for a lease that its owner may have taken.
 absl::StatusOr<UniqueFd> OpenIt(const std::string& path) {
@@ -128,6 +129,14 @@ absl::Status JobFile::Release(bool image_taken) {
   if (ours_.released == ours_.due) return absl::OkStatus();
   ours_.released = ours_.due;
   if (image_taken) ours_.taken = ours_.due;
+  return Write();
+}
+
+absl::Status JobFile::KeepWaiting() {
+  const double now = MonotonicSeconds();
+  if (now - kept_waiting_ < kTellWaiting) return absl::OkStatus();
+  kept_waiting_ = now;
+  ++ours_.storing;
   return Write();
 }
 

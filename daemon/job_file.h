@@ -46,6 +46,9 @@ class JobFile {
   absl::StatusOr<uint64_t> SetDue();
   // The job is to go on: the image of the last SetDue() was taken, or will not be. Harmless without one.
   absl::Status Release(bool image_taken);
+  // The image is being stored, and the job is to wait for that. To be called more often than every second:
+  // it is told once a second, and whoever is told no more gives the image up in the end.
+  absl::Status KeepWaiting();
   // Forgets what the job said: it begins from its beginning.
   absl::Status ForgetJob() const;
   // To be called before the job is restored: whoever waits in the image learns that he is back.
@@ -68,6 +71,7 @@ class JobFile {
   std::string path_;
   UniqueFd watch_;  // inotify
   rekindle_job_file_daemon ours_ = {};
+  double kept_waiting_ = 0;  // when, in seconds of CLOCK_MONOTONIC
 };
 
 }  // namespace rekindle::daemon

@@ -153,6 +153,16 @@ TEST_F(JobFileTest, DueReleasedAndTaken) {
   EXPECT_EQ(said.taken, 1u);
 }
 
+TEST_F(JobFileTest, ThatAnImageIsStoredIsToldAndNotAtEachCall) {
+  JobFile file = Create();
+  ASSERT_TRUE(file.SetDue().ok());
+  constexpr uint64_t kCalls = 1000;
+  for (uint64_t call = 0; call < kCalls; ++call) ASSERT_TRUE(file.KeepWaiting().ok());
+  EXPECT_GE(Read().daemon.storing, 1u);
+  EXPECT_LT(Read().daemon.storing, kCalls);
+  EXPECT_EQ(Read().daemon.due, 1u);
+}
+
 TEST_F(JobFileTest, TheDaemonsWritesLeaveTheJobsPart) {
   JobFile file = Create();
   WriteJob(5);

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/record_file.h"
 #include "base/status.h"
 #include "daemon/call_monitor.h"
 #include "daemon/proto_conversion.h"
@@ -25,6 +26,7 @@
 #include "daemon/supervised_record.h"
 #include "dedup_store/owner_use.h"
 #include "dedup_store/retention.h"
+#include "rekindle/v1/image_layout.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -131,19 +133,51 @@ absl::StatusOr<std::vector<store::ImageInfo>> Candidates(const Node& node, const
   return images;
 }
 
-// What supervised jobs that have not ended go on from, by name, with the job; whichever machine supervises
-// them. Their supervisor removes its own ones itself; of those that others took the newest may be all there
-// is.
-std::multimap<std::string, std::pair<v1::RestartPoint, std::string>> NeededBySupervised(const Node& node) {
-  std::multimap<std::string, std::pair<v1::RestartPoint, std::string>> needed;
+// What supervised jobs that have not ended go on from, whichever machine supervises them.
+struct NeededBySupervised {
+  std::multimap<std::string, std::pair<v1::RestartPoint, std::string>> points;  // by image, with the job
+  // By job: its record, which can't be read, so that each of its images may be needed.
+  std::map<std::string, std::string> unreadable;
+
+  // Why the image is kept.
+  std::vector<std::string> ReasonsFor(const store::ImageInfo& image) const {
+    std::vector<std::string> reasons;
+    const auto [begin, end] = points.equal_range(image.reference);
+    for (auto it = begin; it != end; ++it) {
+      const auto& [point, job] = it->second;
+      if (point.digest().empty() || point.digest() == image.digest)
+        reasons.push_back(absl::StrCat("supervised job '", job, "' goes on from it"));
+    }
+    const auto label = image.labels.find(v1::kJobNameLabel);
+    const auto job = label == image.labels.end() ? unreadable.end() : unreadable.find(label->second);
+    if (job != unreadable.end()) {
+      reasons.push_back(absl::StrCat("supervised job '", job->first, "' may go on from it: its record ",
+                                     job->second, " can't be read"));
+    }
+    return reasons;
+  }
+};
+
+// Their supervisor removes its own ones itself; of those that others took the newest may be all there is.
+absl::StatusOr<NeededBySupervised> FindNeeded(const Node& node) {
+  NeededBySupervised needed;
   const std::string directory = SupervisedDirectory(node.options().store);
-  for (const std::string& name : ListSupervisedRecords(directory)) {
-    const absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory, name);
-    if (!record.ok() || record->ended()) continue;
+  RK_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListSupervisedRecords(directory));
+  for (const std::string& name : names) {
+    absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory, name);
+    if (absl::IsNotFound(record.status())) continue;  // it has just been removed
+    if (!record.ok()) {
+      const std::string path = SupervisedRecordPath(directory, name);
+      needed.unreadable[name] = path;
+      // Of a newer version's what is known.
+      ReadRecordFile(path, &record.emplace()).IgnoreError();
+    } else if (record->ended()) {
+      continue;
+    }
     for (int i = 0; i < record->points_size(); ++i) {
       const v1::RestartPoint& point = record->points(i);
       if (point.ours() || i + 1 == record->points_size())
-        needed.emplace(point.image(), std::pair(point, name));
+        needed.points.emplace(point.image(), std::pair(point, name));
     }
   }
   return needed;
@@ -186,14 +220,11 @@ absl::Status PruneImages(Node& node, const Call& call, const v1::PruneImagesRequ
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store,
                       node.OpenStore(request.dry_run() ? Node::Access::kRead : Node::Access::kWrite));
   RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, Candidates(node, call.caller, *store, request));
-  const auto needed = NeededBySupervised(node);
+  RK_ASSIGN_OR_RETURN(const NeededBySupervised needed, FindNeeded(node));
   for (store::RetentionDecision& decision : DecideRetention(std::move(images), rules, UnixNanos())) {
-    const auto [begin, end] = needed.equal_range(decision.image.reference);
-    for (auto it = begin; it != end; ++it) {
-      const auto& [point, job] = it->second;
-      if (!point.digest().empty() && point.digest() != decision.image.digest) continue;
+    for (std::string& reason : needed.ReasonsFor(decision.image)) {
       decision.keep = true;
-      decision.reasons.push_back(absl::StrCat("supervised job '", job, "' goes on from it"));
+      decision.reasons.push_back(std::move(reason));
     }
     if (!decision.keep && !request.dry_run()) {
       // Whoever is restoring it has it open: its bytes stay until he is done.

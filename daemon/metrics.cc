@@ -100,10 +100,13 @@ void AddSupervised(const v1::Job& job, const Labels& labels, Families& out) {
             state.last_freeze_seconds(), labels);
   out.Counter("job_run_seconds_total", "Time that it ran.", state.run_seconds(), labels);
   out.Counter("job_lost_seconds_total", "Work lost by failures.", state.lost_seconds(), labels);
-  out.Gauge("job_interval_seconds", "Between two images; 0: none are taken by interval.",
-            state.interval_seconds(), labels);
-  out.Gauge("job_last_image_timestamp_seconds", "When its last image was taken; 0: there is none.",
-            Seconds(state.last_image_unix_ns()), labels);
+  // Of one that has ended no image is awaited.
+  if (state.phase() != "done" && state.phase() != "failed") {
+    out.Gauge("job_interval_seconds", "Between two images; 0: none are taken by interval.",
+              state.interval_seconds(), labels);
+    out.Gauge("job_last_image_timestamp_seconds", "When its last image was taken; 0: there is none.",
+              Seconds(state.last_image_unix_ns()), labels);
+  }
   out.Gauge("job_troubled", "1: its last image or restart has failed.", state.last_error().empty() ? 0 : 1,
             labels);
   out.Gauge("job_given_up", "1: it is not brought back any more.", state.phase() == "failed" ? 1 : 0, labels);

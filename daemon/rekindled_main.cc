@@ -152,6 +152,13 @@ void CheckForEmptyValues(const CLI::App& app) {
 // Clients look for it from folders of their own.
 std::string Absolute(const std::string& path) { return std::filesystem::absolute(path).lexically_normal(); }
 
+// CLI11's own check of a range lets "nan" through.
+std::string CheckScrubDays(const std::string& text) {
+  double days = 0;
+  if (absl::SimpleAtod(text, &days) && days >= 0 && days <= kMostScrubDays) return "";
+  return absl::StrCat("'", text, "' is no number of days: write 0 to ", kMostScrubDays);
+}
+
 int BadConfig(const CLI::App& app, absl::string_view what) {
   const std::vector<std::string> file = app.get_config_ptr()->results();
   Log(LogLevel::kError,
@@ -236,7 +243,7 @@ int Main(int argc, char** argv) {
                  "Read each byte of the store once in so many days, in the background, to find what the disk "
                  "has damaged; 0: never")
       ->type_name("N")
-      ->check(CLI::Range(0.0, kMostScrubDays))
+      ->check(CheckScrubDays)
       ->capture_default_str();
   app.add_option("--grace", grace_seconds, "Seconds that calls in work may go on after SIGTERM")
       ->check(CLI::Range(0, kMostGraceSeconds))

@@ -59,7 +59,8 @@ std::optional<RunAs> UserForFiles(const Node& node, const Caller& caller, const 
 
 void SendRolledBack(const std::vector<v1::FileRollback>& files, const EventSink<v1::JobEvent>& send) {
   v1::JobEvent event;
-  for (const v1::FileRollback& file : files) *event.mutable_rolled_back()->add_files() = file;
+  v1::FilesRolledBack* rolled_back = event.mutable_rolled_back();  // also of no files
+  for (const v1::FileRollback& file : files) *rolled_back->add_files() = file;
   send(event);
 }
 
@@ -141,12 +142,6 @@ absl::StatusOr<Sources> FindSources(Node& node, const Call& call, const v1::Rest
     if (call.in_memory == nullptr) RK_RETURN_IF_ERROR(node.supervisor().CheckNameIsFree(request.name()));
   }
   if (!request.pidfile().empty()) RK_RETURN_IF_ERROR(CheckAbsolute(request.pidfile(), "the pidfile"));
-  if (request.has_rollback() && request.has_clone()) {
-    return absl::InvalidArgumentError(
-        "--rollback and --clone exclude each other: copies of one job share its files, and each writes on "
-        "from where "
-        "they are");
-  }
   if (request.into() != 0) RK_RETURN_IF_ERROR(CheckInto(node, call.caller, request));
   Sources sources;
   RK_ASSIGN_OR_RETURN(sources.store, node.OpenStore(Node::Access::kRead));
@@ -329,6 +324,11 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
 
 absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& request,
                      const EventSink<v1::JobEvent>& send) {
+  if (request.has_rollback() && request.has_clone()) {
+    return absl::InvalidArgumentError(
+        "--clone excludes --rollback, and its --dry-run: copies of one job share its files, and each writes "
+        "on from where they are");
+  }
   if (request.rollback().dry_run()) {
     RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
     RK_ASSIGN_OR_RETURN(store::ImageInfo info,

@@ -48,8 +48,10 @@ absl::Status DescribeMemory(const Node& node, const store::Store& store, v1::Get
 
 constexpr size_t kDamageShown = 20;
 
-absl::Status DescribeScrub(const store::Store& store, v1::StoreScrub* scrub) {
+// Where it can't be read there is no `scrub`: what is not known must not look like no damage.
+absl::Status DescribeScrub(const store::Store& store, v1::GetStatsResponse* response) {
   RK_ASSIGN_OR_RETURN(const store::ScrubStatus status, store::ReadScrubStatus(store));
+  v1::StoreScrub* scrub = response->mutable_scrub();
   const store::ScrubState& state = status.state;
   scrub->set_last_began_unix_ns(state.last_began_unix_ns);
   scrub->set_last_ended_unix_ns(state.last_ended_unix_ns);
@@ -148,8 +150,7 @@ absl::Status GetStats(Node& node, const Call& call, const v1::GetStatsRequest&,
   } else {
     response->add_warnings(std::string(limits.status().message()));
   }
-  for (const absl::Status& told :
-       {DescribeMemory(node, *store, response), DescribeScrub(*store, response->mutable_scrub())}) {
+  for (const absl::Status& told : {DescribeMemory(node, *store, response), DescribeScrub(*store, response)}) {
     if (!told.ok()) response->add_warnings(std::string(told.message()));
   }
   return absl::OkStatus();

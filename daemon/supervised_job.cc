@@ -549,6 +549,8 @@ void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string
     event.mutable_exited()->set_pid(record_.pid());
     record_.set_coming_to_life(false);
     record_.set_stopping(false);
+    interval_seconds_ = 0;
+    next_checkpoint_unix_ns_ = 0;
     phase_ = "ending";
   }
   Save();

@@ -1,5 +1,6 @@
 // A supervised job while it lives: looked at, and images taken of it.
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -269,6 +270,7 @@ void SupervisedJob::ReceiveVisit() {
     if (visit_ == visit) visit_may_freeze_ = true;
     const auto ended = [this, visit]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return visit_ != visit; };
     while (at_boundary && !leave_ && !stop_ && !end_->WaitFor(absl::ZeroDuration())) {
+      job_file_->KeepWaiting().IgnoreError();
       if (mutex_.AwaitWithTimeout(absl::Condition(&ended), kTick)) break;
     }
     phase_ = "running";
@@ -300,17 +302,22 @@ class SupervisedJob::BoundaryGate : public ckpt::CaptureGate {
   }
   // Its memory is ours. What it asked for itself it wants to be stored.
   absl::Status OnFrozen() override {
-    if (asked_ || !job_.job_file_) return absl::OkStatus();
-    auto said = job_.job_file_->Read();
-    if (said.ok() && said->job.wanted != job_.wanted_) {
+    if (!job_.job_file_) return absl::OkStatus();
+    if (auto said = job_.job_file_->Read(); !asked_ && said.ok() && said->job.wanted != job_.wanted_) {
       job_.wanted_ = said->job.wanted;
       asked_ = true;
-    } else {
-      job_.job_file_->Release(/*image_taken=*/true).IgnoreError();
     }
+    if (!asked_) job_.job_file_->Release(/*image_taken=*/true).IgnoreError();
+    keeps_waiting_.store(asked_);
     return absl::OkStatus();
   }
   absl::Status BeforeCommit() override { return absl::OkStatus(); }
+
+  // To be called now and then while the image is taken, from another thread, too: from OnFrozen on, that one
+  // alone uses the file.
+  void KeepWaiting() {
+    if (keeps_waiting_.load()) job_.job_file_->KeepWaiting().IgnoreError();
+  }
 
   // The job runs on. May be called again.
   void OnThawed() {
@@ -335,6 +342,7 @@ class SupervisedJob::BoundaryGate : public ckpt::CaptureGate {
  private:
   SupervisedJob& job_;
   bool asked_, awaited_ = false, at_boundary_ = false;
+  std::atomic<bool> keeps_waiting_{false};
   supervise::ProgressSample before_ = job_.Sample();
   std::optional<supervise::ProgressSample> thawed_;
 };
@@ -364,6 +372,10 @@ absl::Status SupervisedJob::CaptureImage(BoundaryGate* gate, v1::CheckpointResul
   Call call = OwnCall();
   call.kept_staging = &kept_staging_;
   call.gate = gate;
+  call.cancelled = [gate, cancelled = std::move(call.cancelled)] {
+    gate->KeepWaiting();
+    return cancelled();
+  };
   auto take = [&] {
     return CatchNoMoreThreads([&] {
       return Checkpoint(node_, call, request, [&](const v1::CheckpointEvent& event) {

@@ -60,9 +60,12 @@ absl::StatusOr<v1::SupervisedJobRecord> ReadSupervisedRecord(const std::string& 
   return record;
 }
 
-std::vector<std::string> ListSupervisedRecords(const std::string& directory) {
+absl::StatusOr<std::vector<std::string>> ListSupervisedRecords(const std::string& directory) {
+  absl::StatusOr<std::vector<std::string>> files = ListDirectory(directory);
+  if (absl::IsNotFound(files.status())) files.emplace();
+  RK_RETURN_IF_ERROR(Annotate(files.status(), "listing the records of supervised jobs"));
   std::vector<std::string> names;
-  for (const std::string& file : ListDirectory(directory).value_or(std::vector<std::string>())) {
+  for (const std::string& file : *files) {
     absl::string_view name = file;
     if (name[0] != '.' && absl::ConsumeSuffix(&name, kSupervisedSuffix)) names.emplace_back(name);
   }

@@ -27,8 +27,8 @@ absl::Status RemoveSupervisedRecord(const std::string& directory, absl::string_v
 // it stays; any other error: it can't be read now.
 absl::StatusOr<v1::SupervisedJobRecord> ReadSupervisedRecord(const std::string& directory,
                                                              absl::string_view name);
-// The names of those there are.
-std::vector<std::string> ListSupervisedRecords(const std::string& directory);
+// The names of those there are. An error: that can't be known now.
+absl::StatusOr<std::vector<std::string>> ListSupervisedRecords(const std::string& directory);
 
 // Is it another machine's, which shares the store? Its processes are not to be looked for here, and whether
 // they live is not known here. The message says whose it is, and what to do if that machine is gone.

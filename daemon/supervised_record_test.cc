@@ -29,7 +29,7 @@ class SupervisedRecordTest : public ::testing::Test {
   std::vector<std::string> Names() {
     damaged_.clear();
     std::vector<std::string> names;
-    for (const std::string& name : ListSupervisedRecords(directory_)) {
+    for (const std::string& name : ListSupervisedRecords(directory_).value()) {
       absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory_, name);
       if (record.ok()) {
         names.push_back(name);

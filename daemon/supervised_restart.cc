@@ -383,7 +383,7 @@ bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, con
       {
         absl::MutexLock lock(&mutex_);
         record_.set_restart_count(record_.restart_count() + 1);
-        if (!restarted->hindered_by().empty()) record_.clear_last_error();
+        record_.clear_last_error();
         restarted->set_restart(record_.restart_count());
       }
       Save();

@@ -123,7 +123,7 @@ void Supervisor::Tell(const std::string& name, const std::string& what) {
 }
 
 void Supervisor::TakeOverAll() {
-  for (const std::string& name : ListSupervisedRecords(directory())) {
+  for (const std::string& name : ListSupervisedRecords(directory()).value_or(std::vector<std::string>())) {
     {
       absl::MutexLock lock(&mutex_);
       auto other = of_others_.find(name);
@@ -409,7 +409,7 @@ std::vector<v1::Job> Supervisor::List(const ProcessChildren& all) const {
   std::vector<v1::Job> jobs;
   for (const auto& job : Jobs()) jobs.push_back(job->Describe(&all));
   // What others supervise, or have ended with, as its record has it.
-  for (const std::string& name : ListSupervisedRecords(directory())) {
+  for (const std::string& name : ListSupervisedRecords(directory()).value_or(std::vector<std::string>())) {
     if (Get(name) != nullptr) continue;
     absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory(), name);
     if (!record.ok() || IsOtherMachine(record->machine())) continue;

@@ -177,9 +177,13 @@ absl::StatusOr<ImageRecord> ResolveIn(absl::string_view image, const MaySee& may
   RK_RETURN_IF_ERROR(ResolveDigest(image, digest, may_see, hint, txn).status());
   RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> found,
                       WithDigest(digest.substr(sizeof("sha256:") - 1), may_see, txn));
+  auto of_name = found.rend();
   for (auto it = found.rbegin(); it != found.rend(); ++it) {
-    if (absl::StartsWith(it->info.reference, absl::StrCat(name, ":"))) return *it;
+    if (it->info.reference == reference) return *it;
+    if (of_name == found.rend() && absl::StartsWith(it->info.reference, absl::StrCat(name, ":")))
+      of_name = it;
   }
+  if (of_name != found.rend()) return *of_name;
   return ImageNotFound(image, may_see, hint, txn);
 }
 

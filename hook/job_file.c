@@ -39,7 +39,8 @@ static struct {
   uint64_t due;      /* the image; 0: the next one after `before` */
   uint64_t before;   /* the last one that was due when it came here */
   uint64_t restored; /* as it was then */
-  double waited;     /* s */
+  uint64_t storing;  /* as it was at the last look */
+  double waited;     /* s, since it began or the daemon has last said that it stores the image */
   int64_t looked;    /* ns */
   ino_t pid_namespace;
 } wait;
@@ -167,6 +168,7 @@ static enum rekindle_event Begin(bool force) {
   wait.due = open_one ? file.daemon.due : 0;
   wait.before = file.daemon.due;
   wait.restored = file.daemon.restored;
+  wait.storing = file.daemon.storing;
   wait.waited = 0;
   wait.looked = Now(CLOCK_MONOTONIC);
   wait.pid_namespace = PidNamespace();
@@ -181,6 +183,10 @@ static enum rekindle_event Look(double patience) {
   if (fd < 0) return PidNamespace() == wait.pid_namespace ? REKINDLE_NOT_HELD : REKINDLE_RESTORED;
   enum rekindle_event event = REKINDLE_INTERRUPTED;
   if (wait.due == 0 && file.daemon.due > wait.before) wait.due = file.daemon.due;
+  if (file.daemon.storing != wait.storing) {
+    wait.storing = file.daemon.storing;
+    wait.waited = 0;
+  }
   if (file.daemon.restored != wait.restored) {
     event = REKINDLE_RESTORED;
   } else if (wait.due != 0 && file.daemon.released >= wait.due) {

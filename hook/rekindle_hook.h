@@ -81,7 +81,7 @@ REKINDLE_API enum rekindle_event rekindle_checkpoint_here(void);
  * such as caches and memory that an allocator keeps for later, on a GPU above all. */
 REKINDLE_API int rekindle_checkpoint_due(void);
 /* As rekindle_checkpoint_here(), but asks for an image where none is due, and REKINDLE_CONTINUED says that it
- * is stored. */
+ * is stored. As long as the daemon says that it is storing the image, those 30 seconds begin anew. */
 REKINDLE_API enum rekindle_event rekindle_checkpoint_now(void);
 
 /* What went wrong last, for people. Never null. */

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -134,9 +133,8 @@ class Sending {
       : store_(store), options_(options), stream_(std::move(sink)) {}
 
   absl::StatusOr<SentImage> Run() {
-    RK_ASSIGN_OR_RETURN(image_, store_.OpenImage(options_.image));
-    sent_.image = image_->info();
-    if (!options_.base.empty()) RK_RETURN_IF_ERROR(CompareWithBase());
+    RK_ASSIGN_OR_RETURN(image_, store_.OpenImage(options_.image.digest));
+    if (options_.base) RK_RETURN_IF_ERROR(CompareWithBase());
     RK_RETURN_IF_ERROR(SendHeader());
     for (const store::ObjectInfo& object : image_->objects()) {
       RK_RETURN_IF_ERROR(object.paged ? SendPages(object.name) : SendBlob(object.name));
@@ -148,30 +146,29 @@ class Sending {
 
  private:
   absl::Status CompareWithBase() {
-    RK_ASSIGN_OR_RETURN(base_, store_.Find(options_.base));
-    if (base_->digest == sent_.image.digest) {
+    if (options_.base->digest == options_.image.digest) {
       return absl::InvalidArgumentError(
-          absl::StrCat("sending ", options_.image, ": ", options_.base,
+          absl::StrCat("sending ", options_.image.reference, ": ", options_.base->reference,
                        " is the same image: whoever has it needs nothing of this one"));
     }
     RK_ASSIGN_OR_RETURN(std::vector<store::ObjectDifference> differences,
-                        store_.Diff(base_->digest, sent_.image.digest, options_.cancel));
+                        store_.Diff(options_.base->digest, options_.image.digest, options_.cancel));
     for (store::ObjectDifference& difference : differences)
       changed_[difference.name] = std::move(difference.changed);
     return absl::OkStatus();
   }
 
   absl::Status SendHeader() {
-    const store::ImageInfo& image = sent_.image;
+    const store::ImageInfo& image = options_.image;
     v1::ImageStreamRecord record;
     v1::ImageStreamHeader* header = record.mutable_header();
     header->set_version(store::kImageStreamVersion);
     header->set_made_by(options_.made_by);
     header->set_origin(store::OriginOf(image));
     header->set_reference(image.reference);
-    if (base_) {
-      header->set_base(store::OriginOf(*base_));
-      header->set_base_reference(base_->reference);
+    if (options_.base) {
+      header->set_base(store::OriginOf(*options_.base));
+      header->set_base_reference(options_.base->reference);
     }
     header->mutable_labels()->insert(image.labels.begin(), image.labels.end());
     for (const store::ObjectInfo& object : image_->objects()) {
@@ -191,7 +188,7 @@ class Sending {
   }
 
   const std::vector<store::PageRun>* ChangedOf(const std::string& object) const {
-    if (!base_) return nullptr;
+    if (!options_.base) return nullptr;
     auto changed = changed_.find(object);
     // Of an object without a difference all is as in the base.
     static const std::vector<store::PageRun> kNothing;
@@ -297,7 +294,7 @@ class Sending {
       done_ += segment.bytes();
     }
     if (options_.progress && !options_.progress(done_, total_)) {
-      return absl::CancelledError(absl::StrCat("sending ", options_.image, " was cancelled"));
+      return absl::CancelledError(absl::StrCat("sending ", options_.image.reference, " was cancelled"));
     }
     return absl::OkStatus();
   }
@@ -306,7 +303,6 @@ class Sending {
   const SendOptions& options_;
   store::ImageStreamWriter stream_;
   std::unique_ptr<store::ImageReader> image_;
-  std::optional<store::ImageInfo> base_;
   std::map<std::string, std::vector<store::PageRun>> changed_;
   uint64_t total_ = 0, data_bytes_ = 0, done_ = 0;
   SentImage sent_;

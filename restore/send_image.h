@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -14,9 +15,10 @@
 namespace rekindle::restore {
 
 struct SendOptions {
-  std::string image;
-  std::string base;     // pages that it has at the same address are left out; empty: none are
-  std::string made_by;  // Rekindle's version
+  // As Store::Find gives it. Its name and labels go along: others, of other owners too, may have its digest.
+  store::ImageInfo image;
+  std::optional<store::ImageInfo> base;  // pages that it has at the same address are left out; none: none are
+  std::string made_by;                   // Rekindle's version
   // In bytes of memory; false ends the sending (Cancelled). Called on the calling thread.
   std::function<bool(uint64_t done, uint64_t total)> progress;
   // `*cancel` ends the comparing with the base soon (Cancelled), of which there is no progress to tell.
@@ -24,7 +26,6 @@ struct SendOptions {
 };
 
 struct SentImage {
-  store::ImageInfo image;
   uint64_t bytes = 0;       // of the stream
   uint64_t base_bytes = 0;  // of memory that was left out
 };

@@ -7,11 +7,11 @@ import struct
 SIZE = 192
 _HEAD = struct.Struct("=QII48x")
 _JOB = struct.Struct("=QQqQQQQd")
-_DAEMON = struct.Struct("=QQQQ32x")
+_DAEMON = struct.Struct("=QQQQQ24x")
 _MAGIC = int.from_bytes(b"JRKNFILE", "little")
 
 Job = collections.namedtuple("Job", "step total unix_ns calls boundaries waiting wanted steps_per_second")
-Daemon = collections.namedtuple("Daemon", "due released taken restored")
+Daemon = collections.namedtuple("Daemon", "due released taken restored storing")
 
 
 class JobFile:

@@ -217,6 +217,19 @@ class Supervised:
             self.assertEqual(program.ask("here"), "not held")
         self.assertLess(program.reads() - reads, 20)
 
+    def test_patience_begins_anew_while_the_image_is_stored(self):
+        patience = 2
+        program = self.start(REKINDLE_BOUNDARY_SECONDS=str(patience))
+        program.tell("now")
+        self.until(lambda: self.file.job().wanted == 1)
+        self.file.write_daemon(due=1)
+        looks = 8 * patience
+        for storing in range(1, looks + 1):  # twice as long in all
+            self.file.write_daemon(storing=storing)
+            self.assertFalse(program.answers(2 * patience / looks), "it gave up an image that is being stored")
+        self.file.write_daemon(released=1, taken=1)
+        self.assertEqual(program.answer(), "continued")
+
     def test_numbers_that_begin_anew_are_not_those_given_up(self):
         program = self.start(REKINDLE_BOUNDARY_SECONDS="0.05")
         program.ask("caches")

@@ -10,6 +10,8 @@ FOLDER=$(mktemp -d /var/tmp/rekindle-installed.XXXXXX)
 trap 'rm -rf "$FOLDER"' EXIT
 chmod 755 "$FOLDER"
 cmake --install "$BUILD" --prefix "$FOLDER/usr" >"$FOLDER/install.log" || { cat "$FOLDER/install.log"; exit 1; }
+DAEMON=$(sed -n 's/^ExecStart=\([^ ]*\).*/\1/p' "$FOLDER/usr/lib/systemd/system/rekindled.service")
+[[ $DAEMON == "$FOLDER/usr/sbin/rekindled" ]] || { echo "the unit starts '$DAEMON', which is not what was installed" >&2; exit 1; }
 # The tests look for both programs in one folder, and for the hook beside it. They find their own place through links.
 mkdir -p "$FOLDER/tested/bin"
 ln -s "$FOLDER/usr/bin/rekindle" "$FOLDER/usr/sbin/rekindled" "$FOLDER/tested/bin/"

@@ -72,6 +72,14 @@ class AddressTest(RekindleTest):
         self.assertEqual(status, USAGE, log)
         self.assertIn(f"--config {config}: 'grease' is no option", log)
 
+    def test_what_is_no_number_of_days(self):
+        for days in ("nan", "-1", "4000", "often"):
+            with self.subTest(days=days):
+                status, log = self.refused(f"--scrub-days={days}")
+                self.assertEqual(status, USAGE, log)
+                for word in ("--scrub-days", f"'{days}'", "0 to 3650"):
+                    self.assertIn(word, log)
+
     def test_files_that_do_not_belong_together(self):
         status, log = self.refused("--listen", self.address, *self.tls(key="other.key"))
         self.assertEqual(status, FAILED, log)

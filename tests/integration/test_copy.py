@@ -2,6 +2,7 @@
 
 import array
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import unittest
 
 from harness import jobs, procfs, waiting
 from harness.case import MIB, RekindleTest
-from harness.cli import DONE, FAILED, NOT_FOUND, NOT_PERMITTED, USAGE, Cli, Daemon, binary, environment
+from harness.cli import DONE, FAILED, NO_STORE, NOT_FOUND, NOT_PERMITTED, USAGE, Cli, Daemon, binary, environment
 from harness.nodes import NodesTest
 from test_group import Exchange
 
@@ -55,6 +56,39 @@ class FileTest(RekindleTest):
         pid = self.restore("job:2", cli=self.there)
         self.assertEqual(pid, job.pid)
         self.assertEqual(memory.digest(), digest)
+
+    def test_its_name_goes_along_and_not_that_of_another_with_its_digest(self):
+        job, _ = self.start_memory_job(8 * MIB)
+        self.checkpoint(job.pid, "a:1", "--stop", "--label", "of=a")
+        job.reap()
+        self.succeed("export", "a:1", "--file", self.path("first"))
+        self.succeed("import", "--file", self.path("first"), "-t", "b:9")
+        self.assertEqual(len({image["digest"] for image in self.succeed("ls")["images"]}), 1)
+        sent = self.succeed("export", "a:1", "--file", self.path("second"))
+        self.assertEqual(sent["image"]["reference"], "a:1")
+        self.succeed("import", "--file", self.path("second"), cli=self.there)
+        self.assertEqual(self.images_there(), ["a:1"])
+
+    def test_an_export_to_standard_output_that_fails_writes_nothing_else_there(self):
+        failed = self.cli.run("export", "none:1", "--file", "-")
+        self.assertEqual((failed.code, failed.out), (NO_STORE, ""), str(failed))
+        self.assertEqual(json.loads(failed.err)["error"]["exit_code"], NO_STORE)
+
+    def test_a_daemon_that_ends_in_the_middle_says_so(self):
+        daemon = self.start_daemon("--standby", "0", "--grace", "0")
+        remote = self.make_cli(host=daemon.host)
+        job, _ = self.start_memory_job(_SIZE)
+        self.checkpoint(job.pid, "job:1", "--stop", cli=remote)
+        job.reap()
+        fifo = self.path("fifo")
+        os.mkfifo(fifo)
+        child = remote.start("export", "job:1", "--file", fifo)
+        with open(fifo, "rb", buffering=0) as pipe:
+            waiting.until(lambda: bytes_in(pipe) > 0, "it is being sent")
+            daemon.stop()
+            while pipe.read(1 << 20):
+                pass
+        self.assert_refused(remote.finish(child), FAILED, daemon.host, "has ended")
 
     def test_through_a_pipe(self):
         job, memory = self.start_memory_job(_SIZE)

@@ -7,7 +7,7 @@ import unittest
 
 from harness import jobs, procfs, waiting
 from harness.case import RekindleTest
-from harness.cli import DONE, FAILED
+from harness.cli import DONE, FAILED, USAGE
 
 MORE = 20  # steps that the job makes at least, before something is done with it
 
@@ -163,6 +163,16 @@ class RollbackTest(FilesTest):
             self.assertIn(word, text.out)
         self.assertEqual(self.contents(), before)
         self.assertFalse(procfs.alive(job.pid))
+        self.assert_refused(self.cli.run("restore", "x:1", "--dry-run", "--clone"), USAGE, "--clone", "--dry-run")
+
+    def test_dry_run_of_a_job_without_files(self):
+        with open("/dev/null", "wb") as null:
+            job = self.start_job(["/usr/bin/sleep", "1000"], output=null.fileno())
+        self.checkpoint(job.pid, "none:1", "--stop")
+        job.reap()
+        self.assertEqual(self.succeed("restore", "none:1", "--dry-run"), {"files": []})
+        text = self.cli.run("restore", "none:1", "--dry-run", json_output=False)
+        self.assertEqual((text.code, text.out), (DONE, "the image knows of no files that the job writes\n"))
 
     def test_a_job_that_runs_is_left_alone(self):
         job = self.start()

@@ -2,6 +2,7 @@
 multiprocessing.
 """
 
+import json
 import os
 import pty
 import select
@@ -358,6 +359,26 @@ class RunTest(RekindleTest):
         result = self.cli.finish(restore, 60)
         self.assertEqual(result.code, 17, str(result))
         self.assertIn("finished", result.out)
+
+    def test_with_json_nothing_else_is_on_standard_output(self):
+        """The job had a pipe as its output, and gets the command's."""
+        go = self.path("go")
+        reading, writing = os.pipe()
+        self.addCleanup(os.close, reading)
+        script = f"while ! test -e {go}; do sleep 0.05; done; echo finished"
+        job = self.start_job(["/bin/sh", "-c", script], output=writing)
+        os.close(writing)
+        self.checkpoint(job.pid, "piped:1", "--stop")
+        job.reap()
+        restore = self.cli.start("restore", "piped:1")
+        waiting.until(lambda: procfs.alive(job.pid) or restore.poll() is not None, "the job is back")
+        with open(go, "w", encoding="ascii"):
+            pass
+        result = self.cli.finish(restore, 60)
+        self.assertEqual(result.code, DONE, str(result))
+        documents = [json.loads(line) for line in result.out.splitlines()]
+        self.assertEqual(documents[-1]["pid"], job.pid)
+        self.assertIn("finished", result.err)
 
 
 class StopTest(RekindleTest):

@@ -70,8 +70,27 @@ class MetricsTest(RekindleTest):
         os.kill(pid, signal.SIGKILL)
         waiting.until(lambda: value("job_restarts_total") == 1, "it is brought back", 60, 0.1)
         self.assertGreater(value("job_lost_seconds_total"), 0)
+        # An alert for images that do not come would go by them.
+        awaited = (f"rekindle_job_interval_seconds{label}", f"rekindle_job_last_image_timestamp_seconds{label}")
+        self.assertTrue(set(awaited) <= set(self.samples()))
         self.succeed("stop", name, cli=self.remote)
+        self.assertFalse(set(awaited) & set(self.samples()))
+        (ended,) = self.succeed("ps", "--all", cli=self.remote)["jobs"]
+        state = ended["supervised"]
+        self.assertEqual((state["interval_seconds"], state["next_checkpoint_unix_ns"]), (0, 0))
         waiting.until(lambda: self.samples()['rekindle_jobs{state="running"}'] == 0, "it has ended", 60, 0.1)
+
+    def test_damage_that_is_not_known_is_not_none(self):
+        job, _ = self.start_memory_job(MIB)
+        self.checkpoint(job.pid, "job:1", cli=self.remote)
+        damaged = "rekindle_store_damaged_images"
+        self.assertEqual(self.samples()[damaged], 0)
+        with open(os.path.join(self.store, "SCRUB"), "w", encoding="ascii") as file:
+            file.write('{"magic": "rekindle-scrub", "version": 99}')
+        self.assertNotIn(damaged, self.samples())
+        told = self.succeed("stats", cli=self.remote)
+        self.assertIsNone(told["scrub"])
+        self.assertIn("SCRUB", "".join(told["warnings"]))
 
     def test_other_requests(self):
         for path, status in (("/", 404), ("/metrics/x", 404)):

@@ -42,6 +42,14 @@ class SupervisedRecordTest(SupervisedTest):
     def assert_name_is_taken(self, *words):
         self.assert_refused("run", "--name", "job", "--detach", "--every", "1h", "--", "sleep", "1", words=words)
 
+    def assert_prune_keeps_its_images(self):
+        images = self.references(cli=self.remote)
+        self.assertTrue(images)
+        pruned = self.succeed("prune", "--all", "--keep-label", "none=such", cli=self.remote)
+        self.assertEqual(self.references(cli=self.remote), images)
+        for image in pruned["images"]:
+            self.assertIn(f"its record {self.record} can't be read", "".join(image["reasons"]))
+
     def test_of_a_newer_version(self):
         record = json.loads(self.good)
         record["policy"].setdefault("rollback", {})["mode"] = "OF_LATER"
@@ -53,6 +61,7 @@ class SupervisedRecordTest(SupervisedTest):
             self.assert_refused("stop", "job", words=["can't be stopped", "use a newer Rekindle"])
             self.assert_refused("attach", "job", words=["use a newer Rekindle"])
             self.assertTrue(procfs.alive(self.pid))
+            self.assert_prune_keeps_its_images()
             with open(self.record, encoding="utf-8") as file:
                 self.assertEqual(json.load(file), newer)
             self.assertEqual(self.daemon.log_text().count(words), 1, self.daemon.log_text())
@@ -72,6 +81,7 @@ class SupervisedRecordTest(SupervisedTest):
         self.wait_for_words("supervised job 'job' is taken over later")
         self.assert_refused("stop", "job", words=["stopping job 'job'"])
         self.assertTrue(procfs.alive(self.pid))
+        self.assert_prune_keeps_its_images()
         jobs.kill_tree(self.pid)
         self.assert_name_is_taken("reading whether a supervised job has the name 'job'")
         self.put(self.good)
@@ -82,6 +92,7 @@ class SupervisedRecordTest(SupervisedTest):
         self.put("{")
         self.restart_daemon()
         self.wait_for_words("holds no usable record")
+        self.assert_prune_keeps_its_images()
         # As one that nobody supervises.
         self.succeed("stop", "job", cli=self.remote)
         self.assertFalse(procfs.alive(self.pid))

@@ -256,6 +256,34 @@ class SlowStoreTest(Reporting, RekindleTest):
         self.wait_for_event("restored", 60)
         self.assert_no_step_is_missing()
 
+    def test_one_that_it_asks_for_is_waited_for_as_long_as_it_is_being_stored(self):
+        patience = 2
+        self.start_reporting_with("run", "--detach", "--name", "train", "--every", "500ms", "--restarts", "5",
+                                  env={"REKINDLE_BOUNDARY_SECONDS": str(patience)})  # fmt: skip
+        self.addCleanup(self.cli.run, "stop", "train", "--grace", "1s")
+        waiting.until(lambda: self.images() > 0, "a first image", 60)
+        pid, file = self.job("train")["pid"], self.file()
+        os.kill(pid, signal.SIGSTOP)
+
+        def due_later():
+            daemon = file.daemon()
+            return daemon.due if daemon.due > daemon.released and file.job().waiting != daemon.due else None
+
+        due = waiting.until(due_later, "one is due", 60)
+        with open(self.log + ".ask", "w", encoding="ascii"):
+            pass
+        shell("fsfreeze", "--freeze", self.disk.path)
+        self.addCleanup(subprocess.run, ["fsfreeze", "--unfreeze", self.disk.path], check=False, capture_output=True)
+        asked = file.job().wanted
+        os.kill(pid, signal.SIGCONT)
+        waiting.until(lambda: file.job().wanted > asked, "it asks for one", 60)
+        at, told = self.last_step(), file.daemon().storing
+        # Once a second.
+        waiting.until(lambda: file.daemon().storing > told + 2 * patience, "that it is being stored is told", 60)
+        self.assertEqual((file.job().waiting, file.daemon().released), (due, due - 1))
+        shell("fsfreeze", "--unfreeze", self.disk.path)
+        waiting.until(lambda: f"continued at {at}" in self.lines(), "it goes on", 60)
+        self.assertEqual(file.daemon().taken, due)
 
     def test_an_image_for_a_caller_while_the_supervisor_stores_its_own(self):
         """It comes after that: there is one capture of a job at a time."""

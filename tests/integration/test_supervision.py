@@ -148,6 +148,8 @@ class DeathTest(SupervisedTest):
         waiting.until(lambda: procfs.state(pid) == "T", "it stands still")
         os.truncate(self.numbers, size)
         os.kill(pid, signal.SIGKILL)
+        back = self.wait_for(lambda job: job["supervised"]["restarts"] == 1 and job, "it is brought back")
+        self.assertEqual(back["supervised"]["last_error"], "")
         result = self.remote.finish(command)
         self.assertEqual(result.code, 0, str(result))
         self.assert_counted(400)

@@ -9,6 +9,7 @@ import signal
 import struct
 import subprocess
 import termios
+import time
 
 from harness import jobs, waiting
 from harness.cli import environment
@@ -195,6 +196,24 @@ class TopTest(ReportingTest):
         self.assertEqual(self.cli.finish(child).code, 128 + signal.SIGTERM)
         times = [line["unix_ns"] for line in lines]
         self.assertEqual(times, sorted(set(times)))
+
+    def test_json_waits_for_a_daemon_that_goes_and_comes(self):
+        child = self.cli.start("top", "--interval", "0.1")
+        before = json.loads(child.stdout.readline())
+        self.daemon.kill()
+        said = child.stderr.readline()
+        self.assertIn(self.daemon.socket, said)
+        self.daemon = self.start_daemon("--standby", "0")
+        back = time.time_ns()
+        after = before
+        while after["unix_ns"] < back:
+            after = json.loads(child.stdout.readline())
+        os.kill(child.pid, signal.SIGTERM)
+        self.assertEqual(self.cli.finish(child).code, 128 + signal.SIGTERM)
+
+    def test_before_there_is_a_store(self):
+        result = self.make_cli(store=self.path("none")).run("top", "--once")
+        self.assertEqual((result.code, result.data["jobs"]), (0, []), str(result))
 
     def test_other_users_see_their_own(self):
         self.start_reporting()

@@ -108,8 +108,8 @@ function progress(step, total = 0) {
  * A good moment for an image, such as the end of a step. Returns NOT_HELD at once unless an image is due, or `force`
  * asks for one; else it waits, with the event loop standing still, and returns CONTINUED when the image was taken,
  * RESTORED in the job that was brought back from it, NOT_HELD when none came in time (30 s, or
- * $REKINDLE_BOUNDARY_SECONDS). Before it waits it calls what was given to registerBeforeCheckpoint(), and no other
- * registered function.
+ * $REKINDLE_BOUNDARY_SECONDS, which begin anew as long as the daemon says that it is storing the image). Before it
+ * waits it calls what was given to registerBeforeCheckpoint(), and no other registered function.
  */
 function checkpointHere(force = false) {
   const hook = findSupervised();

@@ -142,9 +142,9 @@ def progress(step, total=None):
 def checkpoint_here(force=False):
     """A good moment for an image, such as the end of a step. Returns NOT_HELD at once unless an image is due, or
     `force` asks for one; else CONTINUED when it was taken, RESTORED in the job that was brought back from it, and
-    NOT_HELD when none came in time (30 s, or $REKINDLE_BOUNDARY_SECONDS). Before it waits it calls what was given to
-    register_before_checkpoint(), and has torch give back the GPU memory that it keeps for later; no other registered
-    function is called.
+    NOT_HELD when none came in time (30 s, or $REKINDLE_BOUNDARY_SECONDS, which begin anew as long as the daemon says
+    that it is storing the image). Before it waits it calls what was given to register_before_checkpoint(), and has torch
+    give back the GPU memory that it keeps for later; no other registered function is called.
     """
     hook = _supervised if _supervised is not None else _find_supervised()
     if not hook:

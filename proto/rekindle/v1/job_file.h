@@ -42,7 +42,8 @@ struct rekindle_job_file_daemon {
   uint64_t released; /* the last `due` for which nobody needs to wait any more */
   uint64_t taken;    /* the last `due` of which there is an image */
   uint64_t restored; /* another, larger number each time the job is brought back */
-  uint64_t reserved[4];
+  uint64_t storing;  /* grows each second while an image that is waited for is being stored */
+  uint64_t reserved[3];
 };
 
 struct rekindle_job_file {
