@@ -87,8 +87,7 @@ class StopAtTheEnd : public CaptureGate {
   absl::Status BeforeFreeze() override { return also_ ? also_->BeforeFreeze() : absl::OkStatus(); }
   absl::Status OnFrozen() override {
     if (also_) RK_RETURN_IF_ERROR(also_->OnFrozen());
-    StopTree(processes_);
-    return absl::OkStatus();
+    return StopTree(processes_);
   }
   absl::Status BeforeCommit() override { return also_ ? also_->BeforeCommit() : absl::OkStatus(); }
 
@@ -213,7 +212,7 @@ class CaptureRun {
 
   // The image is safe: with --stop the job ends now.
   void Finish() {
-    if (options_.stop) KillTree(job_.processes);
+    if (options_.stop) result_.ended = KillTree(job_.processes);
     if (options_.stop && held_) held_->JobEnded();
     if (options_.stand_still) {
       result_.standing = std::make_unique<StandingJob>(job_.processes, std::move(held_), std::move(session_));
@@ -232,9 +231,9 @@ class CaptureRun {
     if (session_ && !DumpOptions().network_lock_skip)
       back = UnlockConnectionsOfTree(session_->run(), job_.processes);
     if (StaysStopped()) {
-      ResumeTree(job_.processes, [this](const std::vector<pid_t>&) {
-        if (held_) held_->HoldThreads();
-      });
+      back.Update(ResumeTree(job_.processes, [this](const std::vector<pid_t>&) {
+                    if (held_) held_->HoldThreads();
+                  }).status());
     }
     if (held_) back.Update(held_->Back());
     held_.reset();
