@@ -16,8 +16,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "absl/synchronization/mutex.h"
-#include "base/cgroup_memory.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
@@ -40,6 +38,7 @@
 #include "ckpt/socket_folders.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
+#include "ckpt/staging_room.h"
 #include "ckpt/stand_still.h"
 #include "ckpt/standing_job.h"
 #include "ckpt/thread_placement.h"
@@ -132,13 +131,7 @@ class CaptureRun {
     Report("prepare");
     RK_ASSIGN_OR_RETURN(CaptureSession session, CaptureSession::Begin(options_.runtime_directory, job_));
     session_ = std::make_unique<CaptureSession>(std::move(session));
-    // Others may look at what is free only when this one has touched what it takes.
-    static absl::Mutex& one_at_a_time = *new absl::Mutex();
-    absl::MutexLock lock(&one_at_a_time);
-    RK_ASSIGN_OR_RETURN(uint64_t budget, StagingBudget());
-    const uint64_t contents = LooksAtWrittenFiles() ? EstimateContents(job_.pids(), FilesOptions()) : 0;
-    RK_ASSIGN_OR_RETURN(arena_, StagingArena::Create(MemoryBytes() + contents + kStagingSlackBytes, budget,
-                                                     options_.spill_directory, options_.kept_staging));
+    RK_RETURN_IF_ERROR(MakeRoom());
     EndPhase("prepare");
     RK_RETURN_IF_ERROR(AwaitInterruptible(options_.pid, kUninterruptibleMayTake, cancel_));
     RK_RETURN_IF_ERROR(CheckFilesCanBeOpenedAgain(job_.pids()));
@@ -604,12 +597,17 @@ class CaptureRun {
     return of_job;
   }
 
-  absl::StatusOr<uint64_t> StagingBudget() {
-    RK_ASSIGN_OR_RETURN(uint64_t available, OwnAvailableMemoryBytes());
-    most_file_bytes_ = std::max(available / kPartForFiles, kFewFileBytes);
-    if (options_.staging_budget_bytes != 0) return options_.staging_budget_bytes;
-    // The job itself needs room for what comes off its GPUs.
-    return (available - std::min(available, gpu_bytes_)) / 2;
+  absl::Status MakeRoom() {
+    const uint64_t contents = LooksAtWrittenFiles() ? EstimateContents(job_.pids(), FilesOptions()) : 0;
+    StagingRoom::Wanted wanted;
+    wanted.bytes = MemoryBytes() + contents + kStagingSlackBytes;
+    wanted.budget_bytes = options_.staging_budget_bytes;
+    wanted.beside_bytes = gpu_bytes_;  // what comes off its GPUs
+    RK_ASSIGN_OR_RETURN(const StagingRoom room, StagingRoom::Take(wanted, cancel_));
+    most_file_bytes_ = std::max(room.available_bytes() / kPartForFiles, kFewFileBytes);
+    RK_ASSIGN_OR_RETURN(arena_, StagingArena::Create(wanted.bytes, room.budget_bytes(),
+                                                     options_.spill_directory, options_.kept_staging));
+    return absl::OkStatus();
   }
 
   criu::DumpOptions DumpOptions() const {
