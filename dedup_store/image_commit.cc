@@ -34,8 +34,7 @@ class Committing {
         parent_(parent),
         content_(content),
         ticket_(ticket),
-        packs_(kOwnPacks),
-        storer_(core.get(), parent, ticket, &packs_, options.sparing) {}
+        packs_(kOwnPacks) {}
 
   absl::StatusOr<ImageInfo> Run(const PageStorer::Progress& progress,
                                 const std::function<absl::Status()>& still_held) {
@@ -52,17 +51,19 @@ class Committing {
 
     Manifest manifest;
     manifest.blobs = content_.LayOut();
-    RK_ASSIGN_OR_RETURN(writers_[kMainPack], NewPack(content_.total_pages));
-    RK_RETURN_IF_ERROR(storer_.StoreAll(content_, writers_[kMainPack].get(), kMainPack, progress));
+    storer_.emplace(core_.get(), parent_, ticket_, &packs_, content_, options_.sparing);
+    RK_ASSIGN_OR_RETURN(writers_[kMainPack], NewPack(content_.total_pages, storer_->appenders()));
+    RK_RETURN_IF_ERROR(storer_->StoreAll(writers_[kMainPack].get(), kMainPack, progress));
     uint32_t home = kMainPack;
-    if (!storer_.deferred().empty()) {
+    if (!storer_->deferred().empty()) {
       if (writers_[kMainPack]->pages() > 0) {
         RK_RETURN_IF_ERROR(Register(*writers_[kMainPack]));
         home = kLatePack;
-        RK_ASSIGN_OR_RETURN(writers_[kLatePack], NewPack(storer_.deferred().size()));
+        RK_ASSIGN_OR_RETURN(writers_[kLatePack],
+                            NewPack(storer_->deferred().size(), storer_->deferred_appenders()));
       }
       core_->claims().Settle(*ticket_);
-      RK_RETURN_IF_ERROR(storer_.StoreDeferred(writers_[home].get(), home, progress));
+      RK_RETURN_IF_ERROR(storer_->StoreDeferred(writers_[home].get(), home, progress));
     }
     if (still_held) RK_RETURN_IF_ERROR(still_held());
     PackWriter& writer = *writers_[home];
@@ -86,14 +87,14 @@ class Committing {
   }
 
  private:
-  absl::StatusOr<std::unique_ptr<PackWriter>> NewPack(uint64_t pages) {
+  absl::StatusOr<std::unique_ptr<PackWriter>> NewPack(uint64_t pages, size_t appenders) {
     PackWriterOptions options;
     options.directory = core_->packs_folder();
     options.uuid = core_->identity().uuid;
     options.seed = core_->identity().seed;
     options.created_unix_ns = created_;
     options.expected_bytes = pages * kPageSize;
-    options.threads = core_->threads();
+    options.appenders = appenders;
     if (options_.sparing) {
       options.least_gain = kLeastGainSparing;
       options.raw = Codec::kRawKeyed;
@@ -142,9 +143,9 @@ class Committing {
   // Fills in what follows from where the pages came to lie.
   absl::Status Describe(Manifest& manifest, ImageRecord& record) {
     for (const ContentObject& object : content_.objects) {
-      manifest.objects.push_back({object.name, ExtentsOf(object.ranges, storer_.locations())});
+      manifest.objects.push_back({object.name, ExtentsOf(object.ranges, storer_->locations())});
     }
-    manifest.blob_stream = ExtentsOf(content_.blob_object.ranges, storer_.locations());
+    manifest.blob_stream = ExtentsOf(content_.blob_object.ranges, storer_->locations());
     const std::vector<std::shared_ptr<const Pack>> packs = packs_.packs();
     for (size_t i = 0; i < packs.size(); ++i) {
       manifest.packs.push_back(packs[i] ? packs[i]->id() : writers_[i] ? writers_[i]->id() : 0);
@@ -154,7 +155,7 @@ class Committing {
     }));
     manifest.DropUnusedPacks();
     ImageStats& stats = record.info.stats;
-    const PageCounts& counts = storer_.counts();
+    const PageCounts& counts = storer_->counts();
     stats.logical_bytes = content_.total_pages * kPageSize;
     stats.zero_bytes = counts.zero * kPageSize;
     stats.parent_bytes = counts.parent * kPageSize;
@@ -192,7 +193,7 @@ class Committing {
   std::unique_ptr<LimitGuard> guard_;  // outlives the writers, which ask it
   std::unique_ptr<PackWriter> writers_[kOwnPacks];
   PackList packs_;
-  PageStorer storer_;
+  std::optional<PageStorer> storer_;  // once the content is laid out
 };
 
 }  // namespace

@@ -27,6 +27,8 @@ constexpr int kBlobLevel = 9;
 // How soon whoever waits for another image sees that nobody wants its own any more.
 constexpr absl::Duration kAskWhileWaiting = absl::Milliseconds(50);
 
+size_t SlicesOf(uint64_t pages) { return (pages + kSlicePages - 1) / kSlicePages; }
+
 }  // namespace
 
 uint32_t PackList::PositionOf(const std::shared_ptr<const Pack>& pack) {
@@ -70,13 +72,21 @@ struct PageStorer::Worker {
 };
 
 PageStorer::PageStorer(StoreCore* core, const ImageReaderImpl* parent, PageClaims::Ticket* ticket,
-                       PackList* packs, bool sparing)
-    : core_(core), parent_(parent), ticket_(ticket), packs_(packs), sparing_(sparing) {
-  if (parent_ == nullptr) return;
-  for (const auto& pack : parent_->packs()) {
-    parent_packs_.push_back(std::make_unique<ParentPack>());
-    parent_packs_.back()->position = packs_->PositionOf(pack);
+                       PackList* packs, const ImageContent& content, bool sparing)
+    : core_(core), parent_(parent), ticket_(ticket), packs_(packs), content_(content), sparing_(sparing) {
+  if (parent_ != nullptr) {
+    for (const auto& pack : parent_->packs()) {
+      parent_packs_.push_back(std::make_unique<ParentPack>());
+      parent_packs_.back()->position = packs_->PositionOf(pack);
+    }
   }
+  locations_.resize(content_.total_pages);
+  auto add_ranges = [this](const ContentObject& object) {
+    for (const ContentRange& range : object.ranges) ranges_.push_back(&range);
+  };
+  add_ranges(content_.blob_object);
+  for (const ContentObject& object : content_.objects) add_ranges(object);
+  slices_ = CutSlices();
 }
 
 PageStorer::~PageStorer() = default;
@@ -88,7 +98,7 @@ const std::byte* PageStorer::DataOf(uint32_t ordinal) const {
   return range.data + size_t{ordinal - range.first_ordinal} * kPageSize;
 }
 
-std::vector<PageStorer::Slice> PageStorer::CutSlices(const ImageContent& content) const {
+std::vector<PageStorer::Slice> PageStorer::CutSlices() const {
   std::vector<Slice> slices;
   auto cut = [&](const ContentObject& object, const std::vector<Extent>* parent_extents, int level) {
     Slice slice{parent_extents, {}, 0, level};
@@ -112,10 +122,10 @@ std::vector<PageStorer::Slice> PageStorer::CutSlices(const ImageContent& content
     close();
   };
   int level = core_->compression_level();
-  bool few_blobs = content.blob_stream.size() <= kSmallBlobStream;
-  cut(content.blob_object, parent_ != nullptr ? &parent_->manifest().blob_stream : nullptr,
+  bool few_blobs = content_.blob_stream.size() <= kSmallBlobStream;
+  cut(content_.blob_object, parent_ != nullptr ? &parent_->manifest().blob_stream : nullptr,
       level > 0 && few_blobs && !sparing_ ? std::max(level, kBlobLevel) : level);
-  for (const ContentObject& object : content.objects) {
+  for (const ContentObject& object : content_.objects) {
     cut(object, parent_ != nullptr ? parent_->FindExtents(object.name) : nullptr, level);
   }
   return slices;
@@ -281,44 +291,35 @@ void PageStorer::Place(const Worker& worker, uint32_t own) {
   counts_.fresh += worker.counts.fresh;
 }
 
-absl::Status PageStorer::StoreAll(const ImageContent& content, PackWriter* writer, uint32_t own,
-                                  const Progress& progress) {
-  locations_.resize(content.total_pages);
-  auto add_ranges = [this](const ContentObject& object) {
-    for (const ContentRange& range : object.ranges) ranges_.push_back(&range);
-  };
-  add_ranges(content.blob_object);
-  for (const ContentObject& object : content.objects) add_ranges(object);
-  RK_ASSIGN_OR_RETURN(index_, PageIndex::Load(core_));
+size_t PageStorer::AppendersFor(size_t slices) const {
+  return std::clamp<size_t>(slices / 2, 1, core_->threads());
+}
 
-  const std::vector<Slice> slices = CutSlices(content);
+size_t PageStorer::appenders() const { return AppendersFor(slices_.size()); }
+size_t PageStorer::deferred_appenders() const { return AppendersFor(SlicesOf(deferred_.size())); }
+
+absl::Status PageStorer::StoreSlices(PackWriter* writer, uint32_t own, size_t slices,
+                                     const std::function<absl::Status(size_t slice, Worker&)>& store) {
+  RK_ASSIGN_OR_RETURN(index_, PageIndex::Load(core_));
   std::atomic<size_t> next{0};
   std::atomic<bool> stop{false};
   absl::Mutex mutex;
   absl::Status error;
-  uint64_t done = 0;
-  const size_t threads = std::clamp<size_t>(slices.size() / 2, 1, core_->threads());
   std::vector<std::unique_ptr<Worker>> workers;
-  for (size_t i = 0; i < threads; ++i)
+  for (size_t i = 0; i < AppendersFor(slices); ++i)
     workers.push_back(std::make_unique<Worker>(writer, core_->fingerprinter()));
 
-  auto work = [&](Worker* worker) {
+  InParallel(workers.size(), [&](size_t i) {
+    Worker& worker = *workers[i];
     absl::Status status;
-    for (size_t i; status.ok() && !stop && (i = next.fetch_add(1)) < slices.size();) {
-      status = StoreSlice(slices[i], *worker);
-      absl::MutexLock lock(&mutex);
-      done += slices[i].pages;
-      if (status.ok() && progress && !progress(done * kPageSize, content.total_pages * kPageSize)) {
-        status = absl::CancelledError("cancelled");
-      }
-    }
-    if (status.ok() && !stop) status = worker->appender.Flush(&worker->placed);
+    for (size_t slice; status.ok() && !stop && (slice = next.fetch_add(1)) < slices;)
+      status = store(slice, worker);
+    if (status.ok() && !stop) status = worker.appender.Flush(&worker.placed);
     if (status.ok()) return;
     absl::MutexLock lock(&mutex);
     error.Update(status);
     stop = true;
-  };
-  InParallel(threads, [&](size_t i) { work(workers[i].get()); });
+  });
   for (const auto& worker : workers) KeepDamage(*worker);
   RK_RETURN_IF_ERROR(error);
   for (const auto& worker : workers) {
@@ -328,36 +329,66 @@ absl::Status PageStorer::StoreAll(const ImageContent& content, PackWriter* write
   return absl::OkStatus();
 }
 
+absl::Status PageStorer::StoreAll(PackWriter* writer, uint32_t own, const Progress& progress) {
+  absl::Mutex mutex;
+  uint64_t done = 0;
+  return StoreSlices(writer, own, slices_.size(), [&](size_t i, Worker& worker) -> absl::Status {
+    const absl::Status status = StoreSlice(slices_[i], worker);
+    absl::MutexLock lock(&mutex);
+    done += slices_[i].pages;
+    if (status.ok() && progress && !progress(done * kPageSize, content_.total_pages * kPageSize))
+      return absl::CancelledError("cancelled");
+    return status;
+  });
+}
+
 absl::Status PageStorer::StoreDeferred(PackWriter* writer, uint32_t own, const Progress& progress) {
   const uint64_t all_bytes = locations_.size() * kPageSize;
-  for (const Deferred& page : deferred_) {
+  const auto wanted = [&] { return !progress || progress(all_bytes, all_bytes); };
+  for (const PageClaims::Ticket* settled = nullptr; const Deferred& page : deferred_) {
+    if (page.other.get() == settled) continue;
     while (!page.other->AwaitSettled(kAskWhileWaiting)) {
-      if (progress && !progress(all_bytes, all_bytes)) return absl::CancelledError("cancelled");
+      if (!wanted()) return absl::CancelledError("cancelled");
     }
+    settled = page.other.get();
   }
-  RK_ASSIGN_OR_RETURN(index_, PageIndex::Load(core_));
-  Worker worker(writer, core_->fingerprinter());
+  absl::Mutex mutex;                               // of the progress, and of:
   absl::flat_hash_map<uint64_t, uint32_t> stored;  // what several deferred pages have in common
-  for (const Deferred& page : deferred_) {
+  const int level = core_->compression_level();
+  const auto store_page = [&](const Deferred& page, Worker& worker) -> absl::Status {
     if (auto found = FindEqual(worker, page.fingerprint, page.data)) {
       locations_[page.ordinal] = PageLocation(packs_->PositionOf(found->pack), found->page);
       ++worker.counts.shared;
-      continue;
+      return absl::OkStatus();
     }
-    auto [it, first] = stored.try_emplace(page.fingerprint, page.ordinal);
-    if (!first && memcmp(DataOf(it->second), page.data, kPageSize) == 0) {
-      locations_[page.ordinal] = PageLocation::SameAs(it->second);
+    uint32_t first = page.ordinal;
+    {
+      absl::MutexLock lock(&mutex);
+      first = stored.try_emplace(page.fingerprint, page.ordinal).first->second;
+    }
+    if (first != page.ordinal && memcmp(DataOf(first), page.data, kPageSize) == 0) {
+      locations_[page.ordinal] = PageLocation::SameAs(first);
       ++worker.counts.shared;
-      continue;
+      return absl::OkStatus();
     }
-    RK_RETURN_IF_ERROR(
-        StoreNew(worker, {page.data, page.fingerprint, page.ordinal}, core_->compression_level()));
-  }
-  KeepDamage(worker);
-  RK_RETURN_IF_ERROR(AppendFrame(worker, core_->compression_level()));
-  RK_RETURN_IF_ERROR(worker.appender.Flush(&worker.placed));
-  Place(worker, own);
-  return absl::OkStatus();
+    return StoreNew(worker, {page.data, page.fingerprint, page.ordinal}, level);
+  };
+  const auto store_slice = [&](size_t slice, Worker& worker) -> absl::Status {
+    const size_t begin = slice * kSlicePages, end = std::min(begin + kSlicePages, deferred_.size());
+    for (size_t i = begin; i < end; ++i) {
+      if (i % kPagesAhead == 0) {
+        uint64_t fingerprints[kPagesAhead];
+        const size_t count = std::min(kPagesAhead, end - i);
+        for (size_t ahead = 0; ahead < count; ++ahead) fingerprints[ahead] = deferred_[i + ahead].fingerprint;
+        index_->Prefetch({fingerprints, count});
+      }
+      RK_RETURN_IF_ERROR(store_page(deferred_[i], worker));
+    }
+    RK_RETURN_IF_ERROR(AppendFrame(worker, level));
+    absl::MutexLock lock(&mutex);
+    return wanted() ? absl::OkStatus() : absl::CancelledError("cancelled");
+  };
+  return StoreSlices(writer, own, SlicesOf(deferred_.size()), store_slice);
 }
 
 }  // namespace rekindle::store

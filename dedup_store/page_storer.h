@@ -52,17 +52,20 @@ class PageStorer {
     std::shared_ptr<PageClaims::Ticket> other;
   };
 
+  // `content` is laid out, and outlives this.
   PageStorer(StoreCore* core, const ImageReaderImpl* parent, PageClaims::Ticket* ticket, PackList* packs,
-             bool sparing);
+             const ImageContent& content, bool sparing);
   ~PageStorer();
 
   // All pages of the content, into `writer`, whose position in the list of packs is `own`.
-  absl::Status StoreAll(const ImageContent& content, PackWriter* writer, uint32_t own,
-                        const Progress& progress);
+  absl::Status StoreAll(PackWriter* writer, uint32_t own, const Progress& progress);
   // The deferred pages, once their writers have settled: those that came to nothing are stored in `writer`.
   // Asks `progress` again and again while it waits.
   absl::Status StoreDeferred(PackWriter* writer, uint32_t own, const Progress& progress);
 
+  // How many appenders StoreAll and StoreDeferred will have.
+  size_t appenders() const;
+  size_t deferred_appenders() const;
   const std::vector<Deferred>& deferred() const { return deferred_; }
   const std::vector<PageLocation>& locations() const { return locations_; }
   const PageCounts& counts() const { return counts_; }
@@ -71,7 +74,11 @@ class PageStorer {
   struct Slice;
   struct Worker;
   struct ParentPack;
-  std::vector<Slice> CutSlices(const ImageContent& content) const;
+  std::vector<Slice> CutSlices() const;
+  size_t AppendersFor(size_t slices) const;
+  // Stores `slices` slices with as many threads as they are worth.
+  absl::Status StoreSlices(PackWriter* writer, uint32_t own, size_t slices,
+                           const std::function<absl::Status(size_t slice, Worker&)>& store);
   absl::Status StoreSlice(const Slice& slice, Worker& worker);
   absl::Status StoreRange(const Slice& slice, const ContentRange& range, Worker& worker);
   // Those that are not the parent's: of another image, of this one, or new.
@@ -90,11 +97,13 @@ class PageStorer {
   const ImageReaderImpl* const parent_;
   PageClaims::Ticket* const ticket_;
   PackList* const packs_;
+  const ImageContent& content_;
   const bool sparing_;
   std::vector<std::unique_ptr<ParentPack>> parent_packs_;
   std::unique_ptr<PageIndex> index_;
   std::vector<PageLocation> locations_;      // each is written by one worker
   std::vector<const ContentRange*> ranges_;  // by first ordinal
+  std::vector<Slice> slices_;
   std::vector<Deferred> deferred_;
   PageCounts counts_;
 };
