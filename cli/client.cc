@@ -250,7 +250,7 @@ class GrpcClient final : public Client {
       absl::MutexLock lock(&mutex_);
       if (cancelled_ && status.error_code() == grpc::StatusCode::CANCELLED) {
         return absl::CancelledError(
-            absl::StrCat("interrupted: the daemon at ", host_, " puts everything back"));
+            absl::StrCat("interrupted: the daemon at ", host_, " stops, and puts back what was half done"));
       }
     }
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !host_.empty()) {

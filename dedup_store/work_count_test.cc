@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "dedup_store/format.h"
 #include "dedup_store/hooked_store_testing.h"
+#include "dedup_store/removal.h"
 
 namespace rekindle::store {
 namespace {
@@ -119,6 +120,29 @@ TEST_F(WorkCountTest, PagesThatAnotherImageWasStoringAreComparedBySeveralThreads
   EXPECT_EQ(readers.size(), 2u);
   hook_ = [](const HookedDisk::Operation&) { return absl::OkStatus(); };
   image.ExpectIn(*store_, "job:2");
+}
+
+TEST_F(WorkCountTest, ManyImagesAreRemovedInOneTransaction) {
+  CommitImages(100);
+  std::vector<ImageInfo> images = store_->List().value();
+  images.resize(90);
+  const ImageInfo& replaced = images[40];
+  TestImage another;
+  another.objects[kObject][0] = MakePages(10, 1000);
+  RK_ASSERT_OK(another.Commit(*store_, replaced.reference, "", /*replace=*/true));
+  std::atomic<int> syncs{0};
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    if (operation.call == Call::kSync && absl::StrContains(operation.path, "/catalog/")) ++syncs;
+    return absl::OkStatus();
+  };
+  const auto removed = RemoveExactly(*store_, images);
+  RK_ASSERT_OK(removed);
+  EXPECT_LE(syncs, 2);
+  ASSERT_EQ(removed->size(), images.size());
+  for (size_t i = 0; i < images.size(); ++i) EXPECT_EQ((*removed)[i], i != 40) << i;
+  EXPECT_EQ(store_->List()->size(), 11u);
+  another.ExpectIn(*store_, replaced.reference);
+  ExpectWhole();
 }
 
 TEST_F(WorkCountTest, GcOpensNoPackOfWhichAllIsNeeded) {
