@@ -47,6 +47,22 @@ class AddressTest(RekindleTest):
         )
         return done.returncode, done.stderr
 
+    def test_folders_seen_from_where_a_program_was_started(self):
+        """CRIU and the pager have other working directories."""
+        before = os.getcwd()
+        self.addCleanup(os.chdir, before)
+        os.chdir(self.directory)
+        settings = {"REKINDLE_RUNTIME_DIR": "run-here", "REKINDLE_LOG_DIR": "logs-here"}
+        job = self.start_job(["sleep", "1000"])
+        self.checkpoint(job.pid, "job:1", cli=Cli(store="store-here", env=settings))
+        daemon = Daemon(self.directory, "store-here", settings, ["--standby", "0"])
+        self.addCleanup(daemon.stop)
+        cli = Cli(host=daemon.host, env=settings)
+        self.checkpoint(job.pid, "job:2", "--stop", cli=cli)
+        job.reap()
+        self.restore("job:2", cli=cli)
+        self.assertEqual(self.references(cli), ["job:1", "job:2"])
+
     def test_a_port_has_one_daemon(self):
         daemon = self.listen()
         status, log = self.refused("--listen", self.address, *self.tls())
