@@ -259,11 +259,16 @@ class GrpcClient final : public Client {
                           // What no connection can be made with has no addresses, for gRPC.
                           (!absl::StartsWith(host_, "unix:") &&
                            absl::StrContains(status.error_message(), "empty address list"));
+      absl::string_view socket = host_;
+      const bool listens = absl::ConsumePrefix(&socket, "unix:") && UnixSocketAnswers(std::string(socket));
       return absl::UnavailableError(absl::StrCat(
           "no answer from the daemon (rekindled) at ", host_, ": ", status.error_message(),
-          of_tls ? ": see whether --tls-ca vouches for the daemon's certificate, and the daemon's "
-                   "--tls-client-ca for --tls-cert, to which --tls-key belongs"
-                 : ": start it, or work without it by naming a --store"));
+          listens
+              ? ": it is there now, so try again; if it does not take this connection, its log says why (one "
+                "user may have so many of them)"
+          : of_tls ? ": see whether --tls-ca vouches for the daemon's certificate, and the daemon's "
+                     "--tls-client-ca for --tls-cert, to which --tls-key belongs"
+                   : ": start it, or work without it by naming a --store"));
     }
     if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED && host_.empty() &&
         status.error_message().empty()) {
