@@ -1,14 +1,22 @@
 #include "base/cgroup_folders.h"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <memory>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
 #include "base/file.h"
 #include "base/mountinfo.h"
+#include "base/unique_fd.h"
 
 namespace rekindle {
 namespace {
@@ -58,11 +66,9 @@ bool IsFrozen(const std::string& folder) {
   return state.ok() && !absl::StrContains(*state, "THAWED");
 }
 
-}  // namespace
-
-std::vector<std::string> CgroupFolders(absl::string_view theirs, absl::string_view ours,
-                                       absl::string_view mountinfo) {
-  const std::vector<Mount> mounts = CgroupMounts(mountinfo);
+// As CgroupFolders.
+std::vector<std::string> FoldersIn(const std::vector<Mount>& mounts, absl::string_view theirs,
+                                   absl::string_view ours) {
   const std::vector<std::string> shared = absl::StrSplit(ours, '\n');
   std::vector<std::string> folders;
   for (const std::string& line : std::vector<std::string>(absl::StrSplit(theirs, '\n', absl::SkipEmpty()))) {
@@ -75,11 +81,52 @@ std::vector<std::string> CgroupFolders(absl::string_view theirs, absl::string_vi
   return folders;
 }
 
+// Those that this process sees. A machine with many containers has thousands of mounts, and this is asked for
+// each job each second: they are read again only when the kernel says that there are other ones.
+class OwnCgroupMounts {
+ public:
+  // Null: the list can't be read.
+  std::shared_ptr<const std::vector<Mount>> Now() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    // A child may be among other mounts than its parent.
+    if (const pid_t self = ::getpid(); !list_.valid() || self != reader_) {
+      mounts_ = nullptr;
+      absl::StatusOr<UniqueFd> list = OpenFile("/proc/self/mountinfo", O_RDONLY);
+      if (!list.ok()) return nullptr;
+      list_ = *std::move(list);
+      reader_ = self;
+    }
+    pollfd entry{list_.get(), POLLPRI, 0};
+    const bool other_ones = ::poll(&entry, 1, 0) != 0;
+    if (mounts_ != nullptr && !other_ones) return mounts_;
+    mounts_ = nullptr;
+    // After the question: what comes meanwhile is in the next answer.
+    const absl::StatusOr<std::string> text = ReadFile("/proc/self/mountinfo");
+    if (text.ok()) mounts_ = std::make_shared<const std::vector<Mount>>(CgroupMounts(*text));
+    return mounts_;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  pid_t reader_ ABSL_GUARDED_BY(mutex_) = 0;
+  UniqueFd list_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const std::vector<Mount>> mounts_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::vector<std::string> CgroupFolders(absl::string_view theirs, absl::string_view ours,
+                                       absl::string_view mountinfo) {
+  return FoldersIn(CgroupMounts(mountinfo), theirs, ours);
+}
+
 std::string FrozenCgroupOf(pid_t pid) {
+  static auto& own_mounts = *new OwnCgroupMounts();
   const auto theirs = ReadFile(absl::StrCat("/proc/", pid, "/cgroup"));
-  const auto mountinfo = ReadFile("/proc/self/mountinfo");
-  if (!theirs.ok() || !mountinfo.ok()) return "";
-  for (const std::string& folder : CgroupFolders(*theirs, "", *mountinfo)) {
+  if (!theirs.ok()) return "";
+  const auto mounts = own_mounts.Now();
+  if (mounts == nullptr) return "";
+  for (const std::string& folder : FoldersIn(*mounts, *theirs, "")) {
     if (IsFrozen(folder)) return folder;
   }
   return "";

@@ -1,5 +1,16 @@
 #include "base/cgroup_folders.h"
 
+#include <sched.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "base/file.h"
+#include "base/process_stat.h"
+#include "base/test_child.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -40,6 +51,36 @@ TEST(CgroupFoldersTest, OnlyThePartThatIsMounted) {
               ElementsAre("/sys/fs/cgroup/job"));
   EXPECT_THAT(CgroupFolders("0::/docker/one\n", "0::/docker/one/x\n", mounts), ElementsAre("/sys/fs/cgroup"));
   EXPECT_THAT(CgroupFolders("0::/docker/oneself\n", "0::/docker/one\n", mounts), IsEmpty());
+}
+
+// What this process has read by system calls so far; to know it is 100 bytes or more in itself.
+uint64_t BytesRead() {
+  uint64_t bytes = 0;
+  const std::string io = ReadFile("/proc/self/io").value();
+  EXPECT_TRUE(absl::SimpleAtoi(StatusField(io, "rchar"), &bytes));
+  return bytes;
+}
+
+TEST(FrozenCgroupTest, AllMountsAreReadAgainOnlyWhenThereAreOtherOnes) {
+  if (::geteuid() != 0) GTEST_SKIP() << "mounting takes root";
+  const TestChild child([] {
+    // More of them than all else that is read.
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
+      return false;
+    const auto mount_some = [] {
+      for (int i = 0; i < 100; ++i) {
+        if (::mount("rekindle-test", "/tmp", "tmpfs", 0, nullptr) != 0) return false;
+      }
+      return true;
+    };
+    const auto reads_them = [] {
+      const uint64_t before = BytesRead(), size = ReadFile("/proc/self/mountinfo")->size();
+      FrozenCgroupOf(::getpid());
+      return BytesRead() - before >= 2 * size;
+    };
+    return mount_some() && reads_them() && !reads_them() && mount_some() && reads_them() && !reads_them();
+  });
+  EXPECT_TRUE(child.prepared());
 }
 
 }  // namespace

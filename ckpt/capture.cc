@@ -17,8 +17,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "absl/synchronization/mutex.h"
-#include "base/cgroup_memory.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
@@ -41,6 +39,7 @@
 #include "ckpt/socket_folders.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
+#include "ckpt/staging_room.h"
 #include "ckpt/stand_still.h"
 #include "ckpt/standing_job.h"
 #include "ckpt/thread_placement.h"
@@ -83,7 +82,7 @@ constexpr int kStoppingMayTakeSeconds = 5;
 class GateAfter : public CaptureGate {
  public:
   // `also` may be null. The functions are called where it agrees.
-  GateAfter(CaptureGate* also, std::function<void()> freezes, std::function<void()> is_frozen)
+  GateAfter(CaptureGate* also, std::function<void()> freezes, std::function<absl::Status()> is_frozen)
       : also_(also), freezes_(std::move(freezes)), is_frozen_(std::move(is_frozen)) {}
   absl::Status BeforeFreeze() override {
     if (also_) {
@@ -96,8 +95,7 @@ class GateAfter : public CaptureGate {
   }
   absl::Status OnFrozen() override {
     if (also_) RK_RETURN_IF_ERROR(also_->OnFrozen());
-    is_frozen_();
-    return absl::OkStatus();
+    return is_frozen_();
   }
   absl::Status BeforeCommit() override { return also_ ? also_->BeforeCommit() : absl::OkStatus(); }
 
@@ -106,7 +104,8 @@ class GateAfter : public CaptureGate {
 
  private:
   CaptureGate* const also_;
-  const std::function<void()> freezes_, is_frozen_;
+  const std::function<void()> freezes_;
+  const std::function<absl::Status()> is_frozen_;
   bool refused_ = false;
 };
 
@@ -146,13 +145,7 @@ class CaptureRun {
     Report("prepare");
     RK_ASSIGN_OR_RETURN(CaptureSession session, CaptureSession::Begin(options_.runtime_directory, job_));
     session_ = std::make_unique<CaptureSession>(std::move(session));
-    // Others may look at what is free only when this one has touched what it takes.
-    static absl::Mutex& one_at_a_time = *new absl::Mutex();
-    absl::MutexLock lock(&one_at_a_time);
-    RK_ASSIGN_OR_RETURN(uint64_t budget, StagingBudget());
-    const uint64_t contents = LooksAtWrittenFiles() ? EstimateContents(job_.pids(), FilesOptions()) : 0;
-    RK_ASSIGN_OR_RETURN(arena_, StagingArena::Create(MemoryBytes() + contents + kStagingSlackBytes, budget,
-                                                     options_.spill_directory, options_.kept_staging));
+    RK_RETURN_IF_ERROR(MakeRoom());
     EndPhase("prepare");
     RK_RETURN_IF_ERROR(AwaitInterruptible(options_.pid, kUninterruptibleMayTake, cancel_));
     RK_RETURN_IF_ERROR(CheckFilesCanBeOpenedAgain(job_.pids()));
@@ -170,7 +163,7 @@ class CaptureRun {
     // The job stops as soon as CRIU lets it go. What CRIU does itself (--leave-stopped) is for a job that
     // will not go on: it leaves its TCP connections locked.
     const auto is_frozen = [this] {
-      if (options_.stand_still) StopTree(job_.processes);
+      return options_.stand_still ? StopTree(job_.processes) : absl::OkStatus();
     };
     GateAfter gate(options_.gate, freezes, is_frozen);
     // Otherwise it is asked when CRIU is ready.
@@ -242,7 +235,7 @@ class CaptureRun {
 
   // The image is safe: with --stop the job ends now.
   void Finish() {
-    if (options_.stop) KillTree(job_.processes);
+    if (options_.stop) result_.ended = KillTree(job_.processes);
     if (options_.stop && held_) held_->JobEnded();
     if (options_.stand_still) {
       result_.standing = std::make_unique<StandingJob>(job_.processes, std::move(held_), std::move(session_));
@@ -262,9 +255,9 @@ class CaptureRun {
     if (session_ && !DumpOptions().network_lock_skip)
       back = UnlockConnectionsOfTree(session_->run(), job_.processes);
     if (StaysStopped()) {
-      ResumeTree(job_.processes, [this](const std::vector<pid_t>&) {
-        if (held_) held_->HoldThreads();
-      });
+      back.Update(ResumeTree(job_.processes, [this](const std::vector<pid_t>&) {
+                    if (held_) held_->HoldThreads();
+                  }).status());
     }
     if (held_) back.Update(held_->Back());
     held_.reset();
@@ -635,12 +628,17 @@ class CaptureRun {
     return of_job;
   }
 
-  absl::StatusOr<uint64_t> StagingBudget() {
-    RK_ASSIGN_OR_RETURN(uint64_t available, OwnAvailableMemoryBytes());
-    most_file_bytes_ = std::max(available / kPartForFiles, kFewFileBytes);
-    if (options_.staging_budget_bytes != 0) return options_.staging_budget_bytes;
-    // The job itself needs room for what comes off its GPUs.
-    return (available - std::min(available, gpu_bytes_)) / 2;
+  absl::Status MakeRoom() {
+    const uint64_t contents = LooksAtWrittenFiles() ? EstimateContents(job_.pids(), FilesOptions()) : 0;
+    StagingRoom::Wanted wanted;
+    wanted.bytes = MemoryBytes() + contents + kStagingSlackBytes;
+    wanted.budget_bytes = options_.staging_budget_bytes;
+    wanted.beside_bytes = gpu_bytes_;  // what comes off its GPUs
+    RK_ASSIGN_OR_RETURN(const StagingRoom room, StagingRoom::Take(wanted, cancel_));
+    most_file_bytes_ = std::max(room.available_bytes() / kPartForFiles, kFewFileBytes);
+    RK_ASSIGN_OR_RETURN(arena_, StagingArena::Create(wanted.bytes, room.budget_bytes(),
+                                                     options_.spill_directory, options_.kept_staging));
+    return absl::OkStatus();
   }
 
   criu::DumpOptions DumpOptions() const {

@@ -101,6 +101,7 @@ struct CaptureResult {
   uint32_t processes = 0, threads = 0;
   std::vector<std::pair<std::string, double>> phases;
   std::vector<std::string> warnings;
+  absl::Status ended;                     // with CaptureOptions::stop: an error, if the job has not
   pid_t hook_process = 0;                 // which the runtime hook holds; 0: none
   std::unique_ptr<StandingJob> standing;  // with CaptureOptions::stand_still
   std::vector<std::string> command_lines;

@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -131,38 +130,63 @@ absl::Status CheckJournal(const std::string& text) {
   return ParseJournal(text).empty() ? absl::DataLossError("it names no processes") : absl::OkStatus();
 }
 
+// No descriptor of it is kept: a job may have more processes than we may have descriptors.
 struct TreeMember {
   pid_t pid;
+  uint64_t start_ticks;
   char state;
   bool was_stopped;  // when it was recorded
-  UniqueFd pidfd;
-
-  void Signal(int signal) const { SendSignal(pidfd.get(), signal); }
 };
 
-std::vector<TreeMember> TreeNow(const std::vector<ProcessInfo>& recorded) {
+// NotFound: it has ended; its number may be another's.
+absl::StatusOr<UniqueFd> Open(const TreeMember& member) {
+  RK_ASSIGN_OR_RETURN(UniqueFd pidfd, OpenProcess(member.pid));
+  RK_ASSIGN_OR_RETURN(const ProcessStat stat, ReadProcessStat(member.pid));
+  if (stat.start_ticks == member.start_ticks) return pidfd;
+  return absl::NotFoundError(absl::StrCat("process ", member.pid, " has ended"));
+}
+
+// No error where it has ended.
+absl::Status Signal(const TreeMember& member, int signal) {
+  const absl::StatusOr<UniqueFd> pidfd = Open(member);
+  if (absl::IsNotFound(pidfd.status())) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(pidfd.status());
+  if (SendSignal(pidfd->get(), signal) || errno == ESRCH) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("sending signal ", signal, " to process ", member.pid));
+}
+
+absl::StatusOr<std::vector<TreeMember>> TreeNow(const std::vector<ProcessInfo>& recorded) {
   std::map<pid_t, const ProcessInfo*> known;
   for (const ProcessInfo& process : recorded) known[process.pid] = &process;
   std::map<pid_t, TreeMember> now;
   std::multimap<pid_t, pid_t> children;
   std::vector<pid_t> reached;
-  for (pid_t pid : ListProcesses()) {
-    UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-    auto stat = ReadProcessStat(pid);
-    if (!pidfd.valid() || !stat.ok()) continue;
+  const std::vector<pid_t> pids = ListProcesses();
+  if (pids.empty()) return absl::UnavailableError("looking for the job's processes: /proc can't be read now");
+  for (pid_t pid : pids) {
+    const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+    // Without it a part of the tree would be missed.
+    if (absl::IsResourceExhausted(stat.status())) return stat.status();
+    if (!stat.ok()) continue;
     children.emplace(stat->parent, pid);
     auto it = known.find(pid);
     bool same = it != known.end() && it->second->start_ticks == stat->start_ticks;
     if (same) reached.push_back(pid);
-    now.emplace(pid, TreeMember{pid, stat->state, same && it->second->state == 'T', std::move(pidfd)});
+    now.emplace(pid, TreeMember{pid, stat->start_ticks, stat->state, same && it->second->state == 'T'});
   }
   std::vector<TreeMember> members;
   for (size_t i = 0; i < reached.size(); ++i) {
     auto [first, last] = children.equal_range(reached[i]);
     for (auto child = first; child != last; ++child) reached.push_back(child->second);
-    if (auto node = now.extract(reached[i])) members.push_back(std::move(node.mapped()));
+    if (auto node = now.extract(reached[i])) members.push_back(node.mapped());
   }
   return members;
+}
+
+std::vector<pid_t> PidsOf(const std::vector<TreeMember>& members) {
+  std::vector<pid_t> pids;
+  for (const TreeMember& member : members) pids.push_back(member.pid);
+  return pids;
 }
 
 }  // namespace
@@ -197,46 +221,62 @@ std::string CaptureSession::KeepLogs() {
 }
 
 absl::Status UnlockConnectionsOfTree(const std::string& run, const std::vector<ProcessInfo>& recorded) {
-  std::vector<pid_t> pids;
-  for (const TreeMember& member : TreeNow(recorded)) pids.push_back(member.pid);
-  return criu::UnlockConnections(run, pids);
+  RK_ASSIGN_OR_RETURN(const std::vector<TreeMember> members, TreeNow(recorded));
+  return criu::UnlockConnections(run, PidsOf(members));
 }
 
-std::vector<pid_t> ResumeTree(const std::vector<ProcessInfo>& recorded, BeforeResume before) {
+absl::StatusOr<std::vector<pid_t>> ResumeTree(const std::vector<ProcessInfo>& recorded, BeforeResume before) {
   std::vector<pid_t> resumed;
-  const std::vector<TreeMember> members = TreeNow(recorded);
-  std::vector<pid_t> pids;
-  for (const TreeMember& member : members) pids.push_back(member.pid);
-  before(pids);
+  RK_ASSIGN_OR_RETURN(const std::vector<TreeMember> members, TreeNow(recorded));
+  before(PidsOf(members));
+  absl::Status status;
   for (const TreeMember& member : members) {
     if (member.was_stopped) continue;
     // Also one that still runs: it may have been told to stop and not have come to it.
-    member.Signal(SIGCONT);
+    status.Update(Signal(member, SIGCONT));
     if (member.state == 'T') resumed.push_back(member.pid);
   }
+  RK_RETURN_IF_ERROR(Annotate(status, "letting the job go on"));
   return resumed;
 }
 
-void StopTree(const std::vector<ProcessInfo>& recorded) {
-  for (const TreeMember& member : TreeNow(recorded)) member.Signal(SIGSTOP);
+absl::Status StopTree(const std::vector<ProcessInfo>& recorded) {
+  RK_ASSIGN_OR_RETURN(const std::vector<TreeMember> members, TreeNow(recorded));
+  absl::Status status;
+  for (const TreeMember& member : members) status.Update(Signal(member, SIGSTOP));
+  return Annotate(status, "stopping the job");
 }
 
-void KillTree(const std::vector<ProcessInfo>& recorded) {
+absl::Status KillTree(const std::vector<ProcessInfo>& recorded) {
   std::map<pid_t, TreeMember> members;
+  absl::Status status;
   StopWhileNewOnesCome([&] {
     std::vector<pid_t> fresh;
-    for (TreeMember& member : TreeNow(recorded)) {
-      const pid_t pid = member.pid;
-      const auto [it, is_new] = members.try_emplace(pid, std::move(member));
-      if (!is_new) continue;
-      it->second.Signal(SIGSTOP);
-      fresh.push_back(pid);
+    const absl::StatusOr<std::vector<TreeMember>> now = TreeNow(recorded);
+    status.Update(now.status());
+    if (!now.ok()) return fresh;
+    for (const TreeMember& member : *now) {
+      if (!members.try_emplace(member.pid, member).second) continue;
+      status.Update(Signal(member, SIGSTOP));
+      fresh.push_back(member.pid);
     }
     return fresh;
   });
-  for (const auto& [pid, member] : members) member.Signal(SIGKILL);
+  for (const auto& [pid, member] : members) status.Update(Signal(member, SIGKILL));
   const Deadline deadline(kDyingMayTake);
-  for (const auto& [pid, member] : members) AwaitExit(member.pidfd.get(), deadline.left());
+  std::vector<pid_t> left;
+  for (const auto& [pid, member] : members) {
+    const absl::StatusOr<UniqueFd> pidfd = Open(member);
+    if (absl::IsNotFound(pidfd.status())) continue;
+    if (!pidfd.ok() || !AwaitExit(pidfd->get(), deadline.left())) left.push_back(pid);
+  }
+  RK_RETURN_IF_ERROR(status);
+  if (left.empty()) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat(left.size(), " of its ", members.size(), " processes (PID ", left.front(),
+                   left.size() == 1 ? "" : ", …", ") were killed and have not gone within ",
+                   absl::FormatDuration(kDyingMayTake),
+                   "; they go when the file server, disk or driver that they wait for answers"));
 }
 
 namespace {
@@ -251,10 +291,14 @@ pid_t CriuAt(pid_t pid) {
 // it does not.
 bool AwaitEndOfCriu(const std::vector<ProcessInfo>& recorded) {
   const Deadline deadline(kLettingGoMayTake), patience(DeathWatch::kMayGoOn), silence(kTellAfter);
-  const std::vector<TreeMember> members = TreeNow(recorded);
+  const absl::StatusOr<std::vector<TreeMember>> members = TreeNow(recorded);
+  if (!members.ok()) {
+    Log(LogLevel::kError, members.status().message());
+    return false;
+  }
   for (bool told = false;;) {
     pid_t criu = 0, criu_of_dead = 0;
-    for (const TreeMember& member : members) {
+    for (const TreeMember& member : *members) {
       const pid_t tracer = CriuAt(member.pid);
       if (tracer == 0) continue;
       criu = tracer;
@@ -333,14 +377,18 @@ absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(
     if (!AwaitEndOfCriu(processes)) return;  // for who comes next
     absl::MutexLock lock(&one_at_a_time);
     const std::string run = RunInJournal(capture.text);
-    const std::vector<TreeMember> left = TreeNow(processes);
-    RemoveLeftExtraNames(capture.directory, run, left.empty() ? 0 : left.front().pid);
+    const absl::StatusOr<std::vector<TreeMember>> left = TreeNow(processes);
+    RemoveLeftExtraNames(capture.directory, run, !left.ok() || left->empty() ? 0 : left->front().pid);
     const absl::Status unlocked = UnlockConnectionsOfTree(run, processes);
     if (!unlocked.ok()) Log(LogLevel::kError, unlocked.message());
-    std::vector<pid_t> resumed = ResumeTree(processes, [&before](const std::vector<pid_t>& tree) {
+    const auto resumed = ResumeTree(processes, [&before](const std::vector<pid_t>& tree) {
       if (before) before(tree);
     });
-    freed.insert(freed.end(), resumed.begin(), resumed.end());
+    if (!resumed.ok()) {
+      Log(LogLevel::kError, resumed.status().message());
+      return;
+    }
+    freed.insert(freed.end(), resumed->begin(), resumed->end());
     RemoveTree(capture.directory).IgnoreError();
   });
   if (!freed.empty()) {

@@ -48,7 +48,8 @@ class CaptureSession {
 };
 
 // The recorded processes that are still the same ones, and their descendants of now: a job goes on forking
-// between the look at it and the freeze.
+// between the look at it and the freeze. An error names what could not be done; all else was. Few descriptors
+// are taken, however many processes the machine has.
 
 // Their TCP connections work again that the CRIU of the capture `run` has left locked
 // (criu::UnlockConnections).
@@ -56,11 +57,11 @@ absl::Status UnlockConnectionsOfTree(const std::string& run, const std::vector<P
 // Lets those run that were stopped since, or told to stop; gives the PIDs of those that stood. `before` is
 // called with all when it is known which.
 using BeforeResume = absl::FunctionRef<void(const std::vector<pid_t>& tree)>;
-std::vector<pid_t> ResumeTree(
+absl::StatusOr<std::vector<pid_t>> ResumeTree(
     const std::vector<ProcessInfo>& recorded, BeforeResume before = [](const std::vector<pid_t>&) {});
 // Those that run stop, at once where they are frozen as soon as they are not.
-void StopTree(const std::vector<ProcessInfo>& recorded);
-// Returns when they are gone, after a minute at the latest.
-void KillTree(const std::vector<ProcessInfo>& recorded);
+absl::Status StopTree(const std::vector<ProcessInfo>& recorded);
+// Returns when they are gone; after a minute at the latest, which is DeadlineExceeded.
+absl::Status KillTree(const std::vector<ProcessInfo>& recorded);
 
 }  // namespace rekindle::ckpt

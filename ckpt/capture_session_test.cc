@@ -16,10 +16,14 @@
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
+#include <memory>
 #include <thread>
 
 #include "absl/cleanup/cleanup.h"
+#include "base/deadline.h"
+#include "base/standstill.h"
 #include "base/test_child.h"
+#include "base/test_descriptors.h"
 #include "ckpt/capture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -28,6 +32,7 @@ namespace rekindle::ckpt {
 namespace {
 
 using ::testing::AnyOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -337,16 +342,54 @@ TEST_F(CaptureSessionTest, ResumeAndKillReachTheTreeOfNowAndNobodyElse) {
   std::vector<ProcessInfo> recorded = {ReadProcess(job.pid()).value(), ReadProcess(stranger.pid()).value()};
   recorded[1].start_ticks -= 1;
   ASSERT_TRUE(job.Stop() && stranger.Stop());
-  EXPECT_THAT(ResumeTree(recorded), ElementsAre(job.pid()));
+  EXPECT_THAT(ResumeTree(recorded).value(), ElementsAre(job.pid()));
   int status = 0;
   ASSERT_EQ(::waitpid(job.pid(), &status, WCONTINUED), job.pid());
-  EXPECT_THAT(ResumeTree(recorded), IsEmpty());
+  EXPECT_THAT(ResumeTree(recorded).value(), IsEmpty());
 
-  KillTree(recorded);
+  EXPECT_TRUE(KillTree(recorded).ok());
   EXPECT_EQ(ReadProcess(job.pid())->state, 'Z');
   auto orphan = ReadProcess(child);  // unless whoever inherited it has reaped it
   EXPECT_TRUE(!orphan.ok() || orphan->state == 'Z');
   EXPECT_EQ(ReadProcess(stranger.pid())->state, 'T');
+}
+
+TEST_F(CaptureSessionTest, ATreeIsReachedWhereThereAreMoreProcessesThanDescriptors) {
+  constexpr int kLeft = 8;
+  std::vector<std::unique_ptr<TestChild>> strangers;  // before the job and behind it
+  for (int i = 0; i < 2 * kLeft; ++i) strangers.push_back(std::make_unique<TestChild>());
+  const TestChild job([] {
+    for (int i = 0; i < 2 * kLeft; ++i) {
+      if (::fork() != 0) continue;
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (;;) ::pause();
+    }
+    return true;
+  });
+  for (int i = 0; i < 2 * kLeft; ++i) strangers.push_back(std::make_unique<TestChild>());
+  const std::vector<ProcessInfo> recorded = {ReadProcess(job.pid()).value()};
+  {
+    const FewDescriptorsLeft few(kLeft);
+    EXPECT_TRUE(StopTree(recorded).ok());
+    AwaitStandstill(job.pid(), Deadline(absl::InfiniteDuration()));
+    EXPECT_THAT(ResumeTree(recorded).value(), Contains(job.pid()));
+    EXPECT_TRUE(KillTree(recorded).ok());
+  }
+  EXPECT_EQ(ReadProcess(job.pid())->state, 'Z');
+  for (const auto& stranger : strangers)
+    EXPECT_EQ(::waitpid(stranger->pid(), nullptr, WNOHANG | WUNTRACED), 0) << "it ended, or was stopped";
+}
+
+TEST_F(CaptureSessionTest, WhatCouldNotBeDoneToATreeIsTold) {
+  const TestChild job;
+  const std::vector<ProcessInfo> recorded = {ReadProcess(job.pid()).value()};
+  {
+    const FewDescriptorsLeft none;
+    EXPECT_FALSE(StopTree(recorded).ok());
+    EXPECT_FALSE(ResumeTree(recorded).ok());
+    EXPECT_FALSE(KillTree(recorded).ok());
+  }
+  EXPECT_EQ(::waitpid(job.pid(), nullptr, WNOHANG | WUNTRACED), 0) << "it ended, or was stopped";
 }
 
 // While it waits for the child of its vfork(2) nothing stops it.
@@ -370,9 +413,9 @@ TEST_F(CaptureSessionTest, OneThatHasYetToStopGoesOnToo) {
   };
   while (ReadProcess(job)->state != 'D') ASSERT_EQ(::waitpid(job, nullptr, WNOHANG), 0);
   const std::vector<ProcessInfo> recorded = {ReadProcess(job).value()};
-  StopTree(recorded);
+  ASSERT_TRUE(StopTree(recorded).ok());
   ASSERT_EQ(ReadProcess(job)->state, 'D');
-  ResumeTree(recorded);
+  ASSERT_TRUE(ResumeTree(recorded).ok());
   write_end.Reset();
   siginfo_t info = {};
   // It goes on, to what follows; a child that stops would be told of here.

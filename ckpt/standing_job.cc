@@ -21,7 +21,10 @@ StandingJob::~StandingJob() {
 
 void StandingJob::End() {
   if (session_ == nullptr) return;
-  KillTree(processes_);
+  if (absl::Status ended = KillTree(processes_); !ended.ok()) {
+    Log(LogLevel::kError, absl::StrCat("the job of process ", processes_.front().pid,
+                                       " has an image and was to end: ", ended.message()));
+  }
   if (gpu_ != nullptr) gpu_->JobEnded();
   gpu_.reset();
   session_.reset();
@@ -29,10 +32,10 @@ void StandingJob::End() {
 
 absl::Status StandingJob::GoOn() {
   if (session_ == nullptr) return absl::OkStatus();
-  ResumeTree(processes_, [this](const std::vector<pid_t>&) {
-    if (gpu_ != nullptr) gpu_->HoldThreads();
-  });
-  const absl::Status back = gpu_ == nullptr ? absl::OkStatus() : gpu_->Back();
+  absl::Status back = ResumeTree(processes_, [this](const std::vector<pid_t>&) {
+                        if (gpu_ != nullptr) gpu_->HoldThreads();
+                      }).status();
+  if (gpu_ != nullptr) back.Update(gpu_->Back());
   gpu_.reset();
   session_.reset();
   return back;
@@ -48,8 +51,8 @@ absl::Status EndJob(const std::string& job_id) {
   absl::StatusOr<ProcessInfo> root = ReadProcess(pid);
   if (absl::IsNotFound(root.status())) return absl::OkStatus();
   RK_RETURN_IF_ERROR(root.status());
-  if (JobId(machine.boot_id, *root) == job_id) KillTree({*std::move(root)});
-  return absl::OkStatus();
+  if (JobId(machine.boot_id, *root) != job_id) return absl::OkStatus();
+  return KillTree({*std::move(root)});
 }
 
 }  // namespace rekindle::ckpt

@@ -18,7 +18,7 @@ class StandingJobTest : public testing::Test {
     inspected_.processes.push_back(ReadProcess(job_.pid()).value());
     auto session = CaptureSession::Begin(folder_.path() + "/run", inspected_);
     ASSERT_TRUE(session.ok()) << session.status();
-    StopTree(inspected_.processes);
+    EXPECT_TRUE(StopTree(inspected_.processes).ok());
     int status = 0;
     ASSERT_EQ(::waitpid(job_.pid(), &status, WUNTRACED), job_.pid());
     ASSERT_TRUE(WIFSTOPPED(status));

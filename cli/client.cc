@@ -313,7 +313,7 @@ class GrpcClient final : public Client {
       absl::MutexLock lock(&mutex_);
       if (cancelled_ && status.error_code() == grpc::StatusCode::CANCELLED) {
         return absl::CancelledError(
-            absl::StrCat("interrupted: the daemon at ", host_, " puts everything back"));
+            absl::StrCat("interrupted: the daemon at ", host_, " stops, and puts back what was half done"));
       }
     }
     // Nobody here has ended it, and whoever did gives no reason of his own: gRPC, of a daemon that ends.
@@ -331,11 +331,16 @@ class GrpcClient final : public Client {
                           // What no connection can be made with has no addresses, for gRPC.
                           (!absl::StartsWith(host_, "unix:") &&
                            absl::StrContains(status.error_message(), "empty address list"));
+      absl::string_view socket = host_;
+      const bool listens = absl::ConsumePrefix(&socket, "unix:") && UnixSocketAnswers(std::string(socket));
       return absl::UnavailableError(absl::StrCat(
           "no answer from the daemon (rekindled) at ", host_, ": ", status.error_message(),
-          of_tls ? ": see whether --tls-ca vouches for the daemon's certificate, and the daemon's "
-                   "--tls-client-ca for --tls-cert, to which --tls-key belongs"
-                 : ": start it, or work without it by naming a --store"));
+          listens
+              ? ": it is there now, so try again; if it does not take this connection, its log says why (one "
+                "user may have so many of them)"
+          : of_tls ? ": see whether --tls-ca vouches for the daemon's certificate, and the daemon's "
+                     "--tls-client-ca for --tls-cert, to which --tls-key belongs"
+                   : ": start it, or work without it by naming a --store"));
     }
     if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED && host_.empty() &&
         status.error_message().empty()) {

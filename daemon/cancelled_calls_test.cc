@@ -45,13 +45,32 @@ TEST_F(CancelledCallsTest, Gc) {
   EXPECT_TRUE(absl::IsCancelled(daemon::CollectGarbage(*node_, call_, {}, &response)));
 }
 
+TEST_F(CancelledCallsTest, Prune) {
+  v1::PruneImagesRequest request;
+  request.set_all(true);
+  request.set_keep_last(1);
+  v1::PruneImagesResponse response;
+  EXPECT_TRUE(absl::IsCancelled(daemon::PruneImages(*node_, call_, request, &response)));
+  EXPECT_EQ(store_->List()->size(), 2u);
+}
+
+TEST_F(CancelledCallsTest, Remove) {
+  v1::RemoveImagesRequest request;
+  request.add_images("job:1");
+  v1::RemoveImagesResponse response;
+  EXPECT_TRUE(absl::IsCancelled(daemon::RemoveImages(*node_, call_, request, &response)));
+  EXPECT_EQ(store_->List()->size(), 2u);
+}
+
 TEST_F(CancelledCallsTest, GcAfterPruning) {
+  call_.cancelled = [asked = 0]() mutable { return asked++ > 0; };  // not while it prunes
   v1::PruneImagesRequest request;
   request.set_all(true);
   request.set_keep_last(1);
   request.set_collect_garbage(true);
   v1::PruneImagesResponse response;
   EXPECT_TRUE(absl::IsCancelled(daemon::PruneImages(*node_, call_, request, &response)));
+  EXPECT_EQ(store_->List()->size(), 1u);
 }
 
 TEST_F(CancelledCallsTest, Fsck) {

@@ -193,6 +193,9 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
                      result->image.parent_digest, " and was not copied"));
   }
 
+  RK_RETURN_IF_ERROR(Annotate(result->ended, absl::StrCat("image '", result->image.reference,
+                                                          "' is stored, but its job has not ended")));
+
   v1::CheckpointEvent event;
   v1::CheckpointResult* out = event.mutable_result();
   ToProto(result->image, out->mutable_image());

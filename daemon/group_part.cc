@@ -25,8 +25,9 @@ namespace {
 using group::MemberState;
 
 constexpr absl::Duration kFreezeLimit = absl::Seconds(10);
-// For the others to get ready, while the job runs on.
-constexpr absl::Duration kPrepareLimit = absl::Minutes(5);
+// For the others to get ready, while the job runs on: one may have an image of its own being stored first. A
+// coordinator that has gone is noticed sooner.
+constexpr absl::Duration kPrepareLimit = absl::Hours(1);
 // One that waits for the decision looks so often whether somebody else has settled it.
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
 
@@ -72,7 +73,7 @@ class Part final : public ckpt::CaptureGate {
     event.mutable_prepared();
     coordinator_.write(event);
     PassGroupPoint(group_point::kMemberPrepared);
-    return Await(&MemberState::MayFreeze, kPrepareLimit, "the others to get ready");
+    return Await(&MemberState::MayFreeze, kPrepareLimit, "the others to get ready", "try again");
   }
 
   absl::Status OnFrozen() override {
@@ -80,12 +81,13 @@ class Part final : public ckpt::CaptureGate {
     v1::PartEvent event;
     event.mutable_frozen();
     coordinator_.write(event);
-    return Await(&MemberState::MayGoOn, freeze_limit_, "the others to be frozen");
+    return Await(&MemberState::MayGoOn, freeze_limit_, "the others to be frozen",
+                 "allow more with --freeze-limit");
   }
 
   absl::Status BeforeCommit() override {
     PassGroupPoint(group_point::kMemberStoring);
-    return Await(&MemberState::MayStore, absl::ZeroDuration(), "");
+    return Await(&MemberState::MayStore, absl::ZeroDuration(), "", "");
   }
 
   bool gives_up() const ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -111,7 +113,7 @@ class Part final : public ckpt::CaptureGate {
 
  private:
   absl::Status Await(MemberState::Verdict (MemberState::*may)() const, absl::Duration limit,
-                     const char* what_for) ABSL_LOCKS_EXCLUDED(mutex_) {
+                     const char* what_for, const char* cure) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     auto told = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
       return (state_.*may)() != MemberState::Verdict::kWait;
@@ -121,8 +123,8 @@ class Part final : public ckpt::CaptureGate {
       return absl::DeadlineExceededError(absl::StrCat(name_, ": waiting for ", what_for, " took longer than ",
                                                       absl::FormatDuration(limit),
                                                       ", so the job runs on and the group is given up; see "
-                                                      "why another member was slow, or allow more with "
-                                                      "--freeze-limit"));
+                                                      "why another member was slow, or ",
+                                                      cure));
     }
     if ((state_.*may)() == MemberState::Verdict::kGoOn) return absl::OkStatus();
     return absl::AbortedError(

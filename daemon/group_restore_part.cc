@@ -1,5 +1,7 @@
 // A member's side of a group's restore: its job stands ready until all do, and is kept when all run.
+#include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,15 +17,19 @@
 namespace rekindle::daemon {
 namespace {
 
-// For the others, while this one's processes exist and have not run.
+// For the others, while this one's processes exist and have not run: so much, and what it takes to read
+// images like this one's from a slow store.
 constexpr absl::Duration kReadyLimit = absl::Minutes(10);
+constexpr double kLeastBytesASecond = 100e6;
 // For the others to say that they run, which they do already.
 constexpr absl::Duration kKeepLimit = absl::Minutes(1);
 
 class RestoredPart {
  public:
-  RestoredPart(const v1::RestorePartBegin& request, const RestorePartCaller& coordinator)
+  RestoredPart(const v1::RestorePartBegin& request, uint64_t image_bytes,
+               const RestorePartCaller& coordinator)
       : name_(absl::StrCat("member ", request.member(), ", image ", request.restore().image())),
+        ready_limit_(kReadyLimit + absl::Seconds(static_cast<double>(image_bytes) / kLeastBytesASecond)),
         coordinator_(coordinator) {}
 
   void Listen() {
@@ -41,7 +47,7 @@ class RestoredPart {
     v1::RestorePartEvent event;
     event.mutable_ready();
     coordinator_.write(event);
-    return Await(&go_, kReadyLimit, "to be ready");
+    return Await(&go_, ready_limit_, "to be ready");
   }
   absl::Status AwaitKeep() { return Await(&keep_, kKeepLimit, "to run"); }
 
@@ -70,12 +76,20 @@ class RestoredPart {
   }
 
   const std::string name_;
+  const absl::Duration ready_limit_;
   const RestorePartCaller& coordinator_;
   mutable absl::Mutex mutex_;
   bool go_ ABSL_GUARDED_BY(mutex_) = false;
   bool keep_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
+
+// 0: it is not there, of which the restore tells.
+uint64_t BytesOf(Node& node, const std::string& image) {
+  const auto store = node.OpenStore(Node::Access::kRead);
+  const auto info = store.ok() ? (*store)->Find(image) : absl::StatusOr<store::ImageInfo>(store.status());
+  return info.ok() ? info->stats.logical_bytes : 0;
+}
 
 }  // namespace
 
@@ -87,7 +101,7 @@ absl::Status Groups::RestorePart(const Call& call, const RestorePartCaller& coor
   if (!first.has_restore() || first.restore().restore().has_clone()) {
     return absl::InvalidArgumentError("a group's member is told first what to restore, and makes no clones");
   }
-  RestoredPart part(first.restore(), coordinator);
+  RestoredPart part(first.restore(), BytesOf(node_, first.restore().restore().image()), coordinator);
   const PartListener listener(part, coordinator);
 
   PartOfGroup of_group;

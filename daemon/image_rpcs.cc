@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "base/status.h"
 #include "base/utf8.h"
 #include "daemon/call_monitor.h"
@@ -17,6 +18,7 @@
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
 #include "daemon/working_set.h"
+#include "dedup_store/removal.h"
 #include "dedup_store/scrub.h"
 #include "proto/rekindle/v1/image_layout.h"
 #include "restore/restore.h"
@@ -161,31 +163,57 @@ absl::Status DiffImages(Node& node, const Call& call, const v1::DiffImagesReques
   return absl::OkStatus();
 }
 
+namespace {
+
+// An image, as it was asked for and as it was found.
+struct NamedImage {
+  std::string name;
+  store::ImageInfo info;
+};
+
+absl::Status RemoveThese(Node& node, const Call& call, store::Store& store,
+                         absl::Span<const NamedImage> images, v1::RemoveImagesResponse* response) {
+  const auto may = [&](const store::ImageInfo& info) {
+    return node.policy().MayUseImage(call.caller, info.owner, "remove", info.reference);
+  };
+  for (size_t done = 0; done < images.size(); done += store::kRemovedAtOnce) {
+    if (call.cancelled && call.cancelled())
+      return absl::CancelledError("it was interrupted; all others are still there");
+    const absl::Span<const NamedImage> some = images.subspan(done, store::kRemovedAtOnce);
+    std::vector<store::ImageInfo> infos;
+    for (const NamedImage& image : some) {
+      // Whether a digest means one image alone Remove sees.
+      infos.push_back(absl::StartsWith(image.name, "sha256:") ? store::ImageInfo() : image.info);
+    }
+    RK_ASSIGN_OR_RETURN(const std::vector<bool> removed, store::RemoveExactly(store, infos));
+    for (size_t i = 0; i < some.size(); ++i) {
+      // The name may be another image's by now.
+      if (!removed[i]) RK_RETURN_IF_ERROR(store.Remove(some[i].name, may));
+      response->add_removed(some[i].name);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status RemoveImages(Node& node, const Call& call, const v1::RemoveImagesRequest& request,
                           v1::RemoveImagesResponse* response) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kWrite));
   // All are checked before the first one goes: a misspelt name in a list removes nothing.
-  std::vector<std::string> images;
+  std::vector<NamedImage> images;
   std::set<std::string> found;  // one can be named twice
   for (const std::string& image : request.images()) {
-    RK_ASSIGN_OR_RETURN(const store::ImageInfo info,
-                        FindImageFor(node, *store, call.caller, image, "remove"));
-    if (found.insert(info.reference).second) images.push_back(image);
+    RK_ASSIGN_OR_RETURN(store::ImageInfo info, FindImageFor(node, *store, call.caller, image, "remove"));
+    if (found.insert(info.reference).second) images.push_back({image, std::move(info)});
   }
-  for (const std::string& image : images) {
-    absl::Status removed = store->Remove(image, [&](const store::ImageInfo& info) {
-      return node.policy().MayUseImage(call.caller, info.owner, "remove", info.reference);
-    });
-    if (!removed.ok()) {
-      return response->removed().empty()
-                 ? removed
-                 : Annotate(removed,
-                            absl::StrCat("removed ", absl::StrJoin(response->removed(), ", "), ", but then"));
-    }
-    response->add_removed(image);
+  absl::Status removed = RemoveThese(node, call, *store, images, response);
+  if (!response->removed().empty()) {
+    node.clones().ForgetRemovedImages(*store);
+    removed =
+        Annotate(removed, absl::StrCat("removed ", absl::StrJoin(response->removed(), ", "), ", but then"));
   }
-  node.clones().ForgetRemovedImages(*store);
-  return absl::OkStatus();
+  return removed;
 }
 
 }  // namespace rekindle::daemon

@@ -1,8 +1,6 @@
 #include "daemon/job_file.h"
 
 #include <fcntl.h>
-#include <poll.h>
-#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +13,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "base/unique_fd.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -100,7 +99,7 @@ absl::StatusOr<JobFile> JobFile::Create(const std::string& path, uid_t uid, gid_
       RK_RETURN_IF_ERROR(MakeAnew(path, uid, gid));
     }
   }
-  job_file.Watch();
+  job_file.watch_ = FileWatch::Of(path);
   RK_RETURN_IF_ERROR(job_file.Release(/*image_taken=*/false));
   return job_file;
 }
@@ -162,23 +161,9 @@ absl::Status JobFile::WritePart(const void* part, size_t size, size_t offset) co
   return ErrnoStatus(written < 0 ? errno : ENOSPC, absl::StrCat("writing ", path_));
 }
 
-void JobFile::Watch() {
-  watch_.Reset(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-  if (watch_.valid() && ::inotify_add_watch(watch_.get(), path_.c_str(), IN_MODIFY) < 0) watch_.Reset();
-}
-
 bool JobFile::WaitForChange(absl::Duration timeout) {
-  if (!watch_.valid()) {
-    absl::SleepFor(std::min(timeout, kLookForChange));
-    return true;
-  }
-  pollfd wait = {watch_.get(), POLLIN, 0};
-  const int64_t milliseconds =
-      std::clamp<int64_t>(absl::ToInt64Milliseconds(absl::Ceil(timeout, absl::Milliseconds(1))), 0, 1 << 30);
-  if (::poll(&wait, 1, static_cast<int>(milliseconds)) <= 0) return false;
-  alignas(inotify_event) char events[4096];
-  while (::read(watch_.get(), events, sizeof(events)) > 0) {
-  }
+  if (watch_ != nullptr) return watch_->WaitForChange(timeout);
+  absl::SleepFor(std::min(timeout, kLookForChange));
   return true;
 }
 

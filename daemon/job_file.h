@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -18,7 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/unique_fd.h"
+#include "daemon/file_watch.h"
 #include "proto/rekindle/v1/job_file.h"
 
 namespace rekindle::daemon {
@@ -57,8 +58,6 @@ class JobFile {
   // Until the file was written to, this side's writes included (at once, when that was since the last call),
   // or `timeout`: false then. May return early where the machine has no inotify to spare.
   bool WaitForChange(absl::Duration timeout);
-  // Readable (poll) when WaitForChange() would return true at once; -1 where there is no inotify to spare.
-  int watch_descriptor() const { return watch_.get(); }
 
   const std::string& path() const { return path_; }
 
@@ -66,10 +65,9 @@ class JobFile {
   explicit JobFile(std::string path) : path_(std::move(path)) {}
   absl::Status Write() const;
   absl::Status WritePart(const void* part, size_t size, size_t offset) const;
-  void Watch();
 
   std::string path_;
-  UniqueFd watch_;  // inotify
+  std::unique_ptr<FileWatch> watch_;  // null: the machine has none to spare
   rekindle_job_file_daemon ours_ = {};
   double kept_waiting_ = 0;  // when, in seconds of CLOCK_MONOTONIC
 };

@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/file.h"
 
@@ -195,6 +197,52 @@ TEST_F(JobFileTest, AChangeIsNoticed) {
   EXPECT_TRUE(file.WaitForChange(absl::InfiniteDuration()));
   job.join();
   EXPECT_EQ(Read().job.step, 2u);
+}
+
+// The kernel gives all of root's processes 128 together.
+TEST_F(JobFileTest, ManyTakeOneInstanceOfInotify) {
+  constexpr int kFiles = 30;
+  std::vector<JobFile> files;
+  for (int i = 0; i < kFiles; ++i)
+    files.push_back(JobFile::Create(path() + std::to_string(i), ::geteuid(), ::getegid()).value());
+  int instances = 0;
+  const std::vector<std::string> descriptors = ListDirectory("/proc/self/fd").value();
+  for (const std::string& fd : descriptors) {
+    char target[64] = {};
+    const ssize_t n = ::readlink(("/proc/self/fd/" + fd).c_str(), target, sizeof target - 1);
+    instances += n > 0 && std::string(target) == "anon_inode:inotify";
+  }
+  EXPECT_LE(instances, 1);
+  // Each learns of its own file's changes, whoever reads the events.
+  for (JobFile& file : files) {
+    while (file.WaitForChange(absl::ZeroDuration())) {
+    }
+  }
+  ASSERT_TRUE(files[3].SetDue().ok());
+  ASSERT_TRUE(files[7].SetDue().ok());
+  for (int i = 0; i < kFiles; ++i)
+    EXPECT_EQ(files[i].WaitForChange(absl::ZeroDuration()), i == 3 || i == 7) << i;
+  std::vector<std::thread> waiting;
+  for (int i = 0; i < kFiles; ++i)
+    waiting.emplace_back([&file = files[i]] { EXPECT_TRUE(file.WaitForChange(absl::InfiniteDuration())); });
+  for (JobFile& file : files) ASSERT_TRUE(file.ForgetJob().ok());
+  for (std::thread& thread : waiting) thread.join();
+}
+
+// A daemon that supervises the job again, beside the one that has ended.
+TEST_F(JobFileTest, ThoseOfOneFileEachLearnOfIt) {
+  std::optional<JobFile> first = Create();
+  JobFile second = Create();
+  for (JobFile* file : {&*first, &second}) {
+    while (file->WaitForChange(absl::ZeroDuration())) {
+    }
+  }
+  WriteJob(1);
+  EXPECT_TRUE(second.WaitForChange(absl::ZeroDuration()));
+  EXPECT_TRUE(first->WaitForChange(absl::ZeroDuration()));
+  first.reset();
+  WriteJob(2);
+  EXPECT_TRUE(second.WaitForChange(absl::ZeroDuration()));
 }
 
 }  // namespace

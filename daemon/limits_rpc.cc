@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/record_file.h"
@@ -25,6 +27,7 @@
 #include "daemon/rpcs.h"
 #include "daemon/supervised_record.h"
 #include "dedup_store/owner_use.h"
+#include "dedup_store/removal.h"
 #include "dedup_store/retention.h"
 #include "rekindle/v1/image_layout.h"
 
@@ -183,6 +186,40 @@ absl::StatusOr<NeededBySupervised> FindNeeded(const Node& node) {
   return needed;
 }
 
+// What is not to be kept; drops from `decisions` what others have removed or replaced meanwhile.
+absl::Status RemoveUnkept(const Call& call, store::Store& store,
+                          std::vector<store::RetentionDecision>* decisions,
+                          v1::PruneImagesResponse* response) {
+  std::vector<store::ImageInfo> unkept;
+  for (const store::RetentionDecision& decision : *decisions) {
+    if (!decision.keep) unkept.push_back(decision.image);
+  }
+  std::set<std::string> missed;
+  const absl::Span<const store::ImageInfo> all(unkept);
+  for (size_t done = 0; done < all.size(); done += store::kRemovedAtOnce) {
+    const auto so_far = [&] {
+      return absl::StrCat("removed ", response->removed(), " of ", all.size(), " images, then");
+    };
+    if (call.cancelled && call.cancelled())
+      return absl::CancelledError(absl::StrCat(so_far(), " it was interrupted; the others are still there"));
+    // Whoever is restoring one has it open: its bytes stay until he is done.
+    const absl::Span<const store::ImageInfo> some = all.subspan(done, store::kRemovedAtOnce);
+    const absl::StatusOr<std::vector<bool>> removed = store::RemoveExactly(store, some);
+    if (!removed.ok()) return Annotate(removed.status(), so_far());
+    for (size_t i = 0; i < some.size(); ++i) {
+      if ((*removed)[i]) {
+        response->set_removed(response->removed() + 1);
+      } else {
+        missed.insert(some[i].reference);
+      }
+    }
+  }
+  std::erase_if(*decisions, [&](const store::RetentionDecision& decision) {
+    return missed.contains(decision.image.reference);
+  });
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status GetQuota(Node& node, const Call& call, const v1::GetQuotaRequest&,
@@ -221,21 +258,16 @@ absl::Status PruneImages(Node& node, const Call& call, const v1::PruneImagesRequ
                       node.OpenStore(request.dry_run() ? Node::Access::kRead : Node::Access::kWrite));
   RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, Candidates(node, call.caller, *store, request));
   RK_ASSIGN_OR_RETURN(const NeededBySupervised needed, FindNeeded(node));
-  for (store::RetentionDecision& decision : DecideRetention(std::move(images), rules, UnixNanos())) {
+  std::vector<store::RetentionDecision> decisions = DecideRetention(std::move(images), rules, UnixNanos());
+  for (store::RetentionDecision& decision : decisions) {
     for (std::string& reason : needed.ReasonsFor(decision.image)) {
       decision.keep = true;
       decision.reasons.push_back(std::move(reason));
     }
-    if (!decision.keep && !request.dry_run()) {
-      // Whoever is restoring it has it open: its bytes stay until he is done.
-      absl::Status removed = store->RemoveExactly(decision.image);
-      if (absl::IsNotFound(removed)) continue;  // removed or replaced meanwhile
-      if (!removed.ok()) {
-        return Annotate(removed, absl::StrCat("removed ", response->removed(), " images, then at image ",
-                                              decision.image.reference));
-      }
-      response->set_removed(response->removed() + 1);
-    }
+  }
+  absl::Status done;
+  if (!request.dry_run()) done = RemoveUnkept(call, *store, &decisions, response);
+  for (const store::RetentionDecision& decision : decisions) {
     v1::PrunedImage* out = response->add_images();
     ToProto(decision.image, out->mutable_image());
     out->set_keep(decision.keep);
@@ -246,6 +278,7 @@ absl::Status PruneImages(Node& node, const Call& call, const v1::PruneImagesRequ
     }
   }
   if (response->removed() > 0) node.clones().ForgetRemovedImages(*store);
+  RK_RETURN_IF_ERROR(done);
   if (request.collect_garbage() && !request.dry_run()) {
     const CallMonitor monitor(call, [](const v1::Progress&) { return true; });
     store::GcOptions options;

@@ -5,6 +5,8 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
+#include <string>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -59,6 +61,14 @@ std::unique_ptr<ckpt::DirtyPages> OpenDirtyPages(bool wanted) {
   return nullptr;
 }
 
+// CRIU, the pager and jobs have working directories of their own.
+NodeOptions WithAbsoluteFolders(NodeOptions options) {
+  for (std::string* folder : {&options.store, &options.runtime_directory, &options.log_directory}) {
+    if (!folder->empty()) *folder = std::filesystem::absolute(*folder);
+  }
+  return options;
+}
+
 }  // namespace
 
 std::string DefaultRuntimeDirectory() {
@@ -80,7 +90,7 @@ std::string DefaultLogDirectory() {
 }
 
 Node::Node(NodeOptions options)
-    : options_(std::move(options)),
+    : options_(WithAbsoluteFolders(std::move(options))),
       policy_(::geteuid(), options_.admin_group),
       jobs_(absl::StrCat(options_.runtime_directory, "/jobs")),
       gpus_(GpuOptions(options_.runtime_directory)),

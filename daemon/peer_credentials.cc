@@ -86,10 +86,12 @@ void PeerRegistry::LetGoOfTheDead() {
   }
 }
 
-absl::StatusOr<UniqueFd> PeerRegistry::Admit(UniqueFd connection, Caller caller) {
+absl::StatusOr<UniqueFd> PeerRegistry::Admit(UniqueFd connection, Caller caller, bool administrator) {
   absl::MutexLock lock(&mutex_);
   LetGoOfTheDead();
   const size_t most = users_numbers_.value_or(DescriptorLimit() / 2);
+  const size_t most_own =
+      administrator ? std::max<size_t>(kNumbersPerIdentity, DescriptorLimit() / 4) : kNumbersPerIdentity;
   size_t own_numbers = 0, users_numbers = 0;
   for (const auto& [number, owner] : callers_) {
     own_numbers += owner.SameIdentity(caller);
@@ -108,9 +110,10 @@ absl::StatusOr<UniqueFd> PeerRegistry::Admit(UniqueFd connection, Caller caller)
   }
   for (;;) {
     auto known = callers_.find(connection.get());
-    if (known == callers_.end() && own_numbers >= kNumbersPerIdentity) {
-      return absl::ResourceExhaustedError(absl::StrCat("user ", caller.uid, " has too many connections (",
-                                                       kNumbersPerIdentity, "): close some"));
+    if (known == callers_.end() && own_numbers >= most_own) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("user ", caller.uid, " has too many connections (", most_own, "): close some",
+                       administrator ? ", or raise the daemon's limit of descriptors" : ""));
     }
     if (known == callers_.end() && caller.uid != 0 && users_numbers >= most) {
       return absl::ResourceExhaustedError(absl::StrCat("user ", caller.uid,

@@ -27,8 +27,8 @@ absl::StatusOr<Caller> ReadPeerCredentials(int socket);
 // user. Thread-safe.
 class PeerRegistry {
  public:
-  // Descriptor numbers that one identity may take over the life of the daemon, and so its connections at a
-  // time.
+  // Descriptor numbers that one user may take over the life of the daemon, and so its connections at a time.
+  // An administrator may have a quarter of what this process may have open.
   static constexpr size_t kNumbersPerIdentity = 256;
 
   // `users_numbers`: how many all users but root may have together; by default half of what this process may
@@ -37,7 +37,8 @@ class PeerRegistry {
 
   // Gives the connection a number that was never another identity's and remembers `caller` for it. The result
   // is the descriptor to hand to gRPC. ResourceExhausted: too many connections of this user, or descriptors.
-  absl::StatusOr<UniqueFd> Admit(UniqueFd connection, Caller caller) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<UniqueFd> Admit(UniqueFd connection, Caller caller, bool administrator)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // `peer` is ServerContext::peer(): "fd:12". Nothing when it is not of that form or unknown.
   std::optional<Caller> Find(absl::string_view peer) const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/descriptor_limit.h"
 #include "base/file.h"
 #include "base/test_user.h"
 #include "daemon/unix_listener.h"
@@ -117,7 +118,7 @@ TEST_F(PeerCredentialsTest, ANumberNeverPassesToAnotherUser) {
     UniqueFd connection = NextConnection();
     auto caller = ReadPeerCredentials(connection.get());
     ASSERT_TRUE(caller.ok());
-    auto admitted = registry.Admit(std::move(connection), *caller);
+    auto admitted = registry.Admit(std::move(connection), *caller, false);
     ASSERT_TRUE(admitted.ok()) << admitted.status();
     nobodys_number = admitted->get();
     EXPECT_EQ(registry.Find(absl::StrCat("fd:", nobodys_number))->uid, kNobody);
@@ -132,7 +133,7 @@ TEST_F(PeerCredentialsTest, ANumberNeverPassesToAnotherUser) {
     ASSERT_EQ(::dup3(connection.get(), nobodys_number, O_CLOEXEC), nobodys_number);
     connection.Reset(nobodys_number);
   }
-  auto admitted = registry.Admit(std::move(connection), *caller);
+  auto admitted = registry.Admit(std::move(connection), *caller, false);
   ASSERT_TRUE(admitted.ok()) << admitted.status();
   EXPECT_NE(admitted->get(), nobodys_number);
   EXPECT_EQ(registry.Find(absl::StrCat("fd:", nobodys_number))->uid, kNobody);
@@ -150,7 +151,7 @@ TEST_F(PeerCredentialsTest, ProcessesThatHaveEndedAreLetGoOf) {
     UniqueFd connection = NextConnection();
     auto caller = ReadPeerCredentials(connection.get());
     EXPECT_TRUE(caller.ok());
-    auto admitted = registry.Admit(std::move(connection), *caller);
+    auto admitted = registry.Admit(std::move(connection), *caller, false);
     EXPECT_TRUE(admitted.ok()) << admitted.status();
     peer = absl::StrCat("fd:", admitted->get());
     return *std::move(admitted);
@@ -180,14 +181,31 @@ TEST_F(PeerCredentialsTest, OneUserCanNotTakeAllNumbers) {
   caller.uid = kNobody;
   std::vector<UniqueFd> held;
   for (size_t i = 0; i < PeerRegistry::kNumbersPerIdentity; ++i) {
-    auto admitted = registry.Admit(UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)), caller);
+    auto admitted = registry.Admit(UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)), caller, false);
     ASSERT_TRUE(admitted.ok()) << admitted.status();
     held.push_back(*std::move(admitted));
   }
-  EXPECT_EQ(registry.Admit(UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)), caller).status().code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(
+      registry.Admit(UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)), caller, false).status().code(),
+      absl::StatusCode::kResourceExhausted);
   caller.uid = 1000;
-  EXPECT_TRUE(registry.Admit(UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)), caller).ok());
+  EXPECT_TRUE(registry.Admit(UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)), caller, false).ok());
+}
+
+TEST_F(PeerCredentialsTest, AnAdministratorMayHaveMore) {
+  RaiseDescriptorLimit();
+  const size_t most = DescriptorLimit() / 4;
+  if (most < PeerRegistry::kNumbersPerIdentity + 2) GTEST_SKIP() << "there are too few descriptors";
+  PeerRegistry registry;
+  Caller caller;
+  caller.kind = Caller::Kind::kLocal;
+  caller.uid = 0;
+  std::vector<UniqueFd> held;
+  for (size_t i = 0; i < PeerRegistry::kNumbersPerIdentity + 2; ++i) {
+    auto admitted = registry.Admit(UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)), caller, true);
+    ASSERT_TRUE(admitted.ok()) << admitted.status();
+    held.push_back(*std::move(admitted));
+  }
 }
 
 TEST_F(PeerCredentialsTest, AllUsersTogetherLeaveRootSome) {
@@ -198,7 +216,7 @@ TEST_F(PeerCredentialsTest, AllUsersTogetherLeaveRootSome) {
   std::vector<UniqueFd> held;
   auto admit = [&](uid_t uid) {
     caller.uid = uid;
-    auto admitted = registry.Admit(UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)), caller);
+    auto admitted = registry.Admit(UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)), caller, false);
     if (admitted.ok()) held.push_back(*std::move(admitted));
     return admitted.status();
   };

@@ -41,7 +41,6 @@ constexpr int kDefaultGraceSeconds = 20, kMostGraceSeconds = 24 * 3600;
 constexpr int kMostStandbyCopies = 10000;
 constexpr double kDefaultScrubDays = 14, kMostScrubDays = 3650;
 constexpr absl::Duration kBetweenDrainNotices = absl::Seconds(5);
-constexpr absl::Duration kImagesMayTake = absl::Minutes(5);
 
 absl::StatusOr<gid_t> FindGroup(const std::string& name) {
   gid_t number = 0;
@@ -127,8 +126,8 @@ absl::Status Serve(ServerOptions options, int grace_seconds, const std::string& 
 
   std::optional<DrainNotice> notice;
   if (!drain_notice.empty())
-    notice.emplace(drain_notice, kBetweenDrainNotices, [&] { server->CheckpointJobs(kImagesMayTake); });
-  ImagesOnRequest images([&] { server->CheckpointJobs(kImagesMayTake); });
+    notice.emplace(drain_notice, kBetweenDrainNotices, [&] { server->CheckpointJobs(); });
+  ImagesOnRequest images([&] { server->CheckpointJobs(); });
   int signal = 0;
   while (::sigwait(&waited_for, &signal) != 0 || signal == SIGUSR1) {
     if (signal == SIGUSR1) images.Request();

@@ -167,7 +167,7 @@ class GrpcServer final : public Server {
 
   void WarmUp() override { node_.WarmUp(); }
 
-  void CheckpointJobs(absl::Duration patience) override { node_.supervisor().CheckpointAll(patience); }
+  void CheckpointJobs() override { node_.supervisor().CheckpointAll(absl::InfiniteDuration()); }
 
   int tcp_port() const override { return tcp_port_; }
 
@@ -220,7 +220,9 @@ class GrpcServer final : public Server {
   void Take(UniqueFd connection) {
     absl::StatusOr<Caller> caller = ReadPeerCredentials(connection.get());
     if (!caller.ok()) return Log(LogLevel::kWarning, caller.status().message());
-    absl::StatusOr<UniqueFd> admitted = peers_.Admit(std::move(connection), *std::move(caller));
+    const bool administrator = node_.policy().IsAdmin(*caller);
+    absl::StatusOr<UniqueFd> admitted =
+        peers_.Admit(std::move(connection), *std::move(caller), administrator);
     if (!admitted.ok()) return refused_(LogLevel::kWarning, admitted.status().message());
     grpc::AddInsecureChannelFromFd(server_.get(), admitted->Release());
   }

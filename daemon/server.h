@@ -41,8 +41,8 @@ class Server {
   virtual void Stop(absl::Duration grace) = 0;
 
   // What makes the first clones faster, if there ever were clones. After Start, when calls are served.
-  // Images of all supervised jobs, now.
-  virtual void CheckpointJobs(absl::Duration patience) = 0;
+  // Images of all supervised jobs, now. Returns when they are stored, or by Stop().
+  virtual void CheckpointJobs() = 0;
   virtual void WarmUp() = 0;
 
   // Of the port that TCP got, for "HOST:0"; 0: no TCP.

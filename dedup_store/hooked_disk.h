@@ -17,13 +17,13 @@ namespace rekindle::store {
 // Thread-safe when the hook is.
 class HookedDisk : public BlockIo {
  public:
-  enum class Call { kOpen, kRead, kReadUncached, kLock, kIsLinked, kPunchHole, kSync };
+  enum class Call { kOpen, kRead, kReadUncached, kLock, kIsLinked, kPunchHole, kSync, kNewWriteQueue };
   struct Operation {
     Call call;
     const std::string& path;
-    uint64_t offset = 0, bytes = 0;
-    bool writable = false;   // the file was opened, or is to be opened, for writing
-    bool exclusive = false;  // of a lock
+    uint64_t offset = 0, bytes = 0;  // of a write queue: of all its buffers
+    bool writable = false;           // the file was opened, or is to be opened, for writing
+    bool exclusive = false;          // of a lock
   };
   // Another status than OK is the operation's result, and nothing of it happens.
   using Hook = std::function<absl::Status(const Operation&)>;
@@ -95,6 +95,7 @@ class HookedDisk : public BlockIo {
     }
     absl::StatusOr<std::unique_ptr<WriteQueue>> NewWriteQueue(size_t buffer_bytes, size_t buffers) override {
       size_ = kNotRemembered;
+      RK_RETURN_IF_ERROR(Ask(Call::kNewWriteQueue, 0, buffer_bytes * buffers));
       return real_->NewWriteQueue(buffer_bytes, buffers);
     }
     absl::Status WriteAt(uint64_t offset, absl::Span<const std::byte> bytes) override {

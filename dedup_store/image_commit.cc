@@ -56,9 +56,11 @@ class Committing {
   absl::Status Begin() {
     created_ = UnixNanos();
     RK_ASSIGN_OR_RETURN(guard_, LimitGuard::Begin(core_.get(), options_));
-    const uint64_t pages = early_ ? options_.coming_bytes / kPageSize : content_.total_pages;
-    RK_ASSIGN_OR_RETURN(writers_[kMainPack], NewPack(std::min(pages, kMostPages)));
-    return storer_.Begin(writers_[kMainPack].get(), kMainPack, early_);
+    const uint64_t pages =
+        std::min(early_ ? options_.coming_bytes / kPageSize : content_.total_pages, kMostPages);
+    appenders_ = storer_.AppendersFor(pages);
+    RK_ASSIGN_OR_RETURN(writers_[kMainPack], NewPack(pages, appenders_));
+    return storer_.Begin(writers_[kMainPack].get(), kMainPack, appenders_, early_);
   }
 
   absl::Status Add(absl::string_view object, const ContentRange& range) { return storer_.Add(object, range); }
@@ -84,10 +86,12 @@ class Committing {
       if (writers_[kMainPack]->pages() > 0) {
         RK_RETURN_IF_ERROR(Register(*writers_[kMainPack]));
         home = kLatePack;
-        RK_ASSIGN_OR_RETURN(writers_[kLatePack], NewPack(storer_.deferred().size()));
+        const uint64_t pages = storer_.deferred().size();
+        appenders_ = storer_.AppendersFor(pages);
+        RK_ASSIGN_OR_RETURN(writers_[kLatePack], NewPack(pages, appenders_));
       }
       core_->claims().Settle(*ticket_);
-      RK_RETURN_IF_ERROR(storer_.StoreDeferred(writers_[home].get(), home, progress));
+      RK_RETURN_IF_ERROR(storer_.StoreDeferred(writers_[home].get(), home, appenders_, progress));
     }
     if (still_held) RK_RETURN_IF_ERROR(still_held());
     PackWriter& writer = *writers_[home];
@@ -111,14 +115,14 @@ class Committing {
   }
 
  private:
-  absl::StatusOr<std::unique_ptr<PackWriter>> NewPack(uint64_t pages) {
+  absl::StatusOr<std::unique_ptr<PackWriter>> NewPack(uint64_t pages, size_t appenders) {
     PackWriterOptions options;
     options.directory = core_->packs_folder();
     options.uuid = core_->identity().uuid;
     options.seed = core_->identity().seed;
     options.created_unix_ns = created_;
     options.expected_bytes = pages * kPageSize;
-    options.threads = core_->threads();
+    options.appenders = appenders;
     if (options_.sparing) {
       options.least_gain = kLeastGainSparing;
       options.raw = Codec::kRawKeyed;
@@ -215,6 +219,7 @@ class Committing {
   const bool early_;
   const HeldTicket ticket_;  // leaves when the packs are closed: then others can read them
   int64_t created_ = 0;
+  size_t appenders_ = 1;               // of the pack that is being written
   std::unique_ptr<LimitGuard> guard_;  // outlives the writers, which ask it
   std::unique_ptr<PackWriter> writers_[kOwnPacks];
   PackList packs_;

@@ -16,7 +16,9 @@ namespace rekindle::store {
 
 namespace {
 
-constexpr size_t kBufferBytes = size_t{4} << 20;
+// Of one buffer. Where there are many appenders all of them together are bounded: they are pinned.
+constexpr size_t kBufferBytes = size_t{4} << 20, kLeastOfMany = size_t{1} << 20;
+constexpr size_t kMostBytesOfBuffers = size_t{128} << 20;
 constexpr size_t kFrameBytes = kMaxZstdFramePages * kPageSize;
 // Disk space is taken in steps of this: a full disk shows early, and the file lies in few pieces.
 constexpr uint64_t kAllocationStep = uint64_t{64} << 20;
@@ -57,11 +59,14 @@ absl::Status PackWriter::Begin() {
                         id_ = NewFileId();
                         return path_ = absl::StrCat(options_.directory, "/", PackFileName(id_));
                       }));
+  const size_t least = options_.appenders + 1, most = options_.appenders + 6;
+  const size_t most_bytes =
+      std::clamp(kMostBytesOfBuffers / most / kFrameBytes * kFrameBytes, kLeastOfMany, kBufferBytes);
   size_t buffer_bytes =
-      std::clamp(DirectCeiling(options_.expected_bytes + kFrameBytes), 2 * kFrameBytes, kBufferBytes);
+      std::clamp(DirectCeiling(options_.expected_bytes + kFrameBytes), 2 * kFrameBytes, most_bytes);
   // Zeroing and pinning them takes time too: only what is large has use for many.
   size_t wanted = options_.expected_bytes / (8 * buffer_bytes) + 1;
-  size_t buffers = std::clamp(wanted, options_.threads + 1, options_.threads + 6);
+  size_t buffers = std::clamp(wanted, least, most);
   RK_ASSIGN_OR_RETURN(queue_, file_->NewWriteQueue(buffer_bytes, buffers));
 
   RK_ASSIGN_OR_RETURN(WriteBuffer * buffer, queue_->Acquire());

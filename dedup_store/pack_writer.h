@@ -32,7 +32,7 @@ struct PackWriterOptions {
   StoreSeed seed{};
   int64_t created_unix_ns = 0;
   uint64_t expected_bytes = 0;  // at most this much data will come; buffers are sized for it
-  size_t threads = 1;
+  size_t appenders = 1;         // at most so many at a time
   // A frame that does not shrink by this part of it (one in N) stays raw: it can then be read in place, page
   // by page.
   size_t least_gain = kLeastGain;

@@ -1,6 +1,7 @@
 #include "dedup_store/page_storer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <iterator>
 #include <system_error>
@@ -28,6 +29,8 @@ constexpr uint64_t kSmallBlobStream = uint64_t{1} << 20;
 constexpr int kBlobLevel = 9;
 // How soon whoever waits for another image sees that nobody wants its own any more.
 constexpr absl::Duration kAskWhileWaiting = absl::Milliseconds(50);
+
+size_t SlicesOf(uint64_t pages) { return (pages + kSlicePages - 1) / kSlicePages; }
 
 }  // namespace
 
@@ -303,18 +306,23 @@ PageStorer::Worker* PageStorer::NewWorker() {
   return workers_.back().get();
 }
 
-absl::Status PageStorer::Begin(PackWriter* writer, uint32_t own, bool early) {
+size_t PageStorer::AppendersFor(uint64_t pages) const {
+  return std::clamp<size_t>(SlicesOf(pages) / 2, 1, core_->threads());
+}
+
+absl::Status PageStorer::Begin(PackWriter* writer, uint32_t own, size_t appenders, bool early) {
   writer_ = writer;
   own_ = own;
+  appenders_ = appenders;
   early_ = early;
   {
     absl::MutexLock lock(&index_mutex_);
     RK_RETURN_IF_ERROR(LoadIndex());
   }
   if (!early) return absl::OkStatus();
-  threads_.reserve(core_->threads());
+  threads_.reserve(appenders_);
   try {
-    while (threads_.size() < core_->threads()) {
+    while (threads_.size() < appenders_) {
       threads_.emplace_back([this, worker = NewWorker()] { Work(*worker); });
     }
   } catch (const std::system_error&) {
@@ -410,7 +418,7 @@ absl::Status PageStorer::Finish(const ImageContent& content, const Progress& pro
     progress_ = &progress;
   }
   if (threads_.empty()) {
-    std::vector<Worker*> workers(std::clamp<size_t>(left / 2, 1, core_->threads()));
+    std::vector<Worker*> workers(std::clamp<size_t>(left / 2, 1, appenders_));
     for (Worker*& worker : workers) worker = NewWorker();
     InParallel(workers.size(), [&](size_t i) { Work(*workers[i]); });
   }
@@ -429,35 +437,77 @@ absl::Status PageStorer::Finish(const ImageContent& content, const Progress& pro
   return absl::OkStatus();
 }
 
-absl::Status PageStorer::StoreDeferred(PackWriter* writer, uint32_t own, const Progress& progress) {
+absl::Status PageStorer::StoreDeferred(PackWriter* writer, uint32_t own, size_t appenders,
+                                       const Progress& progress) {
   const uint64_t all_bytes = locations_.size() * kPageSize;
-  for (const Deferred& page : deferred_) {
+  const auto wanted = [&] { return !progress || progress(all_bytes, all_bytes); };
+  for (const PageClaims::Ticket* settled = nullptr; const Deferred& page : deferred_) {
+    if (page.other.get() == settled) continue;
     while (!page.other->AwaitSettled(kAskWhileWaiting)) {
-      if (progress && !progress(all_bytes, all_bytes)) return absl::CancelledError("cancelled");
+      if (!wanted()) return absl::CancelledError("cancelled");
     }
+    settled = page.other.get();
   }
-  Worker worker(writer, core_->fingerprinter());
-  RK_ASSIGN_OR_RETURN(worker.index, PageIndex::Load(core_));
+  RK_ASSIGN_OR_RETURN(const std::shared_ptr<PageIndex> index, PageIndex::Load(core_));
+  const int level = core_->compression_level();
+  const size_t slices = SlicesOf(deferred_.size());
+  std::vector<std::unique_ptr<Worker>> workers(std::min(appenders, slices));
+  for (std::unique_ptr<Worker>& worker : workers) {
+    worker = std::make_unique<Worker>(writer, core_->fingerprinter());
+    worker->index = index;
+  }
+  std::atomic<size_t> next{0};
+  std::atomic<bool> stop{false};
+  absl::Mutex mutex;  // of the progress, and of:
+  absl::Status error;
   absl::flat_hash_map<uint64_t, uint32_t> stored;  // what several deferred pages have in common
-  for (const Deferred& page : deferred_) {
+
+  const auto store_page = [&](const Deferred& page, Worker& worker) -> absl::Status {
     if (auto found = FindEqual(worker, page.fingerprint, page.data)) {
       locations_[page.ordinal] = PageLocation(packs_->PositionOf(found->pack), found->page);
       ++worker.counts.shared;
-      continue;
+      return absl::OkStatus();
     }
-    auto [it, first] = stored.try_emplace(page.fingerprint, page.ordinal);
-    if (!first && memcmp(DataOf(it->second), page.data, kPageSize) == 0) {
-      locations_[page.ordinal] = PageLocation::SameAs(it->second);
+    uint32_t first = page.ordinal;
+    {
+      absl::MutexLock lock(&mutex);
+      first = stored.try_emplace(page.fingerprint, page.ordinal).first->second;
+    }
+    if (first != page.ordinal && memcmp(DataOf(first), page.data, kPageSize) == 0) {
+      locations_[page.ordinal] = PageLocation::SameAs(first);
       ++worker.counts.shared;
-      continue;
+      return absl::OkStatus();
     }
-    RK_RETURN_IF_ERROR(
-        StoreNew(worker, {page.data, page.fingerprint, page.ordinal}, core_->compression_level()));
-  }
-  KeepDamage(worker);
-  RK_RETURN_IF_ERROR(AppendFrame(worker, core_->compression_level()));
-  RK_RETURN_IF_ERROR(worker.appender.Flush(&worker.placed));
-  Place(worker, own);
+    return StoreNew(worker, {page.data, page.fingerprint, page.ordinal}, level);
+  };
+  const auto store_slice = [&](size_t slice, Worker& worker) -> absl::Status {
+    const size_t begin = slice * kSlicePages, end = std::min(begin + kSlicePages, deferred_.size());
+    for (size_t i = begin; i < end; ++i) {
+      if (i % kPagesAhead == 0) {
+        uint64_t fingerprints[kPagesAhead];
+        const size_t count = std::min(kPagesAhead, end - i);
+        for (size_t ahead = 0; ahead < count; ++ahead) fingerprints[ahead] = deferred_[i + ahead].fingerprint;
+        index->Prefetch({fingerprints, count});
+      }
+      RK_RETURN_IF_ERROR(store_page(deferred_[i], worker));
+    }
+    RK_RETURN_IF_ERROR(AppendFrame(worker, level));
+    absl::MutexLock lock(&mutex);
+    return wanted() ? absl::OkStatus() : absl::CancelledError("cancelled");
+  };
+  InParallel(workers.size(), [&](size_t i) {
+    absl::Status status;
+    for (size_t slice; status.ok() && !stop && (slice = next.fetch_add(1)) < slices;)
+      status = store_slice(slice, *workers[i]);
+    if (status.ok() && !stop) status = workers[i]->appender.Flush(&workers[i]->placed);
+    if (status.ok()) return;
+    absl::MutexLock lock(&mutex);
+    error.Update(status);
+    stop = true;
+  });
+  for (const auto& worker : workers) KeepDamage(*worker);
+  RK_RETURN_IF_ERROR(error);
+  for (const auto& worker : workers) Place(*worker, own);
   return absl::OkStatus();
 }
 

@@ -60,9 +60,12 @@ class PageStorer {
              bool sparing);
   ~PageStorer();
 
-  // Comes first: pages go into `writer`, whose position in the list of packs is `own`. `early`: they are
-  // stored while more are added, by threads that end with Finish or the storer.
-  absl::Status Begin(PackWriter* writer, uint32_t own, bool early);
+  // How many threads so many pages are worth. Each appends to the pack by itself.
+  size_t AppendersFor(uint64_t pages) const;
+  // Comes first: pages go into `writer`, whose position in the list of packs is `own` and which has room for
+  // so many appenders. `early`: they are stored while more are added, by threads that end with Finish or the
+  // storer.
+  absl::Status Begin(PackWriter* writer, uint32_t own, size_t appenders, bool early);
   // The next pages, by ascending ordinals, those of one object one after another. What has gone wrong with
   // the ones before.
   absl::Status Add(absl::string_view object, const ContentRange& range);
@@ -70,7 +73,7 @@ class PageStorer {
   absl::Status Finish(const ImageContent& content, const Progress& progress);
   // The deferred pages, once their writers have settled: those that came to nothing are stored in `writer`.
   // Asks `progress` again and again while it waits.
-  absl::Status StoreDeferred(PackWriter* writer, uint32_t own, const Progress& progress);
+  absl::Status StoreDeferred(PackWriter* writer, uint32_t own, size_t appenders, const Progress& progress);
 
   const std::vector<Deferred>& deferred() const { return deferred_; }
   const PageLocations& locations() const { return locations_; }
@@ -125,6 +128,7 @@ class PageStorer {
   std::vector<std::unique_ptr<ParentPack>> parent_packs_;
   PackWriter* writer_ = nullptr;
   uint32_t own_ = 0;
+  size_t appenders_ = 1;
   bool early_ = false;
   std::string object_;  // whose pages are being added
   Slice open_;

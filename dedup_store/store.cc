@@ -16,6 +16,7 @@
 #include "dedup_store/owner_use.h"
 #include "dedup_store/page_table.h"
 #include "dedup_store/prepared.h"
+#include "dedup_store/removal.h"
 #include "dedup_store/scrub.h"
 #include "dedup_store/scrub_state.h"
 #include "dedup_store/store_core.h"
@@ -179,16 +180,9 @@ class StoreImpl : public Store {
   }
 
   absl::Status RemoveExactly(const ImageInfo& image) override {
-    RK_RETURN_IF_ERROR(core_->CheckWritable());
-    RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("removal of an image"));
-    return core_->catalog().Update([&](Catalog::Txn& txn) -> absl::Status {
-      RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> now, txn.FindReference(image.reference));
-      if (!now || now->info.digest != image.digest || now->info.created_unix_ns != image.created_unix_ns) {
-        return absl::NotFoundError(
-            absl::StrCat("the image ", image.reference, " was just removed or replaced"));
-      }
-      return DeleteImageAndNotes(*core_, txn, *now);
-    });
+    RK_ASSIGN_OR_RETURN(const std::vector<bool> removed, store::RemoveExactly(*this, {&image, 1}));
+    if (removed.front()) return absl::OkStatus();
+    return absl::NotFoundError(absl::StrCat("the image ", image.reference, " was just removed or replaced"));
   }
 
   absl::Status PutNote(const ImageInfo& image, absl::string_view kind, absl::string_view bytes) override {
@@ -316,6 +310,25 @@ absl::StatusOr<ScrubStatus> ReadScrubStatus(const Store& store) {
 }
 absl::StatusOr<std::vector<std::string>> ReadDamagedImages(const Store& store) {
   return FindKnownDamagedImages(*static_cast<const StoreImpl&>(store).core());
+}
+
+absl::StatusOr<std::vector<bool>> RemoveExactly(Store& store, absl::Span<const ImageInfo> images) {
+  StoreCore& core = *static_cast<StoreImpl&>(store).core();
+  RK_RETURN_IF_ERROR(core.CheckWritable());
+  RK_RETURN_IF_ERROR(core.io()->BeforeCatalogCommit("removal of an image"));
+  std::vector<bool> removed;
+  const auto remove = [&](Catalog::Txn& txn) -> absl::Status {
+    removed.clear();
+    for (const ImageInfo& image : images) {
+      RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> now, txn.FindReference(image.reference));
+      removed.push_back(now && now->info.digest == image.digest &&
+                        now->info.created_unix_ns == image.created_unix_ns);
+      if (removed.back()) RK_RETURN_IF_ERROR(DeleteImageAndNotes(core, txn, *now));
+    }
+    return absl::OkStatus();
+  };
+  RK_RETURN_IF_ERROR(core.catalog().Update(remove));
+  return removed;
 }
 
 absl::StatusOr<std::map<uid_t, OwnerUse>> MeasureOwners(const Store& store) {

@@ -1,15 +1,22 @@
 // How much is done where a store has many images and packs: as often as needed, and at once where it waits.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <atomic>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "dedup_store/format.h"
 #include "dedup_store/hooked_store_testing.h"
+#include "dedup_store/removal.h"
 
 namespace rekindle::store {
 namespace {
@@ -30,6 +37,113 @@ class WorkCountTest : public HookedStoreTest {
     }
   }
 };
+
+// Of a machine with many processors.
+TEST_F(WorkCountTest, WriteBuffersAreForAsManyThreadsAsAnImageIsWorth) {
+  constexpr uint64_t kMiB = 1 << 20;
+  options_.worker_threads = 128;
+  Reopen();
+  std::atomic<uint64_t> buffers{0};
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    if (operation.call == Call::kNewWriteQueue && OfAPack(operation)) buffers = operation.bytes;
+    return absl::OkStatus();
+  };
+  TestImage small;
+  small.objects[kObject][0] = MakePages(12 * kMiB / kPageSize, 1);
+  RK_ASSERT_OK(small.Commit(*store_, "small:1"));
+  EXPECT_GT(buffers, 0u);
+  EXPECT_LE(buffers, 16 * kMiB);
+  // Nothing but the page of zeros: large, and stored in no time.
+  constexpr uint64_t kLarge = 1200 * kMiB;
+  void* const zeros = ::mmap(nullptr, kLarge, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(zeros, MAP_FAILED);
+  const absl::Cleanup unmap = [zeros] { ::munmap(zeros, kLarge); };
+  NewImageOptions options;
+  options.reference = "large:1";
+  auto writer = store_->NewImage(options);
+  RK_ASSERT_OK(writer);
+  RK_ASSERT_OK((*writer)->AddPages(kObject, 0, {static_cast<const std::byte*>(zeros), kLarge}));
+  RK_ASSERT_OK((*writer)->Commit());
+  EXPECT_GT(buffers, 64 * kMiB);
+  EXPECT_LE(buffers, 160 * kMiB);
+  hook_ = [](const HookedDisk::Operation&) { return absl::OkStatus(); };
+  small.ExpectIn(*store_, "small:1");
+}
+
+// Not by one thread after another.
+TEST_F(WorkCountTest, PagesThatAnotherImageWasStoringAreComparedBySeveralThreads) {
+  constexpr size_t kPages = 8 * 1024;
+  TestImage image;
+  image.objects[kObject][0] = MakePages(kPages, 1);
+  absl::Notification claimed, deferred, two_read;
+  const std::thread::id first = std::this_thread::get_id();
+  absl::Mutex mutex;
+  std::set<std::thread::id> readers;
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    // What one thread reads for all when it opens the pack lies at its ends.
+    const bool of_pages = operation.call == Call::kRead && OfAPack(operation) &&
+                          operation.offset >= kPackHeaderBytes && operation.offset < kPages * kPageSize;
+    if (!of_pages || !deferred.HasBeenNotified() || std::this_thread::get_id() == first)
+      return absl::OkStatus();
+    {
+      absl::MutexLock lock(&mutex);
+      if (readers.insert(std::this_thread::get_id()).second && readers.size() == 2) two_read.Notify();
+    }
+    EXPECT_TRUE(two_read.WaitForNotificationWithTimeout(absl::Minutes(1)));
+    return absl::OkStatus();
+  };
+  const auto commit = [&](const std::string& reference, absl::Notification& reached,
+                          absl::Notification* wait_for) {
+    NewImageOptions options;
+    options.reference = reference;
+    auto writer = store_->NewImage(options);
+    RK_ASSERT_OK(writer);
+    const std::string& pages = image.objects[kObject][0];
+    RK_ASSERT_OK(
+        (*writer)->AddPages(kObject, 0, {reinterpret_cast<const std::byte*>(pages.data()), pages.size()}));
+    const auto info = (*writer)->Commit([&](uint64_t done, uint64_t total) {
+      if (done == total && !reached.HasBeenNotified()) {
+        reached.Notify();
+        if (wait_for != nullptr) wait_for->WaitForNotification();
+      }
+      return true;
+    });
+    RK_ASSERT_OK(info);
+    EXPECT_EQ(info->stats.shared_bytes, wait_for != nullptr ? 0 : pages.size());
+  };
+  std::thread second([&] {
+    claimed.WaitForNotification();
+    commit("job:2", deferred, nullptr);
+  });
+  commit("job:1", claimed, &deferred);
+  second.join();
+  EXPECT_EQ(readers.size(), 2u);
+  hook_ = [](const HookedDisk::Operation&) { return absl::OkStatus(); };
+  image.ExpectIn(*store_, "job:2");
+}
+
+TEST_F(WorkCountTest, ManyImagesAreRemovedInOneTransaction) {
+  CommitImages(100);
+  std::vector<ImageInfo> images = store_->List().value();
+  images.resize(90);
+  const ImageInfo& replaced = images[40];
+  TestImage another;
+  another.objects[kObject][0] = MakePages(10, 1000);
+  RK_ASSERT_OK(another.Commit(*store_, replaced.reference, "", /*replace=*/true));
+  std::atomic<int> syncs{0};
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    if (operation.call == Call::kSync && absl::StrContains(operation.path, "/catalog/")) ++syncs;
+    return absl::OkStatus();
+  };
+  const auto removed = RemoveExactly(*store_, images);
+  RK_ASSERT_OK(removed);
+  EXPECT_LE(syncs, 2);
+  ASSERT_EQ(removed->size(), images.size());
+  for (size_t i = 0; i < images.size(); ++i) EXPECT_EQ((*removed)[i], i != 40) << i;
+  EXPECT_EQ(store_->List()->size(), 11u);
+  another.ExpectIn(*store_, replaced.reference);
+  ExpectWhole();
+}
 
 TEST_F(WorkCountTest, GcOpensNoPackOfWhichAllIsNeeded) {
   CommitImages(10);

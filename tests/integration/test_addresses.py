@@ -1,6 +1,8 @@
 """Addresses of daemons, and the files with which they prove who they are."""
 
 import os
+import select
+import socket
 import subprocess
 import unittest
 
@@ -46,6 +48,35 @@ class AddressTest(RekindleTest):
             env=environment(settings),
         )
         return done.returncode, done.stderr
+
+    def test_folders_seen_from_where_a_program_was_started(self):
+        """CRIU and the pager have other working directories."""
+        before = os.getcwd()
+        self.addCleanup(os.chdir, before)
+        os.chdir(self.directory)
+        settings = {"REKINDLE_RUNTIME_DIR": "run-here", "REKINDLE_LOG_DIR": "logs-here"}
+        job = self.start_job(["sleep", "1000"])
+        self.checkpoint(job.pid, "job:1", cli=Cli(store="store-here", env=settings))
+        daemon = Daemon(self.directory, "store-here", settings, ["--standby", "0"])
+        self.addCleanup(daemon.stop)
+        cli = Cli(host=daemon.host, env=settings)
+        self.checkpoint(job.pid, "job:2", "--stop", cli=cli)
+        job.reap()
+        self.restore("job:2", cli=cli)
+        self.assertEqual(self.references(cli), ["job:1", "job:2"])
+
+    def test_a_connection_that_is_not_taken(self):
+        """The cure is not to start a daemon that is there."""
+        path = self.path("there.sock")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen()
+            command = self.make_cli(host="unix://" + path).start("ls")
+            while command.poll() is None:
+                if select.select([listener], [], [], 0.1)[0]:
+                    listener.accept()[0].close()
+            refused = self.cli.finish(command)
+        self.assert_refused(refused, FAILED, "no answer from the daemon", path, "its log says why")
 
     def test_a_port_has_one_daemon(self):
         daemon = self.listen()

@@ -187,6 +187,20 @@ class UninterruptibleTest(RekindleTest):
         self.assertEqual(result.code, DONE, str(result))
         self.assert_store_whole(["good:1"])
 
+    def test_keeps_no_other_job_waiting(self):
+        daemon = self.start_daemon()
+        cli = self.make_cli(host=daemon.host)
+        other = self.start_job(["sleep", "1000"], "other")
+        self.memory.wait_for_tick()
+        command = cli.start("ckpt", self.job.pid, "-t", "good:1")
+        waiting.until(lambda: any(name.startswith("capture-") for name in os.listdir(self.runtime)), "it has begun")
+        self.checkpoint(other.pid, "other:1", cli=cli)
+        self.assertIsNone(command.poll(), "the job in state D was to be waited for still")
+        self.let_go()
+        result = cli.finish(command)
+        self.assertEqual(result.code, DONE, str(result))
+        self.assert_store_whole(["good:1", "other:1"], cli)
+
 
 class SilentServerTest(RekindleTest):
     """A FUSE file system whose server answers nothing: that its reader can't be stopped shows in the freeze."""
