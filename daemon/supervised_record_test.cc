@@ -29,7 +29,8 @@ class SupervisedRecordTest : public ::testing::Test {
   std::vector<std::string> Names() {
     damaged_.clear();
     std::vector<std::string> names;
-    for (const std::string& name : ListSupervisedRecords(directory_).value()) {
+    const std::vector<std::string> listed = ListSupervisedRecords(directory_).value();
+    for (const std::string& name : listed) {
       absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory_, name);
       if (record.ok()) {
         names.push_back(name);
