@@ -73,10 +73,9 @@ void FunctionArguments::AddDeploy() {
   deploy->add_option("--code", code_, "Folder with its code")->type_name("DIR")->required();
   CLI::Option* dependencies =
       deploy
-          ->add_option(
-              "--deps", dependencies_,
-              "Modules to have loaded before its code: names, auto (what it imports; Python only), both, or "
-              "none [auto]")
+          ->add_option("--deps", dependencies_,
+                       "Modules to have loaded before its code: names, auto (what it imports), both, or "
+                       "none [auto]")
           ->type_name("MODULE,...");
   deploy->add_flag("--no-image", no_image_, "Start each instance from nothing, and make no image of it")
       ->excludes(dependencies);

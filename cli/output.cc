@@ -1,5 +1,7 @@
 #include "cli/output.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -21,9 +23,14 @@ void Output::Json(const google::protobuf::Message& message) const {
   std::fflush(stdout);
 }
 
-void Output::Text(absl::string_view text) const { Bytes(Printable(text)); }
+void Output::Text(absl::string_view text) const {
+  if (json_) return;
+  Print(stdout, Printable(text));
+  std::fflush(stdout);
+}
 
 void Output::Bytes(absl::string_view bytes) const {
+  if (::isatty(STDOUT_FILENO) == 1) return Text(bytes);
   if (json_) return;
   Print(stdout, bytes);
   std::fflush(stdout);

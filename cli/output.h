@@ -26,7 +26,7 @@ class Output {
   void Json(const google::protobuf::Message& message) const;
   // For people; nothing with --json.
   void Text(absl::string_view text) const;
-  // As they are; nothing with --json.
+  // As they are, but printable on a terminal; nothing with --json.
   void Bytes(absl::string_view bytes) const;
   // "rekindle: warning: …", on standard error.
   void Warning(absl::string_view text) const;

@@ -255,8 +255,24 @@ restore::CloneOptions FunctionInstances::OptionsFor(const LiveFunction& live,
   return options;
 }
 
+absl::Status FunctionInstances::CheckCode(const functions::FunctionRecord& record) {
+  RK_RETURN_IF_ERROR(node_.CheckStoreIsThere());
+  const std::string code = record.folder->code();
+  if (PathExists(code)) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "its code, ", code,
+      ", is gone: the store was emptied, or is another one now. Bring that back which had it, or "
+      "deploy the function again with --replace"));
+}
+
 absl::StatusOr<StartedInstance> FunctionInstances::Start(const StartOrder& order) {
   RK_ASSIGN_OR_RETURN(LivePtr live, Find(order.function, order.revision));
+  if (const absl::Status there = CheckCode(live->record); !there.ok()) {
+    // A template is not gone for that.
+    if (order.level == StartLevel::kTemplate || order.level == StartLevel::kDependencyTemplate)
+      return absl::NotFoundError(there.message());
+    return there;
+  }
   // Before anything is made for a level that there is not.
   if (order.level == StartLevel::kTemplate || order.level == StartLevel::kDependencyTemplate) {
     RK_RETURN_IF_ERROR(TemplateFor(live, order.level).status());
@@ -315,7 +331,6 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& o
   const functions::FunctionRecord& record = live->record;
   restore::CloneOptions options = OptionsFor(*live, digest);
   options.environment.merge(InstanceEnvironment(record, place.identity));
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
   absl::StatusOr<restore::CloneResult> copy = absl::NotFoundError("");
   std::function<void()> has_answered;
   if (order.level == StartLevel::kTemplate || order.level == StartLevel::kDependencyTemplate) {
@@ -329,6 +344,7 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& o
       if (auto up = from.lock()) up->forks().HasAnswered(*root, options);
     };
   } else {
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
     RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.CriuIfAny());
     copy = node_.clones().Start(*store, criu, options);
     if (!copy.ok() && IsOfOtherFiles(copy.status())) {

@@ -84,6 +84,8 @@ class FunctionInstances : public functions::InstanceStarter {
                                                        const LivePtr& live, Place place);
   absl::StatusOr<functions::StartedInstance> StartCold(const functions::StartOrder& order,
                                                        const LivePtr& live, Place place);
+  // Unavailable: the store is away, or the code is not in it any more.
+  absl::Status CheckCode(const functions::FunctionRecord& record);
   absl::StatusOr<Place> MakePlace(const functions::StartOrder& order, const LiveFunction& live);
   absl::StatusOr<std::shared_ptr<LiveTemplate>> TemplateFor(const LivePtr& live, functions::StartLevel level)
       ABSL_LOCKS_EXCLUDED(mutex_);

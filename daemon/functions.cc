@@ -43,6 +43,9 @@ constexpr absl::Duration kTidyEvery = absl::Seconds(1);
 constexpr int kTidiedPerGroups = 10;
 // Of what the program that finds imports says.
 constexpr size_t kMostReported = size_t{16} << 20;
+constexpr size_t kShownOfOutput = 300;
+// The program for Python keeps to the time by itself.
+constexpr absl::Duration kDiscoveryGrace = absl::Seconds(10);
 constexpr int kAttempts = 3;
 // Asynchronous calls: how many may wait at once, and how long one for an instance that is free.
 constexpr int kMostWaitingEvents = 10'000;
@@ -66,6 +69,25 @@ functions::InvokeResult ToResult(const functions::CallResult& result) {
   out.function_error = result.function_error;
   out.log_tail = result.log_tail;
   return out;
+}
+
+// Loads a function's handler, and says what it imports.
+absl::StatusOr<std::vector<std::string>> DiscoveryCommand(const functions::FunctionRecord& record) {
+  RK_ASSIGN_OR_RETURN(const std::vector<std::string> runtime, RuntimeCommand(record.spec.runtime, ""));
+  if (record.spec.runtime.kind == RuntimeKind::kNode) {
+    RK_ASSIGN_OR_RETURN(std::string program, FindRuntimeFile("node/discover_imports.js"));
+    return std::vector<std::string>{runtime[0], std::move(program)};
+  }
+  RK_ASSIGN_OR_RETURN(std::string program, FindRuntimeFile("python/discover_imports.py"));
+  std::vector<std::string> command = {runtime[0],     std::move(program),
+                                      "--code",       record.folder->code(),
+                                      "--handler",    record.spec.handler,
+                                      "--time-limit", absl::StrCat(absl::ToInt64Seconds(kLongestDiscovery))};
+  for (const std::string& layer : LayersOf(record)) {
+    const std::string modules = absl::StrCat(layer, "/python");
+    if (PathExists(modules)) command.insert(command.end(), {"--layer", modules});
+  }
+  return command;
 }
 
 // Was it a module of these that could not be loaded? Both runtimes say it so.
@@ -297,22 +319,13 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
 
 absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::FunctionRecord& record,
                                                              const Cancellation* cancel) {
-  if (record.spec.runtime.kind != RuntimeKind::kPython) return std::vector<std::string>();
-  RK_ASSIGN_OR_RETURN(std::vector<std::string> command, RuntimeCommand(record.spec.runtime, ""));
-  RK_ASSIGN_OR_RETURN(std::string program, FindRuntimeFile("python/discover_imports.py"));
   LaunchOptions launch;
-  launch.argv = {command[0],     program,
-                 "--code",       record.folder->code(),
-                 "--handler",    record.spec.handler,
-                 "--time-limit", absl::StrCat(absl::ToInt64Seconds(kLongestDiscovery))};
-  for (const std::string& layer : LayersOf(record)) {
-    const std::string modules = absl::StrCat(layer, "/python");
-    if (PathExists(modules)) launch.argv.insert(launch.argv.end(), {"--layer", modules});
-  }
+  RK_ASSIGN_OR_RETURN(launch.argv, DiscoveryCommand(record));
   InstanceIdentity identity;
   identity.instance = "discovery";
   Environment environment = InstanceEnvironment(record, identity);
   environment.merge(BaseEnvironment());
+  environment.erase("NODE_OPTIONS");  // in instances it comes too late to have an effect
   std::string mark;
   if (!FunctionInstances::LimitsUsable().ok()) {
     environment[kInstanceMark] = absl::StrCat("discovery-", functions::NewRequestId());
@@ -340,7 +353,7 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
                         const std::optional<uid_t> user = uid == 0 ? std::nullopt : std::optional(uid);
                         if (!mark.empty()) SendKillToJobMembers({pid, mark, user, {}});
                       }));
-  const Deadline deadline(kLongestDiscovery + absl::Seconds(10));
+  const Deadline deadline(kLongestDiscovery + kDiscoveryGrace);
   bool unwanted = false;
   while (!end->WaitFor(kLookForEnd)) {
     unwanted = node_.stopping() || (cancel != nullptr && cancel->cancelled());
@@ -348,7 +361,8 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
     ::kill(pid, SIGKILL);
     break;
   }
-  end->WaitFor(absl::InfiniteDuration());
+  const bool late = deadline.passed();
+  const std::optional<ExitState> exit = end->WaitFor(absl::InfiniteDuration());
   group.reset();
   if (!mark.empty()) KillJobMembers({0, mark, std::nullopt, {}});
   if (unwanted) {
@@ -356,12 +370,19 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
                                              node_.stopping() ? "the daemon is ending" : "cancelled"));
   }
   const std::string text = output->Text();
-  const size_t begin = text.find('{');
+  // What the code has written comes first.
+  const size_t line = text.rfind("\n{");
+  const size_t begin = line != std::string::npos ? line : text.find('{');
   const nlohmann::json result =
       nlohmann::json::parse(begin == std::string::npos ? text : text.substr(begin), nullptr, false);
+  if (!result.is_object() && late) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("Sandbox.Timedout: it was not loaded within ", absl::FormatDuration(kLongestDiscovery)));
+  }
   if (!result.is_object()) {
-    return absl::InternalError(
-        absl::StrCat("finding out what function '", record.name(), "' imports: ", text.substr(0, 300)));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "Runtime.ExitError: its process ended while it was loaded: ", exit ? exit->ToString() : "", ": ",
+        text.substr(text.size() - std::min(text.size(), kShownOfOutput))));
   }
   if (!restore::FlagOf(result, "ok")) {
     const auto error = result.find("error");
@@ -369,7 +390,12 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
     return absl::FailedPreconditionError(absl::StrCat(restore::TextOf(*error, "errorType", "Runtime.Unknown"),
                                                       ": ", restore::TextOf(*error, "errorMessage")));
   }
-  return restore::TextsOf(result, "imports");
+  std::vector<std::string> imports = restore::TextsOf(result, "imports");
+  // They are loaded as our own user, and the code may have written all of this.
+  std::erase_if(imports, [&](const std::string& name) {
+    return !functions::CheckDependency(record.spec.runtime.kind, name).ok();
+  });
+  return imports;
 }
 
 absl::StatusOr<functions::FunctionImages> Functions::FindImages(

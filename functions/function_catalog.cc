@@ -154,19 +154,54 @@ std::string FunctionCatalog::FolderOf(absl::string_view name) const {
 
 absl::StatusOr<std::unique_ptr<FunctionCatalog>> FunctionCatalog::Open(Options options) {
   std::unique_ptr<FunctionCatalog> catalog(new FunctionCatalog(std::move(options)));
-  const std::string& directory = catalog->directory_;
-  RK_RETURN_IF_ERROR(Annotate(MakeFolder(directory, kThroughOnly), "opening the catalog of functions"));
-  RK_ASSIGN_OR_RETURN(catalog->lock_, OpenFile(directory + "/.lock", O_RDWR | O_CREAT));
-  // This process's own: not a child's that it leaves behind.
-  struct flock whole {};
-  whole.l_type = F_WRLCK;
-  if (::fcntl(catalog->lock_.get(), F_SETLK, &whole) != 0) {
-    if (errno != EAGAIN && errno != EACCES) return ErrnoStatus(errno, absl::StrCat("locking ", directory));
-    return absl::UnavailableError(absl::StrCat("the functions in ", directory,
-                                               " are another daemon's: end that, or name another --store"));
+  {
+    absl::MutexLock commit(&catalog->commit_mutex_);
+    RK_RETURN_IF_ERROR(Annotate(catalog->TakeFolder(), "opening the catalog of functions"));
   }
   RK_RETURN_IF_ERROR(catalog->Load());
   return catalog;
+}
+
+absl::Status FunctionCatalog::TakeFolder() {
+  RK_RETURN_IF_ERROR(MakeFolder(directory_, kThroughOnly));
+  RK_ASSIGN_OR_RETURN(UniqueFd file, OpenFile(directory_ + "/.lock", O_RDWR | O_CREAT));
+  // This process's own: not a child's that it leaves behind.
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  if (::fcntl(file.get(), F_SETLK, &whole) != 0) {
+    if (errno != EAGAIN && errno != EACCES) return ErrnoStatus(errno, absl::StrCat("locking ", directory_));
+    return absl::UnavailableError(absl::StrCat("the functions in ", directory_,
+                                               " are another daemon's: end that, or name another --store"));
+  }
+  lock_ = std::move(file);
+  return absl::OkStatus();
+}
+
+absl::Status FunctionCatalog::FollowFolder() {
+  absl::MutexLock commit(&commit_mutex_);
+  struct stat held, there;
+  if (::fstat(lock_.get(), &held) != 0) return ErrnoStatus(errno, absl::StrCat("looking at ", directory_));
+  if (::stat((directory_ + "/.lock").c_str(), &there) == 0 && there.st_dev == held.st_dev &&
+      there.st_ino == held.st_ino) {
+    return absl::OkStatus();
+  }
+  auto names = ListDirectory(directory_);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    auto record = ReadFunctionRecord(absl::StrCat(FolderOf(name), "/", kRecordFile));
+    if (absl::IsNotFound(record.status()) || !CheckFunctionName(name).ok()) continue;
+    absl::MutexLock lock(&mutex_);
+    auto known = records_.find(name);
+    if (record.ok() && known != records_.end() && known->second.revision == record->revision &&
+        known->second.code_sha256 == record->code_sha256) {
+      continue;
+    }
+    return absl::UnavailableError(
+        absl::StrCat("the store at ", options_.store,
+                     " is another one than when the daemon began, and has functions of its "
+                     "own, such as '",
+                     name, "': start the daemon anew"));
+  }
+  return TakeFolder();
 }
 
 absl::Status FunctionCatalog::Load() {
@@ -370,6 +405,7 @@ absl::StatusOr<Deployed> FunctionCatalog::Stage(const FunctionSpec& spec, const 
   RK_RETURN_IF_ERROR(Annotate(CheckFunctionName(spec.name), what));
   RK_ASSIGN_OR_RETURN(Claim claim, Claim::Take(*this, spec.name));
   RK_ASSIGN_OR_RETURN(*present, Present(spec, owner, options.replace));
+  RK_RETURN_IF_ERROR(Annotate(FollowFolder(), what));
   RK_RETURN_IF_ERROR(Annotate(MakeWay(), what));
   if (absl::Status status = CheckReachable(directory_, owner); !status.ok()) return Annotate(status, what);
 
@@ -388,7 +424,8 @@ absl::StatusOr<Deployed> FunctionCatalog::Stage(const FunctionSpec& spec, const 
   FunctionSpec same_places = present->spec;
   same_places.code = spec.code;
   same_places.layers = spec.layers;
-  if (present->folder && present->code_sha256 == deployed.record.code_sha256 && same_places == spec) {
+  if (present->folder && present->code_sha256 == deployed.record.code_sha256 && same_places == spec &&
+      PathExists(present->folder->code())) {
     return Deployed{*present, true};
   }
   deployed.record.deployed_unix_ns = UnixNanos();

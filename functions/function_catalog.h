@@ -129,6 +129,11 @@ class FunctionCatalog {
  private:
   class Claim;
   explicit FunctionCatalog(Options options);
+  // Has this process have the folder, which is made if need be.
+  absl::Status TakeFolder() ABSL_EXCLUSIVE_LOCKS_REQUIRED(commit_mutex_);
+  // The same if it is another one than it was: the store was emptied, or put back. Unavailable: it has
+  // functions that are not known.
+  absl::Status FollowFolder() ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
   absl::Status Load();
   absl::StatusOr<FunctionRecord> LoadEntry(const std::string& name) const;
   // What is known of an entry that can't be loaded.
@@ -152,9 +157,9 @@ class FunctionCatalog {
 
   const Options options_;
   const std::string directory_;
-  UniqueFd lock_;
   // Taken before mutex_ and held over writes, which wait for the disk.
   absl::Mutex commit_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
+  UniqueFd lock_ ABSL_GUARDED_BY(commit_mutex_);
   mutable absl::Mutex mutex_;
   std::map<std::string, FunctionRecord, std::less<>> records_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> claimed_ ABSL_GUARDED_BY(mutex_);

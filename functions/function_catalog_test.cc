@@ -78,6 +78,19 @@ class FunctionCatalogTest : public ::testing::Test {
     return ListDirectory(Store(folder)).value_or(std::vector<std::string>());
   }
 
+  // Another process can't have the catalog now.
+  bool IsRefusedToOthers() const {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      FunctionCatalog::Options options;
+      options.store = Store("");
+      auto second = FunctionCatalog::Open(std::move(options));
+      ::_exit(absl::IsUnavailable(second.status()) ? 0 : 1);
+    }
+    int state = -1;
+    return ::waitpid(child, &state, 0) == child && state == 0;
+  }
+
   std::optional<TemporaryDirectory> directory_;
 };
 
@@ -533,18 +546,39 @@ TEST_F(FunctionCatalogTest, ARevisionThatWasRemovedDoesNotComeAgain) {
   EXPECT_TRUE(catalog->Find("fn")->images.function_image.empty());
 }
 
+TEST_F(FunctionCatalogTest, WhatTheStoreHasLostIsDeployedAgain) {
+  auto catalog = Open();
+  ASSERT_TRUE(Deploy(*catalog, Spec()).ok());
+  ASSERT_TRUE(RemoveTree(Store("functions")).ok());
+  auto deployed = Deploy(*catalog, Spec(), /*replace=*/true);
+  ASSERT_TRUE(deployed.ok()) << deployed.status();
+  EXPECT_FALSE(deployed->unchanged);
+  EXPECT_EQ(CodeOf(*catalog), "version 1");
+  EXPECT_EQ(Files("functions/fn").size(), 2u);
+  EXPECT_TRUE(IsRefusedToOthers());
+}
+
+TEST_F(FunctionCatalogTest, FunctionsOfAnotherStoreAreNotWrittenOver) {
+  const std::string other = Path("other");
+  {
+    auto catalog = Open();
+    ASSERT_TRUE(Deploy(*catalog, Spec()).ok());
+  }
+  ASSERT_EQ(::rename(Store("functions").c_str(), other.c_str()), 0);
+  auto catalog = Open();
+  SetCode("version 2");
+  ASSERT_TRUE(Deploy(*catalog, Spec("mine")).ok());
+  ASSERT_TRUE(RemoveTree(Store("functions")).ok());
+  ASSERT_EQ(::rename(other.c_str(), Store("functions").c_str()), 0);
+  auto refused = Deploy(*catalog, Spec());
+  EXPECT_TRUE(absl::IsUnavailable(refused.status())) << refused.status();
+  EXPECT_THAT(refused.status().message(), HasSubstr("such as 'fn': start the daemon anew"));
+  EXPECT_EQ(*ReadFile(Store("functions/fn/1/code/app.py")), "version 1");
+}
+
 TEST_F(FunctionCatalogTest, OneProcessHasTheCatalog) {
   auto catalog = Open();
-  const pid_t child = ::fork();
-  if (child == 0) {
-    FunctionCatalog::Options options;
-    options.store = Store("");
-    auto second = FunctionCatalog::Open(std::move(options));
-    ::_exit(absl::IsUnavailable(second.status()) ? 0 : 1);
-  }
-  int state = 0;
-  ASSERT_EQ(::waitpid(child, &state, 0), child);
-  EXPECT_EQ(state, 0);
+  EXPECT_TRUE(IsRefusedToOthers());
 }
 
 TEST_F(FunctionCatalogTest, DeploymentsAtTheSameTimeDoNotMix) {

@@ -292,6 +292,17 @@ TEST_F(FunctionLogsTest, TimesOfAnySizeAreRead) {
   EXPECT_THAT(Read(options), ElementsAre("a START RequestId: 2 Version: $LATEST"));
 }
 
+TEST_F(FunctionLogsTest, WhatItsOwnerHasMadeAHoleIsPassedOver) {
+  auto stream = Open("a");
+  Write(*stream, "before");
+  ASSERT_EQ(::truncate((Folder() + "/a.log").c_str(), off_t{1} << 40), 0);
+  Write(*stream, "after\n\nlast\n");
+  EXPECT_THAT(Read(), ElementsAre("a before", "a after", "a ", "a last"));
+  LogReadOptions options;
+  options.tail_lines = 1;
+  EXPECT_THAT(Read(options), ElementsAre("a last"));
+}
+
 TEST_F(FunctionLogsTest, NobodyWaitsForALease) {
   Open("leased")->Note("one");
   Open("free")->Note("two");

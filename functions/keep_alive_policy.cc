@@ -247,7 +247,9 @@ bool KeepAlivePolicy::MakeRoom(bool disk, uint64_t bytes, double below_key, std:
 
 bool KeepAlivePolicy::Admit(const Thing& thing, double make_ms, std::vector<Action>* actions) {
   const Item& item = ItemOf(thing);
-  if (thing.kind != ThingKind::kInstance && (item.kept || item.value < make_ms)) return false;
+  // What may be made has just been credited.
+  const bool waits = item.stamp < item.not_before;
+  if (thing.kind != ThingKind::kInstance && (item.kept || waits || item.value < make_ms)) return false;
   if (!MakeRoom(OnDisk(thing.kind), BytesOf(thing), KeyOf(thing) - std::log2(options_.advantage), actions)) {
     return false;
   }
@@ -482,6 +484,11 @@ void KeepAlivePolicy::Ended(FunctionId id) {
 
 void KeepAlivePolicy::Lost(const Thing& thing) {
   if (Keeps(thing)) SetKept(thing, false);
+}
+
+void KeepAlivePolicy::Lost(const Thing& thing, Micros until) {
+  Lost(thing);
+  ItemOf(thing).not_before = until;
 }
 
 void KeepAlivePolicy::GiveUp(const Thing& thing) {

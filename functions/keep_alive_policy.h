@@ -73,6 +73,8 @@ class KeepAlivePolicy {
   Micros NextTick() const { return timers_.empty() ? INT64_MAX : timers_.top().when; }
   // What was said to be kept is not there: it could not be made, or died. An instance: an idle one.
   void Lost(const Thing& thing);
+  // The same of what may be there another time: it is not wanted again before `until`.
+  void Lost(const Thing& thing, Micros until);
   // The same of what never can be: what it would have saved is forgotten.
   void GiveUp(const Thing& thing);
 
@@ -86,6 +88,7 @@ class KeepAlivePolicy {
   struct Item {
     double value = 0;
     Micros stamp = 0;
+    Micros not_before = 0;  // it is made
     double queued_key = 0;
     uint32_t version = 0;
     bool kept = false, queued = false;

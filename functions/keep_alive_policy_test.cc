@@ -308,6 +308,23 @@ TEST(KeepAlivePolicyTest, WhatIsLostIsNotStartedFrom) {
   EXPECT_EQ(world.policy.usage().memory_bytes, before - 50 * kMb);
 }
 
+TEST(KeepAlivePolicyTest, WhatIsLostForNowIsWantedAgainLater) {
+  World world(Megabytes(1000));
+  FunctionId function = world.Function(Handler(world.Dependency()));
+  const Thing image{ThingKind::kDiskImage, function};
+  world.Arrive(function);
+  world.policy.Lost(image, world.now + 10 * kSecond);
+  EXPECT_FALSE(world.policy.Keeps(image));
+  world.Wait(10 * kSecond - 1);
+  EXPECT_NE(world.Arrive(function).level, StartLevel::kInstance);
+  EXPECT_FALSE(world.policy.Keeps(image));
+  EXPECT_THAT(world.actions, Not(Contains(Make(ThingKind::kDiskImage, function))));
+  EXPECT_THAT(world.actions, Not(Contains(Make(ThingKind::kTemplate, function))));
+  world.Wait(1);
+  EXPECT_NE(world.Arrive(function).level, StartLevel::kInstance);
+  EXPECT_THAT(world.actions, Contains(Make(ThingKind::kDiskImage, function)));
+}
+
 TEST(KeepAlivePolicyTest, ARemovedFunctionLeavesNothing) {
   World world(Megabytes(10'000));
   DependencyId libraries = world.Dependency();

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <map>
 #include <optional>
 #include <utility>
@@ -91,6 +92,14 @@ class LineReader {
       const size_t length = rest.find('\n');
       if (length != absl::string_view::npos) return Take(rest.substr(0, length), length + 1, line);
       if (rest.size() == buffer_.size()) return Take(rest, rest.size(), line);
+      // The zeros of a hole are left out, however many: they end a part of a line.
+      if (const uint64_t data = NextData(); data > at_) {
+        const size_t last = rest.find_last_not_of('\0');
+        if (last != absl::string_view::npos) return Take(rest.substr(0, last + 1), rest.size(), line);
+        begin_ = filled_;
+        at_ = data;
+        continue;
+      }
       if (!Fill()) return partial_ && !rest.empty() && Take(rest, rest.size(), line);
     }
   }
@@ -104,6 +113,13 @@ class LineReader {
     text.remove_prefix(std::min(text.find_first_not_of('\0'), text.size()));
     *line = text;
     return true;
+  }
+  // From where on there is more than a hole.
+  uint64_t NextData() const {
+    if (at_ >= end_) return at_;
+    const off_t data = ::lseek(file_, static_cast<off_t>(at_), SEEK_DATA);
+    if (data < 0) return errno == ENXIO ? end_ : at_;
+    return std::min(static_cast<uint64_t>(data), end_);
   }
   bool Fill() {
     std::copy(buffer_.begin() + static_cast<ptrdiff_t>(begin_),

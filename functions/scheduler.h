@@ -27,6 +27,8 @@ struct SchedulerOptions {
   uint64_t most_waiting_bytes = uint64_t{256} << 20;  // the same, of calls for one owner's
   absl::Duration longest_start = absl::Seconds(60);   // until an instance asks for its first invocation
   int start_threads = 5;                              // one owner's starts take all but one
+  // Before an image or template that could not be made is tried again, doubled each time.
+  absl::Duration first_pause = absl::Seconds(5), longest_pause = absl::Minutes(5);
   // What an instance has in memory is looked at when it has answered, at most so often; and once it has stood
   // idle for so long after its first answer, since the rest of its image is filled in from there on.
   absl::Duration measure_every = absl::Seconds(1), filled_after = absl::Seconds(10);

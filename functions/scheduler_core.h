@@ -70,18 +70,20 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
     bool template_waits = false;  // for the image, which is being taken
     bool size_known = false, template_size_known = false;
     FunctionProfile profile;
-    uint32_t starting = 0;       // instances, ahead of time or not; at least one for each of `queue`
-    uint32_t failures = 0;       // starts that came to nothing since the last answer
-    uint32_t drops_owed = 0;     // the next ones that are idle go
-    CallQueue<Request> queue;    // an instance is being started for each
-    CallQueue<Request> waiting;  // for one that becomes free: no more may be started
-    std::vector<std::shared_ptr<Instance>> idle;  // the last one used last
+    uint32_t starting = 0;  // instances, ahead of time or not; at least one for each of `queue`
+    uint32_t failures = 0;  // starts that came to nothing since the last answer
+    uint32_t image_failures = 0, template_failures = 0;  // the same, of making them, since it last succeeded
+    uint32_t drops_owed = 0;                             // the next ones that are idle go
+    CallQueue<Request> queue;                            // an instance is being started for each
+    CallQueue<Request> waiting;                          // for one that becomes free: no more may be started
+    std::vector<std::shared_ptr<Instance>> idle;         // the last one used last
     std::set<std::shared_ptr<Instance>> instances;
   };
   struct Dependency {
     std::string image;
     DependencyId id = 0;
     bool has_template = false;
+    uint32_t template_failures = 0;
   };
   // What instances that are always to be there may take.
   struct Provisioned {
@@ -152,6 +154,10 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   void FinishBadly(const InstancePtr& instance, std::string error_json, std::string problem, bool timed_out,
                    Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CanNotBeMade(const Thing& thing, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // One that is made: how often that has failed in a row. Null: nobody counts.
+  uint32_t* FailuresOf(const Thing& thing, Function* function) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // It could not be made now, and is tried again after a pause; returns when, for people.
+  std::string PauseMaking(const Thing& thing, Function* function) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Its image was removed by somebody else: as soon as it is worth it another one is taken.
   void ImageIsGone(const FunctionPtr& function) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The template of this level was found dead: as soon as it is worth it another one is made.

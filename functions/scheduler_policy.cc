@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/log.h"
 #include "base/parallel.h"
@@ -193,6 +194,7 @@ void Core::Make(const Thing& thing, const FunctionPtr& function, const std::stri
       function->counters->problem.clear();
     }
     if (own) function->has_template = kept;
+    if (uint32_t* failures = FailuresOf(thing, function.get())) *failures = 0;
     for (Dependency& candidate : dependencies_) {
       if (thing.kind == ThingKind::kDependencyTemplate && candidate.id == thing.owner)
         candidate.has_template = kept;
@@ -204,14 +206,45 @@ void Core::Make(const Thing& thing, const FunctionPtr& function, const std::stri
       later.steps.emplace_back([this, thing, function, dependency] { Unmake(thing, function, dependency); });
     return;
   }
-  if (function && thing.kind == ThingKind::kDiskImage)
-    function->counters->problem = std::string(status.message());
-  if (absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status)) CanNotBeMade(thing, &later);
+  std::string again;
+  if (absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status)) {
+    CanNotBeMade(thing, &later);
+  } else {
+    again = PauseMaking(thing, function.get());
+  }
+  if (function && thing.kind == ThingKind::kDiskImage) {
+    function->counters->problem = absl::StrCat(
+        again.empty() ? "" : absl::StrCat("its image could not be made", again, ": "), status.message());
+  }
   Log(LogLevel::kWarning,
       absl::StrCat(thing.kind == ThingKind::kDiskImage ? "the image of function '" : "a template of '",
-                   function ? function->spec.name : dependency, "' could not be made: ", status.message()));
-  policy_.Lost(thing);
+                   function ? function->spec.name : dependency, "' could not be made", again, ": ",
+                   status.message()));
   if (thing.kind == ThingKind::kDiskImage) LetTemplate(function, &later);
+}
+
+uint32_t* Core::FailuresOf(const Thing& thing, Function* function) {
+  if (thing.kind == ThingKind::kDiskImage) return &function->image_failures;
+  if (thing.kind == ThingKind::kTemplate) return &function->template_failures;
+  for (Dependency& candidate : dependencies_) {
+    if (thing.kind == ThingKind::kDependencyTemplate && candidate.id == thing.owner)
+      return &candidate.template_failures;
+  }
+  return nullptr;
+}
+
+std::string Core::PauseMaking(const Thing& thing, Function* function) {
+  uint32_t* failures = FailuresOf(thing, function);
+  if (failures == nullptr) {
+    policy_.Lost(thing);
+    return "";
+  }
+  const uint32_t doubled = std::min((*failures)++, 20u);
+  const absl::Duration pause = std::min(options_.first_pause * (1 << doubled), options_.longest_pause);
+  policy_.Lost(thing, Now() + absl::ToInt64Microseconds(pause));
+  return absl::StrCat(*failures > 1 ? absl::StrCat(", ", *failures, " times so far,") : "",
+                      " and is tried again at the first start after ",
+                      absl::FormatTime("%H:%M:%S", absl::Now() + pause, absl::LocalTimeZone()));
 }
 
 void Core::LetTemplate(const FunctionPtr& function, Later* later) {

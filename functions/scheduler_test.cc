@@ -364,6 +364,59 @@ TEST_F(SchedulerTest, AnImageThatCanNotBeTakenIsNotTriedAgain) {
   EXPECT_EQ(std::count(made.begin(), made.end(), image), 1);
 }
 
+TEST_F(SchedulerTest, AnImageThatCanNotBeTakenNowIsTriedAgainAfterAPause) {
+  ScheduledFunction function = Function("f");
+  function.dependency_image = "deps/numpy";
+  function.may_have_image = true;
+  options_.first_pause = options_.longest_pause = absl::Hours(1);
+  starter_.RefuseToCapture(absl::ResourceExhaustedError("the disk is full"));
+  starter_.Become("f", [](TestRuntime& runtime) {
+    if (runtime.Next()) runtime.Answer("1");
+    return Exits(0);  // so that each call needs a start
+  });
+  scheduler().Put(function);
+  const TestStarter::Making image{TestStarter::Making::What::kImage, "f", ""};
+  EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
+  ASSERT_TRUE(starter_.WaitForMade(image));
+  while (Numbers("f").problem.empty()) std::this_thread::yield();
+  EXPECT_THAT(Numbers("f").problem,
+              AllOf(HasSubstr("could not be made and is tried again at the first start after "),
+                    HasSubstr(": the disk is full")));
+  for (int i = 0; i < 20; ++i) {
+    WaitUntilGone("f");
+    EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
+  }
+  StopScheduler();
+  std::vector<TestStarter::Making> made = starter_.made();
+  EXPECT_EQ(std::count(made.begin(), made.end(), image), 1);
+  // Templates are of that image.
+  EXPECT_EQ(std::count(made.begin(), made.end(),
+                       TestStarter::Making{TestStarter::Making::What::kTemplate, "f", ""}),
+            0);
+}
+
+TEST_F(SchedulerTest, AnImageThatCouldNotBeTakenIsThereOnceItCan) {
+  ScheduledFunction function = Function("f");
+  function.dependency_image = "deps/numpy";
+  function.may_have_image = true;
+  options_.first_pause = options_.longest_pause = absl::ZeroDuration();
+  starter_.RefuseToCapture(absl::ResourceExhaustedError("the disk is full"));
+  starter_.Become("f", [](TestRuntime& runtime) {
+    if (runtime.Next()) runtime.Answer("1");
+    return Exits(0);  // so that each call needs a start
+  });
+  scheduler().Put(function);
+  while (!absl::StrContains(Numbers("f").problem, ", 3 times so far, and is tried again")) {
+    EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
+    WaitUntilGone("f");
+  }
+  starter_.RefuseToCapture(absl::OkStatus());
+  while (!Numbers("f").problem.empty()) {
+    EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
+    WaitUntilGone("f");
+  }
+}
+
 TEST_F(SchedulerTest, AnInstanceThatNobodyNeedsIsRetired) {
   options_.keep_alive.idle_limit_seconds = 0.05;
   scheduler().Put(Function("f"));

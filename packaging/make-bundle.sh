@@ -112,7 +112,7 @@ mkdir -p "$RUNTIMES/python/rekindle_lambda" "$RUNTIMES/node/lib"
 install -m 755 "$REPO_ROOT/functions/runtimes/python/discover_imports.py" "$RUNTIMES/python/"
 install -m 644 "$REPO_ROOT"/functions/runtimes/python/{bootstrap,import_probe}.py "$RUNTIMES/python/"
 install -m 644 "$REPO_ROOT"/functions/runtimes/python/rekindle_lambda/*.py "$RUNTIMES/python/rekindle_lambda/"
-install -m 644 "$REPO_ROOT/functions/runtimes/node/bootstrap.js" "$RUNTIMES/node/"
+install -m 644 "$REPO_ROOT"/functions/runtimes/node/{bootstrap,discover_imports}.js "$RUNTIMES/node/"
 install -m 644 "$REPO_ROOT"/functions/runtimes/node/lib/*.js "$RUNTIMES/node/lib/"
 install -m 644 "$REPO_ROOT/hook/rekindle_hook.h" "$ROOT/include/"
 

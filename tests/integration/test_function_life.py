@@ -5,11 +5,13 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import unittest
 
 from harness import jobs, waiting
-from harness.cli import FAILED, NOT_FOUND
+from harness.cli import DONE, FAILED, NOT_FOUND
 from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
+from harness.terminal import shown_by
 
 
 class LifeTest(FunctionsTest):
@@ -294,6 +296,16 @@ class LogsTest(FunctionsTest):
         self.assertEqual((stats["invocations"], stats["errors"], stats["timeouts"], stats["throttles"]), (4, 1, 0, 0))
         self.assertGreater(stats["memory_bytes"], 0)
 
+    def test_a_terminal_gets_no_orders(self):
+        self.deploy("noisy")
+        self.invoke("noisy", {"do": "print", "text": "before\x1b]0;title\x07after"})
+        logs = ("fn", "logs", "noisy")
+        self.assertIn("before\x1b]0;title\x07after\n", self.cli.run(*logs, json_output=False).out)
+        code, text = shown_by(self.cli.argv(*logs), self.environment)
+        self.assertEqual(code, DONE, text)
+        self.assertIn("before?]0;title?after\r\n", text)
+        self.assertNotIn("\x1b", text)
+
     def test_follow(self):
         self.deploy("noisy")
         follower = self.cli.start("fn", "logs", "noisy", "--follow")
@@ -386,6 +398,45 @@ exports.handler = async (event, context) => {
     def test_it_collects_garbage_before_its_memory_is_used_up(self):
         self.deploy("litters", "--memory", "160M", "--timeout", "60s", runtime="nodejs", files={"app.js": _LITTERS})
         self.assertEqual(self.invoke("litters")[0], 100_000)
+
+    def test_a_handler_that_does_not_load_is_told_of_when_it_is_deployed(self):
+        for name, files, handler, error in (
+            ("absent", {"app.js": "require('nosuchmodule');"}, "app.handler", "Runtime.ImportModuleError"),
+            ("nofile", {"app.js": ""}, "other.handler", "Runtime.ImportModuleError"),
+            ("nohandler", {"app.js": ""}, "app.handler", "Runtime.HandlerNotFound"),
+            ("syntax", {"app.mjs": "function ("}, "app.handler", "Runtime.UserCodeSyntaxError"),
+            ("throws", {"app.js": "throw new RangeError('when it is loaded');"}, "app.handler", "RangeError"),
+            ("exits", {"app.js": "console.log('{'); process.exit(3);"}, "app.handler", "Runtime.ExitError"),
+            ("killed", {"app.js": "process.kill(process.pid, 'SIGKILL');"}, "app.handler", "Runtime.ExitError"),
+        ):
+            with self.subTest(name):
+                deployed = self.deploy(name, runtime="nodejs", files=files, handler=handler)
+                self.assertIn("could not be loaded, and invoking it will fail: " + error,
+                              "\n".join(deployed["warnings"]))
+                self.assertEqual(self.failed(name)["errorType"], error)
+
+    def test_packages_that_the_machine_has_for_all(self):
+        folder = os.path.dirname(os.path.dirname(os.path.realpath("/usr/bin/node"))) + "/lib/node"
+        os.makedirs(folder, exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=True)
+        self.addCleanup(subprocess.run, ["umount", "--lazy", folder], check=True)
+        for package in ("rekindle_test_package", "@rekindle/unused"):
+            os.makedirs(os.path.join(folder, package))
+            with open(os.path.join(folder, package, "index.js"), "w", encoding="ascii") as file:
+                file.write("module.exports = process.env._HANDLER;\n")
+        code = {"app.js": "const own = require('own');\nconst seen = require('rekindle_test_package/index.js');\n"
+                          "console.log('{');\nexports.handler = async () => [own, seen === undefined];\n",
+                "node_modules/own/index.js": "module.exports = 'own';\n"}
+        deployed = self.deploy("shared", runtime="nodejs", files=code)
+        self.assertEqual((deployed["warnings"], deployed["result"]["dependencies"]), ([], ["rekindle_test_package"]))
+        # Loaded before the function was known.
+        self.assertEqual(self.invoke("shared")[0], ["own", True])
+        # What is loaded as root is a package, whatever the code says that it imports.
+        code = {"app.js": "require('fs').writeSync(1, JSON.stringify({ ok: true, error: null, imports:\n"
+                          "  [__filename, '../app', 'rekindle_test_package'] }) + '\\n');\n"
+                          "process.kill(process.pid, 'SIGKILL');\n"}
+        deployed = self.deploy("lies", runtime="nodejs", files=code)
+        self.assertEqual(deployed["result"]["dependencies"], ["rekindle_test_package"])
 
     def test_a_function(self):
         deployed = self.deploy("node", runtime="nodejs", files=self.files)

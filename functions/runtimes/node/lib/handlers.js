@@ -39,9 +39,16 @@ function append(variable, folders) {
   return fresh.length > 0;
 }
 
-/** Makes this process the function's: where it is, what it requires from; from `last` where nothing else has it. */
-function enter(last) {
-  addLayers(last);
+/** The folder that has the hook's package, where it is installed or where it is built; functions find it there too. */
+function hookFolder() {
+  return ['../../../node', '../../../../hook/node']
+    .map((folder) => path.join(__dirname, folder))
+    .find((folder) => fs.existsSync(path.join(folder, 'rekindle')));
+}
+
+/** Makes this process the function's: where it is, what it requires from; the hook where nothing else has it. */
+function enter() {
+  addLayers(hookFolder());
   const root = process.env.LAMBDA_TASK_ROOT;
   if (!root) return;
   try {
@@ -55,6 +62,7 @@ function enter(last) {
 
 /** The handler that `spec` (module.function, folder/module.function) names. */
 async function load(spec) {
+  if (!spec) throw new faults.MalformedHandlerName('no handler is named: _HANDLER is not set');
   const root = process.cwd();
   if (spec.includes('..')) {
     throw new faults.MalformedHandlerName(
@@ -115,4 +123,4 @@ function isInModulePackage(folder) {
   }
 }
 
-module.exports = { addLayers, enter, load };
+module.exports = { addLayers, enter, hookFolder, load };

@@ -105,7 +105,7 @@ function tellLoadedFiles() {
 /** A point to take an image at. A callback that fails is reported as on Lambda. */
 async function park(point) {
   if (!held) return;
-  const rekindle = require(path.join(hookFolder() || '', 'rekindle'));
+  const rekindle = require(path.join(handlers.hookFolder() || '', 'rekindle'));
   const before = rekindle.instance();
   try {
     await rekindle.ready();
@@ -120,21 +120,12 @@ async function park(point) {
   }
 }
 
-/** The folder that has the hook's package, where it is installed or where it is built; functions find it there too. */
-function hookFolder() {
-  return ['../../../node', '../../../../hook/node']
-    .map((folder) => path.join(__dirname, folder))
-    .find((folder) => fs.existsSync(path.join(folder, 'rekindle')));
-}
-
 async function loadFunction() {
   logs.install();
   if (held) engine.keepWithin(Number(process.env.AWS_LAMBDA_FUNCTION_MEMORY_SIZE));
   try {
-    handlers.enter(hookFolder());
-    const spec = process.env._HANDLER;
-    if (!spec) throw new faults.MalformedHandlerName('no handler is named: _HANDLER is not set');
-    return await handlers.load(spec);
+    handlers.enter();
+    return await handlers.load(process.env._HANDLER);
   } catch (error) {
     console.error('Uncaught Exception', `\t${faults.inDetail(error)}`);
     await report((api, ...what) => api.failInit(...what), error);

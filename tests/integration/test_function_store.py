@@ -1,0 +1,109 @@
+"""Functions whose store has no room for a while, is away, was emptied, or is another one."""
+
+import os
+import shutil
+import signal
+import unittest
+
+from harness import waiting
+from harness.case import MIB, shell
+from harness.cli import FAILED
+from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
+
+
+class FunctionStoreTest(FunctionsTest):
+    def end_instances(self, name):
+        for pid in self.runtimes():
+            os.kill(pid, signal.SIGKILL)
+        self.wait_for_no_instance(name)
+
+    def begin(self, name="app"):
+        """A function that has its own image, and no instance."""
+        self.deploy(name, "--deps", "none")
+        self.about(name)
+        self.wait_for_image(name)
+        self.end_instances(name)
+
+    def assert_not_started(self, name, *words):
+        self.assert_refused(self.cli.run("fn", "invoke", name), FAILED, f"no instance of function '{name}'", *words)
+
+    def assert_from_own_image(self, name="app"):
+        self.assertIn(self.invoke(name)[1]["start_level"], FROM_OWN_IMAGE)
+
+
+class RoomTest(FunctionStoreTest):
+    def test_an_image_for_which_there_is_no_room_is_taken_once_there_is(self):
+        self.deploy("app", "--deps", "none")
+        self.succeed("quota", "--store-max", "1M")
+        self.about("app")
+        problem = waiting.until(lambda: self.function("app")["problem"], "why there is no image", SECONDS)
+        self.assertRegex(problem, r"\Aits image could not be made and is tried again at the first start after "
+                                  r"\d\d:\d\d:\d\d: .*1\.0 MiB")
+        self.succeed("quota", "--store-max", "none")
+
+        def taken():
+            self.end_instances("app")
+            self.about("app")
+            return self.function("app")["function_image"]
+
+        waiting.until(taken, "its image", SECONDS)
+        self.assertEqual(self.function("app")["problem"], "")
+
+
+class AwayTest(FunctionStoreTest):
+    def away(self):
+        return f"the store at {self.store} is not there: is its file system mounted?"
+
+    def test_it_starts_again_with_the_store(self):
+        self.begin()
+        elsewhere = self.store + ".away"
+        os.rename(self.store, elsewhere)
+        os.mkdir(self.store)  # as the folder in which it is mounted
+        self.assert_not_started("app", self.away())
+        self.assertIn(self.away().encode(), self.post("app", {}).body)
+        self.assertEqual(os.listdir(self.store), [])
+        os.rmdir(self.store)
+        os.rename(elsewhere, self.store)
+        self.assert_from_own_image()
+
+    def test_something_is_mounted_over_it(self):
+        self.begin()
+        shell("mount", "-t", "tmpfs", "tmpfs", self.store)
+        try:
+            self.assert_not_started("app", self.away())
+        finally:
+            shell("umount", "--lazy", self.store)
+        self.assert_from_own_image()
+
+    def test_it_is_emptied_and_put_back(self):
+        self.begin()
+        shell("cp", "-a", self.store, self.store + ".backup")
+        for name in os.listdir(self.store):
+            path = os.path.join(self.store, name)
+            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+        self.assert_not_started("app", self.away())
+        shell("cp", "-a", self.store + ".backup/.", self.store)
+        self.assert_from_own_image()
+        # What is stored from now on is stored there.
+        self.begin("other")
+        own = self.function("other")["function_image"]
+        alone = self.make_cli(store=self.store)
+        self.assertIn(own, [one["reference"] for one in self.succeed("ls", cli=alone)["images"]])
+        self.assert_store_whole(self.references(), cli=alone)
+
+    def test_another_one_has_come_to_its_place(self):
+        self.begin()
+        shutil.rmtree(self.store)
+        self.assert_not_started("app", self.away())
+        job, _ = self.start_memory_job(2 * MIB, "job")
+        self.checkpoint(job.pid, "job:1", cli=self.make_cli(store=self.store))
+        self.assert_not_started("app", "its code", "is gone", "deploy the function again with --replace")
+        self.assertFalse(self.deploy("app", "--deps", "none", "--replace")["unchanged"])
+        self.assertEqual(self.about("app")["calls"], 1)
+        self.wait_for_image("app")
+        self.end_instances("app")
+        self.assert_from_own_image()
+
+
+if __name__ == "__main__":
+    unittest.main()
