@@ -323,6 +323,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
   copy.environment = {{"REKINDLE_MORE_DEPS", absl::StrJoin(modules, ",")},
                       {kModuleListVariable, list.path()},
                       {"REKINDLE_OUTPUT", "/dev/null"}};
+  copy.temporary = TemporaryOn(node_.options(), kMostTemporary);
   ckpt::CaptureOptions capture;
   capture.reference = ReferenceOf(runtime, modules);
   capture.parent = base.info.digest;
@@ -332,6 +333,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
   built.asked_by = asked_by;
   const auto look = [&](pid_t root, bool /*has_after_restore*/) {
     loaded.Add(root, list.Read(), list.began_ns());
+    restore::UnmountOwnTemporary(root, copy.temporary);
     return absl::OkStatus();
   };
   RK_ASSIGN_OR_RETURN(

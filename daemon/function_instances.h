@@ -56,6 +56,7 @@ class FunctionInstances : public functions::InstanceStarter {
   static const absl::Status& LimitsUsable();
   // Of an instance, and of what is run of its code before there is one.
   static restore::CgroupLimits LimitsOf(const functions::FunctionSpec& spec);
+  restore::OwnTemporary TemporaryOf(const functions::FunctionRecord& record) const;
 
   // A revision that may be started from now on. `dependency` may be null. Returns whether its own image is
   // there.
@@ -93,7 +94,6 @@ class FunctionInstances : public functions::InstanceStarter {
   absl::Status DropLostTemplate(const LivePtr& live, functions::StartLevel level,
                                 const std::shared_ptr<LiveTemplate>& lost, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  restore::OwnTemporary TemporaryOf(const functions::FunctionRecord& record) const;
   restore::CloneOptions OptionsFor(const LiveFunction& live, const std::string& digest) const;
   bool RemoveImage(LiveFunction& live);  // false: there is none
 

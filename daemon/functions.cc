@@ -380,6 +380,7 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
         absl::StrCat("Sandbox.Timedout: it was not loaded within ", absl::FormatDuration(kLongestDiscovery)));
   }
   if (!result.is_object()) {
+  RK_ASSIGN_OR_RETURN(launch.mounts, restore::MountsWithOwnTemporary(instances_->TemporaryOf(record)));
     return absl::FailedPreconditionError(absl::StrCat(
         "Runtime.ExitError: its process ended while it was loaded: ", exit ? exit->ToString() : "", ": ",
         text.substr(text.size() - std::min(text.size(), kShownOfOutput))));
