@@ -56,7 +56,7 @@ constexpr uint64_t kSpareBytes = uint64_t{256} << 20;
 std::string ReferenceOf(const functions::Runtime& runtime, const std::vector<std::string>& modules) {
   constexpr size_t kLongestTag = 60;
   std::string tag = absl::StrJoin(modules, "-");
-  if (tag.empty()) return absl::StrCat("deps/", runtime.Name(), ":bare");
+  if (tag.empty()) return absl::StrCat(kDependencyImages, runtime.Name(), ":bare");
   const std::string exact = tag;
   for (char& c : tag) {
     if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_' && c != '-') c = '_';
@@ -65,7 +65,7 @@ std::string ReferenceOf(const functions::Runtime& runtime, const std::vector<std
     tag = absl::StrCat("m", tag.substr(0, kLongestTag), "-",
                        absl::Hex(StableHash(absl::StrJoin(modules, "\n"))));
   }
-  return absl::StrCat("deps/", runtime.Name(), ":", tag);
+  return absl::StrCat(kDependencyImages, runtime.Name(), ":", tag);
 }
 
 std::optional<DependencyImage> FromInfo(const store::ImageInfo& info) {

@@ -339,6 +339,8 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& o
     RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
     RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.CriuIfAny());
     copy = node_.clones().Start(*store, criu, options);
+    // The image of its dependencies was removed.
+    if (absl::IsNotFound(copy.status()) && digest == live->dependency_digest) files_changed_();
     if (!copy.ok() && IsOfOtherFiles(copy.status())) {
       files_changed_();
       if (digest != live->dependency_digest) {

@@ -44,7 +44,7 @@ struct LiveFunction {
 class FunctionInstances : public functions::InstanceStarter {
  public:
   // `image_made` is told of each new image of a function: its reference. `files_changed`: a start has found
-  // that programs or libraries were upgraded since its image.
+  // that programs or libraries were upgraded since its image, or that the one of its dependencies has gone.
   FunctionInstances(
       Node& node, functions::FunctionLogs& logs,
       std::function<void(const std::string& name, uint64_t revision, const std::string& reference)>

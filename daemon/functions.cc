@@ -168,10 +168,13 @@ DependencyRenewal::Work Functions::RenewalWork() {
     const auto image = dependencies_.Find(reference);
     return image.ok() ? dependencies_.Change(*image) : std::nullopt;
   };
-  work.renew = [this](const std::string& reference, const std::string& /*why*/, const Cancellation& cancel) {
-    RK_ASSIGN_OR_RETURN(const DependencyImage image, dependencies_.Find(reference));
+  work.renew = [this](const std::string& reference, const std::string& /*why*/,
+                      const Cancellation& cancel) -> absl::Status {
+    const auto image = dependencies_.Find(reference);
+    if (absl::IsNotFound(image.status())) return BringBackDependencies(reference, cancel);
+    RK_RETURN_IF_ERROR(image.status());
     return BuildDependencies(
-               image.runtime, image.modules, /*rebuild=*/true, ::geteuid(), [](const char* /*phase*/) {},
+               image->runtime, image->modules, /*rebuild=*/true, ::geteuid(), [](const char* /*phase*/) {},
                &cancel)
         .status();
   };
@@ -188,6 +191,9 @@ void Functions::RemoveLeftImages() {
   auto store = node_.OpenStore(Node::Access::kWrite);
   if (!store.ok()) return;
   auto images = (*store)->List();
+    // Not where the whole store is not there.
+    if (absl::IsNotFound(image.status()) && node_.CheckStoreIsThere().ok())
+      return absl::StrCat("it is missing: ", image.status().message());
   if (!images.ok()) return;
   for (const store::ImageInfo& image : *images) {
     if (!image.labels.contains(kFunctionLabel) || !absl::StartsWith(image.reference, kFunctionImages) ||
@@ -198,6 +204,27 @@ void Functions::RemoveLeftImages() {
     Log(LogLevel::kInfo, absl::StrCat("image ", image.reference, " of a function that is no more: ",
                                       removed.ok() ? "removed" : std::string(removed.message())));
   }
+}
+
+// What the image had loaded went with it; what its functions need is in their records.
+absl::Status Functions::BringBackDependencies(const std::string& reference, const Cancellation& cancel) {
+  for (const functions::FunctionRecord& record : catalog_->List()) {
+    if (!record.trouble.ok() || record.images.dependency_image != reference) continue;
+    RK_ASSIGN_OR_RETURN(const DependencyImages::Found found,
+                        dependencies_.Cover(
+                            record.spec.runtime, record.images.dependencies, record.owner.uid,
+                            [](const char* /*phase*/) {}, &cancel));
+    instances_->DropTemplate("", 0, reference);
+    scheduler_->LostTemplate(reference);
+    instances_->DropImage(record.name(), record.revision);  // it was made of the one that has gone
+    auto now = catalog_->Find(record.name());
+    if (!now.ok() || now->revision != record.revision) continue;
+    now->images.dependency_image = found.image.info.reference;
+    const absl::Status noted = catalog_->SetImages(now->name(), now->revision, now->images);
+    if (!absl::IsAborted(noted)) RK_RETURN_IF_ERROR(noted);
+    ScheduleIfPresent(*now).IgnoreError();
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
@@ -297,8 +324,8 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
   } else if (!record.images.dependency_image.empty()) {
     function.only_cold = absl::StrCat(
         "its dependency image '", record.images.dependency_image,
-        "' is missing; it starts from nothing until it is deployed again, or that is built again "
-        "(rekindle deps build --rebuild): ",
+        "' is missing; it starts from nothing until that has been built again, which is done in the "
+        "background: ",
         dependency.status().message());
     Log(LogLevel::kWarning, absl::StrCat("function '", record.name(), "': ", function.only_cold));
   } else if (record.spec.starts_from_images()) {

@@ -114,6 +114,7 @@ class Functions {
   std::unique_ptr<functions::HttpThreads> threads_;  // outlives what is served on it
   std::unique_ptr<FunctionInstances> instances_;
   std::unique_ptr<functions::Scheduler> scheduler_;
+  absl::Status BringBackDependencies(const std::string& reference, const Cancellation& cancel);
   std::shared_ptr<Front> invoker_;
   std::unique_ptr<functions::InvokeApi> front_;
   std::unique_ptr<DependencyRenewal> renewal_;

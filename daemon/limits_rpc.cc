@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "daemon/call_monitor.h"
+#include "daemon/function_image_uses.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
@@ -186,6 +187,7 @@ absl::Status PruneImages(Node& node, const Call& call, const v1::PruneImagesRequ
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store,
                       node.OpenStore(request.dry_run() ? Node::Access::kRead : Node::Access::kWrite));
   RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, Candidates(node, call.caller, *store, request));
+  RK_ASSIGN_OR_RETURN(const FunctionImageUses of_functions, FunctionImageUses::Of(node.options().store));
   const auto needed = NeededBySupervised(node);
   for (store::RetentionDecision& decision : DecideRetention(std::move(images), rules, UnixNanos())) {
     const auto [begin, end] = needed.equal_range(decision.image.reference);
@@ -194,6 +196,10 @@ absl::Status PruneImages(Node& node, const Call& call, const v1::PruneImagesRequ
       if (!point.digest().empty() && point.digest() != decision.image.digest) continue;
       decision.keep = true;
       decision.reasons.push_back(absl::StrCat("supervised job '", job, "' goes on from it"));
+    }
+    for (std::string& reason : of_functions.ReasonsFor(decision.image.reference)) {
+      decision.keep = true;
+      decision.reasons.push_back(std::move(reason));
     }
     if (!decision.keep && !request.dry_run()) {
       // Whoever is restoring it has it open: its bytes stay until he is done.

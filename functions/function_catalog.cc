@@ -26,7 +26,6 @@ namespace {
 
 constexpr absl::string_view kStagingPrefix = ".deploying-";
 constexpr absl::string_view kRemovedPrefix = ".removed-";
-constexpr absl::string_view kRecordFile = "function.json";
 
 absl::Status SyncFolder(const std::string& path) {
   RK_ASSIGN_OR_RETURN(UniqueFd folder, OpenFile(path, O_RDONLY | O_DIRECTORY));
@@ -146,7 +145,7 @@ class FunctionCatalog::Claim {
 };
 
 FunctionCatalog::FunctionCatalog(Options options)
-    : options_(std::move(options)), directory_(options_.store + "/functions") {}
+    : options_(std::move(options)), directory_(FunctionsDirectory(options_.store)) {}
 
 std::string FunctionCatalog::FolderOf(absl::string_view name) const {
   return absl::StrCat(directory_, "/", name);

@@ -88,22 +88,38 @@ class LifeTest(FunctionsTest):
         shutil.rmtree(self.path("below"))
         self.assertEqual(self.invoke("layered")[0], ["above", "above", "here"])
 
-    def test_what_starts_from_nothing_for_want_of_its_image_is_told(self):
+    def test_an_image_of_its_dependencies_that_was_removed_is_built_anew(self):
         self.deploy("bereft", "--deps", "decimal")
-        self.about("bereft")
+        image = self.function("bereft")["dependency_image"]
+        for reference in self.references():
+            self.succeed("rm", reference)
+        self.assertEqual(self.invoke("bereft")[1]["start_level"], "cold")
+        waiting.until(lambda: image in self.references() and self.function("bereft")["problem"] == "", "it is back",
+                      SECONDS)
+
+    def test_and_so_is_one_that_was_removed_while_nobody_looked(self):
+        self.deploy("bereft", "--deps", "decimal")
+        image = self.function("bereft")["dependency_image"]
         for reference in self.references():
             self.succeed("rm", reference)
         self.daemon.stop()
         self.restart_daemon()
-        for _ in range(2):
-            self.assertIn("deps build --rebuild", self.function("bereft")["problem"])
-            self.assertEqual(self.invoke("bereft")[1]["start_level"], "cold")
-            seen = self.about("bereft")
-            os.kill(self.process_of(seen), signal.SIGKILL)
-            self.wait_for_no_instance("bereft")
-        self.succeed("deps", "build", "decimal", "--runtime", "python", "--rebuild")
-        self.assertEqual(self.function("bereft")["problem"], "")
-        self.assertTrue(self.invoke("bereft")[1]["start_level"].startswith("dependency-"))
+        waiting.until(lambda: image in self.references() and self.function("bereft")["problem"] == "", "it is back", SECONDS)
+        self.assertIn("which is done in the background", self.daemon.log_text())
+        self.assertIn(self.invoke("bereft")[1]["start_level"], ("dependency-memory", "dependency-disk"))
+
+    def test_images_that_functions_start_from_are_not_pruned(self):
+        for name in ("kept", "gone"):
+            self.deploy(name, "--deps", "decimal" if name == "kept" else "fractions")
+            self.about(name)
+        own = self.wait_for_image("kept")
+        needed = [self.function("kept")["dependency_image"], own]
+        self.succeed("fn", "rm", "gone")
+        pruned = self.succeed("prune", "--all", "--keep-label", "no=such")
+        self.assertEqual(sorted(self.references()), sorted(needed))
+        reasons = {image["image"]["reference"]: image.get("reasons") for image in pruned["images"]}
+        for reference in needed:
+            self.assertEqual(reasons[reference], ["function 'kept' starts from it"])
 
     def test_provisioned_are_there_before_the_first_call(self):
         self.deploy("ready", "--provisioned", "2")
