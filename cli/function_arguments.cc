@@ -88,6 +88,10 @@ void FunctionArguments::AddDeploy() {
       ->type_name("SIZE");
   deploy->add_option("--timeout", timeout_, "Limit of an invocation, such as 250ms, 30s, 15m [3s]")
       ->type_name("TIME");
+  deploy
+      ->add_option("--start-timeout", start_timeout_,
+                   "How long an instance may take to load it, 1s to 15m [60s]")
+      ->type_name("TIME");
   deploy->add_option("--env", environment_, "Environment variable; repeatable")
       ->type_name("K=V")
       ->allow_extra_args(false);
@@ -211,6 +215,11 @@ absl::StatusOr<Command> FunctionArguments::FinishDeploy(const std::string& worki
     const size_t equals = variable.find('=');
     if (equals == std::string::npos || equals == 0) {
       return absl::InvalidArgumentError(absl::StrCat("--env '", variable, "': write NAME=VALUE"));
+  if (!start_timeout_.empty()) {
+    absl::StatusOr<uint64_t> ms = ParseMilliseconds(start_timeout_);
+    if (!ms.ok()) return absl::InvalidArgumentError(absl::StrCat("--start-timeout: ", ms.status().message()));
+    spec.set_start_timeout_ms(*ms);
+  }
     }
     (*spec.mutable_environment())[variable.substr(0, equals)] = variable.substr(equals + 1);
   }

@@ -32,8 +32,8 @@ class FunctionArguments {
   std::string name_;
   std::vector<std::string> names_;
 
-  std::string runtime_, handler_, code_, dependencies_ = "auto", memory_, timeout_, network_ = "host",
-                                         description_;
+  std::string runtime_, handler_, code_, dependencies_ = "auto", memory_, timeout_, start_timeout_,
+                                         network_ = "host", description_;
   std::vector<std::string> layers_, environment_;
   uint32_t provisioned_ = 0, max_instances_ = 0;
   double cpus_ = 0;

@@ -506,9 +506,11 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
     return may;
   };
   capture.labels = LabelsOf(record);
+  // As long as an instance may take to start.
+  const absl::Duration longest = absl::Milliseconds(record.spec.start_timeout_ms);
   RK_ASSIGN_OR_RETURN(CapturedCopy captured,
                       CaptureNextReadyPoint(node_, *store, std::move(options), std::move(capture),
-                                            {kLongestToReadyPoint, &making.cancellation(), check}, what));
+                                            {longest, &making.cancellation(), check}, what));
   {
     absl::MutexLock lock(&live->mutex);
     live->image_digest = captured.image.digest;

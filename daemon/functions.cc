@@ -37,7 +37,7 @@ using functions::RuntimeKind;
 
 // Of what is free when the daemon starts: for instances, templates and what else is kept of functions.
 constexpr double kShareOfMemory = 0.6;
-constexpr absl::Duration kLongestDiscovery = absl::Minutes(2);
+constexpr absl::Duration kUsualLongestDiscovery = absl::Minutes(2);
 constexpr absl::Duration kLookForEnd = absl::Milliseconds(100);
 constexpr absl::Duration kTidyEvery = absl::Seconds(1);
 constexpr int kTidiedPerGroups = 10;
@@ -53,8 +53,15 @@ constexpr int kMostWaitingEventsOfOne = 2500;  // of functions of one user, root
 constexpr absl::Duration kLongestWait = absl::Hours(1);
 // Over TCP, from when on one counts whom the user database has put into a group, or taken out.
 constexpr absl::Duration kGroupsKnownFor = absl::Seconds(10);
-// Between attempts at what is called asynchronously; Lambda waits one and two minutes.
-constexpr absl::Duration kRetryAfter = absl::Seconds(1);
+// After the first attempts at what is called asynchronously that the function has failed; a further one is
+// the last. Lambda waits one and two minutes.
+constexpr absl::Duration kRetryAfter[] = {absl::Seconds(10), absl::Minutes(1)};
+// After one for which the node had no instance: doubled each time.
+constexpr absl::Duration kFirstWaitForNode = absl::Seconds(1), kLongestWaitForNode = absl::Minutes(1);
+
+absl::Duration LongestDiscovery(const functions::FunctionRecord& record) {
+  return std::max(kUsualLongestDiscovery, absl::Milliseconds(record.spec.start_timeout_ms));
+}
 
 std::string NoLimits(absl::string_view who, const absl::Status& why) {
   return absl::StrCat(who, " no limits of memory, CPU and processes on this machine: ", why.message());
@@ -79,15 +86,30 @@ absl::StatusOr<std::vector<std::string>> DiscoveryCommand(const functions::Funct
     return std::vector<std::string>{runtime[0], std::move(program)};
   }
   RK_ASSIGN_OR_RETURN(std::string program, FindRuntimeFile("python/discover_imports.py"));
-  std::vector<std::string> command = {runtime[0],     std::move(program),
-                                      "--code",       record.folder->code(),
-                                      "--handler",    record.spec.handler,
-                                      "--time-limit", absl::StrCat(absl::ToInt64Seconds(kLongestDiscovery))};
+  std::vector<std::string> command = {
+      runtime[0],     std::move(program),
+      "--code",       record.folder->code(),
+      "--handler",    record.spec.handler,
+      "--time-limit", absl::StrCat(absl::ToInt64Seconds(LongestDiscovery(record)))};
   for (const std::string& layer : LayersOf(record)) {
     const std::string modules = absl::StrCat(layer, "/python");
     if (PathExists(modules)) command.insert(command.end(), {"--layer", modules});
   }
   return command;
+}
+
+// Without what its images say.
+functions::ScheduledFunction AsSpecified(const functions::FunctionRecord& record) {
+  functions::ScheduledFunction function;
+  function.name = record.name();
+  function.revision = record.revision;
+  function.owner = record.owner.uid;
+  function.memory_bytes = record.spec.memory_bytes;
+  function.timeout = absl::Milliseconds(record.spec.timeout_ms);
+  function.longest_start = absl::Milliseconds(record.spec.start_timeout_ms);
+  function.provisioned = record.spec.provisioned;
+  function.most_instances = record.spec.max_instances;
+  return function;
 }
 
 // Was it a module of these that could not be loaded? Both runtimes say it so.
@@ -380,7 +402,7 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
                         const std::optional<uid_t> user = uid == 0 ? std::nullopt : std::optional(uid);
                         if (!mark.empty()) SendKillToJobMembers({pid, mark, user, {}});
                       }));
-  const Deadline deadline(kLongestDiscovery + kDiscoveryGrace);
+  const Deadline deadline(LongestDiscovery(record) + kDiscoveryGrace);
   bool unwanted = false;
   while (!end->WaitFor(kLookForEnd)) {
     unwanted = node_.stopping() || (cancel != nullptr && cancel->cancelled());
@@ -403,8 +425,8 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   const nlohmann::json result =
       nlohmann::json::parse(begin == std::string::npos ? text : text.substr(begin), nullptr, false);
   if (!result.is_object() && late) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("Sandbox.Timedout: it was not loaded within ", absl::FormatDuration(kLongestDiscovery)));
+    return absl::FailedPreconditionError(absl::StrCat("Sandbox.Timedout: it was not loaded within ",
+                                                      absl::FormatDuration(LongestDiscovery(record))));
   }
   if (!result.is_object()) {
   RK_ASSIGN_OR_RETURN(launch.mounts, restore::MountsWithOwnTemporary(instances_->TemporaryOf(record)));

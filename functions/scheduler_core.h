@@ -104,7 +104,8 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
 
   friend class Instance;
   void OnReady(const InstancePtr& instance) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnInitError(const InstancePtr& instance, const std::string& body) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnInitError(const InstancePtr& instance, const std::string& type, const std::string& body)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void OnAnswer(const InstancePtr& instance, const std::string& request_id, Answer answer)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void OnEnd(const InstancePtr& instance, const InstanceEnd& end) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -137,9 +138,9 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   // There is no process, and who waits for it hears that the node has failed.
   void StartFailed(const FunctionPtr& function, const InstancePtr& instance, const absl::Status& why,
                    Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The function can't be loaded, and who waits for it hears that.
-  void FailStart(const InstancePtr& instance, const std::string& error_json, Later* later)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The function can't be loaded: who waits for it hears that, and its log says so.
+  void FailStart(const InstancePtr& instance, const std::string& error_json, StartFailure failure,
+                 Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An instance was lost: those that are always to be there are made again.
   void Refill(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RefillNow(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

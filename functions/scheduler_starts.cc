@@ -133,7 +133,7 @@ void Core::Start(const FunctionPtr& function, const InstancePtr& instance, Start
     instance->process->Kill();
     return;
   }
-  instance->timer.expires_after(absl::ToChronoNanoseconds(options_.longest_start));
+  instance->timer.expires_after(absl::ToChronoNanoseconds(function->spec.longest_start));
   instance->timer.async_wait([weak = weak_from_this(), instance](const boost::system::error_code& error) {
     auto core = weak.lock();
     if (!error && core) core->OnStartTimeout(instance);
@@ -177,9 +177,14 @@ void Core::StartFailed(const FunctionPtr& function, const InstancePtr& instance,
   Refill(function, later);
 }
 
-void Core::FailStart(const InstancePtr& instance, const std::string& error_json, Later* later) {
+void Core::FailStart(const InstancePtr& instance, const std::string& error_json, StartFailure failure,
+                     Later* later) {
   const FunctionPtr& function = instance->function;
   if (RequestPtr request = LoseStart(function)) {
+  failure.duration = SteadyNow() - instance->ordered;
+  // Without the lock, because a log may have to wait for its disk; before anybody hears of it.
+  later->steps.emplace_back(
+      [process = instance->process, failure = std::move(failure)] { process->StartFails(failure); });
     ++function->counters->errors;
     CallResult result;
     result.function_error = "Unhandled";
@@ -189,16 +194,24 @@ void Core::FailStart(const InstancePtr& instance, const std::string& error_json,
   } else {
     function->counters->problem = error_json;
   }
-  ServeWaiting(function, later);
   ++function->failures;
   Refill(function, later);
+  RetirePredecessor(function, later);
+  ServeWaiting(function, later);
 }
 
 void Core::OnStartTimeout(const InstancePtr& instance) {
   Later later;
   absl::MutexLock lock(&mutex_);
   if (instance->state != Instance::State::kStarting) return;
-  if (!instance->init_failed) FailStart(instance, StartTimedOutError(options_.longest_start), &later);
+  if (!instance->init_failed) {
+    const absl::Duration longest = instance->function->spec.longest_start;
+    StartFailure failure;
+    failure.error_type = kTimedOutType;
+    failure.problem = StartTimedOutText(longest);
+    failure.timed_out = true;
+    FailStart(instance, StartTimedOutError(longest), std::move(failure), &later);
+  }
   EndInstance(instance);
 }
 
@@ -206,7 +219,9 @@ void Core::OnInitError(const InstancePtr& instance, const std::string& body) {
   Later later;
   absl::MutexLock lock(&mutex_);
   if (instance->state != Instance::State::kStarting || std::exchange(instance->init_failed, true)) return;
-  FailStart(instance, body, &later);
+  StartFailure failure;  // without the problem: its runtime has written there what it has to say
+  failure.error_type = type;
+  FailStart(instance, body, std::move(failure), &later);
 }
 
 // At once where one had been of use; those that fail again and again are tried less and less often.
