@@ -327,14 +327,7 @@ void Functions::AwaitCalls(absl::Time deadline) {
 }
 
 void Functions::Schedule(const functions::FunctionRecord& record) {
-  functions::ScheduledFunction function;
-  function.name = record.name();
-  function.revision = record.revision;
-  function.owner = record.owner.uid;
-  function.memory_bytes = record.spec.memory_bytes;
-  function.timeout = absl::Milliseconds(record.spec.timeout_ms);
-  function.provisioned = record.spec.provisioned;
-  function.most_instances = record.spec.max_instances;
+  functions::ScheduledFunction function = AsSpecified(record);
   absl::StatusOr<DependencyImage> dependency = absl::NotFoundError("none");
   if (!record.images.dependency_image.empty())
     dependency = dependencies_.Find(record.images.dependency_image);
@@ -492,7 +485,7 @@ absl::Status Functions::ScheduleIfPresent(const functions::FunctionRecord& recor
   absl::MutexLock lock(&scheduling_);
   auto present = catalog_->Find(record.name());
   if (present.ok() && present->revision == record.revision) {
-    Schedule(record);
+    Schedule(*present);  // its settings may be other ones by now
     return absl::OkStatus();
   }
   return absl::AbortedError(absl::StrCat("function '", record.name(),
@@ -545,7 +538,12 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
                       catalog_->Deploy(spec, {caller.uid, caller.gid, caller.groups}, options));
   result.record = std::move(deployed.record);
   result.unchanged = deployed.unchanged;
-  if (result.unchanged) {
+  if (deployed.adjusted) {
+    absl::MutexLock lock(&scheduling_);
+    auto present = catalog_->Find(spec.name);
+    if (present.ok()) scheduler_->Adjust(AsSpecified(*present));
+  }
+  if (result.unchanged || deployed.adjusted) {
     const std::string& image = result.record.images.dependency_image;
     const bool has_image = !image.empty() && dependencies_.Find(image).ok();
     if (!spec.starts_from_images() || has_image) return result;

@@ -119,8 +119,12 @@ class Scheduler {
   // always take its place.
   absl::StatusOr<Reservation> ReserveProvisioned(const ScheduledFunction& function);
   // A new function, or a new revision of one: calls that come from now on get it, those under way end with
-  // the instance that they have.
+  // the instance that they have. Where instances of it are always to be there, idle ones of the revision
+  // before it take calls until the first of these is ready, or could not be started.
   void Put(const ScheduledFunction& function);
+  // Of the revision that is there, its time-out, provisioned and most_instances: its instances stay. Without
+  // effect where it is not there any more.
+  void Adjust(const ScheduledFunction& function);
   // Calls under way end; those that wait for an instance are told NotFound.
   void Remove(const std::string& name);
   // The template of a dependency image was taken down by somebody else.

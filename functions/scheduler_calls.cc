@@ -23,6 +23,7 @@ void Core::OnReady(const InstancePtr& instance) {
   instance->start = SteadyNow() - instance->ordered;
   LearnStart(function, instance->level, absl::ToDoubleSeconds(instance->start), &later);
   instance->state = Instance::State::kIdle;
+  RetirePredecessor(function, &later);
   BecameFree(function, instance, &later);
 }
 

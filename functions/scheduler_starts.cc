@@ -158,6 +158,7 @@ Core::RequestPtr Core::LoseStart(const FunctionPtr& function) {
 void Core::StartFailed(const FunctionPtr& function, const InstancePtr& instance, const absl::Status& why,
                        Later* later) {
   RequestPtr request = LoseStart(function);
+  RetirePredecessor(function, later);
   ++function->failures;
   if (instance->process == nullptr) Forget(instance, later);
   Log(LogLevel::kError,
@@ -180,11 +181,11 @@ void Core::StartFailed(const FunctionPtr& function, const InstancePtr& instance,
 void Core::FailStart(const InstancePtr& instance, const std::string& error_json, StartFailure failure,
                      Later* later) {
   const FunctionPtr& function = instance->function;
-  if (RequestPtr request = LoseStart(function)) {
   failure.duration = SteadyNow() - instance->ordered;
   // Without the lock, because a log may have to wait for its disk; before anybody hears of it.
   later->steps.emplace_back(
       [process = instance->process, failure = std::move(failure)] { process->StartFails(failure); });
+  if (RequestPtr request = LoseStart(function)) {
     ++function->counters->errors;
     CallResult result;
     result.function_error = "Unhandled";
@@ -195,9 +196,9 @@ void Core::FailStart(const InstancePtr& instance, const std::string& error_json,
     function->counters->problem = error_json;
   }
   ++function->failures;
-  Refill(function, later);
   RetirePredecessor(function, later);
   ServeWaiting(function, later);
+  Refill(function, later);
 }
 
 void Core::OnStartTimeout(const InstancePtr& instance) {
@@ -215,7 +216,7 @@ void Core::OnStartTimeout(const InstancePtr& instance) {
   EndInstance(instance);
 }
 
-void Core::OnInitError(const InstancePtr& instance, const std::string& body) {
+void Core::OnInitError(const InstancePtr& instance, const std::string& type, const std::string& body) {
   Later later;
   absl::MutexLock lock(&mutex_);
   if (instance->state != Instance::State::kStarting || std::exchange(instance->init_failed, true)) return;

@@ -283,7 +283,7 @@ class TemplateTest(FunctionsTest):
         call = self.begin_waiting("app")
         own = self.own_templates()
         self.assertEqual(len(own), 1)
-        self.deploy("app", "--replace", "--timeout", "50s")
+        self.deploy("app", "--replace", "--timeout", "60s", "--env", "N=2")
         waiting.until(lambda: not any(procfs.alive(pid) for pid in own), "the old revision's template ends", SECONDS)
         self.assertEqual(self.end_waiting(call)["told"], "go")
 

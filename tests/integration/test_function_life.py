@@ -203,6 +203,30 @@ class ReplaceTest(FunctionsTest):
             answer = self.invoke(name, {"n": 1})[1]
             self.assertEqual((answer["start_level"], answer["instance"]), ("running", instance), name)
 
+    def test_other_settings_end_no_instance(self):
+        self.deploy("app", "--provisioned", "1")
+        waiting.until(lambda: self.function("app")["instances_idle"] == 1, "an instance", SECONDS)
+        first = self.runtimes()
+        deployed = self.deploy("app", "--provisioned", "2", "--timeout", "7s", "--max-instances", "3", "--replace")
+        self.assertEqual((deployed["result"]["revision"], deployed.get("unchanged", False)), (1, False))
+        waiting.until(lambda: self.function("app")["instances_idle"] == 2, "one more", SECONDS)
+        self.assertLessEqual(set(first), set(self.runtimes()))
+        self.daemon.stop()
+        self.restart_daemon()
+        waiting.until(lambda: self.function("app")["instances_idle"] == 2, "two instances", SECONDS)
+        self.assertEqual(self.function("app")["spec"]["timeout_ms"], 7000)
+
+    def test_what_can_not_be_loaded_takes_nobodys_place(self):
+        self.deploy("app")
+        code = self.code("broken", {"app.py": "print('looking for it')\nimport nosuchmodule\n"})
+        broken = ("fn", "deploy", "app", "--runtime", "python", "--handler", "app.handler", "--code", code, "--replace")
+        self.assert_refused(self.cli.run(*broken), 1, "nosuchmodule", "looking for it", "--force")
+        self.assertEqual(self.about("app")["calls"], 1)
+        forced = self.succeed(*broken, "--force")
+        self.assertEqual(forced["result"]["revision"], 2)
+        self.assertIn("could not be loaded", "\n".join(forced["warnings"]))
+        self.assertEqual(self.failed("app")["errorType"], "Runtime.ImportModuleError")
+
     def test_many_callers_meanwhile(self):
         """None of them is told of an error."""
         def files(number):
