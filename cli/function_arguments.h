@@ -37,7 +37,7 @@ class FunctionArguments {
   std::vector<std::string> layers_, environment_;
   uint32_t provisioned_ = 0, max_instances_ = 0;
   double cpus_ = 0;
-  bool replace_ = false, no_image_ = false;
+  bool replace_ = false, force_ = false, no_image_ = false;
 
   std::string payload_, context_, output_;
   bool async_ = false, dry_run_ = false, log_tail_ = false;

@@ -59,6 +59,7 @@ TEST(FunctionArgumentsTest, DeploySaysAllThatAFunctionIs) {
   EXPECT_EQ(spec.cpus(), 0.5);
   EXPECT_EQ(spec.description(), "makes images small");
   EXPECT_TRUE(request.replace());
+  EXPECT_TRUE(request.force());
 }
 
 TEST(FunctionArgumentsTest, DependenciesAreFoundOutUnlessNamed) {
@@ -132,9 +133,9 @@ TEST(FunctionArgumentsTest, BadUsageIsNamed) {
       {{"--memory", "0"}, "--memory: 0"},
       {{"--timeout", "0s"}, "--timeout: '0s' is no duration"},
       {{"--timeout", "3h"}, "is no duration"},
-      {{"--env", "A"}, "write NAME=VALUE"},
       {{"--start-timeout", "0s"}, "--start-timeout: '0s' is no duration"},
       {{"--force"}, "--replace"},
+      {{"--env", "A"}, "write NAME=VALUE"},
       {{"--net", "mine"}, "mine"},
       {{"--provisioned", "-1"}, "provisioned"}};
   for (const auto& [more, words] : wrong) {

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -431,8 +432,12 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
     const auto error = result.find("error");
     if (error == result.end()) return absl::FailedPreconditionError("Runtime.Unknown");
     return absl::FailedPreconditionError(absl::StrCat(restore::TextOf(*error, "errorType", "Runtime.Unknown"),
-                                                      ": ", restore::TextOf(*error, "errorMessage")));
+                                                      ": ", restore::TextOf(*error, "errorMessage"),
+                                                      shown.empty() ? "" : ". It wrote: ", shown));
   }
+    const std::string written = restore::TextOf(result, "output");
+    absl::string_view shown = absl::StripAsciiWhitespace(written);
+    shown = shown.substr(shown.size() - std::min(shown.size(), kShownOfOutput));
   std::vector<std::string> imports = restore::TextsOf(result, "imports");
   // They are loaded as our own user, and the code may have written all of this.
   std::erase_if(imports, [&](const std::string& name) {
@@ -442,8 +447,9 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
 }
 
 absl::StatusOr<functions::FunctionImages> Functions::FindImages(
-    const functions::FunctionRecord& record, const std::function<void(const char* phase)>& progress,
-    const Cancellation* cancel, std::vector<std::string>* warnings) {
+    const functions::FunctionRecord& record, bool replaces_one,
+    const std::function<void(const char* phase)>& progress, const Cancellation* cancel,
+    std::vector<std::string>* warnings) {
   functions::FunctionImages images;
   images.dependencies = record.spec.dependencies;
   if (record.spec.discover_dependencies) {
@@ -458,6 +464,10 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
     } else {
       warnings->push_back(absl::StrCat("its handler could not be loaded, and invoking it will fail: ",
                                        found.status().message()));
+    } else if (replaces_one && absl::IsFailedPrecondition(found.status())) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("its handler could not be loaded, so the revision that is deployed stays: ",
+                       found.status().message(), ". Mend it, or deploy it all the same with --force"));
     }
   }
   if (record.spec.starts_from_images()) {
@@ -494,7 +504,7 @@ absl::Status Functions::ScheduleIfPresent(const functions::FunctionRecord& recor
 }
 
 absl::StatusOr<Functions::DeployResult> Functions::Deploy(
-    const Caller& caller, const functions::FunctionSpec& spec, bool replace,
+    const Caller& caller, const functions::FunctionSpec& spec, bool replace, bool force,
     const std::function<void(const char* phase, uint64_t bytes)>& progress, const Cancellation* cancel) {
   if (caller.kind == Caller::Kind::kRemote && !caller.admin_certificate) {
     return absl::PermissionDeniedError(
@@ -524,12 +534,13 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
   RK_ASSIGN_OR_RETURN(const CodeRoom room_now, code_room());
   options.may_take = [&room_now](uint64_t bytes, bool all) { return room_now.Check(bytes, all); };
   options.cancelled = cancel != nullptr ? &cancel->cancelled() : nullptr;
-  const auto find_images = [&](const functions::FunctionRecord& record) {
+  const auto find_images = [&](const functions::FunctionRecord& record, bool replaces_one) {
     return FindImages(
-        record, [&progress](const char* phase) { progress(phase, 0); }, cancel, &result.warnings);
+        record, replaces_one, [&progress](const char* phase) { progress(phase, 0); }, cancel,
+        &result.warnings);
   };
   options.prepare = [&](const functions::FunctionRecord& staged, functions::FunctionImages* images) {
-    RK_ASSIGN_OR_RETURN(*images, find_images(staged));
+    RK_ASSIGN_OR_RETURN(*images, find_images(staged, !force && catalog_->Find(spec.name).ok()));
     // Others may have been deployed meanwhile.
     RK_ASSIGN_OR_RETURN(const CodeRoom left, code_room());
     return left.Check(staged.code_bytes, /*all=*/true);
@@ -547,7 +558,7 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
     const std::string& image = result.record.images.dependency_image;
     const bool has_image = !image.empty() && dependencies_.Find(image).ok();
     if (!spec.starts_from_images() || has_image) return result;
-    RK_ASSIGN_OR_RETURN(result.record.images, find_images(result.record));
+    RK_ASSIGN_OR_RETURN(result.record.images, find_images(result.record, /*replaces_one=*/false));
     RK_RETURN_IF_ERROR(
         catalog_->SetImages(result.record.name(), result.record.revision, result.record.images));
   }

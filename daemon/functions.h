@@ -48,7 +48,9 @@ class Functions {
     bool unchanged = false;
     std::vector<std::string> warnings;
   };
+  // `force`: what can't be loaded may take the place of a revision. FailedPrecondition: it would.
   absl::StatusOr<DeployResult> Deploy(const Caller& caller, const functions::FunctionSpec& spec, bool replace,
+                                      bool force,
                                       const std::function<void(const char* phase, uint64_t bytes)>& progress,
                                       const Cancellation* cancel);
   // `done` is called once, from any thread. PermissionDenied: it is somebody else's.
@@ -85,9 +87,11 @@ class Functions {
   explicit Functions(Node& node);
   absl::Status Begin();
   // Chooses its dependency image, which may have to be made. What goes wrong with that is a warning: it can
-  // be started without. Cancelled: so it was, or the daemon is ending.
+  // be started without. Cancelled: so it was, or the daemon is ending. FailedPrecondition: it can't be
+  // loaded, and `replaces_one`.
   absl::StatusOr<functions::FunctionImages> FindImages(const functions::FunctionRecord& record,
                                                        const std::function<void(const char* phase)>& progress,
+                                                       bool replaces_one,
                                                        const Cancellation* cancel,
                                                        std::vector<std::string>* warnings);
   void Schedule(const functions::FunctionRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(scheduling_);
