@@ -47,7 +47,6 @@ constexpr size_t kMostReported = size_t{16} << 20;
 constexpr size_t kShownOfOutput = 300;
 // The program for Python keeps to the time by itself.
 constexpr absl::Duration kDiscoveryGrace = absl::Seconds(10);
-constexpr int kAttempts = 3;
 // Asynchronous calls: how many may wait at once, and how long one for an instance that is free.
 constexpr int kMostWaitingEvents = 10'000;
 constexpr int kMostWaitingEventsOfOne = 2500;  // of functions of one user, root excepted
@@ -189,6 +188,9 @@ DependencyRenewal::Work Functions::RenewalWork() {
   };
   work.change = [this](const std::string& reference) -> std::optional<std::string> {
     const auto image = dependencies_.Find(reference);
+    // Not where the whole store is not there.
+    if (absl::IsNotFound(image.status()) && node_.CheckStoreIsThere().ok())
+      return absl::StrCat("it is missing: ", image.status().message());
     return image.ok() ? dependencies_.Change(*image) : std::nullopt;
   };
   work.renew = [this](const std::string& reference, const std::string& /*why*/,
@@ -202,31 +204,6 @@ DependencyRenewal::Work Functions::RenewalWork() {
         .status();
   };
   return work;
-}
-
-// A daemon that was killed while a function was deployed again or removed leaves its image.
-void Functions::RemoveLeftImages() {
-  std::set<std::string> wanted;
-  for (const functions::FunctionRecord& record : catalog_->List()) {
-    if (!record.trouble.ok()) return;  // nobody knows which are its
-    wanted.insert(record.images.function_image);
-  }
-  auto store = node_.OpenStore(Node::Access::kWrite);
-  if (!store.ok()) return;
-  auto images = (*store)->List();
-    // Not where the whole store is not there.
-    if (absl::IsNotFound(image.status()) && node_.CheckStoreIsThere().ok())
-      return absl::StrCat("it is missing: ", image.status().message());
-  if (!images.ok()) return;
-  for (const store::ImageInfo& image : *images) {
-    if (!image.labels.contains(kFunctionLabel) || !absl::StartsWith(image.reference, kFunctionImages) ||
-        wanted.contains(image.reference)) {
-      continue;
-    }
-    absl::Status removed = (*store)->RemoveExactly(image);
-    Log(LogLevel::kInfo, absl::StrCat("image ", image.reference, " of a function that is no more: ",
-                                      removed.ok() ? "removed" : std::string(removed.message())));
-  }
 }
 
 // What the image had loaded went with it; what its functions need is in their records.
@@ -248,6 +225,28 @@ absl::Status Functions::BringBackDependencies(const std::string& reference, cons
     ScheduleIfPresent(*now).IgnoreError();
   }
   return absl::OkStatus();
+}
+
+// A daemon that was killed while a function was deployed again or removed leaves its image.
+void Functions::RemoveLeftImages() {
+  std::set<std::string> wanted;
+  for (const functions::FunctionRecord& record : catalog_->List()) {
+    if (!record.trouble.ok()) return;  // nobody knows which are its
+    wanted.insert(record.images.function_image);
+  }
+  auto store = node_.OpenStore(Node::Access::kWrite);
+  if (!store.ok()) return;
+  auto images = (*store)->List();
+  if (!images.ok()) return;
+  for (const store::ImageInfo& image : *images) {
+    if (!image.labels.contains(kFunctionLabel) || !absl::StartsWith(image.reference, kFunctionImages) ||
+        wanted.contains(image.reference)) {
+      continue;
+    }
+    absl::Status removed = (*store)->RemoveExactly(image);
+    Log(LogLevel::kInfo, absl::StrCat("image ", image.reference, " of a function that is no more: ",
+                                      removed.ok() ? "removed" : std::string(removed.message())));
+  }
 }
 
 absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
@@ -320,6 +319,10 @@ Functions::~Functions() {
 void Functions::TakeNoMore() {
   if (front_) front_->TakeNoMore();
   in_work_->TakeNoMore();
+  // What waits for its next attempt has it now, as its last one.
+  absl::MutexLock lock(&mutex_);
+  ending_ = true;
+  for (const auto& timer : retries_) timer->cancel();
 }
 
 void Functions::AwaitCalls(absl::Time deadline) {
@@ -377,6 +380,7 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   launch.environment = AsStrings(environment);
   launch.working_directory = record.folder->code();
   launch.run_as = UserOf(record.owner);
+  RK_ASSIGN_OR_RETURN(launch.mounts, restore::MountsWithOwnTemporary(instances_->TemporaryOf(record)));
   std::unique_ptr<restore::Cgroup> group;  // ends what it leaves running
   if (auto made = restore::Cgroup::Make();
       made.ok() && (*made)->Set(FunctionInstances::LimitsOf(record.spec)).ok()) {
@@ -423,7 +427,6 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
                                                       absl::FormatDuration(LongestDiscovery(record))));
   }
   if (!result.is_object()) {
-  RK_ASSIGN_OR_RETURN(launch.mounts, restore::MountsWithOwnTemporary(instances_->TemporaryOf(record)));
     return absl::FailedPreconditionError(absl::StrCat(
         "Runtime.ExitError: its process ended while it was loaded: ", exit ? exit->ToString() : "", ": ",
         text.substr(text.size() - std::min(text.size(), kShownOfOutput))));
@@ -431,13 +434,13 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   if (!restore::FlagOf(result, "ok")) {
     const auto error = result.find("error");
     if (error == result.end()) return absl::FailedPreconditionError("Runtime.Unknown");
+    const std::string written = restore::TextOf(result, "output");
+    absl::string_view shown = absl::StripAsciiWhitespace(written);
+    shown = shown.substr(shown.size() - std::min(shown.size(), kShownOfOutput));
     return absl::FailedPreconditionError(absl::StrCat(restore::TextOf(*error, "errorType", "Runtime.Unknown"),
                                                       ": ", restore::TextOf(*error, "errorMessage"),
                                                       shown.empty() ? "" : ". It wrote: ", shown));
   }
-    const std::string written = restore::TextOf(result, "output");
-    absl::string_view shown = absl::StripAsciiWhitespace(written);
-    shown = shown.substr(shown.size() - std::min(shown.size(), kShownOfOutput));
   std::vector<std::string> imports = restore::TextsOf(result, "imports");
   // They are loaded as our own user, and the code may have written all of this.
   std::erase_if(imports, [&](const std::string& name) {
@@ -461,13 +464,13 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
       std::sort(images.dependencies.begin(), images.dependencies.end());
       images.dependencies.erase(std::unique(images.dependencies.begin(), images.dependencies.end()),
                                 images.dependencies.end());
-    } else {
-      warnings->push_back(absl::StrCat("its handler could not be loaded, and invoking it will fail: ",
-                                       found.status().message()));
     } else if (replaces_one && absl::IsFailedPrecondition(found.status())) {
       return absl::FailedPreconditionError(
           absl::StrCat("its handler could not be loaded, so the revision that is deployed stays: ",
                        found.status().message(), ". Mend it, or deploy it all the same with --force"));
+    } else {
+      warnings->push_back(absl::StrCat("its handler could not be loaded, and invoking it will fail: ",
+                                       found.status().message()));
     }
   }
   if (record.spec.starts_from_images()) {
@@ -628,7 +631,8 @@ struct Functions::Event {
   functions::Call call;
   uid_t owner = 0;  // of the function that it was accepted for
   absl::Time until;
-  int attempts = 0;                        // that the function had
+  size_t failures = 0;                     // of the function
+  int starts_failed = 0;                   // of the node, since then
   std::shared_ptr<WaitingEvents> waiting;  // it counts there
   std::shared_ptr<void> work;
 
@@ -658,43 +662,76 @@ absl::Status Functions::CallLater(const Caller& caller, functions::Call call) {
 }
 
 void Functions::Try(const std::shared_ptr<Event>& event) {
-  const std::string& name = event->call.function;
-  auto drop = [&name](absl::string_view why) {
-    Log(LogLevel::kWarning, absl::StrCat("an asynchronous call of function '", name, "' is dropped: ", why));
-  };
-  const auto present = catalog_->Find(name);
-  if (!present.ok() || present->owner.uid != event->owner) return drop("the function was removed meanwhile");
+  const auto present = catalog_->Find(event->call.function);
+  if (!present.ok() || present->owner.uid != event->owner)
+    return Drop(*event, "the function was removed meanwhile");
   const std::shared_ptr<const functions::Call> call(event, &event->call);  // as long as the event is there
-  scheduler_->InvokeEvent(call, [end = lifeline_.end(), event,
-                                 drop](absl::StatusOr<functions::CallResult> result) {
+  scheduler_->InvokeEvent(call, [end = lifeline_.end(), event](absl::StatusOr<functions::CallResult> result) {
+    if (auto self = end.Hold()) return self->Tried(event, result);
     if (result.ok() && result->function_error.empty()) return;
-    auto self = end.Hold();
-    if (absl::IsCancelled(result.status()))
-      return drop(absl::StrCat("no instance was free for it within ", absl::FormatDuration(kLongestWait)));
-    ++event->attempts;
-    if (!self || event->attempts >= kAttempts || absl::IsNotFound(result.status()) ||
-        SteadyNow() > event->until) {
-      return drop(absl::StrCat(
-          "it failed ", event->attempts,
-          " times: ", result.ok() ? result->payload.substr(0, 200) : std::string(result.status().message())));
-    }
-    self->TryLater(event);
+    Log(LogLevel::kWarning, absl::StrCat("an asynchronous call of function '", event->call.function,
+                                         "' is dropped: the daemon is ending"));
   });
 }
 
-void Functions::TryLater(const std::shared_ptr<Event>& event) {
+void Functions::Tried(const std::shared_ptr<Event>& event,
+                      const absl::StatusOr<functions::CallResult>& result) {
+  if (result.ok() && result->function_error.empty()) return;
+  if (absl::IsCancelled(result.status())) {
+    return Drop(*event,
+                absl::StrCat("no instance was free for it within ", absl::FormatDuration(kLongestWait)));
+  }
+  absl::Duration wait;
+  // The function has not had it.
+  if (absl::IsUnavailable(result.status()) || absl::IsResourceExhausted(result.status())) {
+    wait = std::min(kFirstWaitForNode * (1 << std::min(event->starts_failed, 10)), kLongestWaitForNode);
+    ++event->starts_failed;
+  } else {
+    event->starts_failed = 0;
+    if (event->failures < std::size(kRetryAfter)) wait = kRetryAfter[event->failures];
+    ++event->failures;
+  }
+  bool ending;
+  {
+    absl::MutexLock lock(&mutex_);
+    ending = ending_;
+  }
+  if (ending || event->failures > std::size(kRetryAfter) || absl::IsNotFound(result.status()) ||
+      SteadyNow() + wait > event->until) {
+    return Drop(*event, absl::StrCat("it failed ", event->failures + event->starts_failed, " times",
+                                     ending ? ", and the daemon is ending: " : ": ",
+                                     result.ok() ? result->payload.substr(0, 200)
+                                                 : std::string(result.status().message())));
+  }
+  TryLater(event, wait);
+}
+
+void Functions::Drop(const Event& event, absl::string_view why) {
+  const std::string& name = event.call.function;
+  Log(LogLevel::kWarning, absl::StrCat("an asynchronous call of function '", name, "' is dropped: ", why));
+  // Who has written the function looks there.
+  auto present = catalog_->Find(name);
+  if (!present.ok() || present->owner.uid != event.owner) return;
+  if (auto log = logs_->OpenStream(name, "events", present->owner); log.ok()) {
+    (*log)->Note(absl::StrCat("RequestId: ", event.call.request_id,
+                              " rekindle: this asynchronous call is dropped: ", why));
+  }
+}
+
+void Functions::TryLater(const std::shared_ptr<Event>& event, absl::Duration wait) {
   auto timer = std::make_shared<boost::asio::steady_timer>(*threads_->context());
-  timer->expires_after(absl::ToChronoNanoseconds(kRetryAfter * std::max(event->attempts, 1)));
   absl::MutexLock lock(&mutex_);
+  timer->expires_after(absl::ToChronoNanoseconds(ending_ ? absl::ZeroDuration() : wait));
   retries_.insert(timer);
-  timer->async_wait([end = lifeline_.end(), event, timer](const boost::system::error_code& error) {
+  timer->async_wait([end = lifeline_.end(), event, timer](const boost::system::error_code& /*error*/) {
     auto self = end.Hold();
     if (!self) return;
     {
       absl::MutexLock done(&self->mutex_);
       self->retries_.erase(timer);
     }
-    if (!error) self->Try(event);
+    // Cancelled: it is time for the last attempt.
+    self->Try(event);
   });
 }
 
