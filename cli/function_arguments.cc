@@ -88,6 +88,10 @@ void FunctionArguments::AddDeploy() {
       ->type_name("SIZE");
   deploy->add_option("--timeout", timeout_, "Limit of an invocation, such as 250ms, 30s, 15m [3s]")
       ->type_name("TIME");
+  deploy
+      ->add_option("--start-timeout", start_timeout_,
+                   "How long an instance may take to load it, 1s to 15m [60s]")
+      ->type_name("TIME");
   deploy->add_option("--env", environment_, "Environment variable; repeatable")
       ->type_name("K=V")
       ->allow_extra_args(false);
@@ -101,7 +105,10 @@ void FunctionArguments::AddDeploy() {
       ->type_name("NET")
       ->check(CLI::IsMember({"host", "none", "own"}));
   deploy->add_option("--description", description_, "What it is, for people")->type_name("TEXT");
-  deploy->add_flag("--replace", replace_, "Deploy anew what is deployed under this name");
+  CLI::Option* replace =
+      deploy->add_flag("--replace", replace_, "Deploy anew what is deployed under this name");
+  deploy->add_flag("--force", force_, "With --replace: also where its handler can't be loaded")
+      ->needs(replace);
 }
 
 void FunctionArguments::AddInvoke() {
@@ -179,6 +186,7 @@ absl::StatusOr<Command> FunctionArguments::Finish(const std::string& working_dir
 absl::StatusOr<Command> FunctionArguments::FinishDeploy(const std::string& working_directory) const {
   v1::DeployFunctionRequest request;
   request.set_replace(replace_);
+  request.set_force(force_);
   v1::FunctionSpec& spec = *request.mutable_spec();
   spec.set_name(name_);
   spec.set_runtime(runtime_);
@@ -206,6 +214,11 @@ absl::StatusOr<Command> FunctionArguments::FinishDeploy(const std::string& worki
     absl::StatusOr<uint64_t> ms = ParseMilliseconds(timeout_);
     if (!ms.ok()) return absl::InvalidArgumentError(absl::StrCat("--timeout: ", ms.status().message()));
     spec.set_timeout_ms(*ms);
+  }
+  if (!start_timeout_.empty()) {
+    absl::StatusOr<uint64_t> ms = ParseMilliseconds(start_timeout_);
+    if (!ms.ok()) return absl::InvalidArgumentError(absl::StrCat("--start-timeout: ", ms.status().message()));
+    spec.set_start_timeout_ms(*ms);
   }
   for (const std::string& variable : environment_) {
     const size_t equals = variable.find('=');

@@ -32,12 +32,12 @@ class FunctionArguments {
   std::string name_;
   std::vector<std::string> names_;
 
-  std::string runtime_, handler_, code_, dependencies_ = "auto", memory_, timeout_, network_ = "host",
-                                         description_;
+  std::string runtime_, handler_, code_, dependencies_ = "auto", memory_, timeout_, start_timeout_,
+                                         network_ = "host", description_;
   std::vector<std::string> layers_, environment_;
   uint32_t provisioned_ = 0, max_instances_ = 0;
   double cpus_ = 0;
-  bool replace_ = false, no_image_ = false;
+  bool replace_ = false, force_ = false, no_image_ = false;
 
   std::string payload_, context_, output_;
   bool async_ = false, dry_run_ = false, log_tail_ = false;

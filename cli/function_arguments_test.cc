@@ -38,7 +38,8 @@ TEST(FunctionArgumentsTest, DeploySaysAllThatAFunctionIs) {
                                                     "2",           "--net",         "own",
                                                     "--cpus",      "0.5",           "--max-instances",
                                                     "7",           "--description", "makes images small",
-                                                    "--replace"});
+                                                    "--replace",   "--force",       "--start-timeout",
+                                                    "5m"});
   const v1::FunctionSpec& spec = request.spec();
   EXPECT_EQ(spec.name(), "resize");
   EXPECT_EQ(spec.runtime(), "python3.11");
@@ -49,6 +50,7 @@ TEST(FunctionArgumentsTest, DeploySaysAllThatAFunctionIs) {
   EXPECT_THAT(spec.layers(), ElementsAre("/opt/a", "/home/me/b"));
   EXPECT_EQ(spec.memory_bytes(), uint64_t{512} << 20);
   EXPECT_EQ(spec.timeout_ms(), 30'000u);
+  EXPECT_EQ(spec.start_timeout_ms(), 300'000u);
   EXPECT_EQ(spec.environment().at("A"), "1");
   EXPECT_EQ(spec.environment().at("B"), "x=y");
   EXPECT_EQ(spec.provisioned(), 2u);
@@ -57,6 +59,7 @@ TEST(FunctionArgumentsTest, DeploySaysAllThatAFunctionIs) {
   EXPECT_EQ(spec.cpus(), 0.5);
   EXPECT_EQ(spec.description(), "makes images small");
   EXPECT_TRUE(request.replace());
+  EXPECT_TRUE(request.force());
 }
 
 TEST(FunctionArgumentsTest, DependenciesAreFoundOutUnlessNamed) {
@@ -130,6 +133,8 @@ TEST(FunctionArgumentsTest, BadUsageIsNamed) {
       {{"--memory", "0"}, "--memory: 0"},
       {{"--timeout", "0s"}, "--timeout: '0s' is no duration"},
       {{"--timeout", "3h"}, "is no duration"},
+      {{"--start-timeout", "0s"}, "--start-timeout: '0s' is no duration"},
+      {{"--force"}, "--replace"},
       {{"--env", "A"}, "write NAME=VALUE"},
       {{"--net", "mine"}, "mine"},
       {{"--provisioned", "-1"}, "provisioned"}};

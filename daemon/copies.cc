@@ -32,9 +32,14 @@ struct Running {
   ExitState End(int control) {
     restore::SandboxEnd end = restore::ReadEnd(control, directory);
     const restore::LimitEvents events = group ? group->Events() : restore::LimitEvents();
-    if (events.out_of_memory_kills > 0) {
+    if (restore::EndedByMemoryLimit(end.exit, events.out_of_memory_kills)) {
       end.why = absl::StrCat("its processes used up its memory limit of ",
                              FormatBytes(group->limits().memory_bytes), " (--memory)");
+    } else if (events.out_of_memory_kills > 0) {
+      Log(LogLevel::kWarning,
+          absl::StrCat(kind, " ", instance, " was at its memory limit of ",
+                       FormatBytes(group->limits().memory_bytes), " (--memory): the kernel ended ",
+                       events.out_of_memory_kills, " of its processes, and not its first one"));
     }
     if (events.refused_processes > 0) {
       Log(LogLevel::kWarning,

@@ -56,7 +56,7 @@ constexpr uint64_t kSpareBytes = uint64_t{256} << 20;
 std::string ReferenceOf(const functions::Runtime& runtime, const std::vector<std::string>& modules) {
   constexpr size_t kLongestTag = 60;
   std::string tag = absl::StrJoin(modules, "-");
-  if (tag.empty()) return absl::StrCat("deps/", runtime.Name(), ":bare");
+  if (tag.empty()) return absl::StrCat(kDependencyImages, runtime.Name(), ":bare");
   const std::string exact = tag;
   for (char& c : tag) {
     if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_' && c != '-') c = '_';
@@ -65,7 +65,7 @@ std::string ReferenceOf(const functions::Runtime& runtime, const std::vector<std
     tag = absl::StrCat("m", tag.substr(0, kLongestTag), "-",
                        absl::Hex(StableHash(absl::StrJoin(modules, "\n"))));
   }
-  return absl::StrCat("deps/", runtime.Name(), ":", tag);
+  return absl::StrCat(kDependencyImages, runtime.Name(), ":", tag);
 }
 
 std::optional<DependencyImage> FromInfo(const store::ImageInfo& info) {
@@ -323,6 +323,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
   copy.environment = {{"REKINDLE_MORE_DEPS", absl::StrJoin(modules, ",")},
                       {kModuleListVariable, list.path()},
                       {"REKINDLE_OUTPUT", "/dev/null"}};
+  copy.temporary = TemporaryOn(node_.options(), kMostTemporary);
   ckpt::CaptureOptions capture;
   capture.reference = ReferenceOf(runtime, modules);
   capture.parent = base.info.digest;
@@ -332,6 +333,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
   built.asked_by = asked_by;
   const auto look = [&](pid_t root, bool /*has_after_restore*/) {
     loaded.Add(root, list.Read(), list.began_ns());
+    restore::UnmountOwnTemporary(root, copy.temporary);
     return absl::OkStatus();
   };
   RK_ASSIGN_OR_RETURN(

@@ -38,6 +38,9 @@ inline constexpr size_t kMostDependencyImagesOfOne = 64;
 // ResourceExhausted: `user` has them.
 absl::Status MayHaveOneMore(const std::vector<DependencyImage>& images, uid_t user);
 
+// How their names begin.
+inline constexpr char kDependencyImages[] = "deps/";
+
 // Thread-safe.
 class DependencyImages {
  public:

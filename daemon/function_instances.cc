@@ -38,10 +38,6 @@ using functions::StartOrder;
 
 // As Lambda's limit of file descriptors and processes together.
 constexpr uint32_t kMostProcesses = 1024;
-// What an instance may have in its /tmp, as Lambda's usually may. It is of the instance's memory.
-constexpr uint64_t kMostTemporary = uint64_t{512} << 20;
-// Of a copy that is to become a function's image: as long as an instance may take to start.
-constexpr absl::Duration kLongestToReadyPoint = absl::Seconds(60);
 
 std::string RunAsText(const Owner& owner) {
   std::string text = absl::StrCat(owner.uid, ":", owner.gid);
@@ -230,14 +226,10 @@ const absl::Status& FunctionInstances::LimitsUsable() {
 }
 
 restore::OwnTemporary FunctionInstances::TemporaryOf(const functions::FunctionRecord& record) const {
-  restore::OwnTemporary temporary;
-  temporary.bytes = std::min(kMostTemporary, record.spec.memory_bytes / 2);
-  // What an instance needs of ours, should it lie there.
-  temporary.keep = OwnFolders();
-  for (const std::string& folder :
-       {node_.options().runtime_directory, node_.options().log_directory, record.folder->path()}) {
-    temporary.keep.push_back(folder);
-  }
+  // It is of the instance's memory.
+  restore::OwnTemporary temporary =
+      TemporaryOn(node_.options(), std::min(kMostTemporary, record.spec.memory_bytes / 2));
+  temporary.keep.push_back(record.folder->path());
   return temporary;
 }
 
@@ -347,6 +339,8 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& o
     RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
     RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.CriuIfAny());
     copy = node_.clones().Start(*store, criu, options);
+    // The image of its dependencies was removed.
+    if (absl::IsNotFound(copy.status()) && digest == live->dependency_digest) files_changed_();
     if (!copy.ok() && IsOfOtherFiles(copy.status())) {
       files_changed_();
       if (digest != live->dependency_digest) {
@@ -512,9 +506,11 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
     return may;
   };
   capture.labels = LabelsOf(record);
+  // As long as an instance may take to start.
+  const absl::Duration longest = absl::Milliseconds(record.spec.start_timeout_ms);
   RK_ASSIGN_OR_RETURN(CapturedCopy captured,
                       CaptureNextReadyPoint(node_, *store, std::move(options), std::move(capture),
-                                            {kLongestToReadyPoint, &making.cancellation(), check}, what));
+                                            {longest, &making.cancellation(), check}, what));
   {
     absl::MutexLock lock(&live->mutex);
     live->image_digest = captured.image.digest;

@@ -44,7 +44,7 @@ struct LiveFunction {
 class FunctionInstances : public functions::InstanceStarter {
  public:
   // `image_made` is told of each new image of a function: its reference. `files_changed`: a start has found
-  // that programs or libraries were upgraded since its image.
+  // that programs or libraries were upgraded since its image, or that the one of its dependencies has gone.
   FunctionInstances(
       Node& node, functions::FunctionLogs& logs,
       std::function<void(const std::string& name, uint64_t revision, const std::string& reference)>
@@ -56,6 +56,7 @@ class FunctionInstances : public functions::InstanceStarter {
   static const absl::Status& LimitsUsable();
   // Of an instance, and of what is run of its code before there is one.
   static restore::CgroupLimits LimitsOf(const functions::FunctionSpec& spec);
+  restore::OwnTemporary TemporaryOf(const functions::FunctionRecord& record) const;
 
   // A revision that may be started from now on. `dependency` may be null. Returns whether its own image is
   // there.
@@ -93,7 +94,6 @@ class FunctionInstances : public functions::InstanceStarter {
   absl::Status DropLostTemplate(const LivePtr& live, functions::StartLevel level,
                                 const std::shared_ptr<LiveTemplate>& lost, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  restore::OwnTemporary TemporaryOf(const functions::FunctionRecord& record) const;
   restore::CloneOptions OptionsFor(const LiveFunction& live, const std::string& digest) const;
   bool RemoveImage(LiveFunction& live);  // false: there is none
 

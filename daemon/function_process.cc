@@ -22,16 +22,47 @@ using functions::InstanceEnd;
 
 constexpr absl::Duration kChildrenKnownFor = absl::Seconds(1);
 
+// What an instance has in memory, and what its limit does to it. Thread-safe.
+class MemoryWatch {
+ public:
+  explicit MemoryWatch(std::shared_ptr<const restore::Cgroup> group) : group_(std::move(group)) {}
+
+  // In bytes; 0: it is not known.
+  uint64_t Now() const { return group_ ? group_->MemoryInUse() : 0; }
+  uint64_t Peak() const { return group_ ? group_->PeakMemory() : 0; }  // since ResetPeak
+  void ResetPeak() {
+    if (group_) group_->ResetPeak();
+  }
+  // Of processes, since the last call of this or End.
+  uint64_t TakeKills() {
+    if (!group_) return 0;
+    const uint64_t kills = group_->OutOfMemoryKills();
+    return kills - taken_.exchange(kills);
+  }
+  // Of the first process.
+  InstanceEnd End(const ExitState& exit) {
+    InstanceEnd end;
+    end.exit = exit;
+    end.out_of_memory = restore::EndedByMemoryLimit(exit, group_ ? group_->OutOfMemoryKills() - taken_ : 0);
+    if (end.out_of_memory) TakeKills();
+    return end;
+  }
+
+ private:
+  const std::shared_ptr<const restore::Cgroup> group_;
+  std::atomic<uint64_t> taken_{0};
+};
+
 class Process : public functions::InstanceProcess {
  public:
-  Process(pid_t pid, UniqueFd killed_by, std::shared_ptr<restore::Cgroup> group, InstancePlace place,
-          std::function<void()> has_answered)
+  Process(pid_t pid, UniqueFd killed_by, const restore::Cgroup* group, std::shared_ptr<MemoryWatch> memory,
+          InstancePlace place, std::function<void()> has_answered)
       : pid_(pid),
         killed_by_(std::move(killed_by)),
-        group_(std::move(group)),
+        memory_(std::move(memory)),
         place_(std::move(place)),
         has_answered_(std::move(has_answered)),
-        record_(place_.record, pid_, group_.get(), place_.mark) {}
+        record_(place_.record, pid_, group, place_.mark) {}
   ~Process() override {
     Kill();
     if (!place_.mark.empty()) KillJobMembers({0, place_.mark, std::nullopt, {}});
@@ -41,8 +72,7 @@ class Process : public functions::InstanceProcess {
   pid_t pid() const override { return pid_; }
   void Kill() override { SendSignal(killed_by_.get(), SIGKILL); }
   uint64_t MemoryBytes() const override {
-    const uint64_t charged = group_ ? group_->MemoryInUse() : 0;
-    if (charged > 0) return charged;
+    if (const uint64_t charged = memory_->Now(); charged > 0) return charged;
     // Without a group it is asked for often: after each invocation, and of all instances at a time.
     const TreeUse use = MeasureTree(pid_, *RecentChildren(kChildrenKnownFor));
     return use.processes > 0 ? use.resident_bytes : MeasureTree(pid_).resident_bytes;  // it is new
@@ -50,14 +80,31 @@ class Process : public functions::InstanceProcess {
   void HasAnswered() override {
     if (has_answered_) has_answered_();
   }
-  void InvocationBegins(const std::string& request_id) override { log_from_ = place_.log->Begin(request_id); }
+  void StartFails(const functions::StartFailure& failure) override {
+    if (!failure.problem.empty()) place_.log->Note(absl::StrCat("Error: ", failure.problem));
+    functions::StartReport report;
+    report.duration_seconds = absl::ToDoubleSeconds(failure.duration);
+    report.error_type = failure.error_type;
+    report.timed_out = failure.timed_out;
+    place_.log->FailStart(report);
+  }
+  void InvocationBegins(const std::string& request_id) override {
+    memory_->ResetPeak();
+    log_from_ = place_.log->Begin(request_id);
+  }
   std::string InvocationEnds(const functions::InvocationOutcome& report) override {
     functions::InvocationReport entry;
     entry.request_id = report.request_id;
     entry.duration_seconds = absl::ToDoubleSeconds(report.duration);
     if (report.start > absl::ZeroDuration()) entry.init_seconds = absl::ToDoubleSeconds(report.start);
     entry.memory_limit_bytes = place_.memory_bytes;
-    entry.most_memory_bytes = MemoryBytes();
+    entry.most_memory_bytes = memory_->Peak();
+    if (entry.most_memory_bytes == 0) entry.most_memory_bytes = MemoryBytes();
+    if (const uint64_t kills = memory_->TakeKills(); kills > 0) {
+      place_.log->Note(absl::StrCat("rekindle: it was at its memory limit of ", place_.memory_bytes >> 20,
+                                    " MB: the kernel ended ", kills,
+                                    " of the processes that it has started"));
+    }
     if (!report.problem.empty()) {
       place_.log->Note(absl::StrCat("RequestId: ", report.request_id, " Error: ", report.problem));
       entry.status = report.timed_out ? "timeout" : "error";
@@ -69,19 +116,12 @@ class Process : public functions::InstanceProcess {
  private:
   const pid_t pid_;
   const UniqueFd killed_by_;  // pidfd: with this process end all others
-  const std::shared_ptr<restore::Cgroup> group_;
+  const std::shared_ptr<MemoryWatch> memory_;
   const InstancePlace place_;
   const std::function<void()> has_answered_;
   const InstanceRecord record_;
   std::atomic<uint64_t> log_from_{0};  // of the invocation in work
 };
-
-InstanceEnd EndOf(const ExitState& exit, const restore::Cgroup* group) {
-  InstanceEnd end;
-  end.exit = exit;
-  end.out_of_memory = group != nullptr && group->Events().out_of_memory_kills > 0;
-  return end;
-}
 
 }  // namespace
 
@@ -98,15 +138,16 @@ absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowCopy(
   kept->group = std::move(copy.group);
   kept->channel = std::move(copy.channel);
   kept->directory = copy.sandbox.directory;
-  auto process = std::make_unique<Process>(copy.root, std::move(copy.sandbox.init), kept->group,
+  auto memory = std::make_shared<MemoryWatch>(kept->group);
+  auto process = std::make_unique<Process>(copy.root, std::move(copy.sandbox.init), kept->group.get(), memory,
                                            std::move(place), std::move(has_answered));
   // On failure the destructor of `process` ends it.
   RK_RETURN_IF_ERROR(node.reaper()
                          .Watch(
                              std::move(copy.sandbox.control),
                              [kept](int ended) { return restore::ReadEnd(ended, kept->directory).exit; },
-                             [kept, on_end = std::move(on_end)](const ExitState& exit) {
-                               on_end(EndOf(exit, kept->group.get()));
+                             [kept, memory, on_end = std::move(on_end)](const ExitState& exit) {
+                               on_end(memory->End(exit));
                              })
                          .status());
   return process;
@@ -122,16 +163,15 @@ absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowChild(
       SendKillToJobMembers({pid, mark, user, {}});
     };
   }
+  auto memory = std::make_shared<MemoryWatch>(shared);
   auto process = std::make_unique<Process>(pid, UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))),
-                                           shared, std::move(place), nullptr);
-  RK_RETURN_IF_ERROR(node.reaper()
-                         .Adopt(
-                             pid,
-                             [shared, on_end = std::move(on_end)](const ExitState& exit) {
-                               on_end(EndOf(exit, shared.get()));
-                             },
-                             std::move(end_session))
-                         .status());
+                                           shared.get(), memory, std::move(place), nullptr);
+  RK_RETURN_IF_ERROR(
+      node.reaper()
+          .Adopt(
+              pid, [memory, on_end = std::move(on_end)](const ExitState& exit) { on_end(memory->End(exit)); },
+              std::move(end_session))
+          .status());
   return process;
 }
 

@@ -74,7 +74,7 @@ absl::Status DeployFunction(Node& node, const Call& call, const v1::DeployFuncti
     return send(event);
   });
   auto deployed = functions->Deploy(
-      call.caller, spec, request.replace(),
+      call.caller, spec, request.replace(), request.force(),
       [&](const char* phase, uint64_t bytes) { monitor.Report(phase, bytes, 0, watch.seconds()); },
       &monitor.cancellation());
   monitor.Stop();

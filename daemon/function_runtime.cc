@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "base/subprocess.h"
+#include "daemon/node.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -74,6 +75,16 @@ std::vector<std::string> OwnFolders() {
   std::vector<std::string> folders = {programs.substr(0, programs.rfind('/'))};
   if (auto runtimes = FindRuntimeFile(""); runtimes.ok()) folders.push_back(*std::move(runtimes));
   return folders;
+}
+
+restore::OwnTemporary TemporaryOn(const NodeOptions& node, uint64_t bytes) {
+  restore::OwnTemporary temporary;
+  temporary.bytes = bytes;
+  // What is needed of ours, should it lie there.
+  temporary.keep = OwnFolders();
+  for (const std::string& folder : {node.runtime_directory, node.log_directory})
+    temporary.keep.push_back(folder);
+  return temporary;
 }
 
 absl::StatusOr<std::vector<std::string>> RuntimeCommand(const functions::Runtime& runtime,

@@ -2,6 +2,7 @@
 // (docs/functions.md has the variables).
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,8 +12,11 @@
 #include "daemon/job_launcher.h"
 #include "functions/function_catalog.h"
 #include "functions/function_spec.h"
+#include "restore/own_temporary.h"
 
 namespace rekindle::daemon {
+
+struct NodeOptions;  // node.h
 
 using Environment = std::map<std::string, std::string>;
 
@@ -27,6 +31,12 @@ absl::StatusOr<std::string> FindRuntimeFile(const std::string& name);
 // The folders of Rekindle's own that a process of a function needs something of: the installation, or the
 // build folder, and the runtimes.
 std::vector<std::string> OwnFolders();
+
+// A /tmp of its own for what loads a function, or modules for functions: what others have put into the
+// machine's is not seen there, and nothing is left in that. `bytes`: that it may have, in memory.
+restore::OwnTemporary TemporaryOn(const NodeOptions& node, uint64_t bytes);
+// What a /tmp may have, as Lambda's usually may.
+inline constexpr uint64_t kMostTemporary = uint64_t{512} << 20;
 
 // What every process of a function begins with, before anything of a function is known.
 Environment BaseEnvironment();

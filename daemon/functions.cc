@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -37,7 +38,7 @@ using functions::RuntimeKind;
 
 // Of what is free when the daemon starts: for instances, templates and what else is kept of functions.
 constexpr double kShareOfMemory = 0.6;
-constexpr absl::Duration kLongestDiscovery = absl::Minutes(2);
+constexpr absl::Duration kUsualLongestDiscovery = absl::Minutes(2);
 constexpr absl::Duration kLookForEnd = absl::Milliseconds(100);
 constexpr absl::Duration kTidyEvery = absl::Seconds(1);
 constexpr int kTidiedPerGroups = 10;
@@ -46,15 +47,21 @@ constexpr size_t kMostReported = size_t{16} << 20;
 constexpr size_t kShownOfOutput = 300;
 // The program for Python keeps to the time by itself.
 constexpr absl::Duration kDiscoveryGrace = absl::Seconds(10);
-constexpr int kAttempts = 3;
 // Asynchronous calls: how many may wait at once, and how long one for an instance that is free.
 constexpr int kMostWaitingEvents = 10'000;
 constexpr int kMostWaitingEventsOfOne = 2500;  // of functions of one user, root excepted
 constexpr absl::Duration kLongestWait = absl::Hours(1);
 // Over TCP, from when on one counts whom the user database has put into a group, or taken out.
 constexpr absl::Duration kGroupsKnownFor = absl::Seconds(10);
-// Between attempts at what is called asynchronously; Lambda waits one and two minutes.
-constexpr absl::Duration kRetryAfter = absl::Seconds(1);
+// After the first attempts at what is called asynchronously that the function has failed; a further one is
+// the last. Lambda waits one and two minutes.
+constexpr absl::Duration kRetryAfter[] = {absl::Seconds(10), absl::Minutes(1)};
+// After one for which the node had no instance: doubled each time.
+constexpr absl::Duration kFirstWaitForNode = absl::Seconds(1), kLongestWaitForNode = absl::Minutes(1);
+
+absl::Duration LongestDiscovery(const functions::FunctionRecord& record) {
+  return std::max(kUsualLongestDiscovery, absl::Milliseconds(record.spec.start_timeout_ms));
+}
 
 std::string NoLimits(absl::string_view who, const absl::Status& why) {
   return absl::StrCat(who, " no limits of memory, CPU and processes on this machine: ", why.message());
@@ -79,15 +86,30 @@ absl::StatusOr<std::vector<std::string>> DiscoveryCommand(const functions::Funct
     return std::vector<std::string>{runtime[0], std::move(program)};
   }
   RK_ASSIGN_OR_RETURN(std::string program, FindRuntimeFile("python/discover_imports.py"));
-  std::vector<std::string> command = {runtime[0],     std::move(program),
-                                      "--code",       record.folder->code(),
-                                      "--handler",    record.spec.handler,
-                                      "--time-limit", absl::StrCat(absl::ToInt64Seconds(kLongestDiscovery))};
+  std::vector<std::string> command = {
+      runtime[0],     std::move(program),
+      "--code",       record.folder->code(),
+      "--handler",    record.spec.handler,
+      "--time-limit", absl::StrCat(absl::ToInt64Seconds(LongestDiscovery(record)))};
   for (const std::string& layer : LayersOf(record)) {
     const std::string modules = absl::StrCat(layer, "/python");
     if (PathExists(modules)) command.insert(command.end(), {"--layer", modules});
   }
   return command;
+}
+
+// Without what its images say.
+functions::ScheduledFunction AsSpecified(const functions::FunctionRecord& record) {
+  functions::ScheduledFunction function;
+  function.name = record.name();
+  function.revision = record.revision;
+  function.owner = record.owner.uid;
+  function.memory_bytes = record.spec.memory_bytes;
+  function.timeout = absl::Milliseconds(record.spec.timeout_ms);
+  function.longest_start = absl::Milliseconds(record.spec.start_timeout_ms);
+  function.provisioned = record.spec.provisioned;
+  function.most_instances = record.spec.max_instances;
+  return function;
 }
 
 // Was it a module of these that could not be loaded? Both runtimes say it so.
@@ -166,16 +188,43 @@ DependencyRenewal::Work Functions::RenewalWork() {
   };
   work.change = [this](const std::string& reference) -> std::optional<std::string> {
     const auto image = dependencies_.Find(reference);
+    // Not where the whole store is not there.
+    if (absl::IsNotFound(image.status()) && node_.CheckStoreIsThere().ok())
+      return absl::StrCat("it is missing: ", image.status().message());
     return image.ok() ? dependencies_.Change(*image) : std::nullopt;
   };
-  work.renew = [this](const std::string& reference, const std::string& /*why*/, const Cancellation& cancel) {
-    RK_ASSIGN_OR_RETURN(const DependencyImage image, dependencies_.Find(reference));
+  work.renew = [this](const std::string& reference, const std::string& /*why*/,
+                      const Cancellation& cancel) -> absl::Status {
+    const auto image = dependencies_.Find(reference);
+    if (absl::IsNotFound(image.status())) return BringBackDependencies(reference, cancel);
+    RK_RETURN_IF_ERROR(image.status());
     return BuildDependencies(
-               image.runtime, image.modules, /*rebuild=*/true, ::geteuid(), [](const char* /*phase*/) {},
+               image->runtime, image->modules, /*rebuild=*/true, ::geteuid(), [](const char* /*phase*/) {},
                &cancel)
         .status();
   };
   return work;
+}
+
+// What the image had loaded went with it; what its functions need is in their records.
+absl::Status Functions::BringBackDependencies(const std::string& reference, const Cancellation& cancel) {
+  for (const functions::FunctionRecord& record : catalog_->List()) {
+    if (!record.trouble.ok() || record.images.dependency_image != reference) continue;
+    RK_ASSIGN_OR_RETURN(const DependencyImages::Found found,
+                        dependencies_.Cover(
+                            record.spec.runtime, record.images.dependencies, record.owner.uid,
+                            [](const char* /*phase*/) {}, &cancel));
+    instances_->DropTemplate("", 0, reference);
+    scheduler_->LostTemplate(reference);
+    instances_->DropImage(record.name(), record.revision);  // it was made of the one that has gone
+    auto now = catalog_->Find(record.name());
+    if (!now.ok() || now->revision != record.revision) continue;
+    now->images.dependency_image = found.image.info.reference;
+    const absl::Status noted = catalog_->SetImages(now->name(), now->revision, now->images);
+    if (!absl::IsAborted(noted)) RK_RETURN_IF_ERROR(noted);
+    ScheduleIfPresent(*now).IgnoreError();
+  }
+  return absl::OkStatus();
 }
 
 // A daemon that was killed while a function was deployed again or removed leaves its image.
@@ -270,6 +319,10 @@ Functions::~Functions() {
 void Functions::TakeNoMore() {
   if (front_) front_->TakeNoMore();
   in_work_->TakeNoMore();
+  // What waits for its next attempt has it now, as its last one.
+  absl::MutexLock lock(&mutex_);
+  ending_ = true;
+  for (const auto& timer : retries_) timer->cancel();
 }
 
 void Functions::AwaitCalls(absl::Time deadline) {
@@ -278,14 +331,7 @@ void Functions::AwaitCalls(absl::Time deadline) {
 }
 
 void Functions::Schedule(const functions::FunctionRecord& record) {
-  functions::ScheduledFunction function;
-  function.name = record.name();
-  function.revision = record.revision;
-  function.owner = record.owner.uid;
-  function.memory_bytes = record.spec.memory_bytes;
-  function.timeout = absl::Milliseconds(record.spec.timeout_ms);
-  function.provisioned = record.spec.provisioned;
-  function.most_instances = record.spec.max_instances;
+  functions::ScheduledFunction function = AsSpecified(record);
   absl::StatusOr<DependencyImage> dependency = absl::NotFoundError("none");
   if (!record.images.dependency_image.empty())
     dependency = dependencies_.Find(record.images.dependency_image);
@@ -297,8 +343,8 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
   } else if (!record.images.dependency_image.empty()) {
     function.only_cold = absl::StrCat(
         "its dependency image '", record.images.dependency_image,
-        "' is missing; it starts from nothing until it is deployed again, or that is built again "
-        "(rekindle deps build --rebuild): ",
+        "' is missing; it starts from nothing until that has been built again, which is done in the "
+        "background: ",
         dependency.status().message());
     Log(LogLevel::kWarning, absl::StrCat("function '", record.name(), "': ", function.only_cold));
   } else if (record.spec.starts_from_images()) {
@@ -334,6 +380,7 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   launch.environment = AsStrings(environment);
   launch.working_directory = record.folder->code();
   launch.run_as = UserOf(record.owner);
+  RK_ASSIGN_OR_RETURN(launch.mounts, restore::MountsWithOwnTemporary(instances_->TemporaryOf(record)));
   std::unique_ptr<restore::Cgroup> group;  // ends what it leaves running
   if (auto made = restore::Cgroup::Make();
       made.ok() && (*made)->Set(FunctionInstances::LimitsOf(record.spec)).ok()) {
@@ -353,7 +400,7 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
                         const std::optional<uid_t> user = uid == 0 ? std::nullopt : std::optional(uid);
                         if (!mark.empty()) SendKillToJobMembers({pid, mark, user, {}});
                       }));
-  const Deadline deadline(kLongestDiscovery + kDiscoveryGrace);
+  const Deadline deadline(LongestDiscovery(record) + kDiscoveryGrace);
   bool unwanted = false;
   while (!end->WaitFor(kLookForEnd)) {
     unwanted = node_.stopping() || (cancel != nullptr && cancel->cancelled());
@@ -376,8 +423,8 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   const nlohmann::json result =
       nlohmann::json::parse(begin == std::string::npos ? text : text.substr(begin), nullptr, false);
   if (!result.is_object() && late) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("Sandbox.Timedout: it was not loaded within ", absl::FormatDuration(kLongestDiscovery)));
+    return absl::FailedPreconditionError(absl::StrCat("Sandbox.Timedout: it was not loaded within ",
+                                                      absl::FormatDuration(LongestDiscovery(record))));
   }
   if (!result.is_object()) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -387,8 +434,12 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   if (!restore::FlagOf(result, "ok")) {
     const auto error = result.find("error");
     if (error == result.end()) return absl::FailedPreconditionError("Runtime.Unknown");
+    const std::string written = restore::TextOf(result, "output");
+    absl::string_view shown = absl::StripAsciiWhitespace(written);
+    shown = shown.substr(shown.size() - std::min(shown.size(), kShownOfOutput));
     return absl::FailedPreconditionError(absl::StrCat(restore::TextOf(*error, "errorType", "Runtime.Unknown"),
-                                                      ": ", restore::TextOf(*error, "errorMessage")));
+                                                      ": ", restore::TextOf(*error, "errorMessage"),
+                                                      shown.empty() ? "" : ". It wrote: ", shown));
   }
   std::vector<std::string> imports = restore::TextsOf(result, "imports");
   // They are loaded as our own user, and the code may have written all of this.
@@ -399,8 +450,9 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
 }
 
 absl::StatusOr<functions::FunctionImages> Functions::FindImages(
-    const functions::FunctionRecord& record, const std::function<void(const char* phase)>& progress,
-    const Cancellation* cancel, std::vector<std::string>* warnings) {
+    const functions::FunctionRecord& record, bool replaces_one,
+    const std::function<void(const char* phase)>& progress, const Cancellation* cancel,
+    std::vector<std::string>* warnings) {
   functions::FunctionImages images;
   images.dependencies = record.spec.dependencies;
   if (record.spec.discover_dependencies) {
@@ -412,6 +464,10 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
       std::sort(images.dependencies.begin(), images.dependencies.end());
       images.dependencies.erase(std::unique(images.dependencies.begin(), images.dependencies.end()),
                                 images.dependencies.end());
+    } else if (replaces_one && absl::IsFailedPrecondition(found.status())) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("its handler could not be loaded, so the revision that is deployed stays: ",
+                       found.status().message(), ". Mend it, or deploy it all the same with --force"));
     } else {
       warnings->push_back(absl::StrCat("its handler could not be loaded, and invoking it will fail: ",
                                        found.status().message()));
@@ -442,7 +498,7 @@ absl::Status Functions::ScheduleIfPresent(const functions::FunctionRecord& recor
   absl::MutexLock lock(&scheduling_);
   auto present = catalog_->Find(record.name());
   if (present.ok() && present->revision == record.revision) {
-    Schedule(record);
+    Schedule(*present);  // its settings may be other ones by now
     return absl::OkStatus();
   }
   return absl::AbortedError(absl::StrCat("function '", record.name(),
@@ -451,7 +507,7 @@ absl::Status Functions::ScheduleIfPresent(const functions::FunctionRecord& recor
 }
 
 absl::StatusOr<Functions::DeployResult> Functions::Deploy(
-    const Caller& caller, const functions::FunctionSpec& spec, bool replace,
+    const Caller& caller, const functions::FunctionSpec& spec, bool replace, bool force,
     const std::function<void(const char* phase, uint64_t bytes)>& progress, const Cancellation* cancel) {
   if (caller.kind == Caller::Kind::kRemote && !caller.admin_certificate) {
     return absl::PermissionDeniedError(
@@ -481,12 +537,13 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
   RK_ASSIGN_OR_RETURN(const CodeRoom room_now, code_room());
   options.may_take = [&room_now](uint64_t bytes, bool all) { return room_now.Check(bytes, all); };
   options.cancelled = cancel != nullptr ? &cancel->cancelled() : nullptr;
-  const auto find_images = [&](const functions::FunctionRecord& record) {
+  const auto find_images = [&](const functions::FunctionRecord& record, bool replaces_one) {
     return FindImages(
-        record, [&progress](const char* phase) { progress(phase, 0); }, cancel, &result.warnings);
+        record, replaces_one, [&progress](const char* phase) { progress(phase, 0); }, cancel,
+        &result.warnings);
   };
   options.prepare = [&](const functions::FunctionRecord& staged, functions::FunctionImages* images) {
-    RK_ASSIGN_OR_RETURN(*images, find_images(staged));
+    RK_ASSIGN_OR_RETURN(*images, find_images(staged, !force && catalog_->Find(spec.name).ok()));
     // Others may have been deployed meanwhile.
     RK_ASSIGN_OR_RETURN(const CodeRoom left, code_room());
     return left.Check(staged.code_bytes, /*all=*/true);
@@ -495,11 +552,16 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
                       catalog_->Deploy(spec, {caller.uid, caller.gid, caller.groups}, options));
   result.record = std::move(deployed.record);
   result.unchanged = deployed.unchanged;
-  if (result.unchanged) {
+  if (deployed.adjusted) {
+    absl::MutexLock lock(&scheduling_);
+    auto present = catalog_->Find(spec.name);
+    if (present.ok()) scheduler_->Adjust(AsSpecified(*present));
+  }
+  if (result.unchanged || deployed.adjusted) {
     const std::string& image = result.record.images.dependency_image;
     const bool has_image = !image.empty() && dependencies_.Find(image).ok();
     if (!spec.starts_from_images() || has_image) return result;
-    RK_ASSIGN_OR_RETURN(result.record.images, find_images(result.record));
+    RK_ASSIGN_OR_RETURN(result.record.images, find_images(result.record, /*replaces_one=*/false));
     RK_RETURN_IF_ERROR(
         catalog_->SetImages(result.record.name(), result.record.revision, result.record.images));
   }
@@ -569,7 +631,8 @@ struct Functions::Event {
   functions::Call call;
   uid_t owner = 0;  // of the function that it was accepted for
   absl::Time until;
-  int attempts = 0;                        // that the function had
+  size_t failures = 0;                     // of the function
+  int starts_failed = 0;                   // of the node, since then
   std::shared_ptr<WaitingEvents> waiting;  // it counts there
   std::shared_ptr<void> work;
 
@@ -599,43 +662,76 @@ absl::Status Functions::CallLater(const Caller& caller, functions::Call call) {
 }
 
 void Functions::Try(const std::shared_ptr<Event>& event) {
-  const std::string& name = event->call.function;
-  auto drop = [&name](absl::string_view why) {
-    Log(LogLevel::kWarning, absl::StrCat("an asynchronous call of function '", name, "' is dropped: ", why));
-  };
-  const auto present = catalog_->Find(name);
-  if (!present.ok() || present->owner.uid != event->owner) return drop("the function was removed meanwhile");
+  const auto present = catalog_->Find(event->call.function);
+  if (!present.ok() || present->owner.uid != event->owner)
+    return Drop(*event, "the function was removed meanwhile");
   const std::shared_ptr<const functions::Call> call(event, &event->call);  // as long as the event is there
-  scheduler_->InvokeEvent(call, [end = lifeline_.end(), event,
-                                 drop](absl::StatusOr<functions::CallResult> result) {
+  scheduler_->InvokeEvent(call, [end = lifeline_.end(), event](absl::StatusOr<functions::CallResult> result) {
+    if (auto self = end.Hold()) return self->Tried(event, result);
     if (result.ok() && result->function_error.empty()) return;
-    auto self = end.Hold();
-    if (absl::IsCancelled(result.status()))
-      return drop(absl::StrCat("no instance was free for it within ", absl::FormatDuration(kLongestWait)));
-    ++event->attempts;
-    if (!self || event->attempts >= kAttempts || absl::IsNotFound(result.status()) ||
-        SteadyNow() > event->until) {
-      return drop(absl::StrCat(
-          "it failed ", event->attempts,
-          " times: ", result.ok() ? result->payload.substr(0, 200) : std::string(result.status().message())));
-    }
-    self->TryLater(event);
+    Log(LogLevel::kWarning, absl::StrCat("an asynchronous call of function '", event->call.function,
+                                         "' is dropped: the daemon is ending"));
   });
 }
 
-void Functions::TryLater(const std::shared_ptr<Event>& event) {
+void Functions::Tried(const std::shared_ptr<Event>& event,
+                      const absl::StatusOr<functions::CallResult>& result) {
+  if (result.ok() && result->function_error.empty()) return;
+  if (absl::IsCancelled(result.status())) {
+    return Drop(*event,
+                absl::StrCat("no instance was free for it within ", absl::FormatDuration(kLongestWait)));
+  }
+  absl::Duration wait;
+  // The function has not had it.
+  if (absl::IsUnavailable(result.status()) || absl::IsResourceExhausted(result.status())) {
+    wait = std::min(kFirstWaitForNode * (1 << std::min(event->starts_failed, 10)), kLongestWaitForNode);
+    ++event->starts_failed;
+  } else {
+    event->starts_failed = 0;
+    if (event->failures < std::size(kRetryAfter)) wait = kRetryAfter[event->failures];
+    ++event->failures;
+  }
+  bool ending;
+  {
+    absl::MutexLock lock(&mutex_);
+    ending = ending_;
+  }
+  if (ending || event->failures > std::size(kRetryAfter) || absl::IsNotFound(result.status()) ||
+      SteadyNow() + wait > event->until) {
+    return Drop(*event, absl::StrCat("it failed ", event->failures + event->starts_failed, " times",
+                                     ending ? ", and the daemon is ending: " : ": ",
+                                     result.ok() ? result->payload.substr(0, 200)
+                                                 : std::string(result.status().message())));
+  }
+  TryLater(event, wait);
+}
+
+void Functions::Drop(const Event& event, absl::string_view why) {
+  const std::string& name = event.call.function;
+  Log(LogLevel::kWarning, absl::StrCat("an asynchronous call of function '", name, "' is dropped: ", why));
+  // Who has written the function looks there.
+  auto present = catalog_->Find(name);
+  if (!present.ok() || present->owner.uid != event.owner) return;
+  if (auto log = logs_->OpenStream(name, "events", present->owner); log.ok()) {
+    (*log)->Note(absl::StrCat("RequestId: ", event.call.request_id,
+                              " rekindle: this asynchronous call is dropped: ", why));
+  }
+}
+
+void Functions::TryLater(const std::shared_ptr<Event>& event, absl::Duration wait) {
   auto timer = std::make_shared<boost::asio::steady_timer>(*threads_->context());
-  timer->expires_after(absl::ToChronoNanoseconds(kRetryAfter * std::max(event->attempts, 1)));
   absl::MutexLock lock(&mutex_);
+  timer->expires_after(absl::ToChronoNanoseconds(ending_ ? absl::ZeroDuration() : wait));
   retries_.insert(timer);
-  timer->async_wait([end = lifeline_.end(), event, timer](const boost::system::error_code& error) {
+  timer->async_wait([end = lifeline_.end(), event, timer](const boost::system::error_code& /*error*/) {
     auto self = end.Hold();
     if (!self) return;
     {
       absl::MutexLock done(&self->mutex_);
       self->retries_.erase(timer);
     }
-    if (!error) self->Try(event);
+    // Cancelled: it is time for the last attempt.
+    self->Try(event);
   });
 }
 

@@ -48,12 +48,15 @@ class Functions {
     bool unchanged = false;
     std::vector<std::string> warnings;
   };
+  // `force`: what can't be loaded may take the place of a revision. FailedPrecondition: it would.
   absl::StatusOr<DeployResult> Deploy(const Caller& caller, const functions::FunctionSpec& spec, bool replace,
+                                      bool force,
                                       const std::function<void(const char* phase, uint64_t bytes)>& progress,
                                       const Cancellation* cancel);
   // `done` is called once, from any thread. PermissionDenied: it is somebody else's.
   void Call(const Caller& caller, functions::Call call, functions::Scheduler::Done done);
-  // Accepts it, and tries it up to three times until it succeeds. Errors: it was not accepted.
+  // Accepts it, and tries it until it succeeds: up to three times where the function fails. Errors: it was
+  // not accepted.
   absl::Status CallLater(const Caller& caller, functions::Call call);
   // What this caller may see, by name.
   std::vector<functions::FunctionRecord> Records(const Caller& caller) const;
@@ -85,8 +88,10 @@ class Functions {
   explicit Functions(Node& node);
   absl::Status Begin();
   // Chooses its dependency image, which may have to be made. What goes wrong with that is a warning: it can
-  // be started without. Cancelled: so it was, or the daemon is ending.
+  // be started without. Cancelled: so it was, or the daemon is ending. FailedPrecondition: it can't be
+  // loaded, and `replaces_one`.
   absl::StatusOr<functions::FunctionImages> FindImages(const functions::FunctionRecord& record,
+                                                       bool replaces_one,
                                                        const std::function<void(const char* phase)>& progress,
                                                        const Cancellation* cancel,
                                                        std::vector<std::string>* warnings);
@@ -100,12 +105,16 @@ class Functions {
   class WaitingEvents;  // how many there are
   class Front;
   void Try(const std::shared_ptr<Event>& event);
-  void TryLater(const std::shared_ptr<Event>& event) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Tried(const std::shared_ptr<Event>& event, const absl::StatusOr<functions::CallResult>& result)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void TryLater(const std::shared_ptr<Event>& event, absl::Duration wait) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Drop(const Event& event, absl::string_view why);
   void PlanTidying();
   // Those that could not be read when the catalog was opened.
   void ScheduleReadAgain() ABSL_LOCKS_EXCLUDED(scheduling_);
   void RemoveLeftImages();
   DependencyRenewal::Work RenewalWork();
+  absl::Status BringBackDependencies(const std::string& reference, const Cancellation& cancel);
 
   Node& node_;
   DependencyImages dependencies_;
@@ -128,6 +137,7 @@ class Functions {
   absl::Mutex mutex_;
   std::map<std::string, uint64_t> scheduled_ ABSL_GUARDED_BY(mutex_);  // revisions, by name
   std::set<std::shared_ptr<boost::asio::steady_timer>> retries_ ABSL_GUARDED_BY(mutex_);
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;  // each event has one more attempt at most
   Lifeline<Functions> lifeline_{this};
 };
 

@@ -70,8 +70,16 @@ absl::StatusOr<CapturedCopy> CaptureNextReadyPoint(
   RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
   const InstanceRecord record(absl::StrCat(records, "/", started.sandbox.id, ".pid"), started.root,
                               started.group.get());
-  RK_ASSIGN_OR_RETURN(const bool has_after_restore, WaitUntilParked(node, started.channel.get(), wait, what));
-  if (wait.check) RK_RETURN_IF_ERROR(wait.check(started.root, has_after_restore));
+  const absl::StatusOr<bool> has_after_restore = WaitUntilParked(node, started.channel.get(), wait, what);
+  if (absl::IsFailedPrecondition(has_after_restore.status()) && started.group != nullptr) {
+    // Whichever it was, it is no reason to try again at once.
+    return absl::FailedPreconditionError(restore::ExplainLimits(has_after_restore.status(), what,
+                                                                started.group->limits(),
+                                                                started.group->Events())
+                                             .message());
+  }
+  RK_RETURN_IF_ERROR(has_after_restore.status());
+  if (wait.check) RK_RETURN_IF_ERROR(wait.check(started.root, *has_after_restore));
   CapturedCopy captured;
   captured.seconds = watch.seconds();
   if (auto pager = node.clones().ConnectToPager(store); pager.ok()) {

@@ -22,6 +22,7 @@
 #include "base/record_file.h"
 #include "base/status.h"
 #include "daemon/call_monitor.h"
+#include "daemon/function_image_uses.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
@@ -258,9 +259,14 @@ absl::Status PruneImages(Node& node, const Call& call, const v1::PruneImagesRequ
                       node.OpenStore(request.dry_run() ? Node::Access::kRead : Node::Access::kWrite));
   RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, Candidates(node, call.caller, *store, request));
   RK_ASSIGN_OR_RETURN(const NeededBySupervised needed, FindNeeded(node));
+  RK_ASSIGN_OR_RETURN(const FunctionImageUses of_functions, FunctionImageUses::Of(node.options().store));
   std::vector<store::RetentionDecision> decisions = DecideRetention(std::move(images), rules, UnixNanos());
   for (store::RetentionDecision& decision : decisions) {
-    for (std::string& reason : needed.ReasonsFor(decision.image)) {
+    std::vector<std::string> reasons = needed.ReasonsFor(decision.image);
+    for (std::string& reason : of_functions.ReasonsFor(decision.image.reference)) {
+      reasons.push_back(std::move(reason));
+    }
+    for (std::string& reason : reasons) {
       decision.keep = true;
       decision.reasons.push_back(std::move(reason));
     }

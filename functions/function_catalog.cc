@@ -26,7 +26,6 @@ namespace {
 
 constexpr absl::string_view kStagingPrefix = ".deploying-";
 constexpr absl::string_view kRemovedPrefix = ".removed-";
-constexpr absl::string_view kRecordFile = "function.json";
 
 absl::Status SyncFolder(const std::string& path) {
   RK_ASSIGN_OR_RETURN(UniqueFd folder, OpenFile(path, O_RDONLY | O_DIRECTORY));
@@ -107,6 +106,16 @@ absl::Status TroubleOf(const FunctionRecord& record) {
 
 }  // namespace
 
+bool OnlyAdjusts(const FunctionSpec& present, const FunctionSpec& next) {
+  FunctionSpec adjusted = present;
+  adjusted.timeout_ms = next.timeout_ms;
+  adjusted.provisioned = next.provisioned;
+  adjusted.max_instances = next.max_instances;
+  adjusted.description = next.description;
+  // Instances are told which of the two they are.
+  return adjusted == next && (present.provisioned > 0) == (next.provisioned > 0);
+}
+
 RevisionFolder::~RevisionFolder() {
   if (!unwanted_.load()) return;
   const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
@@ -146,7 +155,7 @@ class FunctionCatalog::Claim {
 };
 
 FunctionCatalog::FunctionCatalog(Options options)
-    : options_(std::move(options)), directory_(options_.store + "/functions") {}
+    : options_(std::move(options)), directory_(FunctionsDirectory(options_.store)) {}
 
 std::string FunctionCatalog::FolderOf(absl::string_view name) const {
   return absl::StrCat(directory_, "/", name);
@@ -392,6 +401,10 @@ absl::StatusOr<Deployed> FunctionCatalog::Deploy(const FunctionSpec& spec, const
   FunctionRecord present;
   RK_ASSIGN_OR_RETURN(Deployed deployed, Stage(spec, owner, options, &present));
   if (deployed.unchanged) return deployed;
+  if (deployed.adjusted) {
+    RK_RETURN_IF_ERROR(Annotate(CommitSettings(&deployed.record), what));
+    return deployed;
+  }
   if (options.prepare)
     RK_RETURN_IF_ERROR(Annotate(options.prepare(deployed.record, &deployed.record.images), what));
   if (options.cancelled && *options.cancelled) return absl::CancelledError(absl::StrCat(what, ": cancelled"));
@@ -424,11 +437,16 @@ absl::StatusOr<Deployed> FunctionCatalog::Stage(const FunctionSpec& spec, const 
   FunctionSpec same_places = present->spec;
   same_places.code = spec.code;
   same_places.layers = spec.layers;
-  if (present->folder && present->code_sha256 == deployed.record.code_sha256 && same_places == spec &&
-      PathExists(present->folder->code())) {
-    return Deployed{*present, true};
-  }
+  const bool same_code = present->folder && present->code_sha256 == deployed.record.code_sha256 &&
+                         PathExists(present->folder->code());
+  if (same_code && same_places == spec) return Deployed{*present, true};
   deployed.record.deployed_unix_ns = UnixNanos();
+  if (same_code && OnlyAdjusts(same_places, spec)) {
+    Deployed adjusted{*present, false, /*adjusted=*/true};
+    adjusted.record.spec = spec;
+    adjusted.record.deployed_unix_ns = deployed.record.deployed_unix_ns;
+    return adjusted;
+  }
   RK_RETURN_IF_ERROR(Annotate(Place(staging->path(), present->revision, &deployed.record), what));
   staging->Release();
   return deployed;
@@ -486,6 +504,21 @@ absl::Status FunctionCatalog::Commit(const FunctionRecord& record, const Functio
   absl::MutexLock lock(&mutex_);
   old = std::exchange(records_[record.name()], record).folder;
   if (old) old->unwanted_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status FunctionCatalog::CommitSettings(FunctionRecord* record) {
+  absl::MutexLock commit(&commit_mutex_);
+  auto present = Find(record->name());
+  if (!present.ok() || present->revision != record->revision) {
+    return absl::AbortedError(
+        "it was deployed again, or removed, before this deployment had ended, which has no effect");
+  }
+  record->images = present->images;
+  Step("record");
+  RK_RETURN_IF_ERROR(WriteFunctionRecord(absl::StrCat(FolderOf(record->name()), "/", kRecordFile), *record));
+  absl::MutexLock lock(&mutex_);
+  records_[record->name()] = *record;
   return absl::OkStatus();
 }
 

@@ -88,7 +88,14 @@ struct DeployOptions {
 struct Deployed {
   FunctionRecord record;
   bool unchanged = false;  // the same code and settings were there: nothing was done
+  // The same code was there, and of the settings only those are other ones that its instances need not be
+  // started anew for (OnlyAdjusts): it is the same revision, which was not prepared.
+  bool adjusted = false;
 };
+
+// Whether of two different specs of the same code `next` has only another time-out, another number of
+// instances, if it has provisioned ones as before, or another description.
+bool OnlyAdjusts(const FunctionSpec& present, const FunctionSpec& next);
 
 // Thread-safe. One process at a time has the catalog of a store.
 class FunctionCatalog {
@@ -150,6 +157,8 @@ class FunctionCatalog {
       ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
   absl::Status Commit(const FunctionRecord& record, const FunctionRecord& replaced)
       ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
+  // Gives the revision that is there other settings.
+  absl::Status CommitSettings(FunctionRecord* record) ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
   void Step(absl::string_view name) const {
     if (options_.at_step) options_.at_step(name);
   }

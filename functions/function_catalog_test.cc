@@ -147,11 +147,47 @@ TEST_F(FunctionCatalogTest, ANewRevisionReplacesTheOldOneAndTheSameOneIsRecognis
   EXPECT_EQ(catalog->SetImages("fn", 1, {"dep:1", "fn:1", {}}).code(), absl::StatusCode::kAborted);
 
   FunctionSpec other = Spec();
-  other.timeout_ms = 7;
+  other.environment = {{"N", "7"}};
   auto settings = Deploy(*catalog, other, true);
   ASSERT_TRUE(settings.ok());
   EXPECT_FALSE(settings->unchanged);
+  EXPECT_FALSE(settings->adjusted);
   EXPECT_EQ(settings->record.revision, 3u);
+}
+
+TEST_F(FunctionCatalogTest, WhatInstancesNeedNotBeStartedAnewForIsNoNewRevision) {
+  FunctionSpec spec = Spec();
+  {
+    auto catalog = Open();
+    ASSERT_TRUE(Deploy(*catalog, spec).ok());
+    ASSERT_TRUE(catalog->SetImages("fn", 1, {"dep:1", "fn:1", {}}).ok());
+    spec.timeout_ms = 7;
+    spec.max_instances = 3;
+    spec.description = "quicker";
+    DeployOptions options;
+    options.replace = true;
+    options.prepare = [](const FunctionRecord&, FunctionImages*) { return absl::InternalError("again"); };
+    auto adjusted = catalog->Deploy(spec, {::geteuid(), ::getegid(), {}}, options);
+    ASSERT_TRUE(adjusted.ok()) << adjusted.status();
+    EXPECT_TRUE(adjusted->adjusted);
+    EXPECT_FALSE(adjusted->unchanged);
+    EXPECT_EQ(adjusted->record.revision, 1u);
+    EXPECT_TRUE(Deploy(*catalog, spec, true)->unchanged);
+    EXPECT_THAT(Files("functions/fn"), ElementsAre("1", "function.json"));
+  }
+  auto catalog = Open();
+  auto record = catalog->Find("fn");
+  ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_EQ(record->spec, spec);
+  EXPECT_EQ(record->images, (FunctionImages{"dep:1", "fn:1", {}}));
+  EXPECT_EQ(CodeOf(*catalog), "version 1");
+  // Instances are told whether they are provisioned.
+  spec.provisioned = 1;
+  EXPECT_EQ(Deploy(*catalog, spec, true)->record.revision, 2u);
+  spec.provisioned = 2;
+  EXPECT_EQ(Deploy(*catalog, spec, true)->record.revision, 2u);
+  spec.start_timeout_ms = 90'000;
+  EXPECT_EQ(Deploy(*catalog, spec, true)->record.revision, 3u);
 }
 
 TEST_F(FunctionCatalogTest, CodeStaysWhileAnInstanceOfItRuns) {
@@ -589,7 +625,7 @@ TEST_F(FunctionCatalogTest, DeploymentsAtTheSameTimeDoNotMix) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 6; ++i) {
         FunctionSpec spec = Spec(absl::StrCat("fn", t % 2));
-        spec.timeout_ms = static_cast<uint64_t>(1000 * t + i + 1);
+        spec.environment = {{"N", absl::StrCat(1000 * t + i)}};
         auto deployed = Deploy(*catalog, spec, true);
         if (deployed.ok()) {
           ++done;

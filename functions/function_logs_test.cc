@@ -70,6 +70,18 @@ class FunctionLogsTest : public ::testing::Test {
   Owner owner_{::geteuid(), ::getegid(), {}};
 };
 
+TEST_F(FunctionLogsTest, AStartThatFailsIsReported) {
+  auto stream = Open("i1");
+  stream->Note("Error: Runtime exited with error: exit status 7");
+  stream->FailStart({0.0157401, "Runtime.ExitError", /*timed_out=*/false});
+  stream->FailStart({60, "", /*timed_out=*/true});
+  EXPECT_THAT(Read(),
+              ElementsAre("i1 Error: Runtime exited with error: exit status 7",
+                          "i1 INIT_REPORT Init Duration: 15.74 ms\tPhase: init\tStatus: error\tError Type: "
+                          "Runtime.ExitError",
+                          "i1 INIT_REPORT Init Duration: 60000.00 ms\tPhase: init\tStatus: timeout"));
+}
+
 TEST_F(FunctionLogsTest, LinesOfTheDaemonAreThoseOfLambda) {
   auto stream = Open("i1");
   EXPECT_EQ(stream->Begin("8f507cfc-0000"), 0u);

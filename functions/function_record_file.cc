@@ -12,6 +12,8 @@ constexpr uint32_t kFormat = 1;
 
 }  // namespace
 
+std::string FunctionsDirectory(const std::string& store) { return store + "/functions"; }
+
 absl::Status WriteFunctionRecord(const std::string& path, const FunctionRecord& record) {
   v1::FunctionRecord file;
   file.set_format(kFormat);

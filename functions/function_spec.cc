@@ -133,6 +133,11 @@ absl::Status CheckLimits(const FunctionSpec& spec) {
     return Wrong("timeout", FormatSeconds(static_cast<double>(spec.timeout_ms) / 1000),
                  " is over the limit of ", kMostTimeoutMs / 60000, " minutes");
   }
+  if (spec.start_timeout_ms < kLeastStartTimeoutMs || spec.start_timeout_ms > kMostTimeoutMs) {
+    return Wrong("start_timeout", FormatSeconds(static_cast<double>(spec.start_timeout_ms) / 1000),
+                 " is not between ", kLeastStartTimeoutMs / 1000, " s and ", kMostTimeoutMs / 60000,
+                 " minutes");
+  }
   if (!IsCpuLimit(spec.cpus)) {
     return Wrong("cpus", spec.cpus, " is no number of CPUs: write ", kLeastCpus, " to ", kMostCpus,
                  ", or 0 for no limit");
@@ -261,6 +266,7 @@ absl::StatusOr<FunctionSpec> FunctionSpecFrom(const v1::FunctionSpec& from) {
   RK_RETURN_IF_ERROR(CheckEnvironment(spec.environment));
   if (from.memory_bytes() != 0) spec.memory_bytes = from.memory_bytes();
   if (from.timeout_ms() != 0) spec.timeout_ms = from.timeout_ms();
+  if (from.start_timeout_ms() != 0) spec.start_timeout_ms = from.start_timeout_ms();
   spec.provisioned = from.provisioned();
   if (!v1::CloneOptions::Network_IsValid(from.network())) {
     return Wrong("network", static_cast<int>(from.network()),
@@ -296,6 +302,7 @@ v1::FunctionSpec ToProto(const FunctionSpec& spec) {
   to.mutable_environment()->insert(spec.environment.begin(), spec.environment.end());
   to.set_memory_bytes(spec.memory_bytes);
   to.set_timeout_ms(spec.timeout_ms);
+  to.set_start_timeout_ms(spec.start_timeout_ms);
   to.set_provisioned(spec.provisioned);
   to.set_network(spec.network);
   to.set_cpus(spec.cpus);

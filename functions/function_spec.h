@@ -47,6 +47,8 @@ inline constexpr uint64_t kMostMemoryBytes = uint64_t{10240} << 20;
 inline constexpr uint64_t kDefaultMemoryBytes = uint64_t{1024} << 20;
 inline constexpr uint64_t kMostTimeoutMs = 15 * 60 * 1000;
 inline constexpr uint64_t kDefaultTimeoutMs = 3000;
+inline constexpr uint64_t kLeastStartTimeoutMs = 1000;
+inline constexpr uint64_t kDefaultStartTimeoutMs = 60 * 1000;
 inline constexpr uint32_t kMostInstances = 10000;
 
 struct FunctionSpec {
@@ -60,6 +62,7 @@ struct FunctionSpec {
   std::map<std::string, std::string> environment;
   uint64_t memory_bytes = kDefaultMemoryBytes;
   uint64_t timeout_ms = kDefaultTimeoutMs;
+  uint64_t start_timeout_ms = kDefaultStartTimeoutMs;  // until an instance has loaded it
   uint32_t provisioned = 0;
   v1::CloneOptions::Network network = v1::CloneOptions::HOST;
   double cpus = 0;  // 0: no limit

@@ -34,6 +34,7 @@ TEST(FunctionSpecTest, WhatIsNotSaidGetsItsDefault) {
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(spec->memory_bytes, uint64_t{1} << 30);
   EXPECT_EQ(spec->timeout_ms, 3000u);
+  EXPECT_EQ(spec->start_timeout_ms, 60'000u);
   EXPECT_EQ(spec->provisioned, 0u);
   EXPECT_EQ(spec->network, v1::CloneOptions::HOST);
   EXPECT_EQ(spec->runtime, (Runtime{RuntimeKind::kPython, "3.11"}));
@@ -51,6 +52,7 @@ TEST(FunctionSpecTest, ComesBackFromItsMessage) {
   (*message.mutable_environment())["TABLE"] = "orders";
   message.set_memory_bytes(256 << 20);
   message.set_timeout_ms(1);
+  message.set_start_timeout_ms(90'000);
   message.set_provisioned(2);
   message.set_max_instances(2);
   message.set_network(v1::CloneOptions::OWN);
@@ -229,6 +231,11 @@ TEST(FunctionSpecTest, LimitsAreThoseOfLambda) {
   EXPECT_TRUE(FunctionSpecFrom(spec).ok());
   spec.set_timeout_ms(15 * 60 * 1000 + 1);
   ExpectRefused(spec, "timeout", "15 minutes");
+  for (uint64_t start_ms : {uint64_t{999}, uint64_t{15 * 60 * 1000 + 1}}) {
+    spec = Valid();
+    spec.set_start_timeout_ms(start_ms);
+    ExpectRefused(spec, "start_timeout", "between 1 s and 15 minutes");
+  }
   for (double cpus : {-1.0, 0.0099, 1e300, std::numeric_limits<double>::quiet_NaN(),
                       std::numeric_limits<double>::infinity()}) {
     spec = Valid();

@@ -20,7 +20,7 @@ namespace rekindle::functions {
 // How an instance's process ended.
 struct InstanceEnd {
   ExitState exit;
-  bool out_of_memory = false;  // it, or one that it started, met its memory limit
+  bool out_of_memory = false;  // the kernel ended it because of its memory limit
 };
 
 struct InvocationOutcome {
@@ -29,6 +29,14 @@ struct InvocationOutcome {
   absl::Duration start;           // zero: the instance was there already
   bool was_there_before = false;  // this is not its first call
   std::string problem;            // "Task timed out after 3.00 seconds"; empty: it answered
+  bool timed_out = false;
+};
+
+// An instance that has come to no invocation, because the function could not be loaded.
+struct StartFailure {
+  absl::Duration duration;  // since its start was ordered
+  std::string error_type;   // "Runtime.ExitError"
+  std::string problem;      // in words; empty: its runtime has said it
   bool timed_out = false;
 };
 
@@ -42,7 +50,8 @@ class InstanceProcess {
   virtual uint64_t MemoryBytes() const = 0;
   // Its first answer is out: what it has touched until now is what the next ones of its image need.
   virtual void HasAnswered() = 0;
-  // In its log.
+  // These are in its log.
+  virtual void StartFails(const StartFailure& failure) = 0;
   virtual void InvocationBegins(const std::string& request_id) = 0;
   // Returns the end of what was logged since it began, at most 4 KiB.
   virtual std::string InvocationEnds(const InvocationOutcome& report) = 0;

@@ -129,6 +129,13 @@ void LogStream::End(const InvocationReport& report) {
   AddTime(Append(std::move(lines)) + bytes);
 }
 
+void LogStream::FailStart(const StartReport& report) {
+  std::string line = absl::StrFormat("INIT_REPORT Init Duration: %.2f ms\tPhase: init\tStatus: %s",
+                                     report.duration_seconds * 1000, report.timed_out ? "timeout" : "error");
+  if (!report.error_type.empty()) absl::StrAppend(&line, "\tError Type: ", report.error_type);
+  Note(line);
+}
+
 void LogStream::Note(absl::string_view text) {
   absl::MutexLock lock(&mutex_);
   Append(absl::StrCat(text, "\n"));

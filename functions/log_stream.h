@@ -25,6 +25,12 @@ struct InvocationReport {
   std::string status;                  // "timeout", "error"; empty: none, as when all went well
 };
 
+struct StartReport {
+  double duration_seconds = 0;
+  std::string error_type;  // "Runtime.ExitError"; empty: it is not known
+  bool timed_out = false;
+};
+
 // Thread-safe. Nothing here fails for who runs the function: what can't be written is lost, and the daemon's
 // log says so once.
 //
@@ -46,6 +52,8 @@ class LogStream {
   uint64_t Begin(absl::string_view request_id) ABSL_LOCKS_EXCLUDED(mutex_);
   // "END RequestId: …" and "REPORT RequestId: …".
   void End(const InvocationReport& report) ABSL_LOCKS_EXCLUDED(mutex_);
+  // "INIT_REPORT Init Duration: …": the instance's start came to nothing.
+  void FailStart(const StartReport& report) ABSL_LOCKS_EXCLUDED(mutex_);
   // A line of its own, such as "RequestId: … Error: Runtime exited with error: exit status 1".
   void Note(absl::string_view text) ABSL_LOCKS_EXCLUDED(mutex_);
 

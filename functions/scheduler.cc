@@ -61,6 +61,7 @@ absl::StatusOr<Scheduler::Reservation> Scheduler::ReserveProvisioned(const Sched
   return core_->ReserveProvisioned(function);
 }
 void Scheduler::Put(const ScheduledFunction& function) { core_->Put(function); }
+void Scheduler::Adjust(const ScheduledFunction& function) { core_->Adjust(function); }
 void Scheduler::Remove(const std::string& name) { core_->Remove(name); }
 void Scheduler::LostTemplate(const std::string& dependency_image) { core_->LostTemplate(dependency_image); }
 void Scheduler::Invoke(Call call, Done done) {
@@ -226,7 +227,7 @@ void Core::Put(const ScheduledFunction& spec) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return;
   FunctionPtr old = Find(spec.name);
-  if (old) Retire(old, &later);
+  FunctionPtr predecessor = old ? KeepForNow(old, spec, &later) : nullptr;
   auto function = std::make_shared<Function>();
   function->spec = spec;
   function->has_image = spec.has_image;
@@ -255,9 +256,48 @@ void Core::Put(const ScheduledFunction& spec) {
   by_id_[function->id] = function;
   functions_[spec.name] = function;
   if (old) function->waiting = std::exchange(old->waiting, {});
+  function->predecessor = std::move(predecessor);
+  Apply(actions, &later);
+  // There is no room for both, or no memory.
+  if (function->starting == 0) RetirePredecessor(function, &later);
+  ServeWaiting(function, &later);
+  PlanTick();
+}
+
+void Core::Adjust(const ScheduledFunction& spec) {
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  FunctionPtr function = Find(spec.name);
+  if (stopping_ || function == nullptr || function->spec.revision != spec.revision) return;
+  function->spec.timeout = spec.timeout;
+  function->spec.provisioned = function->profile.provisioned = spec.provisioned;
+  function->spec.most_instances = spec.most_instances;
+  std::vector<Action> actions;
+  policy_.UpdateFunction(function->id, function->profile, Now(), &actions);
   Apply(actions, &later);
   ServeWaiting(function, &later);
   PlanTick();
+}
+
+Core::FunctionPtr Core::KeepForNow(const FunctionPtr& old, const ScheduledFunction& successor, Later* later) {
+  // One of which none has been ready yet serves nobody.
+  FunctionPtr serves = old->predecessor ? std::exchange(old->predecessor, nullptr) : old;
+  if (serves != old) Retire(old, later);
+  if (successor.provisioned > 0 && !serves->idle.empty()) {
+    serves->spec.provisioned = 0;  // none of it is started any more
+    serves->superseded = true;
+    return serves;
+  }
+  Retire(serves, later);
+  return nullptr;
+}
+
+void Core::RetirePredecessor(const FunctionPtr& function, Later* later) {
+  FunctionPtr predecessor = std::exchange(function->predecessor, nullptr);
+  if (predecessor == nullptr) return;
+  Retire(predecessor, later);
+  // What there was no room for until now.
+  RefillNow(function, later);
 }
 
 void Core::Remove(const std::string& name) {
@@ -280,6 +320,7 @@ void Core::Remove(const std::string& name) {
 
 // Its calls under way and those that instances are being started for end with it.
 void Core::Retire(const FunctionPtr& function, Later* later) {
+  if (FunctionPtr predecessor = std::exchange(function->predecessor, nullptr)) Retire(predecessor, later);
   function->replaced = true;
   std::vector<Action> actions;
   policy_.RemoveFunction(function->id, &actions);
@@ -307,6 +348,8 @@ void Core::Invoke(std::shared_ptr<const Call> call, std::shared_ptr<Call> own, D
     later.steps.emplace_back([done = std::move(done)] { done(CallResult()); });
     return;
   }
+  if (function->idle.empty() && function->predecessor && !function->predecessor->idle.empty())
+    function = function->predecessor;
   auto request = std::make_shared<Request>();
   request->call = std::move(call);
   request->own = std::move(own);

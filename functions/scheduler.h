@@ -25,7 +25,6 @@ struct SchedulerOptions {
   // Of one function's callers; beyond it they are refused. Events wait without limit: behind the callers.
   uint32_t longest_queue = 1000;
   uint64_t most_waiting_bytes = uint64_t{256} << 20;  // the same, of calls for one owner's
-  absl::Duration longest_start = absl::Seconds(60);   // until an instance asks for its first invocation
   int start_threads = 5;                              // one owner's starts take all but one
   // Before an image or template that could not be made is tried again, doubled each time.
   absl::Duration first_pause = absl::Seconds(5), longest_pause = absl::Minutes(5);
@@ -42,6 +41,7 @@ struct ScheduledFunction {
   uint32_t owner = 0;  // uid; none can take all threads that start and make things
   uint64_t memory_bytes = 0;
   absl::Duration timeout;
+  absl::Duration longest_start = absl::Seconds(60);  // until an instance asks for its first invocation
   uint32_t provisioned = 0;
   uint32_t most_instances = 0;    // 0: no limit of its own
   std::string dependency_image;   // reference; empty: it can only be started from nothing
@@ -119,8 +119,12 @@ class Scheduler {
   // always take its place.
   absl::StatusOr<Reservation> ReserveProvisioned(const ScheduledFunction& function);
   // A new function, or a new revision of one: calls that come from now on get it, those under way end with
-  // the instance that they have.
+  // the instance that they have. Where instances of it are always to be there, idle ones of the revision
+  // before it take calls until the first of these is ready, or could not be started.
   void Put(const ScheduledFunction& function);
+  // Of the revision that is there, its time-out, provisioned and most_instances: its instances stay. Without
+  // effect where it is not there any more.
+  void Adjust(const ScheduledFunction& function);
   // Calls under way end; those that wait for an instance are told NotFound.
   void Remove(const std::string& name);
   // The template of a dependency image was taken down by somebody else.

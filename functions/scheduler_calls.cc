@@ -23,6 +23,7 @@ void Core::OnReady(const InstancePtr& instance) {
   instance->start = SteadyNow() - instance->ordered;
   LearnStart(function, instance->level, absl::ToDoubleSeconds(instance->start), &later);
   instance->state = Instance::State::kIdle;
+  RetirePredecessor(function, &later);
   BecameFree(function, instance, &later);
 }
 
@@ -254,13 +255,18 @@ void Core::OnEnd(const InstancePtr& instance, const InstanceEnd& end) {
   instance->timer.cancel();
   switch (state) {
     case Instance::State::kStarting:
-      if (!instance->init_failed)
-        FailStart(instance, ExitError("", end, function->spec.memory_bytes), &later);
+      if (!instance->init_failed) {
+        const uint64_t memory = function->spec.memory_bytes;
+        StartFailure failure;
+        failure.error_type = ExitType(end);
+        failure.problem = ExitText(end, memory);
+        FailStart(instance, ExitError("", end, memory), std::move(failure), &later);
+      }
       break;
     case Instance::State::kBusy: {
       const std::string id = instance->current->call->request_id;
-      FinishBadly(instance, ExitError(id, end, function->spec.memory_bytes), ExitText(end),
-                  /*timed_out=*/false, &later);
+      const uint64_t memory = function->spec.memory_bytes;
+      FinishBadly(instance, ExitError(id, end, memory), ExitText(end, memory), /*timed_out=*/false, &later);
       policy_.Ended(function->id);
       Refill(function, &later);
       break;

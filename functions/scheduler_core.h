@@ -32,6 +32,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
       ABSL_LOCKS_EXCLUDED(mutex_);
   void GiveBack(uint64_t reservation) ABSL_LOCKS_EXCLUDED(mutex_);
   void Put(const ScheduledFunction& function) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Adjust(const ScheduledFunction& function) ABSL_LOCKS_EXCLUDED(mutex_);
   void Remove(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
   void LostTemplate(const std::string& dependency_image) ABSL_LOCKS_EXCLUDED(mutex_);
   // `own`: the same call, whose payload may be moved away; null: an event, which others hold.
@@ -65,7 +66,9 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
     ScheduledFunction spec;
     FunctionId id = 0;
     std::shared_ptr<Counters> counters;
-    bool replaced = false;  // or removed: nothing is started for it any more
+    bool replaced = false;                  // or removed: nothing is started for it any more
+    bool superseded = false;                // as `replaced`, but what is idle of it takes calls for now
+    std::shared_ptr<Function> predecessor;  // which is, and whose successor this one is
     bool has_image = false, has_template = false;
     bool template_waits = false;  // for the image, which is being taken
     bool size_known = false, template_size_known = false;
@@ -104,7 +107,8 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
 
   friend class Instance;
   void OnReady(const InstancePtr& instance) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnInitError(const InstancePtr& instance, const std::string& body) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnInitError(const InstancePtr& instance, const std::string& type, const std::string& body)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void OnAnswer(const InstancePtr& instance, const std::string& request_id, Answer answer)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void OnEnd(const InstancePtr& instance, const InstanceEnd& end) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -137,9 +141,9 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   // There is no process, and who waits for it hears that the node has failed.
   void StartFailed(const FunctionPtr& function, const InstancePtr& instance, const absl::Status& why,
                    Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The function can't be loaded, and who waits for it hears that.
-  void FailStart(const InstancePtr& instance, const std::string& error_json, Later* later)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The function can't be loaded: who waits for it hears that, and its log says so.
+  void FailStart(const InstancePtr& instance, const std::string& error_json, StartFailure failure,
+                 Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An instance was lost: those that are always to be there are made again.
   void Refill(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RefillNow(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -204,6 +208,11 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   // Ends an idle instance, if none can be started for it before one has gone.
   void MakeRoomFor(const Function& asking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Retire(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of the revision that is replaced, or the one before it: which serves until the first instance of its
+  // successor is ready; null: none does, and they are retired.
+  FunctionPtr KeepForNow(const FunctionPtr& old, const ScheduledFunction& successor, Later* later)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RetirePredecessor(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayStart(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Apply(std::vector<Action>& actions, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Apply(const Action& action, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -28,7 +28,16 @@ std::string TimedOutText(absl::Duration timeout) {
   return absl::StrFormat("Task timed out after %.2f seconds", absl::ToDoubleSeconds(timeout));
 }
 
-std::string ExitText(const InstanceEnd& end) {
+std::string StartTimedOutText(absl::Duration longest) {
+  return absl::StrFormat("the function did not load within %.0f seconds (fn deploy --start-timeout)",
+                         absl::ToDoubleSeconds(longest));
+}
+
+std::string ExitText(const InstanceEnd& end, uint64_t memory_bytes) {
+  if (end.out_of_memory) {
+    return absl::StrCat(ExitText({end.exit, false}, 0), " (memory limit of ", memory_bytes >> 20,
+                        " MB reached)");
+  }
   if (end.exit.signal != 0) {
     return absl::StrCat("Runtime exited with error: signal: ",
                         absl::AsciiStrToLower(::strsignal(end.exit.signal)));
@@ -37,21 +46,20 @@ std::string ExitText(const InstanceEnd& end) {
   return absl::StrCat("Runtime exited with error: exit status ", end.exit.code);
 }
 
+const char* ExitType(const InstanceEnd& end) {
+  return end.out_of_memory ? "Runtime.OutOfMemory" : "Runtime.ExitError";
+}
+
 std::string TimedOutError(const std::string& request_id, absl::Duration timeout) {
-  return Error("Sandbox.Timedout", About(request_id) + TimedOutText(timeout));
+  return Error(kTimedOutType, About(request_id) + TimedOutText(timeout));
 }
 
 std::string StartTimedOutError(absl::Duration longest) {
-  return Error("Sandbox.Timedout", absl::StrFormat("Error: the function did not load within %.0f seconds",
-                                                   absl::ToDoubleSeconds(longest)));
+  return Error(kTimedOutType, absl::StrCat("Error: ", StartTimedOutText(longest)));
 }
 
 std::string ExitError(const std::string& request_id, const InstanceEnd& end, uint64_t memory_bytes) {
-  if (end.out_of_memory) {
-    return Error("Runtime.OutOfMemory", absl::StrCat(About(request_id), ExitText(end), " (memory limit of ",
-                                                     memory_bytes >> 20, " MB reached)"));
-  }
-  return Error("Runtime.ExitError", About(request_id) + ExitText(end));
+  return Error(ExitType(end), About(request_id) + ExitText(end, memory_bytes));
 }
 
 }  // namespace rekindle::functions

@@ -15,13 +15,19 @@ absl::Status NobodyWaits();
 
 // "Task timed out after 3.00 seconds"
 std::string TimedOutText(absl::Duration timeout);
-// "Runtime exited with error: exit status 1"
-std::string ExitText(const InstanceEnd& end);
+// "the function did not load within 60 seconds"
+std::string StartTimedOutText(absl::Duration longest);
+// "Runtime exited with error: exit status 1". `memory_bytes`: its limit.
+std::string ExitText(const InstanceEnd& end, uint64_t memory_bytes);
+
+// errorType
+inline constexpr char kTimedOutType[] = "Sandbox.Timedout";
+const char* ExitType(const InstanceEnd& end);
 
 // JSON: {"errorType", "errorMessage"}.
 std::string TimedOutError(const std::string& request_id, absl::Duration timeout);
 std::string StartTimedOutError(absl::Duration longest);
-// `request_id` empty: it ended before it asked for an invocation. `memory_bytes`: its limit.
+// `request_id` empty: it ended before it asked for an invocation.
 std::string ExitError(const std::string& request_id, const InstanceEnd& end, uint64_t memory_bytes);
 
 }  // namespace rekindle::functions

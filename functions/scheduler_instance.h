@@ -25,8 +25,8 @@ class Scheduler::Core::Instance : public RuntimeApi::Observer, public std::enabl
   void OnReady() override {
     if (auto core = core_.lock()) core->OnReady(shared_from_this());
   }
-  void OnInitError(std::string, std::string body) override {
-    if (auto core = core_.lock()) core->OnInitError(shared_from_this(), body);
+  void OnInitError(std::string type, std::string body) override {
+    if (auto core = core_.lock()) core->OnInitError(shared_from_this(), type, body);
   }
   void OnRestoreError(std::string type, std::string body) override {
     OnInitError(std::move(type), std::move(body));

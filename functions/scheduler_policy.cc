@@ -113,7 +113,7 @@ void Core::Apply(const Action& action, Later* later) {
     case ThingKind::kInstance:
       if (make) {
         if (function->replaced) return;
-        if (MayStart(*function)) return BeginStart(function, StartLevel::kTemplate);
+        if (!function->superseded && MayStart(*function)) return BeginStart(function, StartLevel::kTemplate);
         policy_.Lost(thing);
         // It is made when another one has ended.
         if (LacksProvisioned(*function)) MakeRoomFor(*function);

@@ -133,7 +133,7 @@ void Core::Start(const FunctionPtr& function, const InstancePtr& instance, Start
     instance->process->Kill();
     return;
   }
-  instance->timer.expires_after(absl::ToChronoNanoseconds(options_.longest_start));
+  instance->timer.expires_after(absl::ToChronoNanoseconds(function->spec.longest_start));
   instance->timer.async_wait([weak = weak_from_this(), instance](const boost::system::error_code& error) {
     auto core = weak.lock();
     if (!error && core) core->OnStartTimeout(instance);
@@ -158,6 +158,7 @@ Core::RequestPtr Core::LoseStart(const FunctionPtr& function) {
 void Core::StartFailed(const FunctionPtr& function, const InstancePtr& instance, const absl::Status& why,
                        Later* later) {
   RequestPtr request = LoseStart(function);
+  RetirePredecessor(function, later);
   ++function->failures;
   if (instance->process == nullptr) Forget(instance, later);
   Log(LogLevel::kError,
@@ -177,8 +178,13 @@ void Core::StartFailed(const FunctionPtr& function, const InstancePtr& instance,
   Refill(function, later);
 }
 
-void Core::FailStart(const InstancePtr& instance, const std::string& error_json, Later* later) {
+void Core::FailStart(const InstancePtr& instance, const std::string& error_json, StartFailure failure,
+                     Later* later) {
   const FunctionPtr& function = instance->function;
+  failure.duration = SteadyNow() - instance->ordered;
+  // Without the lock, because a log may have to wait for its disk; before anybody hears of it.
+  later->steps.emplace_back(
+      [process = instance->process, failure = std::move(failure)] { process->StartFails(failure); });
   if (RequestPtr request = LoseStart(function)) {
     ++function->counters->errors;
     CallResult result;
@@ -189,8 +195,9 @@ void Core::FailStart(const InstancePtr& instance, const std::string& error_json,
   } else {
     function->counters->problem = error_json;
   }
-  ServeWaiting(function, later);
   ++function->failures;
+  RetirePredecessor(function, later);
+  ServeWaiting(function, later);
   Refill(function, later);
 }
 
@@ -198,15 +205,24 @@ void Core::OnStartTimeout(const InstancePtr& instance) {
   Later later;
   absl::MutexLock lock(&mutex_);
   if (instance->state != Instance::State::kStarting) return;
-  if (!instance->init_failed) FailStart(instance, StartTimedOutError(options_.longest_start), &later);
+  if (!instance->init_failed) {
+    const absl::Duration longest = instance->function->spec.longest_start;
+    StartFailure failure;
+    failure.error_type = kTimedOutType;
+    failure.problem = StartTimedOutText(longest);
+    failure.timed_out = true;
+    FailStart(instance, StartTimedOutError(longest), std::move(failure), &later);
+  }
   EndInstance(instance);
 }
 
-void Core::OnInitError(const InstancePtr& instance, const std::string& body) {
+void Core::OnInitError(const InstancePtr& instance, const std::string& type, const std::string& body) {
   Later later;
   absl::MutexLock lock(&mutex_);
   if (instance->state != Instance::State::kStarting || std::exchange(instance->init_failed, true)) return;
-  FailStart(instance, body, &later);
+  StartFailure failure;  // without the problem: its runtime has written there what it has to say
+  failure.error_type = type;
+  FailStart(instance, body, std::move(failure), &later);
 }
 
 // At once where one had been of use; those that fail again and again are tried less and less often.

@@ -142,6 +142,9 @@ TEST_F(SchedulerTest, AFunctionThatCanNotBeLoadedSaysWhy) {
   });
   scheduler().Put(Function("f"));
   EXPECT_EQ(TextOf(Invoke("f")), R"(function error {"errorType":"Runtime.ImportModuleError"})");
+  ASSERT_THAT(starter_.failed(), SizeIs(1));
+  EXPECT_EQ(starter_.failed()[0].problem, "") << "its runtime has said it";
+  EXPECT_FALSE(starter_.failed()[0].timed_out);
   broken = false;
   EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
   EXPECT_EQ(Numbers("f").errors, 1u);
@@ -154,6 +157,27 @@ TEST_F(SchedulerTest, AnInstanceThatEndsBeforeItAsksIsAnError) {
   EXPECT_THAT(TextOf(Invoke("f")), AllOf(HasSubstr("Runtime.ExitError"), HasSubstr("exit status 7")));
   broken = false;
   EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
+  ASSERT_THAT(starter_.failed(), SizeIs(1));
+  EXPECT_EQ(starter_.failed()[0].error_type, "Runtime.ExitError");
+  EXPECT_EQ(starter_.failed()[0].problem, "Runtime exited with error: exit status 7");
+}
+
+TEST_F(SchedulerTest, TheMemoryLimitIsNamedWhereItEndedAnInstance) {
+  starter_.Become("f", [](TestRuntime& runtime) {
+    if (runtime.order().instance.ends_with("-2")) runtime.Next();
+    return InstanceEnd{{0, SIGKILL}, /*out_of_memory=*/true};
+  });
+  scheduler().Put(Function("f"));
+  const auto named = AllOf(HasSubstr("Runtime.OutOfMemory"), HasSubstr("memory limit of 128 MB reached"));
+  EXPECT_THAT(TextOf(Invoke("f")), named);
+  ASSERT_THAT(starter_.failed(), SizeIs(1));
+  EXPECT_EQ(starter_.failed()[0].error_type, "Runtime.OutOfMemory");
+  EXPECT_THAT(starter_.failed()[0].problem, HasSubstr("memory limit of 128 MB reached"));
+  Told during = Invoke("f");
+  absl::StatusOr<CallResult> result = ResultOf(during);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_THAT(result->payload, named);
+  EXPECT_THAT(result->log_tail, HasSubstr("memory limit of 128 MB reached"));
 }
 
 TEST_F(SchedulerTest, AStartThatTakesTooLongIsAnError) {
@@ -161,10 +185,15 @@ TEST_F(SchedulerTest, AStartThatTakesTooLongIsAnError) {
     runtime.WaitForKill();
     return Exits(0);
   });
-  options_.longest_start = absl::Milliseconds(50);
-  scheduler().Put(Function("f"));
+  ScheduledFunction function = Function("f");
+  function.longest_start = absl::Milliseconds(50);
+  scheduler().Put(function);
   EXPECT_THAT(TextOf(Invoke("f")), AllOf(HasSubstr("Sandbox.Timedout"), HasSubstr("did not load")));
   EXPECT_TRUE(starter_.WaitForLiving(0));
+  ASSERT_THAT(starter_.failed(), SizeIs(1));
+  EXPECT_TRUE(starter_.failed()[0].timed_out);
+  EXPECT_GE(starter_.failed()[0].duration, function.longest_start);
+  EXPECT_THAT(starter_.failed()[0].problem, HasSubstr("did not load"));
 }
 
 TEST_F(SchedulerTest, OneThatSaysItCanNotAndStaysIsEnded) {
@@ -173,10 +202,106 @@ TEST_F(SchedulerTest, OneThatSaysItCanNotAndStaysIsEnded) {
     runtime.WaitForKill();
     return Exits(0);
   });
-  options_.longest_start = absl::Milliseconds(200);
-  scheduler().Put(Function("f"));
+  ScheduledFunction function = Function("f");
+  function.longest_start = absl::Milliseconds(200);
+  scheduler().Put(function);
   EXPECT_EQ(TextOf(Invoke("f")), "function error {}");
   EXPECT_TRUE(starter_.WaitForLiving(0));
+}
+
+TEST_F(SchedulerTest, WhatIsIdleOfTheOldRevisionTakesCallsUntilTheNewOneIsReady) {
+  const auto answers = [](const char* what) {
+    return [what](TestRuntime& runtime) {
+      while (runtime.Next()) runtime.Answer(what);
+      return Exits(0);
+    };
+  };
+  starter_.Become("f", answers("old"));
+  ScheduledFunction function = Function("f");
+  function.provisioned = 2;
+  scheduler().Put(function);
+  while (Numbers("f").idle < 2) std::this_thread::yield();
+  Gate loaded;
+  starter_.Become("f", [&](TestRuntime& runtime) {
+    loaded.Pass();
+    return answers("new")(runtime);
+  });
+  ++function.revision;
+  scheduler().Put(function);
+  ASSERT_TRUE(loaded.WaitForWaiting(2));
+  EXPECT_EQ(TextOf(Invoke("f")), "ok old");
+  Told one = Invoke("f"), other = Invoke("f");
+  EXPECT_EQ(TextOf(std::move(one)), "ok old");
+  EXPECT_EQ(TextOf(std::move(other)), "ok old");
+  EXPECT_EQ(starter_.living(), 4u);
+  loaded.Open(1);
+  while (Numbers("f").idle < 1) std::this_thread::yield();
+  EXPECT_EQ(TextOf(Invoke("f")), "ok new");
+  loaded.Open(1);
+  EXPECT_TRUE(starter_.WaitForLiving(2));
+  while (Numbers("f").idle < 2) std::this_thread::yield();
+  EXPECT_EQ(TextOf(Invoke("f")), "ok new");
+  EXPECT_THAT(starter_.started(), SizeIs(4));
+}
+
+TEST_F(SchedulerTest, ARevisionThatCanNotBeLoadedReplacesTheOldOneAllTheSame) {
+  ScheduledFunction function = Function("f");
+  function.provisioned = 1;
+  scheduler().Put(function);
+  while (Numbers("f").idle < 1) std::this_thread::yield();
+  starter_.Become("f", [](TestRuntime& runtime) {
+    runtime.FailInit("{}");
+    return Exits(1);
+  });
+  ++function.revision;
+  scheduler().Put(function);
+  EXPECT_TRUE(starter_.WaitForLiving(0));
+  EXPECT_EQ(TextOf(Invoke("f")), "function error {}");
+}
+
+TEST_F(SchedulerTest, OneThatIsReplacedAndRemovedBeforeItIsReadyTakesTheOldOneAlong) {
+  ScheduledFunction function = Function("f");
+  function.provisioned = 1;
+  scheduler().Put(function);
+  while (Numbers("f").idle < 1) std::this_thread::yield();
+  Gate loaded;
+  starter_.Become("f", [&](TestRuntime& runtime) {
+    loaded.Pass();
+    return Echo(runtime);
+  });
+  for (int i = 0; i < 2; ++i) {
+    ++function.revision;
+    scheduler().Put(function);
+    ASSERT_TRUE(loaded.WaitForWaiting(i + 1));
+    EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1") << "by the first revision";
+  }
+  scheduler().Remove("f");
+  loaded.Open(2);
+  EXPECT_TRUE(starter_.WaitForLiving(0));
+  EXPECT_THAT(TextOf(Invoke("f")), StartsWith("NOT_FOUND"));
+}
+
+TEST_F(SchedulerTest, OtherSettingsEndNoInstance) {
+  starter_.Become("f", [](TestRuntime& runtime) {
+    while (runtime.Next() && runtime.payload() != "hang") runtime.Answer("1");
+    runtime.WaitForKill();
+    return Exits(0);
+  });
+  ScheduledFunction function = Function("f");
+  function.provisioned = function.most_instances = 1;
+  scheduler().Put(function);
+  while (Numbers("f").idle < 1) std::this_thread::yield();
+  function.provisioned = function.most_instances = 2;
+  function.timeout = absl::Milliseconds(50);
+  scheduler().Adjust(function);
+  while (Numbers("f").idle < 2) std::this_thread::yield();
+  EXPECT_THAT(starter_.started(), SizeIs(2));
+  EXPECT_EQ(starter_.living(), 2u);
+  EXPECT_THAT(TextOf(Invoke("f", "hang")), HasSubstr("timed out after 0.05 seconds"));
+  ++function.revision;
+  function.provisioned = 0;
+  scheduler().Adjust(function);  // of a revision that is not there
+  while (Numbers("f").idle < 2) std::this_thread::yield();
 }
 
 TEST_F(SchedulerTest, WhatCanNotBeStartedFromIsPassedOver) {

@@ -18,11 +18,12 @@ constexpr uint64_t kImageBytes = 1 << 20;
 class TestProcess : public InstanceProcess {
  public:
   TestProcess(std::shared_ptr<TestRuntime> runtime, uint64_t grown_bytes, std::function<void()> on_grown,
-              std::function<void()> on_measure)
+              std::function<void()> on_measure, std::function<void(const StartFailure&)> on_failure)
       : runtime_(std::move(runtime)),
         grown_bytes_(grown_bytes),
         on_grown_(std::move(on_grown)),
-        on_measure_(std::move(on_measure)) {}
+        on_measure_(std::move(on_measure)),
+        on_failure_(std::move(on_failure)) {}
   ~TestProcess() override { Kill(); }
   pid_t pid() const override { return 0; }
   void Kill() override { runtime_->Kill(); }
@@ -34,6 +35,7 @@ class TestProcess : public InstanceProcess {
     bytes_ = grown_bytes_;
     on_grown_();
   }
+  void StartFails(const StartFailure& failure) override { on_failure_(failure); }
   void InvocationBegins(const std::string& request_id) override {
     absl::MutexLock lock(&mutex_);
     log_ = absl::StrCat("START ", request_id, "\n");
@@ -48,6 +50,7 @@ class TestProcess : public InstanceProcess {
   const std::shared_ptr<TestRuntime> runtime_;
   const uint64_t grown_bytes_;
   const std::function<void()> on_grown_, on_measure_;
+  const std::function<void(const StartFailure&)> on_failure_;
   std::atomic<uint64_t> bytes_{kTestInstanceBytes};
   absl::Mutex mutex_;
   std::string log_ ABSL_GUARDED_BY(mutex_);
@@ -180,6 +183,10 @@ absl::StatusOr<StartedInstance> TestStarter::Start(const StartOrder& order) {
           measuring = measuring_;
         }
         if (measuring) measuring();
+      },
+      [this](const StartFailure& failure) {
+        absl::MutexLock failed(&mutex_);
+        failed_.push_back(failure);
       });
   started.listener = runtime->TakeListener();
   threads_.emplace_back([this, runtime, run = std::move(run)] {
@@ -229,6 +236,11 @@ void TestStarter::DropImage(const std::string& function, uint64_t) {
 std::vector<StartOrder> TestStarter::started() const {
   absl::MutexLock lock(&mutex_);
   return started_;
+}
+
+std::vector<StartFailure> TestStarter::failed() const {
+  absl::MutexLock lock(&mutex_);
+  return failed_;
 }
 
 size_t TestStarter::living() const {

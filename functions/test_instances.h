@@ -114,6 +114,8 @@ class TestStarter : public InstanceStarter {
 
   // Of all starts so far, in their order.
   std::vector<StartOrder> started() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // What the logs of instances say of starts that came to nothing.
+  std::vector<StartFailure> failed() const ABSL_LOCKS_EXCLUDED(mutex_);
   size_t living() const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<Making> made() const ABSL_LOCKS_EXCLUDED(mutex_);
   // They return false when it has not come true within a minute.
@@ -140,6 +142,7 @@ class TestStarter : public InstanceStarter {
   int grown_ ABSL_GUARDED_BY(mutex_) = 0;  // instances
   std::function<void()> measuring_ ABSL_GUARDED_BY(mutex_);
   std::vector<StartOrder> started_ ABSL_GUARDED_BY(mutex_);
+  std::vector<StartFailure> failed_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<TestRuntime>> living_ ABSL_GUARDED_BY(mutex_);
   std::vector<Making> made_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);

@@ -132,6 +132,10 @@ void RemoveFolder(const std::string& folder) {
 
 }  // namespace
 
+bool EndedByMemoryLimit(const ExitState& exit, uint64_t out_of_memory_kills) {
+  return out_of_memory_kills > 0 && (exit.signal == SIGKILL || exit.code == 128 + SIGKILL);
+}
+
 absl::Status ExplainLimits(const absl::Status& failure, absl::string_view what, const CgroupLimits& limits,
                            const LimitEvents& events) {
   if (failure.ok()) return failure;
@@ -233,6 +237,11 @@ absl::StatusOr<std::unique_ptr<Cgroup>> Cgroup::Make() {
     RK_ASSIGN_OR_RETURN(UniqueFd processes, OpenFile(absl::StrCat(folder, "/cgroup.procs"), O_WRONLY));
     group->processes_.push_back(std::move(processes));
   }
+  const std::string peak =
+      absl::StrCat(group->memory_folder(), group->unified_ ? "/memory.peak" : "/memory.max_usage_in_bytes");
+  for (const int flags : {O_RDWR, O_RDONLY}) {
+    if (!group->peak_.valid()) group->peak_.Reset(::open(peak.c_str(), flags | O_CLOEXEC));
+  }
   return group;
 }
 
@@ -293,16 +302,33 @@ uint64_t Cgroup::MemoryInUse() const {
   return 0;
 }
 
+uint64_t Cgroup::PeakMemory() const {
+  char text[32];
+  const ssize_t n = ::pread(peak_.get(), text, sizeof text, 0);
+  uint64_t bytes = 0;
+  if (n <= 0 || !absl::SimpleAtoi(absl::string_view(text, static_cast<size_t>(n)), &bytes)) return 0;
+  return bytes;
+}
+
+void Cgroup::ResetPeak() const {
+  // Any text does. Where it can't be done the peak goes on being that of the group's life.
+  [[maybe_unused]] const ssize_t n = ::pwrite(peak_.get(), "0", 1, 0);
+}
+
+uint64_t Cgroup::CountIn(const char* in_unified, const char* in_old, absl::string_view key) const {
+  for (const std::string& folder : folders_) {
+    auto number = NumberIn(absl::StrCat(folder, "/", unified_ ? in_unified : in_old), key);
+    if (number) return *number;
+  }
+  return 0;
+}
+
+uint64_t Cgroup::OutOfMemoryKills() const {
+  return CountIn("memory.events", "memory.oom_control", "oom_kill");
+}
+
 LimitEvents Cgroup::Events() const {
-  auto count = [this](const char* in_unified, const char* in_old, absl::string_view key) -> uint64_t {
-    for (const std::string& folder : folders_) {
-      auto number = NumberIn(absl::StrCat(folder, "/", unified_ ? in_unified : in_old), key);
-      if (number) return *number;
-    }
-    return 0;
-  };
-  return {count("memory.events", "memory.oom_control", "oom_kill"),
-          count("pids.events", "pids.events", "max")};
+  return {OutOfMemoryKills(), CountIn("pids.events", "pids.events", "max")};
 }
 
 void Cgroup::RemoveLeftovers() {

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/subprocess.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::restore {
@@ -26,6 +27,10 @@ struct LimitEvents {
   uint64_t out_of_memory_kills = 0;
   uint64_t refused_processes = 0;
 };
+
+// Whether a process that has ended so was ended by one of these kills (LimitEvents), or has passed on that
+// its child was, as a shell does: not where another one, such as a worker, was killed.
+bool EndedByMemoryLimit(const ExitState& exit, uint64_t out_of_memory_kills);
 
 // Why `what` ("restoring a copy of web:v1") has failed within `limits`: a ResourceExhausted that names the
 // limit that was reached, the option that raises it, and what `failure` says of its consequence. Where none
@@ -51,7 +56,12 @@ class Cgroup {
   // That were set, together.
   const CgroupLimits& limits() const { return limits_; }
   LimitEvents Events() const;
-  uint64_t MemoryInUse() const;  // bytes
+  uint64_t OutOfMemoryKills() const;  // of these alone: one file is read
+  uint64_t MemoryInUse() const;       // bytes
+  // The most that it had in use, in bytes, since ResetPeak; since it was made where the kernel can't begin
+  // anew (v2 before Linux 6.12). 0: the kernel does not tell. Thread-safe, as ResetPeak.
+  uint64_t PeakMemory() const;
+  void ResetPeak() const;
   // Where the memory controller has it (MemoryRoom).
   const std::string& memory_folder() const { return folders_.front(); }
 
@@ -68,9 +78,11 @@ class Cgroup {
  private:
   Cgroup() = default;
   CgroupLimits limits_;
+  uint64_t CountIn(const char* in_unified, const char* in_old, absl::string_view key) const;
   bool unified_ = false;
   std::vector<std::string> folders_;  // memory, cpu, pids (v1), or the one (v2)
   std::vector<UniqueFd> processes_;
+  UniqueFd peak_;                // of memory; in v2 the kernel keeps one for each who has it open
   std::vector<UniqueFd> locks_;  // as long as they are held, nobody takes the folders for left over
 };
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -12,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
@@ -44,6 +46,14 @@ TEST(ExplainLimitsTest, NamesLimitCureAndConsequence) {
   const absl::Status processes = ExplainLimits(kFailure, "restoring web:1", {64 << 20, 0, 3}, {0, 4});
   EXPECT_THAT(std::string(processes.message()),
               AllOf(HasSubstr("limit of 3"), HasSubstr("--processes"), Not(HasSubstr("--memory"))));
+}
+
+TEST(EndedByMemoryLimitTest, IsWhoWasKilled) {
+  EXPECT_TRUE(EndedByMemoryLimit({0, SIGKILL}, 1));
+  EXPECT_TRUE(EndedByMemoryLimit({128 + SIGKILL, 0}, 1)) << "a shell";
+  EXPECT_FALSE(EndedByMemoryLimit({0, SIGKILL}, 0));
+  EXPECT_FALSE(EndedByMemoryLimit({3, 0}, 1)) << "its worker was";
+  EXPECT_FALSE(EndedByMemoryLimit({0, SIGTERM}, 1));
 }
 
 // Folders that look like what the kernel mounts.
@@ -125,6 +135,33 @@ TEST_F(ExamineTest, UnifiedHierarchyWithoutControllersIsNone) {
   Write(root + "/cgroup.controllers", "\n");
   EXPECT_EQ(Examine(absl::StrCat("cgroup2 ", root, " cgroup2 rw 0 0\n")).status().code(),
             absl::StatusCode::kUnimplemented);
+}
+
+TEST(PeakMemoryTest, IsWhatWasInUseAtMostSinceItWasReset) {
+  if (auto usable = Cgroup::Examine(); !usable.ok()) GTEST_SKIP() << usable.status();
+  constexpr size_t kBytes = size_t{64} << 20;
+  auto group = Cgroup::Make();
+  ASSERT_TRUE(group.ok()) << group.status();
+  const std::vector<int> groups = (*group)->processes();
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0) << std::strerror(errno);
+  if (child == 0) {
+    for (const int entry : groups) {
+      if (::write(entry, "0", 1) != 1) ::_exit(1);
+    }
+    void* memory =
+        ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    ::_exit(memory == MAP_FAILED ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  EXPECT_GE((*group)->PeakMemory(), kBytes);
+  EXPECT_LT((*group)->MemoryInUse(), kBytes);
+  const std::string unified = (*group)->memory_folder() + "/memory.peak";
+  if (PathExists(unified) && !OpenFile(unified, O_RDWR).ok()) GTEST_SKIP() << "this kernel resets no peak";
+  (*group)->ResetPeak();
+  EXPECT_LT((*group)->PeakMemory(), kBytes);
 }
 
 // A Rekindle in a container that has the machine's cgroups.

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import textwrap
 import unittest
+import unittest.mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = os.path.join(HERE, "..", "..", "functions", "runtimes", "python", "discover_imports.py")
@@ -91,6 +92,17 @@ class DiscoverImportsTest(unittest.TestCase):
         self.assertEqual(result["installed"], [])
         nothing = self.discover("def handler(event, context): pass\n")
         self.assertEqual((nothing["installed"], nothing["standard_library"]), ([], []), "nothing of our own is counted")
+
+    def test_python_3_9_has_no_list_of_its_modules(self):
+        older = os.path.join(self.root, "older")
+        os.mkdir(older)
+        with open(os.path.join(older, "sitecustomize.py"), "w", encoding="utf-8") as file:
+            file.write("import sys\ndel sys.stdlib_module_names\n")
+        with unittest.mock.patch.dict(os.environ, PYTHONPATH=older):
+            result = self.discover("import json, numpy\ndef handler(event, context): pass\n")
+        self.assertIsNone(result["error"])
+        self.assertIn("json", result["standard_library"])
+        self.assertEqual(result["imports"], ["numpy"])
 
     def test_own_code(self):
         self.write("parts/__init__.py", "")

@@ -94,6 +94,34 @@ class GraceTest(FunctionsTest):
             self.assertTrue(os.path.exists(self.path(name)), name)
 
 
+    def test_an_event_that_waits_for_its_next_attempt_has_it(self):
+        seen = self.path("seen")
+        self.deploy("fails", files={
+            "app.py": f"def handler(event, context):\n    open({seen!r}, 'a').write('x')\n    raise ValueError\n"})
+        answer = self.post("fails", {}, {"X-Amz-Invocation-Type": "Event"})
+        self.assertEqual(answer.status, 202)
+        waiting.until(lambda: self.stats("fails")["errors"] == 1, "the first attempt", SECONDS)
+        self.daemon.stop()  # perhaps before it waits
+        with open(seen, encoding="ascii") as file:
+            attempts = len(file.read())
+        self.assertIn(attempts, (1, 2))
+        self.restart_daemon()
+        self.assertIn(f"RequestId: {answer.headers['x-amzn-RequestId']} rekindle: this asynchronous call is dropped: "
+                      f"it failed {attempts} times, and the daemon is ending: ", self.cli.run("fn", "logs", "fails").out)
+
+    def test_an_event_waits_until_the_node_can_start_its_function(self):
+        seen = self.path("seen")
+        # Without an image it has no network of its own, and can't be started.
+        self.deploy("waits", "--net", "none", "--deps", "decimal", files={
+            "app.py": f"def handler(event, context):\n    open({seen!r}, 'a').write('x')\n"})
+        image = self.function("waits")["dependency_image"]
+        self.succeed("rm", image)
+        self.assertEqual(self.post("waits", {}, {"X-Amz-Invocation-Type": "Event"}).status, 202)
+        waiting.until(lambda: os.path.exists(seen), "the event has come", SECONDS)
+        self.assertIn("function 'waits' could not be started", self.daemon.log_text())
+        self.assertIn(image, self.references())
+
+
 class ImportTest(FunctionsTest):
     """While a deployment imports its handler."""
     endless = ("import os, time\n"

@@ -29,6 +29,27 @@ def handler(event, context):
 """
 
 
+# Its first call starts a worker that is killed.
+_WORKER_EATS = """import multiprocessing
+import sys
+
+
+def eat():
+    held = []
+    while True:
+        held.append(bytearray(16 << 20))
+
+
+def handler(event, context):
+    if "exit" in event:
+        sys.exit(event["exit"])
+    worker = multiprocessing.get_context("fork").Process(target=eat)
+    worker.start()
+    worker.join()
+    return worker.exitcode
+"""
+
+
 def limiting(groups):
     """Of the lines of a process's `cgroup` file those of groups that can limit memory."""
     lines = [line.split(":", 2) for line in groups.splitlines()]
@@ -99,7 +120,49 @@ class FaultTest(FunctionsTest):
         error = self.failed("app", {"do": "eat"})
         self.assertEqual(error["errorType"], "Runtime.OutOfMemory")
         self.assertIn("memory limit of 128 MB", error["errorMessage"])
+        self.assertIn("Max Memory Used: 128 MB", self.cli.run("fn", "logs", "app").out)
         self.assertEqual(self.about("app")["calls"], 1)
+
+    def used(self, name):
+        """What the reports in its log say of memory."""
+        return [int(line.split("Max Memory Used: ")[1].split(" ")[0])
+                for line in self.cli.run("fn", "logs", name).out.splitlines() if "Max Memory Used" in line]
+
+    def test_the_memory_that_is_reported_is_the_most_that_a_call_had(self):
+        self.deploy("app", "--memory", "512M", "--timeout", "60s", files={
+            "app.py": "def handler(event, context):\n    return len(b'x' * (event['mib'] << 20))\n"})
+        for mib in (200, 1):
+            self.invoke("app", {"mib": mib})
+        first, second = self.used("app")
+        self.assertGreaterEqual(first, 200)
+        self.assertLess(second, 200)
+
+    def test_a_worker_that_had_too_much_memory_is_not_the_function(self):
+        self.deploy("app", "--memory", "256M", "--timeout", "60s", files={"app.py": _WORKER_EATS})
+        self.assertEqual(self.invoke("app")[0], -signal.SIGKILL)
+        self.assertIn("256 MB: the kernel ended 1 of the processes", self.cli.run("fn", "logs", "app").out)
+        error = self.failed("app", {"exit": 3})
+        self.assertEqual(error["errorType"], "Runtime.ExitError")
+        self.assertIn("exit status 3", error["errorMessage"])
+
+    def test_what_can_not_be_loaded_is_in_its_log(self):
+        for name, code, options, error, words in (
+            ("exits", "import sys\nsys.exit(3)\n", (), "Runtime.ExitError", ("exit status 3", "Status: error")),
+            ("eats", "much = bytearray(1 << 30)\n", ("--memory", "128M"), "Runtime.OutOfMemory",
+             ("signal: killed (memory limit of 128 MB reached)", "Status: error")),
+            ("sleeps", "import time\ntime.sleep(600)\n", ("--start-timeout", "1s"), "Sandbox.Timedout",
+             ("did not load within 1 seconds", "Status: timeout")),
+        ):
+            with self.subTest(name):
+                self.deploy(name, "--deps", "none", *options, files={"app.py": code})
+                self.assertEqual(self.failed(name)["errorType"], error)
+                logs = self.cli.run("fn", "logs", name).out
+                for word in (*words, "INIT_REPORT Init Duration: ", "Error Type: " + error):
+                    self.assertIn(word, logs)
+                if name == "eats":
+                    waiting.until(lambda: "--memory" in self.function("eats").get("problem", ""), "its image refused",
+                                  SECONDS)
+                self.succeed("fn", "rm", name)
 
     def test_an_answer_that_is_too_large(self):
         self.deploy("app", "--timeout", "60s")
@@ -220,7 +283,7 @@ class TemplateTest(FunctionsTest):
         call = self.begin_waiting("app")
         own = self.own_templates()
         self.assertEqual(len(own), 1)
-        self.deploy("app", "--replace", "--timeout", "50s")
+        self.deploy("app", "--replace", "--timeout", "60s", "--env", "N=2")
         waiting.until(lambda: not any(procfs.alive(pid) for pid in own), "the old revision's template ends", SECONDS)
         self.assertEqual(self.end_waiting(call)["told"], "go")
 

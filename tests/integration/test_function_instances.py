@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import tempfile
 import threading
 import unittest
 
@@ -135,6 +136,35 @@ class TemporaryTest(FunctionsTest):
             self.end_instances("writes")
         self.check_own("writes")
         self.check_nothing_on_the_machine()
+
+    def test_where_it_is_found_out_what_a_function_imports(self):
+        """What others have put into the machine's /tmp is not seen, and nothing is left there."""
+        planted, left = (f"/tmp/rekindle-{what}-{os.getpid()}" for what in ("planted", "left"))
+        self.addCleanup(lambda: [os.unlink(path) for path in (planted, left) if os.path.exists(path)])
+        with open(planted, "w", encoding="ascii"):
+            pass
+        deployed = self.deploy("loads", files={
+            "app.py": f"import os\nassert not os.path.exists({planted!r}), 'it is seen'\nopen({left!r}, 'x').close()\n"
+                      "def handler(event, context):\n    return os.listdir('/tmp')\n"})
+        self.assertEqual(deployed.get("warnings", []), [])
+        self.assertFalse(os.path.exists(left))
+        self.assertEqual(self.invoke("loads")[0], [os.path.basename(left)])
+
+    def test_where_dependencies_are_loaded(self):
+        """On top of an image there is."""
+        planted = f"/tmp/rekindle-planted-{os.getpid()}"
+        self.addCleanup(os.unlink, planted)
+        with open(planted, "w", encoding="ascii"):
+            pass
+        with tempfile.TemporaryDirectory(prefix="rekindle", dir="/usr/lib/python3/dist-packages") as folder:
+            module = os.path.basename(folder)
+            with open(os.path.join(folder, "__init__.py"), "w", encoding="ascii") as file:
+                file.write(f"import os\nseen = os.path.exists({planted!r})\n")
+            self.deploy("loads", "--deps", module, files={
+                "app.py": f"import {module}\ndef handler(event, context):\n    return {module}.seen\n"})
+            seen, how = self.invoke("loads")
+            self.assertIn(how["start_level"], ("dependency-memory", "dependency-disk"))
+            self.assertFalse(seen)
 
     def test_cold_starts(self):
         folder = self.code("own", {"bootstrap": _BOOTSTRAP})

@@ -88,22 +88,38 @@ class LifeTest(FunctionsTest):
         shutil.rmtree(self.path("below"))
         self.assertEqual(self.invoke("layered")[0], ["above", "above", "here"])
 
-    def test_what_starts_from_nothing_for_want_of_its_image_is_told(self):
+    def test_an_image_of_its_dependencies_that_was_removed_is_built_anew(self):
         self.deploy("bereft", "--deps", "decimal")
-        self.about("bereft")
+        image = self.function("bereft")["dependency_image"]
+        for reference in self.references():
+            self.succeed("rm", reference)
+        self.assertEqual(self.invoke("bereft")[1]["start_level"], "cold")
+        waiting.until(lambda: image in self.references() and self.function("bereft")["problem"] == "", "it is back",
+                      SECONDS)
+
+    def test_and_so_is_one_that_was_removed_while_nobody_looked(self):
+        self.deploy("bereft", "--deps", "decimal")
+        image = self.function("bereft")["dependency_image"]
         for reference in self.references():
             self.succeed("rm", reference)
         self.daemon.stop()
         self.restart_daemon()
-        for _ in range(2):
-            self.assertIn("deps build --rebuild", self.function("bereft")["problem"])
-            self.assertEqual(self.invoke("bereft")[1]["start_level"], "cold")
-            seen = self.about("bereft")
-            os.kill(self.process_of(seen), signal.SIGKILL)
-            self.wait_for_no_instance("bereft")
-        self.succeed("deps", "build", "decimal", "--runtime", "python", "--rebuild")
-        self.assertEqual(self.function("bereft")["problem"], "")
-        self.assertTrue(self.invoke("bereft")[1]["start_level"].startswith("dependency-"))
+        waiting.until(lambda: image in self.references() and self.function("bereft")["problem"] == "", "it is back", SECONDS)
+        self.assertIn("which is done in the background", self.daemon.log_text())
+        self.assertIn(self.invoke("bereft")[1]["start_level"], ("dependency-memory", "dependency-disk"))
+
+    def test_images_that_functions_start_from_are_not_pruned(self):
+        for name in ("kept", "gone"):
+            self.deploy(name, "--deps", "decimal" if name == "kept" else "fractions")
+            self.about(name)
+        own = self.wait_for_image("kept")
+        needed = [self.function("kept")["dependency_image"], own]
+        self.succeed("fn", "rm", "gone")
+        pruned = self.succeed("prune", "--all", "--keep-label", "no=such")
+        self.assertEqual(sorted(self.references()), sorted(needed))
+        reasons = {image["image"]["reference"]: image.get("reasons") for image in pruned["images"]}
+        for reference in needed:
+            self.assertEqual(reasons[reference], ["function 'kept' starts from it"])
 
     def test_provisioned_are_there_before_the_first_call(self):
         self.deploy("ready", "--provisioned", "2")
@@ -186,6 +202,30 @@ class ReplaceTest(FunctionsTest):
             self.assertTrue(self.deploy(name, "--replace", **options)["unchanged"])
             answer = self.invoke(name, {"n": 1})[1]
             self.assertEqual((answer["start_level"], answer["instance"]), ("running", instance), name)
+
+    def test_other_settings_end_no_instance(self):
+        self.deploy("app", "--provisioned", "1")
+        waiting.until(lambda: self.function("app")["instances_idle"] == 1, "an instance", SECONDS)
+        first = self.runtimes()
+        deployed = self.deploy("app", "--provisioned", "2", "--timeout", "7s", "--max-instances", "3", "--replace")
+        self.assertEqual((deployed["result"]["revision"], deployed.get("unchanged", False)), (1, False))
+        waiting.until(lambda: self.function("app")["instances_idle"] == 2, "one more", SECONDS)
+        self.assertLessEqual(set(first), set(self.runtimes()))
+        self.daemon.stop()
+        self.restart_daemon()
+        waiting.until(lambda: self.function("app")["instances_idle"] == 2, "two instances", SECONDS)
+        self.assertEqual(self.function("app")["spec"]["timeout_ms"], 7000)
+
+    def test_what_can_not_be_loaded_takes_nobodys_place(self):
+        self.deploy("app")
+        code = self.code("broken", {"app.py": "print('looking for it')\nimport nosuchmodule\n"})
+        broken = ("fn", "deploy", "app", "--runtime", "python", "--handler", "app.handler", "--code", code, "--replace")
+        self.assert_refused(self.cli.run(*broken), 1, "nosuchmodule", "looking for it", "--force")
+        self.assertEqual(self.about("app")["calls"], 1)
+        forced = self.succeed(*broken, "--force")
+        self.assertEqual(forced["result"]["revision"], 2)
+        self.assertIn("could not be loaded", "\n".join(forced["warnings"]))
+        self.assertEqual(self.failed("app")["errorType"], "Runtime.ImportModuleError")
 
     def test_many_callers_meanwhile(self):
         """None of them is told of an error."""

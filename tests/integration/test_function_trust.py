@@ -221,7 +221,7 @@ class LateDeploymentTest(FunctionsTest):
         os.unlink(self.held)
         self.assertEqual(self.cli.finish(command).code, DONE)
         self.assertEqual(self.invoke("name", None)[0], "old")
-        command = self.deploy_slowly(None, "--replace", "--timeout", "7s")
+        command = self.deploy_slowly(None, "--replace", "--env", "N=7")
         self.succeed("fn", "rm", "name")
         self.let_go(command)
         self.assertIsNone(self.function("name"))

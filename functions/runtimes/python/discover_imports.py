@@ -28,7 +28,7 @@ gives what was loaded until then; a process that ends or is stopped gives none.
 The import runs the function's code with the rights of whoever calls this program, which is no sandbox: it ends the
 process at the time limit and ends whatever it has forked, and no more. (Killed with SIGKILL itself, it takes the
 importing process along, but not what that has forked.) The code gets the caller's environment, LAMBDA_TASK_ROOT and
-_HANDLER. No compiled files are written to the code directory. The interpreter is the one that runs this program, 3.10
+_HANDLER. No compiled files are written to the code directory. The interpreter is the one that runs this program, 3.9
 or newer.
 
 Exit status: 0 when ok, 1 when not, 2 when it was called wrongly.

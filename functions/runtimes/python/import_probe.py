@@ -133,6 +133,14 @@ def process_figures():
     return int(figures["VmRSS"][0]) * 1024, int(figures["Threads"][0])
 
 
+def standard_names():
+    """Names of the standard library's outermost modules. Python 3.9 has no list of those that lie in files."""
+    if hasattr(sys, "stdlib_module_names"):
+        return sorted(sys.stdlib_module_names)
+    folder = os.path.dirname(os.__file__)
+    return sorted({*sys.builtin_module_names, *(name.partition(".")[0] for name in os.listdir(folder))})
+
+
 def main():
     report_fd, handler, code, *layers = sys.argv[1:]
     ours, process = os.path.dirname(os.path.abspath(__file__)), os.getpid()
@@ -156,7 +164,7 @@ def main():
         "modules": modules,
         "asked_for": sorted(asked_for),
         "path": [str(folder) for folder in sys.path],
-        "standard_names": sorted(sys.stdlib_module_names),
+        "standard_names": standard_names(),
         "standard_folder": os.path.dirname(os.__file__),
         "python": ".".join(map(str, sys.version_info[:3])),
     }
