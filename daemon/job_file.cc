@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "base/timeline.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::daemon {
