@@ -13,7 +13,9 @@ const std::string& OriginOf(const v1::Image& image) {
   return label == image.labels().end() ? image.digest() : label->second;
 }
 
-std::string RequestFor(const v1::Image& image) { return absl::StrCat(image.reference(), "@", image.digest()); }
+std::string RequestFor(const v1::Image& image) {
+  return absl::StrCat(image.reference(), "@", image.digest());
+}
 
 std::string NameOf(const std::string& reference) { return reference.substr(0, reference.rfind(':')); }
 
