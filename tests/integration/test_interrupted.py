@@ -193,7 +193,7 @@ class GivenUpTest(InterruptedTest):
         command, criu = self.start_checkpoint_that_stands()
         self.interrupt(command)
         self.interrupt(command)
-        self.assert_refused(self.cli.finish(command, 30), FAILED, "puts everything back")
+        self.assert_refused(self.cli.finish(command, 30), FAILED, "puts back what was half done")
         self.assertNotEqual(procfs.traced_by(self.job.pid), 0)
         os.kill(criu, signal.SIGCONT)
         waiting.until(lambda: procfs.traced_by(self.job.pid) == 0, "the job is free", 60)
