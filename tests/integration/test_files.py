@@ -230,8 +230,8 @@ class RollbackTest(FilesTest):
         self.assertEqual([name for name, file in files.items() if file["has_content"]], ["problems"])
         data = self.succeed("inspect", "x:1", "--objects")
         with_content = [os.path.basename(file["path"]) for file in data["written_files"] if file["has_content"]]
-        # Small ones unasked; of "problems" there is none.
-        self.assertEqual(with_content, ["lines", "metrics", "state", "table", "writer.log"])
+        # Small ones unasked.
+        self.assertEqual(with_content, ["lines", "metrics", "problems", "state", "table", "writer.log"])
         objects = [object["name"] for object in data["objects"] if object["name"].startswith("files/")]
         self.assertEqual(len(objects), 5)
         text = self.cli.run("inspect", "x:1", json_output=False).out
