@@ -282,7 +282,9 @@ absl::Status PageStorer::LoadIndex() {
   // The index after the number: what is committed in between is in it, and is looked for once more.
   if (early_) {
     RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
-    txn.ForEachImage([this](const ImageRecord& image) { last_image_ = image.id; });
+    uint64_t last = 0;
+    txn.ForEachImage([&last](const ImageRecord& image) { last = image.id; });
+    last_image_ = last;
   }
   RK_ASSIGN_OR_RETURN(index_, PageIndex::Load(core_));
   return absl::OkStatus();

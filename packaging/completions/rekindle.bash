@@ -126,7 +126,7 @@ _rekindle() {
     fn)
       case ${words[i + 1]} in
         deploy)
-          flags='--runtime --handler --code --deps --no-image --layer --memory --timeout --env --provisioned --max-instances --cpus --net --description --replace'
+          flags='--runtime --handler --code --deps --no-image --layer --memory --timeout --start-timeout --env --provisioned --max-instances --cpus --net --description --replace --force'
           case $previous in
             --runtime) arguments='python nodejs provided' ;;
             --net) arguments='host none own' ;;
