@@ -40,7 +40,14 @@ std::vector<std::string> EnvironmentFor(uint64_t most_bytes) {
   return EnvironmentWith(sizes);
 }
 
-// The last lines, without dates.
+// A file that has no name.
+absl::StatusOr<UniqueFd> MemoryFile(const char* what) {
+  UniqueFd file(::memfd_create(what, MFD_CLOEXEC));
+  if (!file.valid()) return ErrnoStatus(errno, absl::StrCat("making room for ", what));
+  return file;
+}
+
+// The last line, without its date.
 std::string Complaint(int file) {
   struct stat info;
   if (::fstat(file, &info) != 0 || info.st_size == 0) return "it says nothing";
@@ -137,8 +144,7 @@ absl::StatusOr<std::unique_ptr<Bucket::Rclone>> Bucket::Start(const std::string&
                                                               std::vector<std::string> arguments,
                                                               const std::string& path, int in, int out,
                                                               uint64_t most_bytes) {
-  UniqueFd complaints(::memfd_create("rclone", MFD_CLOEXEC));
-  if (!complaints.valid()) return ErrnoStatus(errno, "making room for what rclone says");
+  RK_ASSIGN_OR_RETURN(UniqueFd complaints, MemoryFile("what rclone says"));
   SubprocessOptions options;
   options.argv = {"rclone", verb, "--log-level", "ERROR"};
   options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
@@ -164,17 +170,14 @@ absl::StatusOr<std::unique_ptr<Bucket::Rclone>> Bucket::Start(const std::string&
 }
 
 absl::StatusOr<std::vector<BucketObject>> Bucket::List(const std::string& folder) {
-  const UniqueFd listing(::memfd_create("listing", MFD_CLOEXEC));
-  if (!listing.valid()) return ErrnoStatus(errno, "making room for a list of objects");
+  RK_ASSIGN_OR_RETURN(const UniqueFd listing, MemoryFile("a list of objects"));
   RK_ASSIGN_OR_RETURN(const std::unique_ptr<Rclone> rclone,
                       Start("lsf", {"--files-only", "--format", "sp", "--separator", " "}, PathOf(folder), -1,
                             listing.get()));
   const absl::Status listed = rclone->Wait();
   if (absl::IsNotFound(listed)) return std::vector<BucketObject>();
   RK_RETURN_IF_ERROR(listed);
-  std::string text(static_cast<size_t>(std::max<off_t>(::lseek(listing.get(), 0, SEEK_END), 0)), '\0');
-  if (::lseek(listing.get(), 0, SEEK_SET) != 0) return ErrnoStatus(errno, "reading a list of objects");
-  RK_RETURN_IF_ERROR(ReadFully(listing.get(), text.data(), text.size(), "a list of objects"));
+  RK_ASSIGN_OR_RETURN(const std::string text, ReadFile(absl::StrCat("/proc/self/fd/", listing.get())));
   std::vector<BucketObject> objects;
   for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
     const std::pair<absl::string_view, absl::string_view> parts =
@@ -209,8 +212,7 @@ absl::StatusOr<std::unique_ptr<BucketTransfer>> Bucket::Get(const std::string& o
 
 absl::Status Bucket::Remove(const std::string& folder, const std::vector<std::string>& names) {
   if (names.empty()) return absl::OkStatus();
-  const UniqueFd list(::memfd_create("names", MFD_CLOEXEC));
-  if (!list.valid()) return ErrnoStatus(errno, "making room for a list of objects");
+  RK_ASSIGN_OR_RETURN(const UniqueFd list, MemoryFile("a list of objects"));
   std::string text;
   for (const std::string& name : names) absl::StrAppend(&text, name, "\n");
   RK_RETURN_IF_ERROR(WriteFully(list.get(), text.data(), text.size(), "a list of objects"));

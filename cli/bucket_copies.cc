@@ -19,7 +19,6 @@
 #include "cli/image_feed.h"
 #include "cli/json.h"
 #include "cli/progress_bar.h"
-#include "cli/store_copies.h"
 
 namespace rekindle::cli {
 namespace {
@@ -104,12 +103,8 @@ absl::Status BucketCopies::Copy(const v1::Image& image) {
   copy.created_unix_ns = image.created_unix_ns() / kNanosOfMicro * kNanosOfMicro;
   copy.origin = IdOf(OriginOf(image));
   copy.tag = TagOf(image.reference());
-  v1::TransferResult result;
-  *result.mutable_image() = image;
   if (images.Has(copy.origin, copy.tag)) {
-    if (options_.quiet) return absl::OkStatus();
-    output_.Json(result);
-    output_.Text(absl::StrCat(image.reference(), " is at ", options_.where, " already\n"));
+    if (!options_.quiet) TellWasThere(output_, options_.words, image);
     return absl::OkStatus();
   }
   v1::SendImageRequest request;
@@ -125,15 +120,14 @@ absl::Status BucketCopies::Copy(const v1::Image& image) {
       copy.base = IdOf(OriginOf(*base));
     }
   }
-  RK_ASSIGN_OR_RETURN(
-      result, Upload(request, ObjectIn(name, copy.ImageObject()), image.logical_bytes() + kMostBeside));
+  RK_ASSIGN_OR_RETURN(const v1::TransferResult result, Upload(request, ObjectIn(name, copy.ImageObject()),
+                                                              image.logical_bytes() + kMostBeside));
   const std::string json = ToJson(result);
   RK_ASSIGN_OR_RETURN(const std::unique_ptr<BucketTransfer> marker,
                       bucket_.Put(ObjectIn(name, copy.JsonObject()), json.size()));
   marker->Write(json);
   RK_RETURN_IF_ERROR(marker->Finish());
-  output_.Json(result);
-  output_.Text(SentText(result, absl::StrCat("copied to ", options_.where)));
+  Tell(output_, options_.words, result, false);
   return absl::OkStatus();
 }
 
@@ -169,7 +163,8 @@ absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent)
 }
 
 absl::Status TakeFromBucket(Bucket& bucket, Client& client, const Output& output, const std::string& image,
-                            const v1::ReceiveImageBegin& begin, const std::string& where) {
+                            const v1::ReceiveImageBegin& begin, const std::string& where,
+                            const CopyWords& words) {
   const std::string name = NameOf(image), tag = TagOf(image);
   RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> objects, bucket.List(name));
   const BucketImages images(objects);
@@ -178,17 +173,12 @@ absl::Status TakeFromBucket(Bucket& bucket, Client& client, const Output& output
   v1::ReceiveImageBegin last = begin;
   if (last.reference().empty()) last.set_reference(absl::StrCat(name, ":", wanted->tag));
 
-  absl::StatusOr<v1::ListImagesResponse> here = client.ListImages({});
-  if (absl::IsNotFound(here.status())) here = v1::ListImagesResponse();  // the store is made by what comes
-  RK_RETURN_IF_ERROR(here.status());
+  RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse here, ImagesIn(client));
   std::set<std::string> known;
-  v1::TransferResult result;
-  for (const v1::Image& one : here->images()) {
+  for (const v1::Image& one : here.images()) {
     known.insert(IdOf(OriginOf(one)));
     if (one.reference() != last.reference() || IdOf(OriginOf(one)) != wanted->origin) continue;
-    *result.mutable_image() = one;
-    output.Json(result);
-    output.Text(absl::StrCat(one.reference(), " is here already\n"));
+    TellWasThere(output, words, one);
     return absl::OkStatus();
   }
 
@@ -196,6 +186,7 @@ absl::Status TakeFromBucket(Bucket& bucket, Client& client, const Output& output
   size_t first = chain.size() - 1;
   while (first > 0 && !known.contains(chain[first].base)) --first;
   Taking taking(bucket, client, output, name);
+  v1::TransferResult result;
   const auto take_from = [&](size_t link) -> absl::Status {
     for (; link + 1 < chain.size(); ++link) {
       v1::ReceiveImageBegin intermediate;
@@ -220,8 +211,7 @@ absl::Status TakeFromBucket(Bucket& bucket, Client& client, const Output& output
   }
   if (links.images_size() > 0) RK_RETURN_IF_ERROR(client.RemoveImages(links).status());
   result.set_bytes(taking.bytes());
-  output.Json(result);
-  output.Text(SentText(result, absl::StrCat("copied from ", where)));
+  Tell(output, words, result, false);
   return absl::OkStatus();
 }
 

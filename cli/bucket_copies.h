@@ -14,19 +14,12 @@
 
 namespace rekindle::cli {
 
-struct BucketCopyOptions {
-  bool whole = false;  // never since another one
-  bool quiet = false;  // says nothing of an image that is there already
-  uint32_t keep = 0;   // 0: all
-  std::string where;   // what the bucket is called to the user
-};
-
 // What is left out is what the newest image of the same name has that the bucket has, too, as long as that
 // takes no too long chain of images (BucketImages::MayBuildUpon).
 class BucketCopies : public CopyTarget {
  public:
   // All outlive this.
-  BucketCopies(Client& from, Bucket& to, const Output& output, BucketCopyOptions options)
+  BucketCopies(Client& from, Bucket& to, const Output& output, CopyOptions options)
       : from_(from), bucket_(to), source_(from), output_(output), options_(std::move(options)) {}
 
   absl::Status Copy(const v1::Image& image) override;
@@ -41,12 +34,13 @@ class BucketCopies : public CopyTarget {
   Bucket& bucket_;
   CopySource source_;
   const Output& output_;
-  const BucketCopyOptions options_;
+  const CopyOptions options_;
 };
 
 // Takes in the image of this name and tag, without a tag the newest one of this name, and before it what it
 // builds upon, which does not stay as an image. Prints what was done. NotFound: the bucket has no such image.
 absl::Status TakeFromBucket(Bucket& bucket, Client& client, const Output& output, const std::string& image,
-                            const v1::ReceiveImageBegin& begin, const std::string& where);
+                            const v1::ReceiveImageBegin& begin, const std::string& where,
+                            const CopyWords& words);
 
 }  // namespace rekindle::cli

@@ -81,12 +81,12 @@ int CopyTo(Client& client, CopyTarget& target, const Output& output, Interrupts&
 }
 
 int CopyFromBucket(Client& client, Bucket& bucket, const Output& output, Interrupts& interrupts,
-                   const CopyImage& what) {
+                   const CopyImage& what, const CopyWords& words) {
   interrupts.SetAction([&](int) {
     client.Cancel();
     bucket.Cancel();
   });
-  const absl::Status taken = TakeFromBucket(bucket, client, output, what.image, what.begin, what.from);
+  const absl::Status taken = TakeFromBucket(bucket, client, output, what.image, what.begin, what.from, words);
   interrupts.SetAction(nullptr);
   return taken.ok() ? kDone : output.Fail(taken);
 }
@@ -95,30 +95,28 @@ int CopyFromBucket(Client& client, Bucket& bucket, const Output& output, Interru
 
 int CopyImages(Client& client, const GlobalOptions& globals, const Output& output, Interrupts& interrupts,
                const CopyImage& what) {
+  CopyOptions options;
+  options.whole = what.whole;
+  options.quiet = what.follow;
+  options.keep = what.keep;
+  if (what.from.empty()) {
+    options.words = {absl::StrCat("copied to ", what.to), absl::StrCat("is at ", what.to, " already")};
+  } else {
+    options.words = {absl::StrCat("copied from ", what.from), "is here already"};
+  }
   if (!what.bucket.empty()) {
     Bucket bucket(what.bucket);
-    if (!what.from.empty()) return CopyFromBucket(client, bucket, output, interrupts, what);
-    BucketCopies copies(client, bucket, output, {what.whole, what.follow, what.keep, what.to});
+    if (!what.from.empty()) return CopyFromBucket(client, bucket, output, interrupts, what, options.words);
+    BucketCopies copies(client, bucket, output, std::move(options));
     return CopyTo(client, copies, output, interrupts, what);
   }
   absl::StatusOr<std::unique_ptr<Client>> opened =
       Client::Open(OtherEndpoint(globals, what.from.empty() ? what.to : what.from));
   if (!opened.ok()) return output.Fail(opened.status());
-  StoreCopyOptions options;
-  options.begin = what.begin;
-  options.whole = what.whole;
-  options.quiet = what.follow;
-  options.keep = what.keep;
-  if (what.from.empty()) {
-    options.copied = absl::StrCat("copied to ", what.to);
-    options.already = absl::StrCat("is at ", what.to, " already");
-    StoreCopies copies(client, **opened, output, std::move(options));
-    return CopyTo(client, copies, output, interrupts, what);
-  }
-  options.copied = absl::StrCat("copied from ", what.from);
-  options.already = "is here already";
-  StoreCopies copies(**opened, client, output, std::move(options));
-  return CopyTo(**opened, copies, output, interrupts, what);
+  Client& from = what.from.empty() ? client : **opened;
+  Client& to = what.from.empty() ? **opened : client;
+  StoreCopies copies(from, to, output, what.begin, std::move(options));
+  return CopyTo(from, copies, output, interrupts, what);
 }
 
 }  // namespace rekindle::cli

@@ -19,6 +19,12 @@ std::string RequestFor(const v1::Image& image) {
 
 std::string NameOf(const std::string& reference) { return reference.substr(0, reference.rfind(':')); }
 
+absl::StatusOr<v1::ListImagesResponse> ImagesIn(Client& client) {
+  absl::StatusOr<v1::ListImagesResponse> images = client.ListImages({});
+  if (absl::IsNotFound(images.status())) return v1::ListImagesResponse();
+  return images;
+}
+
 absl::StatusOr<v1::Image> CopySource::Find(const std::string& image) const {
   v1::InspectImageRequest request;
   request.set_image(image);

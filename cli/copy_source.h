@@ -1,6 +1,7 @@
 // The images of a store, as whoever copies them elsewhere looks at them.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <set>
 #include <string>
@@ -9,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cli/client.h"
+#include "cli/copy_report.h"
 #include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::cli {
@@ -19,6 +21,9 @@ const std::string& OriginOf(const v1::Image& image);
 std::string RequestFor(const v1::Image& image);
 // "train" of "train:7".
 std::string NameOf(const std::string& reference);
+
+// All images of a store that a copy may go to. One that is not there yet has none: it is made by what comes.
+absl::StatusOr<v1::ListImagesResponse> ImagesIn(Client& client);
 
 // Not thread-safe.
 class CopySource {
@@ -42,6 +47,13 @@ class CopySource {
 
   Client& client_;
   std::set<std::string> ours_;
+};
+
+struct CopyOptions {
+  bool whole = false;  // also what the other place has of it
+  bool quiet = false;  // says nothing of an image that is there already
+  uint32_t keep = 0;   // 0: all
+  CopyWords words;
 };
 
 // A place for copies.

@@ -33,16 +33,21 @@ class VersionService final : public v1::Rekindle::Service {
   const std::string version_;
 };
 
+// A daemon that is nothing but this service, at `host`.
+std::unique_ptr<grpc::Server> Serve(grpc::Service& service, const std::string& host) {
+  grpc::ServerBuilder builder;
+  builder.RegisterService(&service);
+  builder.AddListeningPort(host, grpc::InsecureServerCredentials());
+  return builder.BuildAndStart();
+}
+
 // What `rekindle version` shows of a daemon of that version: its output, and its warnings.
 std::pair<std::string, std::string> ShownOf(const std::string& version) {
   const TemporaryDirectory folder = TemporaryDirectory::Make("/tmp", "rk-version-").value();
   VersionService service(version);
   Endpoint endpoint;
   endpoint.host = "unix:" + folder.path() + "/socket";
-  grpc::ServerBuilder builder;
-  builder.RegisterService(&service);
-  builder.AddListeningPort(endpoint.host, grpc::InsecureServerCredentials());
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const std::unique_ptr<grpc::Server> server = Serve(service, endpoint.host);
   const std::unique_ptr<Client> client = Client::Open(endpoint).value();
   ::testing::internal::CaptureStdout();
   ::testing::internal::CaptureStderr();
@@ -81,10 +86,7 @@ TEST(ClientTest, ThatTheDaemonHasEndedIsSaid) {
     EndingService service(end);
     Endpoint endpoint;
     endpoint.host = "unix:" + folder.path() + "/socket";
-    grpc::ServerBuilder builder;
-    builder.RegisterService(&service);
-    builder.AddListeningPort(endpoint.host, grpc::InsecureServerCredentials());
-    const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+    const std::unique_ptr<grpc::Server> server = Serve(service, endpoint.host);
     const absl::Status told = Client::Open(endpoint).value()->GetVersion({}).status();
     server->Shutdown();
     if (end.error_message() == "given up for another") {

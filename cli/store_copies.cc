@@ -9,31 +9,21 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "base/human_units.h"
 #include "base/status.h"
 #include "cli/progress_bar.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::cli {
 
-std::string SentText(const v1::TransferResult& sent, absl::string_view where) {
-  return absl::StrCat(sent.image().reference(), " ", where, ": ", FormatBytes(sent.bytes()), " for ",
-                      FormatBytes(sent.image().logical_bytes()), " of memory\n");
-}
-
 absl::Status StoreCopies::Copy(const v1::Image& image) {
-  absl::StatusOr<v1::ListImagesResponse> known = to_.ListImages({});
-  if (absl::IsNotFound(known.status())) known = v1::ListImagesResponse();  // the store is made by what comes
-  RK_RETURN_IF_ERROR(known.status());
-  const std::string& reference =
-      options_.begin.reference().empty() ? image.reference() : options_.begin.reference();
+  RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse known, ImagesIn(to_));
+  const std::string& reference = begin_.reference().empty() ? image.reference() : begin_.reference();
   std::set<std::string> origins;
-  for (const v1::Image& one : known->images()) {
+  for (const v1::Image& one : known.images()) {
     origins.insert(OriginOf(one));
     if (one.reference() == reference && OriginOf(one) == OriginOf(image)) {
-      if (!options_.quiet) Tell(one, true, 0);
+      if (!options_.quiet) TellWasThere(output_, options_.words, one);
       return absl::OkStatus();
     }
   }
@@ -82,7 +72,7 @@ absl::Status StoreCopies::Transfer(const v1::SendImageRequest& request) {
     absl::MutexLock lock(&mutex);
     progress.Update(now);
   };
-  std::unique_ptr<ImageReceiver> receiver = to_.ReceiveImage(options_.begin, [&](const v1::Progress& now) {
+  std::unique_ptr<ImageReceiver> receiver = to_.ReceiveImage(begin_, [&](const v1::Progress& now) {
     if (now.phase() == "commit") show(now);
   });
   bool wanted = true;
@@ -103,17 +93,11 @@ absl::Status StoreCopies::Transfer(const v1::SendImageRequest& request) {
   receiver.reset();
   progress.Clear();
   RK_RETURN_IF_ERROR(received.status());
-  Tell(received->image(), received->was_there(), sent.bytes());
-  return absl::OkStatus();
-}
-
-void StoreCopies::Tell(const v1::Image& image, bool was_there, uint64_t bytes) const {
   v1::TransferResult result;
-  *result.mutable_image() = image;
-  result.set_bytes(bytes);
-  output_.Json(result);
-  output_.Text(was_there ? absl::StrCat(image.reference(), " ", options_.already, "\n")
-                         : SentText(result, options_.copied));
+  *result.mutable_image() = received->image();
+  result.set_bytes(sent.bytes());
+  Tell(output_, options_.words, result, received->was_there());
+  return absl::OkStatus();
 }
 
 }  // namespace rekindle::cli

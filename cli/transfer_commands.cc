@@ -15,10 +15,10 @@
 #include "base/human_units.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "cli/copy_report.h"
 #include "cli/exit_code.h"
 #include "cli/image_feed.h"
 #include "cli/progress_bar.h"
-#include "cli/store_copies.h"
 
 namespace rekindle::cli {
 namespace {
