@@ -91,7 +91,7 @@ pid_t TracerOf(const std::string& task) {
 ProcessChildren::ProcessChildren() {
   for (pid_t pid : ListProcesses()) {
     absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
-    if (!stat.ok() || stat->state == 'Z') continue;
+    if (!stat.ok() || stat->ended()) continue;
     children_.emplace(stat->parent, pid);
     living_.insert(pid);
   }
@@ -133,7 +133,7 @@ Descent Descend(pid_t root, size_t most_threads) {
     const pid_t pid = member.pid;
     const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
     if (!member.IsThere(stat)) return descent;
-    if (stat->state == 'Z') continue;
+    if (stat->ended()) continue;
     descent.living.push_back(pid);
     const std::string tasks = absl::StrCat("/proc/", pid, "/task");
     const absl::StatusOr<std::vector<std::string>> threads = ListDirectory(tasks);
@@ -193,7 +193,7 @@ std::vector<pid_t> ProcessTree(pid_t root) {
   std::vector<pid_t> tree = ProcessChildren().Tree(root);
   for (const pid_t pid : before) {
     if (std::find(tree.begin(), tree.end(), pid) != tree.end()) continue;
-    if (const auto stat = ReadProcessStat(pid); stat.ok() && stat->state != 'Z') tree.push_back(pid);
+    if (const auto stat = ReadProcessStat(pid); stat.ok() && !stat->ended()) tree.push_back(pid);
   }
   return tree;
 }

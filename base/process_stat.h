@@ -26,6 +26,8 @@ struct ProcessStat {
   int processor = 0;         // on which it, a thread, runs or last ran
   std::string name;          // of its program, at most 15 bytes
 
+  // Nothing of the process runs any more. Its first thread alone stays a zombie for as long as others go on.
+  bool ended() const { return state == 'X' || (state == 'Z' && threads <= 1); }
   bool kernel_thread() const { return (flags & 0x00200000) != 0; }
   // A zombie, in the middle of its exit, or killed and about to begin it: it runs no more of its program.
   bool ending() const {

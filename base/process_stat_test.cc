@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -137,6 +138,39 @@ TEST(ProcessStat, ATreeHasTheChildrenOfAllThreadsAndNoZombies) {
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   EXPECT_TRUE(ProcessTree(child).empty());
+  ::close(told[0]);
+  ::close(told[1]);
+}
+
+TEST(ProcessStat, WhoseFirstThreadHasEndedHasNotEnded) {
+  int told[2];
+  ASSERT_EQ(::pipe(told), 0);
+  const pid_t child = Fork([&] {
+    std::thread([&] {
+      if (::fork() == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (::write(told[1], "x", 1) == 1) ::pause();
+        ::_exit(0);
+      }
+      ::pause();
+    }).detach();
+    ::syscall(SYS_exit, 0);
+  });
+  ReadByte(told[0]);
+  auto stat = ReadProcessStat(child);
+  while (stat.ok() && stat->state != 'Z') stat = ReadProcessStat(child);
+  ASSERT_TRUE(stat.ok());
+  EXPECT_FALSE(stat->ended());
+  EXPECT_EQ(ProcessTree(child).size(), 2u);
+  EXPECT_EQ(ProcessChildren().Tree(child).size(), 2u);
+  ::kill(child, SIGKILL);
+  siginfo_t info;
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  stat = ReadProcessStat(child);
+  ASSERT_TRUE(stat.ok());
+  EXPECT_TRUE(stat->ended());
+  EXPECT_TRUE(ProcessTree(child).empty());
+  ::waitpid(child, nullptr, 0);
   ::close(told[0]);
   ::close(told[1]);
 }

@@ -73,7 +73,7 @@ std::vector<pid_t> JobMembers(const JobTraits& job) {
   std::set<pid_t> theirs = others;
   for (const pid_t pid : ListProcesses()) {
     absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
-    if (!stat.ok() || stat->state == 'Z' || stat->state == 'X' || stat->kernel_thread()) continue;
+    if (!stat.ok() || stat->ended() || stat->kernel_thread()) continue;
     parents[pid] = stat->parent;
     if (pid == ::getpid()) continue;
     // A process whose session's leader lies outside our PID namespace has session 0.

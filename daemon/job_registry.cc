@@ -19,9 +19,9 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "base/utf8.h"
-#include "daemon/process_info.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -168,10 +168,10 @@ absl::StatusOr<JobRegistry::Held> JobRegistry::Lock() const {
 
 bool JobRegistry::Lives(const JobRecord& job) {
   if (job.boot_id != ThisBootId()) return false;
-  absl::StatusOr<ProcessInfo> info = ReadProcessInfo(job.pid);
+  absl::StatusOr<ProcessStat> stat = ReadProcessStat(job.pid);
   // What can't be looked at is not gone for that.
-  if (!info.ok()) return !absl::IsNotFound(info.status());
-  return info->start_ticks == job.start_ticks && info->state != 'Z' && info->state != 'X';
+  if (!stat.ok()) return !absl::IsNotFound(stat.status());
+  return stat->start_ticks == job.start_ticks && !stat->ended();
 }
 
 absl::Status JobRegistry::Write(const JobRecord& record) const {
@@ -211,7 +211,7 @@ absl::StatusOr<JobRecord> JobRegistry::Add(JobRecord record, bool unique_name) {
   RK_RETURN_IF_ERROR(CheckJobName(record.name));
   record.command = ToUtf8(record.command, kMostShownCommand);
   record.boot_id = ThisBootId();
-  absl::StatusOr<ProcessInfo> process = ReadProcessInfo(record.pid);
+  const absl::StatusOr<ProcessStat> process = ReadProcessStat(record.pid);
   if (process.ok()) {
     record.start_ticks = process->start_ticks;
   } else if (!absl::IsNotFound(process.status())) {

@@ -62,7 +62,7 @@ void ToProto(const JobRecord& record, v1::Job* job, const ProcessChildren* all) 
     job->set_state("exited");
     return;
   }
-  absl::StatusOr<ProcessInfo> process = ReadProcessInfo(record.pid);
+  const absl::StatusOr<ProcessStat> process = ReadProcessStat(record.pid);
   const bool stopped = process.ok() && (process->state == 'T' || process->state == 't');
   // A frozen one that was stopped before does nothing when it is only let go on.
   job->set_state(!FrozenCgroupOf(record.pid).empty() ? "frozen" : stopped ? "stopped" : "running");

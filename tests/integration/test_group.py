@@ -114,7 +114,11 @@ class GroupTest(NodesTest):
         self.assertEqual(
             [node.images() for node in self.nodes], [[], [f"{name}/0:{tag}"], [f"{name}/1:{tag}"]], self.logs()
         )
-        self.assertEqual([g["reference"] for g in self.a.groups()["groups"]], [reference])
+        # The coordinator removes a replaced group once all members have what replaces it.
+        waiting.until(
+            lambda: [g["reference"] for g in self.a.groups()["groups"]] == [reference],
+            f"{reference} is the only group",
+        )
         exchange.wait_for_progress("sender", "receiver")
         self.assert_stores_whole()
 
