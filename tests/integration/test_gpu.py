@@ -761,26 +761,34 @@ class GpuDaemonKilledTest(GpuTest):
     def kill_in_each_state(self, job, helper_too):
         for call in ("lock", "checkpoint", "restore", "unlock"):
             for both in helper_too:
-                with self.subTest(call=call, helper_too=both):
-                    daemon = self.start_daemon()
-                    cli = self.make_cli(host=daemon.host)
-                    self.sim.inject(call, "--delay-ms", 3000, nth=1)
-                    command = cli.start("ckpt", job.pid, "-t", f"{call}:{both}", "--replace")
-                    waiting.until(
-                        lambda: any(entry["call"] == call and entry["result"] is None for entry in self.sim.calls()),
-                        f"{call} under way",
-                    )
-                    helpers = [pid for pid in procfs.descendants(daemon.pid) if "gpu-helper" in procfs.command_line(pid)]
-                    self.assertEqual(len(helpers), 1)
-                    daemon.kill()
-                    if both:
-                        os.kill(helpers[0], signal.SIGKILL)
-                    cli.finish(command)
-                    self.sim.clear()
-                    again = self.start_daemon()
-                    self.assertEqual(self.make_cli(host=again.host).run("gpu", "ps").code, DONE)
-                    self.assert_runs(job)
-                    again.stop()
+                self.kill_in(job, call, both)
+
+    def kill_in(self, job, call, helper_too):
+        daemon = self.start_daemon()
+        cli = self.make_cli(host=daemon.host)
+        self.sim.inject(call, "--delay-ms", 3000, nth=1)
+        command = cli.start("ckpt", job.pid, "-t", f"{call}:{helper_too}", "--replace")
+
+        def under_way():
+            if command.poll() is not None:
+                self.fail(f"{call}: {cli.finish(command)}")
+            return any(entry["call"] == call and entry["result"] is None for entry in self.sim.calls())
+
+        try:
+            waiting.until(under_way, f"{call} under way")
+        except TimeoutError as error:
+            raise AssertionError(f"{error}: {self.sim.calls()}\n{daemon.log_text()}\n{job.log_text()}") from error
+        helpers = [pid for pid in procfs.descendants(daemon.pid) if "gpu-helper" in procfs.command_line(pid)]
+        self.assertEqual(len(helpers), 1)
+        daemon.kill()
+        if helper_too:
+            os.kill(helpers[0], signal.SIGKILL)
+        cli.finish(command)
+        self.sim.clear()
+        again = self.start_daemon()
+        self.assertEqual(self.make_cli(host=again.host).run("gpu", "ps").code, DONE)
+        self.assert_runs(job)
+        again.stop()
 
     def test_parked_jobs_stay_parked(self):
         job = self.start_vector_job()
