@@ -19,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "base/unique_fd.h"
 #include "base/uuid.h"
 #include "daemon/embedded_service.h"
@@ -303,7 +304,7 @@ class GrpcClient final : public Client {
     absl::MutexLock lock(&mutex_);
     asking_ = nullptr;
     const auto ended = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return context_ == nullptr; };
-    if (told.ok()) mutex_.AwaitWithTimeout(absl::Condition(&ended), kGivingUpMayTake);
+    if (told.ok()) AwaitUntil(mutex_, absl::Condition(&ended), Deadline(kGivingUpMayTake));
     if (!ended()) TearDown();
   }
 

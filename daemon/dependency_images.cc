@@ -28,6 +28,7 @@
 #include "base/pidfd.h"
 #include "base/stable_hash.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "ckpt/capture.h"
 #include "ckpt/held_job.h"
 #include "daemon/function_runtime.h"
@@ -225,7 +226,7 @@ class DependencyImages::InWork {
     auto free = [&]() ABSL_SHARED_LOCKS_REQUIRED(images.mutex_) {
       return !images.in_work_.contains(reference);
     };
-    while (!images.mutex_.AwaitWithTimeout(absl::Condition(&free), kLookIfGivenUp)) {
+    while (!AwaitUntil(images.mutex_, absl::Condition(&free), Deadline(kLookIfGivenUp))) {
       if (given_up()) return nullptr;
     }
     images.in_work_.insert(reference);

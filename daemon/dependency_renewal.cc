@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/timed_await.h"
 
 namespace rekindle::daemon {
 
@@ -33,7 +34,7 @@ void DependencyRenewal::Loop() {
     {
       absl::MutexLock lock(&mutex_);
       const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || soon_; };
-      mutex_.AwaitWithTimeout(absl::Condition(&wanted), wait);
+      AwaitUntil(mutex_, absl::Condition(&wanted), Deadline(wait));
       if (stopping_) return;
       soon_ = false;
     }

@@ -325,7 +325,7 @@ void Functions::TakeNoMore() {
   for (const auto& timer : retries_) timer->cancel();
 }
 
-void Functions::AwaitCalls(absl::Time deadline) {
+void Functions::AwaitCalls(const Deadline& deadline) {
   in_work_->Await(deadline);
   if (front_) front_->AwaitAnswers(deadline);
 }

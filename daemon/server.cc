@@ -156,8 +156,7 @@ class GrpcServer final : public Server {
       server_->Shutdown(absl::ToChronoTime(absl::Now() + deadline.left()));
       server_->Wait();
     }
-    if (auto functions = node_.functions(); functions.ok())
-      (*functions)->AwaitCalls(absl::Now() + deadline.left());
+    if (auto functions = node_.functions(); functions.ok()) (*functions)->AwaitCalls(deadline);
     server_.reset();
     scrub_.reset();  // not before: it may be waiting for a gc that somebody has called
     node_.supervisor().Leave();
