@@ -317,7 +317,8 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
     uid_t asked_by, const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
   RK_ASSIGN_OR_RETURN(const DependencyImage base, BaseFor(runtime, modules));
   RK_ASSIGN_OR_RETURN(const std::vector<std::string> command, RuntimeCommand(runtime, ""));
-  RK_ASSIGN_OR_RETURN(const ModuleList list, ModuleList::Make(node_.options().runtime_directory + "/f"));
+  RK_ASSIGN_OR_RETURN(const ModuleList list,
+                      ModuleList::Make(InstanceRecords(node_.options().runtime_directory)));
   LoadedFiles loaded(command);
   restore::CloneOptions copy;
   copy.image = base.info.digest;
@@ -364,7 +365,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
   LaunchOptions launch;
   RK_ASSIGN_OR_RETURN(launch.argv, RuntimeCommand(runtime, ""));
   LoadedFiles loaded(launch.argv);
-  const std::string records = absl::StrCat(node_.options().runtime_directory, "/f");
+  const std::string records = InstanceRecords(node_.options().runtime_directory);
   RK_ASSIGN_OR_RETURN(const ModuleList list, ModuleList::Make(records));
   Environment environment = HeldEnvironment(modules);
   environment[kModuleListVariable] = list.path();

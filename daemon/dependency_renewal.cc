@@ -54,7 +54,7 @@ void DependencyRenewal::Look() {
       continue;
     }
     Log(LogLevel::kInfo, absl::StrCat("dependency image '", reference, "' is made anew: ", *why));
-    absl::Status renewed = work_.renew(reference, *why, cancel_);
+    absl::Status renewed = work_.renew(reference, cancel_);
     if (cancel_.cancelled()) return;
     if (!renewed.ok()) {
       Log(LogLevel::kWarning, absl::StrCat("dependency image '", reference,
