@@ -572,7 +572,8 @@ class InterruptedTest(GroupTest):
     def start_jobs(self):
         """Whose freezes are long enough to be seen."""
         self.jobs, self.memories = zip(
-            *(self.start_memory_job(256 * MIB, name) for name in ("one", "two")), strict=True
+            *(self.start_memory_job(256 * MIB, node.name, node.namespace.prefix()) for node in (self.b, self.c)),
+            strict=True,
         )
         return [(self.b, self.jobs[0].pid), (self.c, self.jobs[1].pid)]
 
