@@ -20,6 +20,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/process_stat.h"
+#include "base/timed_await.h"
 
 namespace rekindle {
 namespace {
@@ -118,7 +119,7 @@ void ReapAll() {
     auto one_is_made = [&all, making]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(all.mutex) {
       return making > 0 && all.AllAreMadeBefore(making);
     };
-    all.mutex.AwaitWithTimeout(absl::Condition(&one_is_made), kLook);
+    AwaitUntil(all.mutex, absl::Condition(&one_is_made), Deadline(kLook));
   }
 }
 

@@ -3,15 +3,19 @@
 
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
+#include <thread>
 
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/pidfd.h"
 #include "base/subprocess.h"
+#include "base/timed_await.h"
 
 namespace {
 
@@ -25,6 +29,12 @@ std::atomic<int64_t> jumped{0};
 extern "C" int clock_gettime(clockid_t clock, struct timespec* time) noexcept {
   const int result = static_cast<int>(::syscall(SYS_clock_gettime, clock, time));
   if (clock == CLOCK_REALTIME && jumps) time->tv_sec += 3600 * ++jumped;
+  return result;
+}
+extern "C" int gettimeofday(struct timeval* time, void*) noexcept {
+  struct timespec now = {};
+  const int result = ::clock_gettime(CLOCK_REALTIME, &now);
+  *time = {now.tv_sec, now.tv_nsec / 1000};
   return result;
 }
 
@@ -67,6 +77,45 @@ TEST(DeadlineTest, WhoSetsTheClockEndsNoWait) {
   ASSERT_TRUE(child.ok());
   const auto exit = child->WaitFor(absl::Minutes(2));
   EXPECT_TRUE(exit.ok()) << exit.status();
+}
+
+// What Abseil takes for the end of a wait is hours ahead of the kernel's clock here, as where that was set
+// back since. If that is heeded this does not return.
+TEST(DeadlineTest, WhoSetsTheClockProlongsNoWait) {
+  const Jumping jumping;
+  absl::Mutex mutex;
+  bool asked = false, answered = false;
+  std::thread other([&] {
+    absl::MutexLock lock(&mutex);
+    EXPECT_TRUE(AwaitUntil(mutex, absl::Condition(&asked), Deadline(absl::InfiniteDuration())));
+    answered = true;
+  });
+  absl::MutexLock lock(&mutex);
+  EXPECT_FALSE(AwaitUntil(mutex, absl::Condition(&asked), Deadline(absl::Milliseconds(50))));
+  EXPECT_FALSE(AwaitUntil(mutex, absl::Condition(&asked), Deadline(absl::ZeroDuration())));
+  asked = true;
+  EXPECT_TRUE(AwaitUntil(mutex, absl::Condition(&answered), Deadline(absl::Minutes(2))));
+  mutex.Unlock();
+  other.join();
+  mutex.Lock();
+}
+
+// One whose time is over while another has its lock, who waits for an end of time himself.
+TEST(DeadlineTest, WaitsUnderSeveralLocksEndEachInItsTime) {
+  absl::Mutex outer, inner;
+  bool waits = false, never = false;
+  std::thread holder([&] {
+    absl::MutexLock lock(&outer);
+    AwaitUntil(outer, absl::Condition(&waits), Deadline(absl::InfiniteDuration()));
+    absl::MutexLock inner_lock(&inner);
+    EXPECT_FALSE(AwaitUntil(inner, absl::Condition(&never), Deadline(absl::Milliseconds(100))));
+  });
+  {
+    absl::MutexLock lock(&outer);
+    waits = true;
+    EXPECT_FALSE(AwaitUntil(outer, absl::Condition(&never), Deadline(absl::Milliseconds(20))));
+  }
+  holder.join();
 }
 
 }  // namespace

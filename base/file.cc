@@ -204,6 +204,12 @@ uint64_t FileSize(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
 }
 
+bool IsFileAt(const UniqueFd& file, const std::string& path) {
+  struct stat opened, there;
+  return ::fstat(file.get(), &opened) == 0 && ::stat(path.c_str(), &there) == 0 &&
+         opened.st_dev == there.st_dev && opened.st_ino == there.st_ino;
+}
+
 int64_t BornUnixNanos(int folder, const std::string& path, int flags) {
   struct statx info;
   if (::statx(folder, path.c_str(), flags, STATX_BTIME, &info) != 0) return 0;
@@ -239,22 +245,29 @@ std::string HolderOfLock(int file) {
 
 }  // namespace
 
-absl::StatusOr<UniqueFd> LockFile(const std::string& path, int operation) {
-  RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_RDWR | O_CREAT, 0600));
-  const Deadline silence(kSilentWait);
-  bool waits_in_kernel = false;
-  while (::flock(fd.get(), operation | (waits_in_kernel ? 0 : LOCK_NB)) != 0) {
+absl::StatusOr<bool> LockWithin(const UniqueFd& file, int operation, absl::Duration patience,
+                                absl::string_view path) {
+  const Deadline deadline(patience);
+  while (::flock(file.get(), operation | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) return LockError(errno, path);
-    if ((operation & LOCK_NB) != 0)
-      return absl::UnavailableError(absl::StrCat(path, " is locked by another"));
-    if (!silence.passed()) {
-      absl::SleepFor(kLookAtLockEvery);
-      continue;
-    }
-    Log(LogLevel::kWarning, absl::StrCat("waits for the lock on ", path, ", which ", HolderOfLock(fd.get()),
-                                         " has: one that is stopped keeps it until it goes on or ends"));
-    waits_in_kernel = true;
+    if (deadline.passed()) return false;
+    absl::SleepFor(kLookAtLockEvery);
+  }
+  return true;
+}
+
+absl::StatusOr<UniqueFd> LockFile(const std::string& path, int operation) {
+  RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_RDWR | O_CREAT, 0600));
+  const bool waits = (operation & LOCK_NB) == 0;
+  RK_ASSIGN_OR_RETURN(const bool locked,
+                      LockWithin(fd, operation, waits ? kSilentWait : absl::ZeroDuration(), path));
+  if (locked) return fd;
+  if (!waits) return absl::UnavailableError(absl::StrCat(path, " is locked by another"));
+  Log(LogLevel::kWarning, absl::StrCat("waits for the lock on ", path, ", which ", HolderOfLock(fd.get()),
+                                       " has: one that is stopped keeps it until it goes on or ends"));
+  while (::flock(fd.get(), operation) != 0) {
+    if (errno != EINTR) return LockError(errno, path);
   }
   return fd;
 }

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/unique_fd.h"
 
 namespace rekindle {
@@ -55,6 +56,9 @@ bool PathExists(const std::string& path);
 // In bytes; 0 when there is no such file.
 uint64_t FileSize(const std::string& path);
 
+// Is the opened file still the one at this path? False also where that can't be looked at.
+bool IsFileAt(const UniqueFd& file, const std::string& path);
+
 // When the file was made, in nanoseconds since the Unix epoch. 0: its file system does not tell, or it is not
 // there. `folder` and `flags` are those of statx(2).
 int64_t BornUnixNanos(int folder, const std::string& path, int flags);
@@ -63,6 +67,11 @@ int64_t BornUnixNanos(int folder, const std::string& path, int flags);
 // `operation` on it for as long as the descriptor is open. Unavailable when it must not wait (LOCK_NB) and
 // would have to.
 absl::StatusOr<UniqueFd> LockFile(const std::string& path, int operation);
+
+// Takes flock's `operation` (LOCK_SH or LOCK_EX) on an opened file as soon as it can be had. False: another
+// has had it for as long as `patience`. `path`: for errors.
+absl::StatusOr<bool> LockWithin(const UniqueFd& file, int operation, absl::Duration patience,
+                                absl::string_view path);
 
 // Makes a file that has its name only once it is locked, which it is for as long as the descriptor is open:
 // one that nobody has locked was left by a process that died.

@@ -119,6 +119,20 @@ TEST(FileTest, TheSizeOfWhatIsNotThereIsZero) {
   EXPECT_EQ(FileSize(dir->path() + "/link"), 3u);
 }
 
+TEST(FileTest, AnOpenedFileIsAtItsPathUntilItIsRemovedOrReplaced) {
+  auto dir = TemporaryDirectory::Make("/tmp", "rk-file-");
+  const std::string path = dir->path() + "/file";
+  ASSERT_TRUE(WriteFileAtomically(path, "one").ok());
+  auto file = OpenFile(path, O_RDONLY);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_TRUE(IsFileAt(*file, path));
+  ASSERT_TRUE(WriteFileAtomically(path, "two").ok());
+  EXPECT_FALSE(IsFileAt(*file, path));
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  EXPECT_FALSE(IsFileAt(*file, path));
+  EXPECT_FALSE(IsFileAt(UniqueFd(), "/"));
+}
+
 TEST(FileTest, ALockedFileHasItsNameAndItsContentAndIsLocked) {
   auto dir = TemporaryDirectory::Make("/tmp", "rk-file-");
   const std::string path = dir->path() + "/mark";
@@ -128,6 +142,12 @@ TEST(FileTest, ALockedFileHasItsNameAndItsContentAndIsLocked) {
     EXPECT_EQ(*ReadFile(path), "who");
     EXPECT_EQ(ListDirectory(dir->path())->size(), 1u);
     EXPECT_TRUE(absl::IsUnavailable(LockFile(path, LOCK_EX | LOCK_NB).status()));
+    auto other = OpenFile(path, O_RDWR);
+    ASSERT_TRUE(other.ok()) << other.status();
+    for (absl::Duration patience : {absl::ZeroDuration(), absl::Milliseconds(5)}) {
+      const absl::StatusOr<bool> locked = LockWithin(*other, LOCK_SH, patience, path);
+      EXPECT_TRUE(locked.ok() && !*locked) << locked.status();
+    }
   }
   EXPECT_TRUE(LockFile(path, LOCK_EX | LOCK_NB).ok());
   EXPECT_TRUE(absl::IsNotFound(MakeLockedFile(dir->path() + "/gone/mark", "").status()));

@@ -21,6 +21,7 @@ bool RealLockWhenWithTimeout(
                                 "5Mutex19LockWhenWithTimeoutERKNS0_9ConditionENS0_8DurationE");
 bool RealLockWhenWithDeadline(absl::Mutex* mutex, const absl::Condition& condition, absl::Time deadline) asm(
     "__real_" REKINDLE_ABSL "5Mutex20LockWhenWithDeadlineERKNS0_9ConditionENS0_4TimeE");
+bool RealTryLock(absl::Mutex* mutex) asm("__real_" REKINDLE_ABSL "5Mutex7TryLockEv");
 void RealUnlock(absl::Mutex* mutex) asm("__real_" REKINDLE_ABSL "5Mutex6UnlockEv");
 void RealDestroy(absl::Mutex* mutex) asm("__real_" REKINDLE_ABSL "5MutexD1Ev");
 void RealAwait(absl::Mutex* mutex, const absl::Condition& condition) asm("__real_" REKINDLE_ABSL
@@ -83,6 +84,14 @@ bool WrapLockWhenWithDeadline(absl::Mutex* mutex, const absl::Condition& conditi
   bool met = false;
   Locked(mutex, [&] { met = RealLockWhenWithDeadline(mutex, condition, deadline); });
   return met;
+}
+
+bool WrapTryLock(absl::Mutex* mutex) asm("__wrap_" REKINDLE_ABSL "5Mutex7TryLockEv");
+bool WrapTryLock(absl::Mutex* mutex) {
+  __tsan_mutex_pre_lock(mutex, __tsan_mutex_try_lock);
+  const bool locked = RealTryLock(mutex);
+  __tsan_mutex_post_lock(mutex, __tsan_mutex_try_lock | (locked ? 0 : __tsan_mutex_try_lock_failed), 1);
+  return locked;
 }
 
 void WrapUnlock(absl::Mutex* mutex) asm("__wrap_" REKINDLE_ABSL "5Mutex6UnlockEv");

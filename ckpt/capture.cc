@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -35,6 +34,7 @@
 #include "ckpt/job_inspection.h"
 #include "ckpt/lost_names.h"
 #include "ckpt/openable_files.h"
+#include "ckpt/parent_image.h"
 #include "ckpt/read_files.h"
 #include "ckpt/socket_folders.h"
 #include "ckpt/staged_image.h"
@@ -63,8 +63,6 @@ constexpr uint64_t kPartForFiles = 8;
 constexpr uint64_t kFewFileBytes = 64u << 20;  // there is room for
 // Room beyond what the job's memory was measured to be: CRIU's own images, and growth until the freeze.
 constexpr uint64_t kStagingSlackBytes = 16u << 20;
-// Each that is passed over is a warning.
-constexpr size_t kMostParentsTried = 8;
 // For a copy whose pager has put in the last page, until it has let go of the job.
 constexpr absl::Duration kMemoryMayTake = absl::Seconds(10);
 
@@ -574,58 +572,15 @@ class CaptureRun {
     image.labels[v1::kJobIdLabel] = job_id_;
     image.labels[v1::kCommandLabel] = ToUtf8(job_.processes[0].command, kMostShownCommand);
     if (!options_.job_name.empty()) image.labels[v1::kJobNameLabel] = options_.job_name;
-    RK_ASSIGN_OR_RETURN(writer_, BeginImage(image));
+    image.parent = options_.parent;
+    const bool is_said = !options_.parent.empty() || options_.no_parent;
+    RK_ASSIGN_OR_RETURN(
+        writer_, is_said ? store_.NewImage(image) : BeginWithBestParent(store_, image, &result_.warnings));
     if (options_.dirty_pages && !writer_->parent_digest().empty()) {
       absl::StatusOr<store::ImageInfo> parent = store_.Find(writer_->parent_digest());
       worth_tracking_ = parent.ok() && MostStays(parent->stats);
     }
     return absl::OkStatus();
-  }
-
-  // With the best parent that can be used. One that is damaged costs room in the store, not the new image.
-  absl::StatusOr<std::unique_ptr<store::ImageWriter>> BeginImage(store::NewImageOptions image) {
-    RK_ASSIGN_OR_RETURN(const std::vector<store::ImageInfo> parents, PossibleParents());
-    image.parent = options_.parent;
-    if (parents.empty()) return store_.NewImage(image);
-    for (const store::ImageInfo& parent : parents) {
-      image.parent = parent.digest;
-      absl::StatusOr<std::unique_ptr<store::ImageWriter>> writer = store_.NewImage(image);
-      if (writer.ok()) return writer;
-      const absl::Status readable = store_.OpenImage(parent.digest).status();
-      if (readable.ok()) return writer.status();
-      if (absl::IsNotFound(readable)) continue;  // removed meanwhile
-      result_.warnings.push_back(absl::StrCat("image ", parent.reference,
-                                              " was passed over as the parent of the new one, because it is "
-                                              "damaged: ",
-                                              readable.message()));
-      Log(LogLevel::kWarning, result_.warnings.back());
-    }
-    image.parent.clear();
-    return store_.NewImage(image);
-  }
-
-  // Where none was named, the best first: the newest of the job, then the newest of the same name.
-  absl::StatusOr<std::vector<store::ImageInfo>> PossibleParents() const {
-    std::vector<store::ImageInfo> of_job, of_name;
-    if (!options_.parent.empty() || options_.no_parent) return of_job;
-    RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(options_.reference));
-    std::string name = reference.substr(0, reference.rfind(':'));
-    const auto is_of_job = [this](const store::ImageInfo& image) {
-      auto label = image.labels.find(v1::kJobIdLabel);
-      return label != image.labels.end() && label->second == job_id_;
-    };
-    const auto is_of_name = [&name](const store::ImageInfo& image) {
-      return absl::string_view(image.reference).substr(0, image.reference.rfind(':')) == name;
-    };
-    RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, store_.List([&](const store::ImageInfo& image) {
-      return image.owner == options_.owner && (is_of_job(image) || is_of_name(image));
-    }));
-    for (store::ImageInfo& image : images) {  // newest first
-      (is_of_job(image) ? of_job : of_name).push_back(std::move(image));
-    }
-    std::move(of_name.begin(), of_name.end(), std::back_inserter(of_job));
-    if (of_job.size() > kMostParentsTried) of_job.resize(kMostParentsTried);
-    return of_job;
   }
 
   absl::Status MakeRoom() {

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "base/cgroup_memory.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 
 namespace rekindle::ckpt {
 namespace {
@@ -62,7 +63,7 @@ class AllRooms {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (cancel != nullptr && cancel->load())
       return absl::CancelledError("the capture was cancelled; the job runs on");
-    mutex_.AwaitWithTimeout(absl::Condition(this, until), kLookEvery);
+    AwaitUntil(mutex_, absl::Condition(this, until), Deadline(kLookEvery));
     return absl::OkStatus();
   }
 

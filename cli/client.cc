@@ -19,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "base/unique_fd.h"
 #include "base/uuid.h"
 #include "daemon/embedded_service.h"
@@ -115,16 +116,16 @@ class GrpcClient final : public Client {
     return response;
   }
 
-#define RK_STREAM_OF(stub, Name, Event)                                                              \
+#define RK_STREAM_OF(stub, Name, Event, name)                                                        \
   absl::Status Name(const v1::Name##Request& request, const OnEvent<v1::Event>& on_event) override { \
     grpc::ClientContext context;                                                                     \
-    CurrentCall current(*this, &context);                                                            \
+    CurrentCall current(*this, &context, name);                                                      \
     std::unique_ptr<grpc::ClientReader<v1::Event>> reader = stub->Name(&context, request);           \
     v1::Event event;                                                                                 \
     while (reader->Read(&event)) on_event(event);                                                    \
     return FromGrpc(reader->Finish());                                                               \
   }
-#define RK_STREAM(Name, Event) RK_STREAM_OF(stub_, Name, Event)
+#define RK_STREAM(Name, Event) RK_STREAM_OF(stub_, Name, Event, "")
   RK_STREAM(Run, JobEvent)
   RK_STREAM(AttachJob, JobEvent)
   RK_STREAM(Restore, JobEvent)
@@ -136,22 +137,11 @@ class GrpcClient final : public Client {
   RK_STREAM(DeployFunction, DeployEvent)
   RK_STREAM(FunctionLogs, FunctionLogLine)
   RK_STREAM(BuildDependencies, BuildDependenciesEvent)
-  RK_STREAM_OF(groups_, CheckpointGroup, GroupEvent)
-  RK_STREAM_OF(groups_, RestoreGroup, GroupEvent)
+  RK_STREAM_OF(stub_, Checkpoint, CheckpointEvent, NameOfCall())
+  RK_STREAM_OF(groups_, CheckpointGroup, GroupEvent, NameOfCall())
+  RK_STREAM_OF(groups_, RestoreGroup, GroupEvent, NameOfCall())
 #undef RK_STREAM
 #undef RK_STREAM_OF
-
-  absl::Status Checkpoint(const v1::CheckpointRequest& request,
-                          const OnEvent<v1::CheckpointEvent>& on_event) override {
-    grpc::ClientContext context;
-    const std::string name = embedded_ ? "" : NewUuid();
-    if (!name.empty()) context.AddMetadata(daemon::NamedCalls::kMetadata, name);
-    CurrentCall current(*this, &context, name);
-    std::unique_ptr<grpc::ClientReader<v1::CheckpointEvent>> reader = stub_->Checkpoint(&context, request);
-    v1::CheckpointEvent event;
-    while (reader->Read(&event)) on_event(event);
-    return FromGrpc(reader->Finish());
-  }
 
   absl::Status SendImage(const v1::SendImageRequest& request,
                          const std::function<bool(const v1::SendImageEvent&)>& on_event) override {
@@ -192,11 +182,15 @@ class GrpcClient final : public Client {
   }
 
  private:
-  // The call that Cancel means, for as long as it lives. `name`: by which the daemon knows it; empty: it
-  // doesn't.
+  // For a call that has jobs stand still, or makes some, until it has put everything right.
+  std::string NameOfCall() const { return embedded_ ? "" : NewUuid(); }
+
+  // The call that Cancel means, for as long as it lives. `name`: by which the daemon is to know it; empty: by
+  // none.
   class CurrentCall {
    public:
     CurrentCall(GrpcClient& client, grpc::ClientContext* context, std::string name = "") : client_(client) {
+      if (!name.empty()) context->AddMetadata(daemon::NamedCalls::kMetadata, name);
       absl::MutexLock lock(&client_.mutex_);
       client_.context_ = context;
       client_.name_ = std::move(name);
@@ -303,7 +297,7 @@ class GrpcClient final : public Client {
     absl::MutexLock lock(&mutex_);
     asking_ = nullptr;
     const auto ended = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return context_ == nullptr; };
-    if (told.ok()) mutex_.AwaitWithTimeout(absl::Condition(&ended), kGivingUpMayTake);
+    if (told.ok()) AwaitUntil(mutex_, absl::Condition(&ended), Deadline(kGivingUpMayTake));
     if (!ended()) TearDown();
   }
 

@@ -122,8 +122,9 @@ class Client {
   // False: the service is in this process.
   virtual bool AtDaemon() const = 0;
 
-  // Ends the call in work, and any later one, with Cancelled. Of a Checkpoint the first time only asks for
-  // its end: it returns when the job is free, after a minute at the latest.
+  // Ends the call in work, and any later one, with Cancelled. Of a Checkpoint, CheckpointGroup or
+  // RestoreGroup the first time only asks for its end: it returns when the jobs are free, or gone again,
+  // after a minute at the latest.
   virtual void Cancel() = 0;
 };
 

@@ -7,6 +7,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "cli/arguments.h"
 #include "cli/bucket.h"
 #include "cli/bucket_copies.h"
@@ -51,7 +52,7 @@ void Follow(const CopySource& source, CopyTarget& target, const Output& output, 
       output.Warning(absl::StrCat(status.message(), "; trying again"));
       wait = kTryAgainAfter;
     }
-    if (mutex.AwaitWithTimeout(absl::Condition(&interrupted), wait)) return;
+    if (AwaitUntil(mutex, absl::Condition(&interrupted), Deadline(wait))) return;
   }
 }
 

@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/human_units.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "cli/commands.h"
 #include "cli/local_job.h"
 #include "cli/log_follower.h"
@@ -409,7 +410,7 @@ class JobSession {
   // False: the user waits no longer.
   bool PauseForDaemon() {
     absl::MutexLock lock(&mutex_);
-    return !mutex_.AwaitWithTimeout(absl::Condition(&left_), kLookForDaemon);
+    return !AwaitUntil(mutex_, absl::Condition(&left_), Deadline(kLookForDaemon));
   }
 
   void OnRestarted(const v1::JobRestarted& restarted) {

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "cli/json.h"
 #include "cli/live_screen.h"
 #include "cli/top_frame.h"
@@ -90,9 +91,10 @@ class Ending {
   }
   bool WaitFor(absl::Duration timeout) const {
     absl::MutexLock lock(&mutex_);
-    return mutex_.AwaitWithTimeout(absl::Condition(
-                                       +[](const int* signal) { return *signal != 0; }, &signal_),
-                                   timeout);
+    return AwaitUntil(mutex_,
+                      absl::Condition(
+                          +[](const int* signal) { return *signal != 0; }, &signal_),
+                      Deadline(timeout));
   }
 
  private:

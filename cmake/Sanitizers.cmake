@@ -26,6 +26,7 @@ if(REKINDLE_SANITIZER STREQUAL "thread")
       5Mutex8LockWhenERKNS0_9ConditionE
       5Mutex19LockWhenWithTimeoutERKNS0_9ConditionENS0_8DurationE
       5Mutex20LockWhenWithDeadlineERKNS0_9ConditionENS0_4TimeE
+      5Mutex7TryLockEv
       5Mutex6UnlockEv
       5MutexD1Ev
       5Mutex5AwaitERKNS0_9ConditionE

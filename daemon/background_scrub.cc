@@ -11,6 +11,7 @@
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -112,7 +113,7 @@ BackgroundScrub::~BackgroundScrub() {
 
 bool BackgroundScrub::Rest(absl::Duration duration) {
   absl::MutexLock lock(&mutex_);
-  return !mutex_.AwaitWithTimeout(absl::Condition(&stopping_), duration);
+  return !AwaitUntil(mutex_, absl::Condition(&stopping_), Deadline(duration));
 }
 
 void BackgroundScrub::Loop() {

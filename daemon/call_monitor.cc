@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/timed_await.h"
 
 namespace rekindle::daemon {
 
@@ -45,7 +46,7 @@ void CallMonitor::Loop() {
     std::optional<v1::Progress> report;
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kCancelInterval);
+      AwaitUntil(mutex_, absl::Condition(&stopping_), Deadline(kCancelInterval));
       stopping = stopping_;
       if (latest_ && (stopping || latest_->phase() != sent_phase || SteadyNow() >= next_send)) {
         report = std::exchange(latest_, std::nullopt);

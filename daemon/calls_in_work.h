@@ -5,7 +5,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
+#include "base/timed_await.h"
 
 namespace rekindle::daemon {
 
@@ -24,11 +24,12 @@ class CallsInWork : public std::enable_shared_from_this<CallsInWork> {
     taken_ = false;
   }
   // Returns when there is none, or at `deadline`.
-  void Await(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_) {
+  void Await(const Deadline& deadline) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithDeadline(absl::Condition(
-                                 +[](int* count) { return *count == 0; }, &count_),
-                             deadline);
+    AwaitUntil(mutex_,
+               absl::Condition(
+                   +[](int* count) { return *count == 0; }, &count_),
+               deadline);
   }
 
  private:

@@ -28,6 +28,7 @@
 #include "base/pidfd.h"
 #include "base/stable_hash.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "ckpt/capture.h"
 #include "ckpt/held_job.h"
 #include "daemon/function_runtime.h"
@@ -225,7 +226,7 @@ class DependencyImages::InWork {
     auto free = [&]() ABSL_SHARED_LOCKS_REQUIRED(images.mutex_) {
       return !images.in_work_.contains(reference);
     };
-    while (!images.mutex_.AwaitWithTimeout(absl::Condition(&free), kLookIfGivenUp)) {
+    while (!AwaitUntil(images.mutex_, absl::Condition(&free), Deadline(kLookIfGivenUp))) {
       if (given_up()) return nullptr;
     }
     images.in_work_.insert(reference);
@@ -316,7 +317,8 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
     uid_t asked_by, const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
   RK_ASSIGN_OR_RETURN(const DependencyImage base, BaseFor(runtime, modules));
   RK_ASSIGN_OR_RETURN(const std::vector<std::string> command, RuntimeCommand(runtime, ""));
-  RK_ASSIGN_OR_RETURN(const ModuleList list, ModuleList::Make(node_.options().runtime_directory + "/f"));
+  RK_ASSIGN_OR_RETURN(const ModuleList list,
+                      ModuleList::Make(InstanceRecords(node_.options().runtime_directory)));
   LoadedFiles loaded(command);
   restore::CloneOptions copy;
   copy.image = base.info.digest;
@@ -363,7 +365,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
   LaunchOptions launch;
   RK_ASSIGN_OR_RETURN(launch.argv, RuntimeCommand(runtime, ""));
   LoadedFiles loaded(launch.argv);
-  const std::string records = absl::StrCat(node_.options().runtime_directory, "/f");
+  const std::string records = InstanceRecords(node_.options().runtime_directory);
   RK_ASSIGN_OR_RETURN(const ModuleList list, ModuleList::Make(records));
   Environment environment = HeldEnvironment(modules);
   environment[kModuleListVariable] = list.path();

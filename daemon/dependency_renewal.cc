@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/timed_await.h"
 
 namespace rekindle::daemon {
 
@@ -33,7 +34,7 @@ void DependencyRenewal::Loop() {
     {
       absl::MutexLock lock(&mutex_);
       const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || soon_; };
-      mutex_.AwaitWithTimeout(absl::Condition(&wanted), wait);
+      AwaitUntil(mutex_, absl::Condition(&wanted), Deadline(wait));
       if (stopping_) return;
       soon_ = false;
     }
@@ -53,7 +54,7 @@ void DependencyRenewal::Look() {
       continue;
     }
     Log(LogLevel::kInfo, absl::StrCat("dependency image '", reference, "' is made anew: ", *why));
-    absl::Status renewed = work_.renew(reference, *why, cancel_);
+    absl::Status renewed = work_.renew(reference, cancel_);
     if (cancel_.cancelled()) return;
     if (!renewed.ok()) {
       Log(LogLevel::kWarning, absl::StrCat("dependency image '", reference,

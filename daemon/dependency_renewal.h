@@ -25,9 +25,7 @@ class DependencyRenewal {
     std::function<std::set<std::string>()> in_use;  // references of the images that are looked at
     // Why one has to be made anew; nothing: it is as it should be.
     std::function<std::optional<std::string>(const std::string& reference)> change;
-    std::function<absl::Status(const std::string& reference, const std::string& why,
-                               const Cancellation& cancel)>
-        renew;
+    std::function<absl::Status(const std::string& reference, const Cancellation& cancel)> renew;
   };
   struct Times {
     absl::Duration first_look = absl::Seconds(5), between_looks = absl::Minutes(1);

@@ -24,6 +24,7 @@
 #include "daemon/function_runtime.h"
 #include "daemon/function_template.h"
 #include "daemon/held_copy.h"
+#include "daemon/instance_record.h"
 #include "daemon/loaded_function.h"
 #include "daemon/runtime_port.h"
 #include "restore/file_identities.h"
@@ -133,7 +134,7 @@ FunctionInstances::FunctionInstances(
       logs_(logs),
       image_made_(std::move(image_made)),
       files_changed_(std::move(files_changed)),
-      directory_(absl::StrCat(node.options().runtime_directory, "/f")) {}
+      directory_(InstanceRecords(node.options().runtime_directory)) {}
 
 FunctionInstances::~FunctionInstances() = default;
 

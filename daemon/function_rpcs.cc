@@ -6,10 +6,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
+#include "absl/synchronization/mutex.h"
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "daemon/call_monitor.h"
 #include "daemon/functions.h"
 #include "functions/function_spec.h"
@@ -115,17 +118,21 @@ absl::Status InvokeFunction(Node& node, const Call& call, const v1::InvokeFuncti
   // The caller may leave before the answer is there.
   struct Answered {
     std::atomic<bool> gone{false};
-    absl::Notification done;
-    absl::StatusOr<functions::CallResult> result;
+    absl::Mutex mutex;
+    bool done ABSL_GUARDED_BY(mutex) = false;
+    absl::StatusOr<functions::CallResult> result ABSL_GUARDED_BY(mutex);
   };
   auto answered = std::make_shared<Answered>();
   invocation.gone = [answered] { return answered->gone.load(); };
   functions->Call(call.caller, std::move(invocation),
                   [answered](absl::StatusOr<functions::CallResult> result) {
+                    absl::MutexLock lock(&answered->mutex);
                     answered->result = std::move(result);
-                    answered->done.Notify();
+                    answered->done = true;
                   });
-  while (!answered->done.WaitForNotificationWithTimeout(CallMonitor::kCancelInterval)) {
+  absl::MutexLock lock(&answered->mutex);
+  while (!AwaitUntil(answered->mutex, absl::Condition(&answered->done),
+                     Deadline(CallMonitor::kCancelInterval))) {
     if (!call.cancelled || !call.cancelled()) continue;
     answered->gone = true;
     return absl::CancelledError("the caller has gone; its invocation goes on if it has begun");

@@ -137,7 +137,7 @@ absl::Status Functions::Begin() {
   catalog.store = node_.options().store;
   RK_ASSIGN_OR_RETURN(catalog_, functions::FunctionCatalog::Open(std::move(catalog)));
   RK_ASSIGN_OR_RETURN(logs_, functions::FunctionLogs::Open(node_.options().log_directory));
-  const std::string left = absl::StrCat(node_.options().runtime_directory, "/f");  // by a daemon that died
+  const std::string left = InstanceRecords(node_.options().runtime_directory);  // by a daemon that died
   EndLeftInstances(left);
   RemoveTree(left).IgnoreError();
   threads_ = std::make_unique<functions::HttpThreads>();
@@ -193,8 +193,7 @@ DependencyRenewal::Work Functions::RenewalWork() {
       return absl::StrCat("it is missing: ", image.status().message());
     return image.ok() ? dependencies_.Change(*image) : std::nullopt;
   };
-  work.renew = [this](const std::string& reference, const std::string& /*why*/,
-                      const Cancellation& cancel) -> absl::Status {
+  work.renew = [this](const std::string& reference, const Cancellation& cancel) -> absl::Status {
     const auto image = dependencies_.Find(reference);
     if (absl::IsNotFound(image.status())) return BringBackDependencies(reference, cancel);
     RK_RETURN_IF_ERROR(image.status());
@@ -325,7 +324,7 @@ void Functions::TakeNoMore() {
   for (const auto& timer : retries_) timer->cancel();
 }
 
-void Functions::AwaitCalls(absl::Time deadline) {
+void Functions::AwaitCalls(const Deadline& deadline) {
   in_work_->Await(deadline);
   if (front_) front_->AwaitAnswers(deadline);
 }
@@ -389,7 +388,7 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   }
   RK_ASSIGN_OR_RETURN(auto output, ProcessOutput::Make(kMostReported));
   launch.log_file = output->TakeWriteEnd();
-  const std::string records = absl::StrCat(node_.options().runtime_directory, "/f");
+  const std::string records = InstanceRecords(node_.options().runtime_directory);
   RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
   RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
   launch.log_file.Reset();

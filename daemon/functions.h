@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/deadline.h"
 #include "base/lifeline.h"
 #include "daemon/caller.h"
 #include "daemon/calls_in_work.h"
@@ -41,7 +42,7 @@ class Functions {
   void TakeNoMore();
   // After TakeNoMore: returns when nothing of these is in work and all callers have their answers, or at
   // `deadline`.
-  void AwaitCalls(absl::Time deadline);
+  void AwaitCalls(const Deadline& deadline);
 
   struct DeployResult {
     functions::FunctionRecord record;

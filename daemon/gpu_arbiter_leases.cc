@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/human_units.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "daemon/gpu_arbiter.h"
 #include "daemon/gpu_arbiter_parts.h"
 
@@ -254,7 +255,7 @@ void GpuArbiter::AwaitChange(Request& request, absl::Duration at_most) {
     absl::Duration left = std::min(request.Left(), at_most - absl::Seconds(waited.seconds()));
     if (request.nudged || request.cancelled || left <= absl::ZeroDuration()) return;
     if (request.options.cancelled) left = std::min(left, options_.cancel_interval);
-    mutex_.AwaitWithTimeout(absl::Condition(&request.nudged), left);
+    AwaitUntil(mutex_, absl::Condition(&request.nudged), Deadline(left));
     AskCancelled(request);
   }
 }

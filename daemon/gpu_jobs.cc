@@ -17,6 +17,8 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr absl::Duration kLookAgainEvery = absl::Milliseconds(50);
+// Who leases a job for each request asks the driver no more often.
+constexpr absl::Duration kMeasureEvery = absl::Seconds(1);
 constexpr char kEndedWouldBeThere[] = "a lease or pin would be there that has ended";
 
 GpuArbiterOptions ArbiterOptions(uint64_t host_budget) {
@@ -279,10 +281,25 @@ absl::Status GpuJobs::Learn(pid_t job) {
   // The arbiter is at it: there is its place in the queue.
   if (moving && IsAlive(it->second.id)) return absl::OkStatus();
   RK_RETURN_IF_ERROR(CheckAtRest(KnownUsers(job)));
-  if (IsAsKnown(job)) return absl::OkStatus();
+  if (IsAsKnown(job)) {
+    if (it->second.state == GpuJobState::kResident) MeasureNowAndThen(it->second.id);
+    return absl::OkStatus();
+  }
   RK_ASSIGN_OR_RETURN(Found found, FindAtRest(job));
   Tell(found);
   return absl::OkStatus();
+}
+
+void GpuJobs::MeasureNowAndThen(const GpuJobId& job) {
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto [last, first] = measured_.try_emplace(job.pid, SteadyClock::now());
+    if (!first && SteadyClock::now() - last->second < absl::ToChronoNanoseconds(kMeasureEvery)) return;
+    last->second = SteadyClock::now();
+  }
+  const std::map<pid_t, DeviceBytes> now = BytesOf({job});
+  // Too much for the budget of host memory is said when it is to be parked.
+  if (auto it = now.find(job.pid); it != now.end()) arbiter_.SetBytes(job, it->second).IgnoreError();
 }
 
 bool GpuJobs::IsAsKnown(pid_t job) {

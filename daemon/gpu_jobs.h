@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "daemon/gpu_arbiter.h"
 #include "daemon/gpu_lease_record.h"
 #include "gpu_state/job_mover.h"
@@ -48,7 +49,8 @@ class GpuJobs : private GpuMoves {
   // known.
   bool FitsNow(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // See GpuArbiter::Lease. Gives the bytes that the job has on its GPUs. While somebody else moves its
+  // See GpuArbiter::Lease. Gives the bytes that the job has on its GPUs, or had a
+  // second ago. While somebody else moves its
   // memory, for an image say, that is waited for. A lease or pin that the record can't remember isn't given:
   // the error, such as ResourceExhausted for a full file system, names the file.
   absl::StatusOr<uint64_t> Lease(pid_t job, const LeaseOptions& options) ABSL_LOCKS_EXCLUDED(record_mutex_);
@@ -94,6 +96,8 @@ class GpuJobs : private GpuMoves {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Is what the arbiter knows of the job still so? Cheap: asks for states alone.
   bool IsAsKnown(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Has the arbiter know how much a job on its GPUs has by now.
+  void MeasureNowAndThen(const GpuJobId& job) ABSL_LOCKS_EXCLUDED(mutex_);
   // Of those of its processes that used CUDA when it was found.
   std::vector<pid_t> KnownUsers(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
   int LeasesOf(pid_t job) const;
@@ -125,6 +129,7 @@ class GpuJobs : private GpuMoves {
   GpuArbiter arbiter_;
   mutable absl::Mutex mutex_;
   std::map<pid_t, std::vector<pid_t>> users_ ABSL_GUARDED_BY(mutex_);  // of jobs found: what uses CUDA
+  std::map<pid_t, SteadyClock::time_point> measured_ ABSL_GUARDED_BY(mutex_);
   std::map<pid_t, ParkOptions> asked_ ABSL_GUARDED_BY(mutex_);  // what a call that parks this job wants
   GpuArbiterCounters before_queue_
       ABSL_GUARDED_BY(mutex_);  // requests that did not get as far as the arbiter

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "daemon/group_point.h"
 #include "daemon/groups.h"
 #include "group/coordinator_state.h"
@@ -91,7 +92,7 @@ class Members {
   std::optional<Event> Next(absl::Duration limit) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     auto any = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !events_.empty(); };
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&any), limit)) return std::nullopt;
+    if (!AwaitUntil(mutex_, absl::Condition(&any), Deadline(limit))) return std::nullopt;
     Event event = std::move(events_.front());
     events_.pop_front();
     return event;

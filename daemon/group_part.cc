@@ -103,12 +103,12 @@ class Part final : public ckpt::CaptureGate {
     absl::MutexLock lock(&mutex_);
     auto known = [this]()
                      ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return state_.fate() != MemberState::Fate::kWait; };
-    mutex_.AwaitWithTimeout(absl::Condition(&known), limit);
+    AwaitUntil(mutex_, absl::Condition(&known), Deadline(limit));
     return state_.fate();
   }
   void AwaitEnd(absl::Duration limit) const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(&ended_), limit);
+    AwaitUntil(mutex_, absl::Condition(&ended_), Deadline(limit));
   }
 
  private:

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -71,11 +70,8 @@ absl::StatusOr<bool> GroupRecords::IsInWork(const std::string& id) const {
   absl::StatusOr<UniqueFd> file = OpenFile(path, O_RDWR);
   if (absl::IsNotFound(file.status())) return false;
   RK_RETURN_IF_ERROR(file.status());
-  while (::flock(file->get(), LOCK_SH | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) return true;
-    if (errno != EINTR) return ErrnoStatus(errno, absl::StrCat("locking ", path));
-  }
-  return false;
+  RK_ASSIGN_OR_RETURN(const bool nobody_is, LockWithin(*file, LOCK_SH, absl::ZeroDuration(), path));
+  return !nobody_is;
 }
 
 void GroupRecords::ForgetDeadWork() {

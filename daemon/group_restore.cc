@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "daemon/groups.h"
 
 namespace rekindle::daemon {
@@ -104,7 +105,7 @@ class GroupRestore {
       });
     };
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(&over), kEndMayTake);
+    AwaitUntil(mutex_, absl::Condition(&over), Deadline(kEndMayTake));
   }
 
   void TellAll(const v1::RestorePartRequest& request) {
@@ -123,7 +124,7 @@ class GroupRestore {
     for (;;) {
       {
         absl::MutexLock lock(&mutex_);
-        if (mutex_.AwaitWithTimeout(absl::Condition(&decided), kLookForCaller)) {
+        if (AwaitUntil(mutex_, absl::Condition(&decided), Deadline(kLookForCaller))) {
           for (size_t i = 0; i < members_.size(); ++i) {
             if (members_[i].phase != Member::Phase::kEnded) continue;
             return Annotate(members_[i].why, absl::StrCat("member ", i, ": no member is left running"));

@@ -57,7 +57,7 @@ class RestoredPart {
   }
   void AwaitEnd(absl::Duration limit) const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(&ended_), limit);
+    AwaitUntil(mutex_, absl::Condition(&ended_), Deadline(limit));
   }
 
  private:

@@ -15,8 +15,8 @@ namespace {
 
 class GroupService final : public v1::Groups::Service {
  public:
-  GroupService(Node& node, Groups& groups, CallerResolver resolve)
-      : node_(node), groups_(groups), resolve_(std::move(resolve)) {}
+  GroupService(Node& node, Groups& groups, CallerResolver resolve, std::shared_ptr<NamedCalls> calls)
+      : node_(node), groups_(groups), resolve_(std::move(resolve)), calls_(std::move(calls)) {}
 
 #define RK_UNARY(Name)                                                                 \
   grpc::Status Name(grpc::ServerContext* context, const v1::Name##Request* request,    \
@@ -68,6 +68,7 @@ class GroupService final : public v1::Groups::Service {
     static const std::function<bool()> kNever;
     absl::StatusOr<Call> call = MakeCall(node_, resolve_, kNever, context);
     if (!call.ok()) return ToGrpc(call.status());
+    GiveUpByName(calls_, *context, *call);
     return Guarded([&] { return work(*call); });
   }
 
@@ -83,12 +84,14 @@ class GroupService final : public v1::Groups::Service {
   Node& node_;
   Groups& groups_;
   const CallerResolver resolve_;
+  const std::shared_ptr<NamedCalls> calls_;
 };
 
 }  // namespace
 
-std::shared_ptr<grpc::Service> MakeGroupService(Node& node, Groups& groups, CallerResolver resolve) {
-  return std::make_shared<GroupService>(node, groups, std::move(resolve));
+std::shared_ptr<grpc::Service> MakeGroupService(Node& node, Groups& groups, CallerResolver resolve,
+                                                std::shared_ptr<NamedCalls> calls) {
+  return std::make_shared<GroupService>(node, groups, std::move(resolve), std::move(calls));
 }
 
 }  // namespace rekindle::daemon

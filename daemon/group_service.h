@@ -9,7 +9,9 @@
 
 namespace rekindle::daemon {
 
-// The result may be registered with one server; `node` and `groups` must outlive it.
-std::shared_ptr<grpc::Service> MakeGroupService(Node& node, Groups& groups, CallerResolver resolve);
+// The result may be registered with one server; `node` and `groups` must outlive it. `calls`: of those that
+// their clients have named.
+std::shared_ptr<grpc::Service> MakeGroupService(Node& node, Groups& groups, CallerResolver resolve,
+                                                std::shared_ptr<NamedCalls> calls);
 
 }  // namespace rekindle::daemon

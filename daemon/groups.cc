@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "ckpt/standing_job.h"
 #include "dedup_store/image_stream.h"
 #include "rekindle/v1/image_layout.h"
@@ -110,7 +111,7 @@ void Groups::Start() {
       ResolveAll();
       absl::MutexLock lock(&mutex_);
       auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || soon_; };
-      mutex_.AwaitWithTimeout(absl::Condition(&wanted), kResolveEvery);
+      AwaitUntil(mutex_, absl::Condition(&wanted), Deadline(kResolveEvery));
       if (stopping_) return;
       soon_ = false;
     }

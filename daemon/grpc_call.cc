@@ -69,6 +69,13 @@ absl::StatusOr<Call> MakeCall(Node& node, const CallerResolver& resolve,
   return call;
 }
 
+void GiveUpByName(const std::shared_ptr<NamedCalls>& calls, const grpc::ServerContext& context, Call& call) {
+  const auto name = context.client_metadata().find(NamedCalls::kMetadata);
+  if (calls == nullptr || name == context.client_metadata().end()) return;
+  call.cancelled = [gives_up = calls->Begin(call.caller.uid, {name->second.data(), name->second.size()}),
+                    cancelled = std::move(call.cancelled)] { return *gives_up || cancelled(); };
+}
+
 grpc::Status Guarded(const std::function<absl::Status()>& work) { return ToGrpc(CatchNoMoreThreads(work)); }
 
 }  // namespace rekindle::daemon

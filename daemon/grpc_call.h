@@ -4,12 +4,14 @@
 #include <grpcpp/grpcpp.h>
 
 #include <functional>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/message_text.h"
 #include "daemon/call.h"
 #include "daemon/grpc_service.h"
+#include "daemon/named_calls.h"
 
 namespace rekindle::daemon {
 
@@ -24,6 +26,10 @@ Peer PeerOf(const grpc::ServerContextBase& context);
 absl::StatusOr<Call> MakeCall(Node& node, const CallerResolver& resolve,
                               const std::function<bool()>& cancelled, grpc::ServerContext* context,
                               CallsOfUsers::Kind kind = CallsOfUsers::Kind::kAny);
+
+// Has `call`, from MakeCall, given up as well where its client has given it a name, and gives up the call of
+// that name. `calls` may be null: there is no service that could be told.
+void GiveUpByName(const std::shared_ptr<NamedCalls>& calls, const grpc::ServerContext& context, Call& call);
 
 // False when nobody listens any more.
 template <typename Event, typename Writer>

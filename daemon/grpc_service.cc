@@ -233,20 +233,12 @@ class GrpcService final : public v1::Rekindle::Service {
                       grpc::ServerWriter<Event>* writer) {
     absl::StatusOr<Call> call = MakeCall(node_, resolve_, cancelled_, context);
     if (!call.ok()) return ToGrpc(call.status());
-    GiveUpByName(*context, *call);
+    GiveUpByName(calls_, *context, *call);
     return Guarded([&]() -> absl::Status {
       RK_RETURN_IF_ERROR(CheckRequest(*request));
       return procedure(node_, *call, *request,
                        [writer](const Event& event) { return WriteText(event, writer); });
     });
-  }
-
-  // Where its client has called it something, and may tell it by that name.
-  void GiveUpByName(const grpc::ServerContext& context, Call& call) {
-    const auto name = context.client_metadata().find(NamedCalls::kMetadata);
-    if (calls_ == nullptr || name == context.client_metadata().end()) return;
-    call.cancelled = [gives_up = calls_->Begin(call.caller.uid, {name->second.data(), name->second.size()}),
-                      cancelled = std::move(call.cancelled)] { return *gives_up || cancelled(); };
   }
 
   Node& node_;

@@ -54,6 +54,10 @@ void EndGroup(const std::string& folder) {
 
 }  // namespace
 
+std::string InstanceRecords(const std::string& runtime_directory) {
+  return absl::StrCat(runtime_directory, "/f");
+}
+
 InstanceRecord::InstanceRecord(std::string path, pid_t pid, const restore::Cgroup* group,
                                const std::string& mark)
     : path_(std::move(path)) {

@@ -10,6 +10,9 @@
 
 namespace rekindle::daemon {
 
+// The folder of all of them. Its name is short: sockets lie in it.
+std::string InstanceRecords(const std::string& runtime_directory);
+
 // One process. Its file goes with this object.
 class InstanceRecord {
  public:

@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/timed_await.h"
 #include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::daemon {
@@ -19,7 +20,7 @@ class JobEventQueue {
   // Nothing when none has come within `timeout`.
   std::optional<v1::JobEvent> Next(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(this, &JobEventQueue::HasEvents), timeout);
+    AwaitUntil(mutex_, absl::Condition(this, &JobEventQueue::HasEvents), Deadline(timeout));
     if (events_.empty()) return std::nullopt;
     v1::JobEvent event = std::move(events_.front());
     events_.pop_front();

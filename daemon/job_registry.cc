@@ -12,10 +12,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "base/deadline.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/machine.h"
@@ -150,18 +148,11 @@ absl::StatusOr<JobRegistry::Held> JobRegistry::Lock() const {
   std::string path = absl::StrCat(directory_, "/.lock");
   RK_ASSIGN_OR_RETURN(UniqueFd lock, OpenFile(path, O_RDWR | O_CREAT, 0600));
   // Held for milliseconds, unless whoever has it was stopped just then (Ctrl-Z).
-  const Deadline deadline(kLockMayTake);
-  while (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK && deadline.passed()) {
-      return absl::AbortedError(absl::StrCat("locking ", path, ": another process has had it for ",
-                                             absl::FormatDuration(kLockMayTake),
-                                             "; is a rekindle command stopped? 'fuser ", path, "' names it"));
-    }
-    if (errno == EWOULDBLOCK) {
-      absl::SleepFor(absl::Milliseconds(1));
-    } else if (errno != EINTR) {
-      return ErrnoStatus(errno, absl::StrCat("locking ", path));
-    }
+  RK_ASSIGN_OR_RETURN(const bool locked, LockWithin(lock, LOCK_EX, kLockMayTake, path));
+  if (!locked) {
+    return absl::AbortedError(absl::StrCat("locking ", path, ": another process has had it for ",
+                                           absl::FormatDuration(kLockMayTake),
+                                           "; is a rekindle command stopped? 'fuser ", path, "' names it"));
   }
   return Held{std::move(here), std::move(lock)};
 }

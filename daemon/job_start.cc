@@ -40,7 +40,7 @@ absl::StatusOr<std::string> InputPath(const Caller& caller, int fd) {
   const std::string link = absl::StrCat("/proc/self/fd/", taken[0].get());
   char path[4096];
   const ssize_t length = ::readlink(link.c_str(), path, sizeof path);
-  struct stat opened, named;
+  struct stat opened;
   if (length < 0 || ::fstat(taken[0].get(), &opened) != 0)
     return ErrnoStatus(errno, "looking at the job's standard input");
   if (length == sizeof path || !S_ISREG(opened.st_mode)) {
@@ -49,7 +49,7 @@ absl::StatusOr<std::string> InputPath(const Caller& caller, int fd) {
         "file first");
   }
   std::string name(path, static_cast<size_t>(length));
-  if (::stat(name.c_str(), &named) != 0 || named.st_ino != opened.st_ino || named.st_dev != opened.st_dev) {
+  if (!IsFileAt(taken[0], name)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the job's standard input, ", name, ", has been removed or replaced: open one that is there"));
   }

@@ -4,6 +4,7 @@
 
 #include "absl/time/time.h"
 #include "base/children.h"
+#include "base/timed_await.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -32,7 +33,7 @@ void OrphanCollector::Loop() {
   for (int looks = 1;; ++looks) {
     {
       absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kLook)) return;
+      if (AwaitUntil(mutex_, absl::Condition(&stopping_), Deadline(kLook))) return;
     }
     if (looks % kLooksPerFullLook == 0 || MayHaveStrays()) ReapStrays({});
   }

@@ -43,15 +43,22 @@ SeenProcesses::SeenProcesses(absl::string_view runtime_directory, absl::string_v
       processes_(ProcessesOf(ReadFile(path_).value_or(""))) {}
 
 void SeenProcesses::Note(std::vector<SeenProcess> processes) {
-  if (processes == processes_) return;
+  if (processes == processes_ && written_) return;
   processes_ = std::move(processes);
   absl::Status written = MakeDirectories(path_.substr(0, path_.rfind('/')));
   if (written.ok()) written = WriteFileAtomically(path_, TextOf(processes_));
-  if (!written.ok()) Log(LogLevel::kDebug, written.message());
+  if (!written.ok() && written_) {
+    Log(LogLevel::kWarning,
+        absl::StrCat("which processes a supervised job has can't be noted, so a daemon that starts now would "
+                     "not know those that have left its tree; it is tried again, so make room or mend: ",
+                     written.message()));
+  }
+  written_ = written.ok();
 }
 
 void SeenProcesses::Forget() {
   processes_.clear();
+  written_ = true;
   if (absl::Status removed = RemoveTree(path_); !removed.ok()) Log(LogLevel::kDebug, removed.message());
 }
 

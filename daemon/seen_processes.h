@@ -18,13 +18,15 @@ class SeenProcesses {
 
   // Of this boot.
   const std::vector<SeenProcess>& processes() const { return processes_; }
-  // Writes only where they are others. That it can't is no trouble while we live.
+  // Writes only where they are others, or could not be written the last time. That it can't is no trouble
+  // while we live, and said in the log.
   void Note(std::vector<SeenProcess> processes);
   void Forget();
 
  private:
   const std::string path_;
   std::vector<SeenProcess> processes_;
+  bool written_ = true;  // what is there is what it should be
 };
 
 }  // namespace rekindle::daemon

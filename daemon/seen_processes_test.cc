@@ -32,6 +32,17 @@ TEST_F(SeenProcessesTest, AreKnownToTheNextOne) {
   EXPECT_FALSE(PathExists(path_));
 }
 
+TEST_F(SeenProcessesTest, WhatCouldNotBeWrittenIsWrittenTheNextTime) {
+  SeenProcesses seen(folder_.path(), "job+1");
+  const std::string folder = folder_.path() + "/members";
+  ASSERT_TRUE(WriteFileAtomically(folder, "in its way").ok());
+  seen.Note({{7, 70}});
+  EXPECT_THAT(seen.processes(), ElementsAre(SeenProcess{7, 70}));
+  ASSERT_TRUE(RemoveTree(folder).ok());
+  seen.Note({{7, 70}});
+  EXPECT_THAT(SeenProcesses(folder_.path(), "job+1").processes(), ElementsAre(SeenProcess{7, 70}));
+}
+
 TEST_F(SeenProcessesTest, OfAnotherBootAreNone) {
   SeenProcesses(folder_.path(), "job+1").Note({{7, 70}});
   std::string text = ReadFile(path_).value();

@@ -103,7 +103,7 @@ class GrpcServer final : public Server {
     builder.SetResourceQuota(grpc::ResourceQuota("rekindled").Resize(kMostMessageBytes));
     builder.RegisterService(service_.get());
     groups_ = std::make_unique<Groups>(node_, GroupPeers());
-    group_service_ = MakeGroupService(node_, *groups_, resolve);
+    group_service_ = MakeGroupService(node_, *groups_, resolve, calls);
     builder.RegisterService(group_service_.get());
     calls_service_ = MakeCallsService(node_, calls, resolve);
     builder.RegisterService(calls_service_.get());
@@ -156,8 +156,7 @@ class GrpcServer final : public Server {
       server_->Shutdown(absl::ToChronoTime(absl::Now() + deadline.left()));
       server_->Wait();
     }
-    if (auto functions = node_.functions(); functions.ok())
-      (*functions)->AwaitCalls(absl::Now() + deadline.left());
+    if (auto functions = node_.functions(); functions.ok()) (*functions)->AwaitCalls(deadline);
     server_.reset();
     scrub_.reset();  // not before: it may be waiting for a gc that somebody has called
     node_.supervisor().Leave();

@@ -18,6 +18,7 @@
 #include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "base/timeline.h"
 #include "daemon/exit_of_others.h"
 #include "daemon/job_mark.h"
@@ -685,7 +686,7 @@ absl::StatusOr<v1::StopJobResponse> SupervisedJob::Stop(absl::Duration grace, bo
   if (!checkpoint) Save();
   constexpr absl::Duration kLookForClient = absl::Milliseconds(200);
   absl::MutexLock lock(&mutex_);
-  while (!mutex_.AwaitWithTimeout(absl::Condition(this, &SupervisedJob::StopAnswered), kLookForClient)) {
+  while (!AwaitUntil(mutex_, absl::Condition(this, &SupervisedJob::StopAnswered), Deadline(kLookForClient))) {
     if (node_.stopping()) {
       return absl::UnavailableError(record_.stopping() ? "rekindled ends; the next one ends the job"
                                                        : "rekindled ends; the job runs on");
@@ -729,8 +730,8 @@ absl::Status SupervisedJob::CheckpointNow(absl::Duration patience) {
     const absl::Duration left = patience - absl::Seconds(waited.seconds());
     if (left <= absl::ZeroDuration())
       return absl::DeadlineExceededError(absl::StrCat("job '", name_, "': the image was not ready in time"));
-    mutex_.AwaitWithTimeout(absl::Condition(this, &SupervisedJob::ImagesAnswered),
-                            std::min(left, absl::Seconds(1)));
+    AwaitUntil(mutex_, absl::Condition(this, &SupervisedJob::ImagesAnswered),
+               Deadline(std::min(left, absl::Seconds(1))));
   }
   return last_image_;
 }
@@ -738,7 +739,7 @@ absl::Status SupervisedJob::CheckpointNow(absl::Duration patience) {
 void SupervisedJob::AwaitOwnImage(const std::atomic<bool>& cancelled) {
   absl::MutexLock lock(&mutex_);
   const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return taking_.empty() || leave_; };
-  while (!cancelled.load() && !mutex_.AwaitWithTimeout(absl::Condition(&none), kLookForCaller)) {
+  while (!cancelled.load() && !AwaitUntil(mutex_, absl::Condition(&none), Deadline(kLookForCaller))) {
   }
 }
 
@@ -757,7 +758,7 @@ absl::Status SupervisedJob::BeginVisit(const std::atomic<bool>& cancelled, uint6
     const auto changed = [this, mine = *number]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
       return visit_ == mine ? visit_may_freeze_ : visit_ == 0;
     };
-    mutex_.AwaitWithTimeout(absl::Condition(&changed), kLookForCaller);
+    AwaitUntil(mutex_, absl::Condition(&changed), Deadline(kLookForCaller));
   }
   return absl::OkStatus();
 }

@@ -19,6 +19,7 @@
 #include "base/parallel.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "base/timeline.h"
 #include "base/utf8.h"
 #include "ckpt/capture.h"
@@ -271,7 +272,7 @@ void SupervisedJob::ReceiveVisit() {
     const auto ended = [this, visit]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return visit_ != visit; };
     while (at_boundary && !leave_ && !stop_ && !end_->WaitFor(absl::ZeroDuration())) {
       job_file_->KeepWaiting().IgnoreError();
-      if (mutex_.AwaitWithTimeout(absl::Condition(&ended), kTick)) break;
+      if (AwaitUntil(mutex_, absl::Condition(&ended), Deadline(kTick))) break;
     }
     phase_ = "running";
   }

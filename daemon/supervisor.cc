@@ -43,12 +43,6 @@ std::pair<uint64_t, int64_t> StampOf(const std::string& path) {
   return {info.st_ino, info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec};
 }
 
-bool IsAt(int fd, const std::string& path) {
-  struct stat opened, there;
-  return ::fstat(fd, &opened) == 0 && ::stat(path.c_str(), &there) == 0 && opened.st_dev == there.st_dev &&
-         opened.st_ino == there.st_ino;
-}
-
 }  // namespace
 
 std::string Supervisor::directory() const { return SupervisedDirectory(node_.options().store); }
@@ -59,7 +53,7 @@ absl::Status Supervisor::LockJobs() {
   // Of this machine: others that share the store have theirs.
   const std::string machine = ThisMachineId();
   const std::string path = absl::StrCat(directory(), "/.lock", machine.empty() ? "" : "-", machine);
-  if (lock_.valid() && IsAt(lock_.get(), path)) return absl::OkStatus();
+  if (lock_.valid() && IsFileAt(lock_, path)) return absl::OkStatus();
   // The store is another one now, or mounted anew.
   lock_.Reset();
   RK_RETURN_IF_ERROR(MakeSupervisedDirectory(directory()));

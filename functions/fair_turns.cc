@@ -1,5 +1,7 @@
 #include "functions/fair_turns.h"
 
+#include "base/timed_await.h"
+
 namespace rekindle::functions {
 
 namespace {
@@ -13,7 +15,7 @@ std::optional<FairTurns::Turn> FairTurns::TakeUnless(Owner owner, const std::fun
   Waiter waiter{owner};
   waiting_.push_back(&waiter);
   GiveTurns();
-  while (!mutex_.AwaitWithTimeout(absl::Condition(&waiter.has_turn), kLookIfGivenUp)) {
+  while (!AwaitUntil(mutex_, absl::Condition(&waiter.has_turn), Deadline(kLookIfGivenUp))) {
     if (!given_up()) continue;
     waiting_.remove(&waiter);
     return std::nullopt;

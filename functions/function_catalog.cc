@@ -188,12 +188,7 @@ absl::Status FunctionCatalog::TakeFolder() {
 
 absl::Status FunctionCatalog::FollowFolder() {
   absl::MutexLock commit(&commit_mutex_);
-  struct stat held, there;
-  if (::fstat(lock_.get(), &held) != 0) return ErrnoStatus(errno, absl::StrCat("looking at ", directory_));
-  if (::stat((directory_ + "/.lock").c_str(), &there) == 0 && there.st_dev == held.st_dev &&
-      there.st_ino == held.st_ino) {
-    return absl::OkStatus();
-  }
+  if (IsFileAt(lock_, directory_ + "/.lock")) return absl::OkStatus();
   auto names = ListDirectory(directory_);
   for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
     auto record = ReadFunctionRecord(absl::StrCat(FolderOf(name), "/", kRecordFile));

@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "boost/asio/dispatch.hpp"
 #include "boost/asio/posix/basic_stream_descriptor.hpp"
 #include "boost/asio/post.hpp"
@@ -127,10 +128,10 @@ void HttpServer::FinishUp() {
   for (const auto& connection : connections) connection->FinishUp();
 }
 
-void HttpServer::AwaitFinished(absl::Time deadline) {
+void HttpServer::AwaitFinished(const Deadline& deadline) {
   absl::MutexLock lock(&mutex_);
   auto all = +[](std::unordered_set<const HttpConnection*>* finishing) { return finishing->empty(); };
-  mutex_.AwaitWithDeadline(absl::Condition(all, &finishing_), deadline);
+  AwaitUntil(mutex_, absl::Condition(all, &finishing_), deadline);
 }
 
 void HttpServer::HasFinished(const HttpConnection* connection) {

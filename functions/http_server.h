@@ -12,7 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/unique_fd.h"
 #include "functions/http_connection.h"
 #include "functions/http_handler.h"
@@ -39,7 +39,7 @@ class HttpServer : public std::enable_shared_from_this<HttpServer> {
   // they are at, or their first one; new ones are taken as ever.
   void FinishUp() ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns when they have sent their last answers, or at `deadline`.
-  void AwaitFinished(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  void AwaitFinished(const Deadline& deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const HttpLimits& limits() const { return limits_; }
   const HttpStrand& strand() const { return strand_; }

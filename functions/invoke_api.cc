@@ -109,7 +109,7 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
     *ending_ = true;
     server_->FinishUp();
   }
-  void AwaitAnswers(absl::Time deadline) { server_->AwaitFinished(deadline); }
+  void AwaitAnswers(const Deadline& deadline) { server_->AwaitFinished(deadline); }
   void Close() { server_->Close(); }
 
   bool OnConnect(int socket, std::any& context, std::optional<HttpAnswer>& refusal) override {
@@ -368,7 +368,7 @@ InvokeApi::Refusals InvokeApi::refusals() const { return impl_->refusals(); }
 
 void InvokeApi::TakeNoMore() { impl_->TakeNoMore(); }
 
-void InvokeApi::AwaitAnswers(absl::Time deadline) { impl_->AwaitAnswers(deadline); }
+void InvokeApi::AwaitAnswers(const Deadline& deadline) { impl_->AwaitAnswers(deadline); }
 
 void InvokeApi::Close() { impl_->Close(); }
 

@@ -18,6 +18,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/unique_fd.h"
 #include "functions/http_limits.h"
 #include "functions/http_threads.h"
@@ -128,7 +129,7 @@ class InvokeApi {
   // close after it.
   void TakeNoMore();
   // After TakeNoMore: returns when all of these have been answered, or at `deadline`.
-  void AwaitAnswers(absl::Time deadline);
+  void AwaitAnswers(const Deadline& deadline);
   // Takes no new connections and closes those there are; invocations go on, their results are dropped.
   void Close();
 

@@ -742,7 +742,7 @@ TEST_P(InvokeApiTest, OneThatEndsAnswersWhatIsInWorkAndTakesNoMore) {
   EXPECT_EQ(calls, 2);
   std::atomic<bool> through{false};
   std::thread waits([&] {
-    api_->AwaitAnswers(absl::Now() + absl::Minutes(1));
+    api_->AwaitAnswers(Deadline(absl::Minutes(1)));
     through = true;
   });
   answers(ResultOf("1"));

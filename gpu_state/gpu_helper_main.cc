@@ -31,6 +31,7 @@
 #include "base/parallel.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "gpu_state/checkpoint_driver.h"
 #include "gpu_state/device_inventory.h"
 #include "gpu_state/helper_protocol.h"
@@ -91,9 +92,10 @@ class Helper {
     std::map<pid_t, Moved> moved;
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithTimeout(absl::Condition(
-                                  +[](int* under_way) { return *under_way == 0; }, &under_way_),
-                              kUnderWayMayTake);
+      AwaitUntil(mutex_,
+                 absl::Condition(
+                     +[](int* under_way) { return *under_way == 0; }, &under_way_),
+                 Deadline(kUnderWayMayTake));
       moved = moved_;
     }
     ::alarm(kPuttingBackMayTakeSeconds);

@@ -168,7 +168,7 @@ ThreadKeeper::~ThreadKeeper() {
   ::shutdown(socket_.get(), SHUT_WR);  // it sees that, and hangs up
   {
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(&gone_), kMayTake);
+    AwaitUntil(mutex_, absl::Condition(&gone_), Deadline(kMayTake));
   }
   ::shutdown(socket_.get(), SHUT_RDWR);
   reader_.join();

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -27,11 +26,7 @@ constexpr char kTurnPrefix[] = "turn-";
 absl::StatusOr<UniqueFd> LockFileThatIsThere(const std::string& path, int operation) {
   for (;;) {
     RK_ASSIGN_OR_RETURN(UniqueFd lock, LockFile(path, operation));
-    struct stat by_path, by_descriptor;
-    if (::stat(path.c_str(), &by_path) == 0 && ::fstat(lock.get(), &by_descriptor) == 0 &&
-        by_path.st_ino == by_descriptor.st_ino) {
-      return lock;
-    }
+    if (IsFileAt(lock, path)) return lock;
   }
 }
 

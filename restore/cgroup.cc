@@ -109,9 +109,7 @@ absl::StatusOr<UniqueFd> MakeLockedFolder(const std::string& path) {
       return ErrnoStatus(errno, absl::StrCat("opening the cgroup ", path));
     }
     if (::flock(folder.get(), LOCK_SH | LOCK_NB) != 0) continue;
-    struct stat locked, now;
-    if (::fstat(folder.get(), &locked) == 0 && ::stat(path.c_str(), &now) == 0 && locked.st_ino == now.st_ino)
-      return folder;
+    if (IsFileAt(folder, path)) return folder;
   }
   return absl::AbortedError(absl::StrCat("making the cgroup ", path, ": it is removed again each time"));
 }

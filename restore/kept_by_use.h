@@ -1,7 +1,6 @@
 // What is made once and kept for the next ones that need it: the last used, within bounds.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "restore/lazy_clone.h"
 #include "restore/pager.h"
 
@@ -36,7 +37,7 @@ void Pager::FillInBackground() {
     std::vector<std::shared_ptr<LazyClone>> clones;
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithTimeout(absl::Condition(&filler_woken_), kTick);
+      AwaitUntil(mutex_, absl::Condition(&filler_woken_), Deadline(kTick));
       filler_woken_ = false;
       for (const auto& [id, clone] : clones_) clones.push_back(clone);
     }

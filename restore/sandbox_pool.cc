@@ -11,6 +11,7 @@
 #include "base/packet_socket.h"
 #include "base/parallel.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "base/unix_socket.h"
 #include "criu/command_line.h"
 #include "criu/lazy_pages.h"
@@ -111,7 +112,7 @@ void SandboxPool::Refill() {
     // ahead would only hold it up.
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(this, &SandboxPool::HasWork));
-    mutex_.AwaitWithTimeout(absl::Condition(this, &SandboxPool::Stopped), kBeforeFirstRefill);
+    AwaitUntil(mutex_, absl::Condition(this, &SandboxPool::Stopped), Deadline(kBeforeFirstRefill));
   }
   for (;;) {
     SandboxKind kind;

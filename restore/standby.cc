@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/parallel.h"
+#include "base/timed_await.h"
 #include "restore/cgroup.h"
 
 namespace rekindle::restore {
@@ -275,7 +276,7 @@ void StandbyPool::Keep() {
     {
       absl::MutexLock lock(&mutex_);
       if (stop_ && copies_.empty()) return;
-      mutex_.AwaitWithTimeout(absl::Condition(&changed_), NextDue(looked) - SteadyNow());
+      AwaitUntil(mutex_, absl::Condition(&changed_), Deadline(NextDue(looked) - SteadyNow()));
       changed_ = false;
       looked = SteadyNow();  // one moment for all: what comes due between two would be missed
       DropWhatIsNotWanted(looked);

@@ -31,8 +31,10 @@ class LeaseTest(GpuTest):
         return server
 
     def use(self, server, *options):
-        self.succeed("gpu", "lease", server.pid, *options)
+        """Gives the bytes that the lease tells."""
+        lease = self.succeed("gpu", "lease", server.pid, *options)
         self.succeed("gpu", "release", server.pid)
+        return int(lease["bytes"])
 
     def is_parked(self, server):
         return self.gpu_job(server.pid)["parked"]
@@ -134,6 +136,14 @@ class KnownTest(LeaseTest):
         self.use(other)
         self.assertTrue(self.is_parked(server))
         self.use(server)
+        self.assert_runs(server)
+
+    def test_a_lease_tells_what_its_server_has_by_now(self):
+        server = self.start_vector_job("server", bytes=8 * MIB, grow_bytes=100 * MIB)
+        first = self.use(server)
+        with open(server.state_file + ".grow", "w", encoding="ascii"):
+            pass
+        waiting.until(lambda: self.use(server) == first + 100 * MIB, "the server has grown")
         self.assert_runs(server)
 
     def test_jobs_without_lasting_leases_make_room_after_a_restart(self):

@@ -6,9 +6,11 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import unittest
 
-from harness import jobs, procfs, waiting
+from harness import jobs, phases, procfs, waiting
+from harness.case import MIB
 from harness.cli import DONE, FAILED, NOT_FOUND
 from harness.nodes import NodesTest
 
@@ -558,10 +560,88 @@ class KilledTest(GroupTest):
         command = self.a.cli.start(*self.group_arguments("x:1", members))
         self.b.wait_until_stopped()
         os.killpg(command.pid, signal.SIGINT)
-        self.a.cli.finish(command)
         waiting.until(lambda: "given up" in self.a.daemon.log_text(), "the coordinator gives up")
         self.b.go_on()
+        self.assert_refused(self.a.cli.finish(command), FAILED, "its jobs run on")
         self.assert_nowhere(exchange)
+
+
+class InterruptedTest(GroupTest):
+    """Ctrl-C: the command comes back when the members' jobs are free, or none of them is left."""
+
+    def start_jobs(self):
+        """Whose freezes are long enough to be seen."""
+        self.jobs, self.memories = zip(
+            *(self.start_memory_job(256 * MIB, node.name, node.namespace.prefix()) for node in (self.b, self.c)),
+            strict=True,
+        )
+        return [(self.b, self.jobs[0].pid), (self.c, self.jobs[1].pid)]
+
+    def start_checkpoint_that_stands(self, members):
+        """In the freeze of one, which lasts until CRIU goes on."""
+        command = self.a.cli.start(*self.group_arguments("x:1", members, "--freeze-limit", "60"))
+        phases.wait_for_checkpoint_phase(
+            "freeze", self.b.daemon.pid, self.jobs[0].pid, lambda: command.poll() is not None
+        )
+        (criu,) = phases.criu_processes(self.b.daemon.pid, "dump")
+        os.kill(criu, signal.SIGSTOP)
+        self.addCleanup(lambda: procfs.alive(criu) and os.kill(criu, signal.SIGCONT))
+        return command, criu
+
+    def interrupt(self, command):
+        os.killpg(command.pid, signal.SIGINT)
+        waiting.until(lambda: not procfs.pending_signals(command.pid), "it has taken the signal")
+
+    def traced(self):
+        return [procfs.traced_by(job.pid) != 0 for job in self.jobs]
+
+    def assert_jobs_run(self):
+        for memory in self.memories:
+            memory.wait_for_tick()
+
+    def test_checkpoint(self):
+        members = self.start_jobs()
+        command, criu = self.start_checkpoint_that_stands(members)
+        self.interrupt(command)
+        waiting.until(lambda: "given up" in self.a.daemon.log_text(), "the coordinator gives up")
+        with self.assertRaises(subprocess.TimeoutExpired):
+            command.wait(1)
+        os.kill(criu, signal.SIGCONT)
+        self.assert_refused(self.a.cli.finish(command, 60), FAILED, "its jobs run on")
+        self.assertEqual(self.traced(), [False, False])
+        self.assertTrue(self.checkpoint_group("x:1", members)["group"]["complete"])
+        self.assert_jobs_run()
+        self.assert_stores_whole()
+
+    def test_who_interrupts_a_checkpoint_twice_waits_no_longer(self):
+        members = self.start_jobs()
+        command, criu = self.start_checkpoint_that_stands(members)
+        self.interrupt(command)
+        self.interrupt(command)
+        self.assert_refused(self.a.cli.finish(command, 30), FAILED, "puts back what was half done")
+        self.assertTrue(self.traced()[0])
+        os.kill(criu, signal.SIGCONT)
+        waiting.until(lambda: self.traced() == [False, False], "the jobs are free", 60)
+        self.wait_until_settled()
+        self.assert_jobs_run()
+        self.assert_stores_whole()
+
+    def test_restore(self):
+        """Once it is back the group can be restored at once."""
+        members = self.start_jobs()
+        self.checkpoint_group("x:1", members, "--stop")
+        for job in self.jobs:
+            job.reap()
+        command = self.a.cli.start("group", "restore", "x:1")
+        phases.wait_for_restore_phase(
+            "criu", self.b.daemon.pid, self.jobs[0].pid, lambda: command.poll() is not None
+        )
+        self.interrupt(command)
+        self.assert_refused(self.a.cli.finish(command, 60), FAILED, "no member is left running")
+        self.assertEqual([procfs.alive(job.pid) for job in self.jobs], [False, False])
+        self.restore_group("x:1")
+        self.assert_jobs_run()
+        self.assert_stores_whole()
 
 
 class CutTest(GroupTest):

@@ -79,10 +79,10 @@ class RekindleTest(unittest.TestCase):
         self.addCleanup(job.kill_tree)
         return job
 
-    def start_memory_job(self, size, name="memory"):
-        """Returns the job and its MemoryJob."""
+    def start_memory_job(self, size, name="memory", prefix=()):
+        """Returns the job and its MemoryJob. `prefix`: what runs it, a namespace's."""
         status = self.path(name + ".status")
-        job = self.start_job([jobs.program("memory_job"), str(size), status], name)
+        job = self.start_job([*prefix, jobs.program("memory_job"), str(size), status], name)
         memory = MemoryJob(status)
         self.addCleanup(memory.close)
         return job, memory
