@@ -104,6 +104,7 @@ class SupervisedRecordTest(SupervisedTest):
         self.restart_daemon()
         self.succeed("ckpt", "job", "-t", "mine:1", cli=self.remote)
         self.succeed("stop", "job", "--grace", "0s", cli=self.remote)
+        jobs.reap_orphans()  # of the daemon before
         self.addCleanup(self.remote.run, "stop", "other", "--grace", "0s")
         self.succeed("run", "--from", "mine:1", "--name", "other", "--restarts", "5", "--detach", cli=self.remote)
         record = os.path.join(self.store, "supervised", "other.json")
