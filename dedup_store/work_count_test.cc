@@ -38,6 +38,31 @@ class WorkCountTest : public HookedStoreTest {
   }
 };
 
+TEST_F(WorkCountTest, WhatTheStoreTakesIsKnownWithoutItsPacksBeingOpened) {
+  constexpr uint64_t kImages = 20;
+  CommitImages(kImages);
+  Reopen();
+  std::atomic<uint64_t> opened{0};
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    if (operation.call == Call::kOpen && OfAPack(operation)) ++opened;
+    return absl::OkStatus();
+  };
+  const auto stats = store_->Stats();
+  RK_ASSERT_OK(stats);
+  EXPECT_EQ(stats->packs, kImages);
+  EXPECT_GE(stats->pack_bytes, kImages * 100 * kPageSize);
+  EXPECT_EQ(opened, 0u);
+  // Nor for the store's limit.
+  LimitsChange change;
+  change.store_max_bytes = 1;
+  std::string warning;
+  RK_ASSERT_OK(store_->ChangeLimits(change, &warning));
+  TestImage another;
+  another.objects[kObject][0] = MakePages(100, kImages + 1);
+  EXPECT_TRUE(absl::IsResourceExhausted(another.Commit(*store_, "job:more").status()));
+  EXPECT_EQ(opened, 0u);
+}
+
 // Of a machine with many processors.
 TEST_F(WorkCountTest, WriteBuffersAreForAsManyThreadsAsAnImageIsWorth) {
   constexpr uint64_t kMiB = 1 << 20;
