@@ -99,6 +99,10 @@ class SupervisedRecordTest(SupervisedTest):
         self.assert_refused("stop", "job", words=["holds no usable record"])
         self.assert_name_is_taken("holds no usable record", "remove that file")
 
+    def pid_of(self, name):
+        listed = self.succeed("ps", cli=self.remote)["jobs"]
+        return next(job["pid"] for job in listed if job["name"] == name)
+
     def test_of_one_that_was_started_from_another_jobs_image(self):
         """It has no image of its own: what it began with has the labels of the job that it was taken of."""
         self.restart_daemon()
@@ -110,7 +114,7 @@ class SupervisedRecordTest(SupervisedTest):
         record = os.path.join(self.store, "supervised", "other.json")
         with open(record, encoding="utf-8") as file:
             good = file.read()
-        pid = next(job["pid"] for job in self.succeed("ps", cli=self.remote)["jobs"] if job["name"] == "other")
+        pid = self.pid_of("other")
         self.daemon.kill()
         with open(record, "w", encoding="utf-8"):
             pass
@@ -118,7 +122,8 @@ class SupervisedRecordTest(SupervisedTest):
         self.wait_for_words("holds no usable record")
         pruned = self.succeed("prune", "--all", "--keep-label", "none=such", cli=self.remote)
         kept = {image["image"]["reference"]: image["reasons"] for image in pruned["images"] if image["keep"]}
-        self.assertEqual(kept, {"mine:1": [f"supervised job 'other' may go on from it: its record {record} can't be read"]})
+        why = f"supervised job 'other' may go on from it: its record {record} can't be read"
+        self.assertEqual(kept, {"mine:1": [why]})
         # Mended, it goes on from there.
         self.daemon.kill()
         with open(record, "w", encoding="utf-8") as file:
@@ -134,6 +139,7 @@ class SupervisedRecordTest(SupervisedTest):
         self.succeed("stop", "other", "--grace", "0s", cli=self.remote)
         # The next one of this name has begun with its command.
         self.succeed("run", "--name", "other", "--restarts", "5", "--detach", "--", "sleep", "1000", cli=self.remote)
+        self.kill_job_at_end(self.pid_of("other"))
         self.daemon.kill()
         with open(record, "w", encoding="utf-8"):
             pass
