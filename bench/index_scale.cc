@@ -1,7 +1,8 @@
 // How the index grows: index_scale FOLDER [MILLIONS…] (default 1 10 100). For each number of chunks it makes
 // a store in FOLDER whose packs have true frame tables and page tables but holes for data, lets the store
-// build its index, and measures what a commit pays: opening, look-ups of present and absent pages, memory.
-// Prints a table in Markdown. 100 million chunks take about 4.5 GB of disk and a few minutes.
+// build its index, and measures what a commit pays: now and then a merge, opening, look-ups of present and
+// absent pages, memory. Prints a table in Markdown. 100 million chunks take about 4.5 GB of disk and a few
+// minutes.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -125,7 +126,7 @@ void Measure(const std::string& folder, uint64_t millions) {
   StoreOptions options;
   options.path = temporary->path();
   const uint64_t chunks = millions * 1000000;
-  double build = 0;
+  double build = 0, longest_merge = 0;
   uint64_t index_bytes = 0;
   {
     auto core = StoreCore::Open(options);
@@ -135,7 +136,9 @@ void Measure(const std::string& folder, uint64_t millions) {
       PackRecord pack =
           MakePack(**core, first, static_cast<uint32_t>(std::min(kPagesPerPack, chunks - first)));
       Check((*core)->catalog().Update([&](Catalog::Txn& txn) { return txn.PutPack(pack); }));
+      Stopwatch merge;
       Check(MergeIndexes(core->get(), false));
+      longest_merge = std::max(longest_merge, merge.seconds());
     }
     Check(MergeIndexes(core->get(), true));
     build = watch.seconds();
@@ -164,8 +167,9 @@ void Measure(const std::string& folder, uint64_t millions) {
     if ((*index)->Find(FingerprintOf(chunks + random() % chunks), any)) abort();
   });
   const double memory = ResidentBytes() - before;
-  printf("| %lu | %.1f | %.0f | %.2f / %.2f | %.2f / %.2f | %.1f | %.1f |\n", millions, build, open * 1e3,
-         present.first, present.second, absent.first, absent.second, memory / static_cast<double>(chunks),
+  printf("| %lu | %.1f | %.1f | %.0f | %.2f / %.2f | %.2f / %.2f | %.1f | %.1f |\n", millions, build,
+         longest_merge, open * 1e3, present.first, present.second, absent.first, absent.second,
+         memory / static_cast<double>(chunks),
          static_cast<double>(index_bytes) / static_cast<double>(chunks));
   fflush(stdout);
 }
@@ -176,8 +180,9 @@ int Main(int argc, char** argv) {
     return 2;
   }
   printf(
-      "| chunks, millions | building, s | open, ms | present, us: median / p99 | absent, us: median / p99 "
-      "| memory, B a chunk | index files, B a chunk |\n| --- | --- | --- | --- | --- | --- | --- |\n");
+      "| chunks, millions | building, s | longest merge, s | open, ms | present, us: median / p99 | absent, "
+      "us: median / p99 "
+      "| memory, B a chunk | index files, B a chunk |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n");
   std::vector<uint64_t> sizes = {1, 10, 100};
   if (argc > 2) sizes.clear();
   for (int i = 2; i < argc; ++i) sizes.push_back(strtoull(argv[i], nullptr, 10));

@@ -1,6 +1,7 @@
 #include "cli/bucket.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -17,15 +18,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/pidfd.h"
 #include "base/status.h"
+#include "cli/stall_watch.h"
 
 namespace rekindle::cli {
 namespace {
 
 constexpr int kNoSuchFolder = 3, kNoSuchObject = 4;  // rclone's exit statuses
-constexpr absl::Duration kEndPatience = absl::Seconds(5);
+constexpr absl::Duration kEndPatience = absl::Seconds(5), kStallLookEvery = absl::Seconds(1);
+constexpr char kTimeoutVariable[] = "RCLONE_TIMEOUT";
 constexpr size_t kMostComplaint = 1500;
 // S3 takes 10,000 parts of an object, and rclone makes them 5 MiB where it is not told better.
 constexpr uint64_t kMostParts = 9000, kMiB = uint64_t{1} << 20, kLeastPart = 16 * kMiB;
@@ -45,6 +49,16 @@ absl::StatusOr<UniqueFd> MemoryFile(const char* what) {
   UniqueFd file(::memfd_create(what, MFD_CLOEXEC));
   if (!file.valid()) return ErrnoStatus(errno, absl::StrCat("making room for ", what));
   return file;
+}
+
+absl::StatusOr<UniqueFd> ListOf(const std::vector<std::string>& names) {
+  constexpr char kWhat[] = "a list of objects";
+  RK_ASSIGN_OR_RETURN(UniqueFd list, MemoryFile(kWhat));
+  std::string text;
+  for (const std::string& name : names) absl::StrAppend(&text, name, "\n");
+  RK_RETURN_IF_ERROR(WriteFully(list.get(), text.data(), text.size(), kWhat));
+  if (::lseek(list.get(), 0, SEEK_SET) != 0) return ErrnoStatus(errno, "writing a list of objects");
+  return list;
 }
 
 // The last line, without its date.
@@ -73,18 +87,30 @@ class Bucket::Rclone {
       : bucket_(bucket),
         what_(std::move(what)),
         process_(std::move(process)),
+        watch_(process_.pid(), StallPatience(std::getenv(kTimeoutVariable))),
         complaints_(std::move(complaints)) {}
   ~Rclone() {
     if (!process_.running()) return;
-    // It then gives up what a multi-part upload has left.
-    process_.Signal(SIGTERM).IgnoreError();
-    process_.WaitFor(kEndPatience).IgnoreError();
+    End();
     Forget();
   }
 
+  // See BucketTransfer.
+  bool EndIfStalled(absl::Duration waited) {
+    if (stalled_ || !watch_.Stalled(waited)) return stalled_;
+    stalled_ = true;
+    End();
+    return true;
+  }
+
   absl::Status Wait() {
-    const absl::StatusOr<ExitState> exit = process_.Wait();
+    for (const Stopwatch watch; !AwaitExit(process_.pidfd(), kStallLookEvery);) {
+      if (EndIfStalled(absl::Seconds(watch.seconds()))) break;
+    }
+    const absl::StatusOr<ExitState> exit =
+        process_.running() ? process_.Wait() : absl::UnavailableError("it can't be killed");
     const bool cancelled = Forget();
+    if (stalled_ && !cancelled) return Stalled();
     RK_RETURN_IF_ERROR(exit.status());
     if (exit->ok()) return absl::OkStatus();
     if (cancelled) return absl::CancelledError(absl::StrCat(what_, " was cancelled"));
@@ -95,6 +121,23 @@ class Bucket::Rclone {
   }
 
  private:
+  void End() {
+    // It then gives up what a multi-part upload has left.
+    process_.Signal(SIGTERM).IgnoreError();
+    if (AwaitExit(process_.pidfd(), kEndPatience)) return;
+    process_.Signal(SIGKILL).IgnoreError();
+    // Within a file system whose server is gone it may not end before that is back.
+    if (!AwaitExit(process_.pidfd(), kEndPatience)) process_.Release();
+  }
+
+  absl::Status Stalled() const {
+    const std::string said = Complaint(complaints_.get());
+    return absl::UnavailableError(absl::StrCat(
+        "'", what_, "' has moved nothing for ", absl::FormatDuration(watch_.patience()), ", and was ended (",
+        said, "): see whether the object store answers ('rclone lsf ", bucket_.location(), "'); ",
+        kTimeoutVariable, ", of which that is twice, gives a slow one more time"));
+  }
+
   // Was it to end?
   bool Forget() {
     absl::MutexLock lock(&bucket_.mutex_);
@@ -105,6 +148,8 @@ class Bucket::Rclone {
   Bucket& bucket_;
   const std::string what_;
   Subprocess process_;
+  StallWatch watch_;
+  bool stalled_ = false;
   const UniqueFd complaints_;
 };
 
@@ -115,10 +160,13 @@ class Bucket::Transfer : public BucketTransfer {
 
   int fd() const override { return ours_.get(); }
 
+  bool EndIfStalled(absl::Duration waited) override { return rclone_->EndIfStalled(waited); }
+
   bool Write(absl::string_view data) override {
     while (!data.empty()) {
-      const ssize_t n = ::send(ours_.get(), data.data(), data.size(), MSG_NOSIGNAL);
+      const ssize_t n = ::send(ours_.get(), data.data(), data.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && errno == EAGAIN && AwaitRoom()) continue;
       if (n < 0) return false;
       data.remove_prefix(static_cast<size_t>(n));
     }
@@ -131,6 +179,15 @@ class Bucket::Transfer : public BucketTransfer {
   }
 
  private:
+  // Until it takes more, or has ended.
+  bool AwaitRoom() {
+    for (const Stopwatch watch;;) {
+      pollfd entry{ours_.get(), POLLOUT, 0};
+      if (::poll(&entry, 1, static_cast<int>(absl::ToInt64Milliseconds(kStallLookEvery))) > 0) return true;
+      if (EndIfStalled(absl::Seconds(watch.seconds()))) return false;
+    }
+  }
+
   UniqueFd ours_;
   std::unique_ptr<Rclone> rclone_;  // is ended first: what it still waits for has no end then
 };
@@ -210,13 +267,19 @@ absl::StatusOr<std::unique_ptr<BucketTransfer>> Bucket::Get(const std::string& o
   return std::make_unique<Transfer>(std::move(rclone), std::move(ours));
 }
 
+absl::StatusOr<std::string> Bucket::Read(const std::string& folder, const std::vector<std::string>& names) {
+  if (names.empty()) return "";
+  RK_ASSIGN_OR_RETURN(const UniqueFd list, ListOf(names));
+  RK_ASSIGN_OR_RETURN(const UniqueFd content, MemoryFile("what objects hold"));
+  RK_ASSIGN_OR_RETURN(const std::unique_ptr<Rclone> rclone,
+                      Start("cat", {"--files-from-raw", "-"}, PathOf(folder), list.get(), content.get()));
+  RK_RETURN_IF_ERROR(rclone->Wait());
+  return ReadFile(absl::StrCat("/proc/self/fd/", content.get()));
+}
+
 absl::Status Bucket::Remove(const std::string& folder, const std::vector<std::string>& names) {
   if (names.empty()) return absl::OkStatus();
-  RK_ASSIGN_OR_RETURN(const UniqueFd list, MemoryFile("a list of objects"));
-  std::string text;
-  for (const std::string& name : names) absl::StrAppend(&text, name, "\n");
-  RK_RETURN_IF_ERROR(WriteFully(list.get(), text.data(), text.size(), "a list of objects"));
-  if (::lseek(list.get(), 0, SEEK_SET) != 0) return ErrnoStatus(errno, "writing a list of objects");
+  RK_ASSIGN_OR_RETURN(const UniqueFd list, ListOf(names));
   RK_ASSIGN_OR_RETURN(const std::unique_ptr<Rclone> rclone,
                       Start("delete", {"--files-from-raw", "-"}, PathOf(folder), list.get(), -1));
   return rclone->Wait();

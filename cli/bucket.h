@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "base/subprocess.h"
 #include "base/unique_fd.h"
 
@@ -29,6 +30,9 @@ class BucketTransfer {
   virtual ~BucketTransfer() = default;
   // What the object is read from.
   virtual int fd() const = 0;
+  // To be asked while nothing comes from there, which has been so for `waited`: rclone has stalled, and was
+  // ended; Finish says so.
+  virtual bool EndIfStalled(absl::Duration waited) = 0;
   // Blocks while rclone is busy. False: it takes no more; Finish says why.
   virtual bool Write(absl::string_view data) = 0;
   // Of an object that is put: all of it was written, and OK means that it is there. Of one that is read:
@@ -37,7 +41,8 @@ class BucketTransfer {
 };
 
 // One call or transfer at a time; Cancel may come from any thread. Errors: FailedPrecondition when there is
-// no rclone, NotFound when there is no such object, Cancelled, else Unavailable with what rclone says.
+// no rclone, NotFound when there is no such object, Cancelled, else Unavailable with what rclone says, or
+// that it has moved nothing for StallPatience and was ended.
 class Bucket {
  public:
   // As rclone names it: "REMOTE:PATH", or a path on this machine.
@@ -50,6 +55,8 @@ class Bucket {
   // `most_bytes`: it is no longer than that.
   absl::StatusOr<std::unique_ptr<BucketTransfer>> Put(const std::string& object, uint64_t most_bytes);
   absl::StatusOr<std::unique_ptr<BucketTransfer>> Get(const std::string& object);
+  // What these objects of a folder hold, one after the other, in no order.
+  absl::StatusOr<std::string> Read(const std::string& folder, const std::vector<std::string>& names);
   absl::Status Remove(const std::string& folder, const std::vector<std::string>& names);
 
   // Ends what is under way, and all that comes later.

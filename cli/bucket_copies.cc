@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "cli/bucket_images.h"
+#include "cli/bucket_jobs.h"
 #include "cli/image_feed.h"
 #include "cli/json.h"
 #include "cli/progress_bar.h"
@@ -29,6 +30,8 @@ constexpr uint64_t kMostBeside = uint64_t{1} << 30;
 // The tag of an image that is here for others to be taken in.
 constexpr absl::string_view kLinkTag = "link-";
 constexpr size_t kTagsNamed = 10;
+// Whose jobs run now shows in the latest images.
+constexpr size_t kMostLookedAt = 100;
 
 std::string TagOf(const std::string& reference) {
   const size_t colon = reference.rfind(':');
@@ -55,7 +58,9 @@ class Taking {
       receiver.reset();
       progress.Clear();
     };
-    RK_ASSIGN_OR_RETURN(const bool to_its_end, Feed(transfer->fd(), *receiver));
+    RK_ASSIGN_OR_RETURN(const bool to_its_end, Feed(transfer->fd(), *receiver, [&](absl::Duration waited) {
+                          return transfer->EndIfStalled(waited);
+                        }));
     // What ended too early is rclone's to explain, not the image's.
     if (to_its_end) RK_RETURN_IF_ERROR(transfer->Finish());
     RK_ASSIGN_OR_RETURN(const v1::ReceiveImageResult received, receiver->Finish());
@@ -93,12 +98,32 @@ absl::Status NoSuchImage(const BucketImages& images, const std::string& image, c
                                                more ? " and older ones" : "")));
 }
 
+// Else the newest image may be of any of them.
+absl::Status CheckIsOfOneJob(Bucket& bucket, const std::string& name, const BucketImages& images,
+                             const std::string& where) {
+  std::vector<BucketImage> latest = images.complete();
+  if (latest.size() > kMostLookedAt) latest.resize(kMostLookedAt);
+  std::erase_if(latest, [&](const BucketImage& image) { return images.Chain(image.origin).empty(); });
+  if (latest.size() < 2) return absl::OkStatus();
+  std::vector<std::string> objects;
+  for (const BucketImage& image : latest) objects.push_back(image.JsonObject());
+  RK_ASSIGN_OR_RETURN(const std::string markers, bucket.Read(name, objects));
+  const BucketImage* rival = NewestOfRival(latest, JobsOf(markers));
+  if (rival == nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the images of ", name, " in ", where, " are of jobs that ran at the same time: ", name, ":",
+      latest.front().tag, " is the newest of one, ", name, ":", rival->tag,
+      " of another. Name the one that is wanted, with its tag; and give these jobs different names of images "
+      "(--image-name), or their copies different folders"));
+}
+
 }  // namespace
 
 absl::Status BucketCopies::Copy(const v1::Image& image) {
   const std::string name = NameOf(image.reference());
   RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> objects, bucket_.List(name));
   const BucketImages images(objects);
+  if (options_.quiet) RK_RETURN_IF_ERROR(WarnOfOthers(image, images));
   BucketImage copy;
   copy.created_unix_ns = image.created_unix_ns() / kNanosOfMicro * kNanosOfMicro;
   copy.origin = IdOf(OriginOf(image));
@@ -107,27 +132,57 @@ absl::Status BucketCopies::Copy(const v1::Image& image) {
     if (!options_.quiet) TellWasThere(output_, options_.words, image);
     return absl::OkStatus();
   }
-  v1::SendImageRequest request;
-  request.set_image(RequestFor(image));
+  std::optional<v1::Image> base;
   if (!options_.whole) {
-    RK_ASSIGN_OR_RETURN(const std::optional<v1::Image> base,
-                        source_.BaseOf(image, [&](const std::string& origin) {
-                          return !images.Chain(IdOf(origin)).empty();
-                        }));
+    RK_ASSIGN_OR_RETURN(base, source_.BaseOf(image, [&](const std::string& origin) {
+      return !images.Chain(IdOf(origin)).empty();
+    }));
     // Else whole: what has changed since an older one would grow and grow.
-    if (base && images.MayBuildUpon(IdOf(OriginOf(*base)))) {
-      request.set_since(base->digest());
-      copy.base = IdOf(OriginOf(*base));
+    if (base && !images.MayBuildUpon(IdOf(OriginOf(*base)))) base.reset();
+  }
+  for (;; base.reset()) {
+    v1::SendImageRequest request;
+    request.set_image(RequestFor(image));
+    if (base) request.set_since(base->digest());
+    copy.base = base ? IdOf(OriginOf(*base)) : "";
+    RK_ASSIGN_OR_RETURN(const v1::TransferResult result, Upload(request, ObjectIn(name, copy.ImageObject()),
+                                                                image.logical_bytes() + kMostBeside));
+    const std::string json = ToJson(result);
+    RK_ASSIGN_OR_RETURN(const std::unique_ptr<BucketTransfer> marker,
+                        bucket_.Put(ObjectIn(name, copy.JsonObject()), json.size()));
+    marker->Write(json);
+    RK_RETURN_IF_ERROR(marker->Finish());
+    // Who copies there, too, may have removed meanwhile what this one builds upon.
+    RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> now, bucket_.List(name));
+    if (BucketImages(now).Has(copy.origin, copy.tag)) {
+      Tell(output_, options_.words, result, false);
+      return absl::OkStatus();
+    }
+    if (!base) {
+      return absl::UnavailableError(
+          absl::StrCat("the copy of ", image.reference(), " was put into ", bucket_.location(), "/", name,
+                       " and is not there: what else removes objects of that folder?"));
     }
   }
-  RK_ASSIGN_OR_RETURN(const v1::TransferResult result, Upload(request, ObjectIn(name, copy.ImageObject()),
-                                                              image.logical_bytes() + kMostBeside));
-  const std::string json = ToJson(result);
-  RK_ASSIGN_OR_RETURN(const std::unique_ptr<BucketTransfer> marker,
-                      bucket_.Put(ObjectIn(name, copy.JsonObject()), json.size()));
-  marker->Write(json);
-  RK_RETURN_IF_ERROR(marker->Finish());
-  Tell(output_, options_.words, result, false);
+}
+
+absl::Status BucketCopies::WarnOfOthers(const v1::Image& image, const BucketImages& images) {
+  std::set<std::string> now;
+  for (const BucketImage& there : images.complete()) now.insert(there.origin);
+  const std::optional<std::set<std::string>> before = std::exchange(seen_, now);
+  if (!before || told_) return absl::OkStatus();
+  RK_ASSIGN_OR_RETURN(const std::set<std::string> origins, source_.Ours(image));
+  for (const std::string& origin : origins) now.erase(IdOf(origin));
+  const std::string name = NameOf(image.reference());
+  for (const BucketImage& there : images.complete()) {
+    if (!now.contains(there.origin) || before->contains(there.origin)) continue;
+    told_ = true;
+    output_.Warning(absl::StrCat(
+        "another store copies images of ", name, " to ", bucket_.location(), ", too (", name, ":", there.tag,
+        "): if they are of another job, give one of the two another --image-name, or its copies a folder of "
+        "their own"));
+    break;
+  }
   return absl::OkStatus();
 }
 
@@ -154,7 +209,7 @@ absl::StatusOr<v1::TransferResult> BucketCopies::Upload(const v1::SendImageReque
 
 absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent) {
   if (options_.keep == 0) return absl::OkStatus();
-  RK_ASSIGN_OR_RETURN(const std::set<std::string> origins, source_.Ours(name));
+  RK_ASSIGN_OR_RETURN(const std::set<std::string> origins, source_.Ours(sent));
   std::set<std::string> ours{IdOf(OriginOf(sent))};
   for (const std::string& origin : origins) ours.insert(IdOf(origin));
   RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> objects, bucket_.List(name));
@@ -170,6 +225,7 @@ absl::Status TakeFromBucket(Bucket& bucket, Client& client, const Output& output
   const BucketImages images(objects);
   const BucketImage* wanted = images.Newest(tag);
   if (wanted == nullptr) return NoSuchImage(images, image, where);
+  if (tag.empty()) RK_RETURN_IF_ERROR(CheckIsOfOneJob(bucket, name, images, where));
   v1::ReceiveImageBegin last = begin;
   if (last.reference().empty()) last.set_reference(absl::StrCat(name, ":", wanted->tag));
 

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "cli/bucket.h"
+#include "cli/bucket_images.h"
 #include "cli/client.h"
 #include "cli/copy_source.h"
 #include "cli/output.h"
@@ -27,6 +30,8 @@ class BucketCopies : public CopyTarget {
   void Cancel() override { bucket_.Cancel(); }
 
  private:
+  // Once: that somebody else puts images of the name of this one there, too, since the last look.
+  absl::Status WarnOfOthers(const v1::Image& image, const BucketImages& images);
   absl::StatusOr<v1::TransferResult> Upload(const v1::SendImageRequest& request, const std::string& object,
                                             uint64_t most_bytes);
 
@@ -35,6 +40,8 @@ class BucketCopies : public CopyTarget {
   CopySource source_;
   const Output& output_;
   const CopyOptions options_;
+  std::optional<std::set<std::string>> seen_;  // when it was last looked at
+  bool told_ = false;
 };
 
 // Takes in the image of this name and tag, without a tag the newest one of this name, and before it what it

@@ -37,6 +37,8 @@ class BucketImages {
   // `objects`: what is in the folder. Objects of other names are left alone.
   explicit BucketImages(const std::vector<BucketObject>& objects);
 
+  // Those with both their objects, newest first.
+  const std::vector<BucketImage>& complete() const { return complete_; }
   // What must be taken in, in this order, to have the image of this origin, from a whole one on; empty: it is
   // not there, or something that it builds upon is not.
   std::vector<BucketImage> Chain(absl::string_view id) const;

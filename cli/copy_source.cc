@@ -7,6 +7,17 @@
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::cli {
+namespace {
+
+// What tells the job from others: the mark of a supervised one stays the same in all its lives.
+std::string JobOf(const v1::Image& image) {
+  for (const char* key : {v1::kJobMarkLabel, v1::kJobIdLabel}) {
+    if (auto label = image.labels().find(key); label != image.labels().end()) return label->second;
+  }
+  return "";
+}
+
+}  // namespace
 
 const std::string& OriginOf(const v1::Image& image) {
   auto label = image.labels().find(v1::kOriginLabel);
@@ -47,12 +58,14 @@ absl::StatusOr<std::optional<v1::Image>> CopySource::BaseOf(
   });
 }
 
-absl::StatusOr<std::set<std::string>> CopySource::Ours(const std::string& name) {
+absl::StatusOr<std::set<std::string>> CopySource::Ours(const v1::Image& image) {
+  const std::string name = NameOf(image.reference());
   v1::ListImagesRequest request;
   request.set_name_contains(name);
   RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse images, client_.ListImages(request));
-  for (const v1::Image& image : images.images()) {
-    if (NameOf(image.reference()) == name) ours_.insert(OriginOf(image));
+  for (const v1::Image& one : images.images()) {
+    const bool is_own = !one.labels().contains(v1::kOriginLabel) || JobOf(one) == JobOf(image);
+    if (NameOf(one.reference()) == name && is_own) ours_.insert(OriginOf(one));
   }
   return ours_;
 }

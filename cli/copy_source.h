@@ -37,9 +37,9 @@ class CopySource {
   // origin): names belong to nobody, and the copy is to depend on nobody else.
   absl::StatusOr<std::optional<v1::Image>> BaseOf(
       const v1::Image& image, absl::FunctionRef<bool(const std::string& origin)> has) const;
-  // The origins of what the store has under a name, or had when it was asked before: other stores copy to the
-  // same place.
-  absl::StatusOr<std::set<std::string>> Ours(const std::string& name);
+  // The origins of what the store has under the name of this image, or had when it was asked before: other
+  // stores copy to the same place. What came from one of those itself only if it is of the same job.
+  absl::StatusOr<std::set<std::string>> Ours(const v1::Image& image);
 
  private:
   absl::StatusOr<std::optional<v1::Image>> NewestOf(const std::string& name,

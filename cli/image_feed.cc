@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace rekindle::cli {
@@ -15,21 +16,31 @@ namespace {
 
 constexpr size_t kReadBytes = 1u << 20;
 
-// Until `fd` has something, or has ended. False: until `stop` is readable.
-bool AwaitInput(int fd, int stop) {
-  for (;;) {
+constexpr int kLookEveryMs = 1000;
+
+enum class Input { kThere, kStopped, kGivenUp };
+
+// Until `fd` has something or has ended, or `stop` is readable.
+Input AwaitInput(int fd, int stop, absl::FunctionRef<bool(absl::Duration waited)> given_up) {
+  for (const Stopwatch watch;;) {
     pollfd entries[] = {{fd, POLLIN, 0}, {stop, POLLIN, 0}};
-    if (::poll(entries, 2, -1) < 0) continue;
-    if (entries[1].revents != 0) return false;
-    if (entries[0].revents != 0) return true;
+    const int n = ::poll(entries, 2, kLookEveryMs);
+    if (n == 0 && given_up(absl::Seconds(watch.seconds()))) return Input::kGivenUp;
+    if (n <= 0) continue;
+    if (entries[1].revents != 0) return Input::kStopped;
+    if (entries[0].revents != 0) return Input::kThere;
   }
 }
 
+bool Never(absl::Duration) { return false; }
+
 }  // namespace
 
-absl::StatusOr<bool> Feed(int fd, ImageReceiver& receiver) {
+absl::StatusOr<bool> Feed(int fd, ImageReceiver& receiver,
+                          absl::FunctionRef<bool(absl::Duration waited)> given_up) {
   for (;;) {
-    if (!AwaitInput(fd, receiver.ended_fd())) return false;
+    const Input input = AwaitInput(fd, receiver.ended_fd(), given_up);
+    if (input != Input::kThere) return input == Input::kGivenUp;
     std::string data(kReadBytes, '\0');
     const ssize_t n = ::read(fd, data.data(), data.size());
     if (n < 0 && errno == EINTR) continue;
@@ -40,11 +51,13 @@ absl::StatusOr<bool> Feed(int fd, ImageReceiver& receiver) {
   }
 }
 
+absl::StatusOr<bool> Feed(int fd, ImageReceiver& receiver) { return Feed(fd, receiver, Never); }
+
 void Drain(int fd, int stop) {
   struct stat info;
   if (::fstat(fd, &info) != 0 || !S_ISFIFO(info.st_mode)) return;
   std::string data(kReadBytes, '\0');
-  while (AwaitInput(fd, stop)) {
+  while (AwaitInput(fd, stop, Never) == Input::kThere) {
     const ssize_t n = ::read(fd, data.data(), data.size());
     if (n == 0 || (n < 0 && errno != EINTR)) return;
   }

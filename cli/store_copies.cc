@@ -46,7 +46,7 @@ absl::Status StoreCopies::Copy(const v1::Image& image) {
 
 absl::Status StoreCopies::Prune(const std::string& name, const v1::Image& sent) {
   if (options_.keep == 0) return absl::OkStatus();
-  RK_ASSIGN_OR_RETURN(std::set<std::string> ours, source_.Ours(name));
+  RK_ASSIGN_OR_RETURN(std::set<std::string> ours, source_.Ours(sent));
   ours.insert(OriginOf(sent));
   v1::ListImagesRequest request;
   request.set_name_contains(name);

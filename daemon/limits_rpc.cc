@@ -142,6 +142,9 @@ struct NeededBySupervised {
   std::multimap<std::string, std::pair<v1::RestartPoint, std::string>> points;  // by image, with the job
   // By job: its record, which can't be read, so that each of its images may be needed.
   std::map<std::string, std::string> unreadable;
+  // Of those jobs: the digest of the image that it was started from; empty: that can't be read either, and
+  // may be any.
+  std::map<std::string, std::string> first_images;
 
   // Why the image is kept.
   std::vector<std::string> ReasonsFor(const store::ImageInfo& image) const {
@@ -153,10 +156,13 @@ struct NeededBySupervised {
         reasons.push_back(absl::StrCat("supervised job '", job, "' goes on from it"));
     }
     const auto label = image.labels.find(v1::kJobNameLabel);
-    const auto job = label == image.labels.end() ? unreadable.end() : unreadable.find(label->second);
-    if (job != unreadable.end()) {
-      reasons.push_back(absl::StrCat("supervised job '", job->first, "' may go on from it: its record ",
-                                     job->second, " can't be read"));
+    for (const auto& [job, record] : unreadable) {
+      const auto first = first_images.find(job);
+      const bool began_with_it =
+          first != first_images.end() && (first->second.empty() || first->second == image.digest);
+      if (!began_with_it && (label == image.labels.end() || label->second != job)) continue;
+      reasons.push_back(absl::StrCat("supervised job '", job, "' may go on from it: its record ", record,
+                                     " can't be read"));
     }
     return reasons;
   }
@@ -173,6 +179,8 @@ absl::StatusOr<NeededBySupervised> FindNeeded(const Node& node) {
     if (!record.ok()) {
       const std::string path = SupervisedRecordPath(directory, name);
       needed.unreadable[name] = path;
+      const absl::StatusOr<v1::RestartPoint> first = ReadFirstImage(directory, name);
+      if (!absl::IsNotFound(first.status())) needed.first_images[name] = first.ok() ? first->digest() : "";
       // Of a newer version's what is known.
       ReadRecordFile(path, &record.emplace()).IgnoreError();
     } else if (record->ended()) {

@@ -202,6 +202,8 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Launch(Node& node,
                                                                      SupervisedHold hold, UniqueFd log,
                                                                      std::vector<std::string>* warnings) {
   std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record), std::move(hold)));
+  // Of a job that had the name, and ended.
+  RK_RETURN_IF_ERROR(RemoveFirstImage(job->directory_, job->name_));
   return Supervise(job, job->StartFromBeginning(std::move(log), warnings));
 }
 
@@ -212,6 +214,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::LaunchFromImage(No
                                                                               v1::JobRestarted* restarted) {
   const v1::RestartPoint image = record.points(0);
   std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record), std::move(hold)));
+  RK_RETURN_IF_ERROR(WriteFirstImage(job->directory_, job->name_, image));
   absl::StatusOr<RegisteredJob> started = job->RestoreFrom(image, restarted, log);
   if (started.ok()) {
     absl::MutexLock lock(&job->mutex_);

@@ -20,6 +20,10 @@ namespace {
 constexpr uint32_t kSupervisedFormat = 1;
 constexpr absl::string_view kSupervisedSuffix = ".json";
 
+std::string FirstImagePath(absl::string_view directory, absl::string_view name) {
+  return absl::StrCat(directory, "/.", name, ".from");
+}
+
 absl::Status CheckNumber(double value, absl::string_view what, double most) {
   if (std::isfinite(value) && value >= 0 && value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(what, " is ", value, ": give a number from 0 to ", most));
@@ -48,7 +52,26 @@ absl::Status WriteSupervisedRecord(const std::string& directory, const v1::Super
 }
 
 absl::Status RemoveSupervisedRecord(const std::string& directory, absl::string_view name) {
-  return RemoveTree(SupervisedRecordPath(directory, name));
+  RK_RETURN_IF_ERROR(RemoveTree(SupervisedRecordPath(directory, name)));
+  return RemoveFirstImage(directory, name);
+}
+
+absl::Status WriteFirstImage(const std::string& directory, absl::string_view name,
+                             const v1::RestartPoint& image) {
+  RK_RETURN_IF_ERROR(MakeSupervisedDirectory(directory));
+  return Annotate(WriteRecordFile(FirstImagePath(directory, name), image),
+                  absl::StrCat("recording what job '", name, "' is started from"));
+}
+
+absl::Status RemoveFirstImage(const std::string& directory, absl::string_view name) {
+  return RemoveTree(FirstImagePath(directory, name));
+}
+
+absl::StatusOr<v1::RestartPoint> ReadFirstImage(const std::string& directory, absl::string_view name) {
+  const std::string path = FirstImagePath(directory, name);
+  RK_ASSIGN_OR_RETURN(auto image, ReadRecordFile<v1::RestartPoint>(path));
+  if (image.digest().empty()) return UnusableRecord(path, "it names no image");
+  return image;
 }
 
 absl::StatusOr<v1::SupervisedJobRecord> ReadSupervisedRecord(const std::string& directory,

@@ -22,6 +22,7 @@ std::string SupervisedRecordPath(absl::string_view directory, absl::string_view 
 absl::Status MakeSupervisedDirectory(const std::string& directory);
 // All at once: after a crash it is the old one or the new one.
 absl::Status WriteSupervisedRecord(const std::string& directory, const v1::SupervisedJobRecord& record);
+// With what is beside it.
 absl::Status RemoveSupervisedRecord(const std::string& directory, absl::string_view name);
 // NotFound: there is none; DataLoss: it is damaged; FailedPrecondition: it is of a newer version, whose job
 // it stays; any other error: it can't be read now.
@@ -29,6 +30,16 @@ absl::StatusOr<v1::SupervisedJobRecord> ReadSupervisedRecord(const std::string& 
                                                              absl::string_view name);
 // The names of those there are. An error: that can't be known now.
 absl::StatusOr<std::vector<std::string>> ListSupervisedRecords(const std::string& directory);
+
+// The image that a job began with which was started from one, kept beside its record for when that can't be
+// read: the image's labels may be those of another job. Durable when it returns OK.
+absl::Status WriteFirstImage(const std::string& directory, absl::string_view name,
+                             const v1::RestartPoint& image);
+// Of one that began with its command.
+absl::Status RemoveFirstImage(const std::string& directory, absl::string_view name);
+// NotFound: it was started from none, or by a version that did not note it; any other error: that is not
+// known.
+absl::StatusOr<v1::RestartPoint> ReadFirstImage(const std::string& directory, absl::string_view name);
 
 // Is it another machine's, which shares the store? Its processes are not to be looked for here, and whether
 // they live is not known here. The message says whose it is, and what to do if that machine is gone.

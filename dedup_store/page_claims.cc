@@ -34,12 +34,16 @@ void PageClaims::Received(Ticket& ticket) {
 }
 
 PageClaims::Claimed PageClaims::Claim(Ticket& ticket, uint64_t fingerprint, uint32_t ordinal) {
-  Shard& shard = shards_[fingerprint % kShards];
+  const size_t number = fingerprint % kShards;
+  Shard& shard = shards_[number];
   absl::MutexLock lock(&shard.mutex);
   auto [it, inserted] = shard.pages.try_emplace(fingerprint, Entry{&ticket, ordinal});
   Entry& entry = it->second;
+  if (inserted) ++ticket.claims_[number];
   if (entry.ticket == &ticket) return {nullptr, entry.ordinal};
   if (!entry.ticket->receiving_ || ticket.receiving_) return {entry.ticket->shared_from_this(), ordinal};
+  --entry.ticket->claims_[number];
+  ++ticket.claims_[number];
   entry = {&ticket, ordinal};
   return {nullptr, ordinal};
 }
@@ -61,6 +65,14 @@ void PageClaims::Leave(Ticket& ticket) {
   auto over = std::partition(departed_.begin(), departed_.end(),
                              [&](const auto& departed) { return departed->left_ > oldest; });
   if (over == departed_.end()) return;
+  size_t all = 0, going = 0;
+  for (size_t i = 0; i < kShards; ++i) {
+    absl::MutexLock shard_lock(&shards_[i].mutex);
+    all += shards_[i].pages.size();
+    for (auto departed = over; departed != departed_.end(); ++departed) going += (*departed)->claims_[i];
+  }
+  if (!active_.empty() && 2 * going < all) return;
+  looked_at_ += all;
   for (Shard& shard : shards_) {
     absl::flat_hash_map<uint64_t, Entry> gone;
     absl::MutexLock shard_lock(&shard.mutex);

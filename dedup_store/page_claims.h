@@ -4,6 +4,7 @@
 // pages are still on their way, perhaps for hours, nobody waits.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +20,9 @@ namespace rekindle::store {
 
 // Thread-safe.
 class PageClaims {
+ private:
+  static constexpr size_t kShards = 64;
+
  public:
   class Ticket : public std::enable_shared_from_this<Ticket> {
    public:
@@ -31,7 +35,8 @@ class PageClaims {
     absl::Mutex mutex_;
     bool settled_ ABSL_GUARDED_BY(mutex_) = false;
     std::atomic<bool> receiving_{false};
-    uint64_t joined_ = 0, left_ = 0;  // in order of all such events; under PageClaims::mutex_
+    uint64_t joined_ = 0, left_ = 0;        // in order of all such events; under PageClaims::mutex_
+    std::array<size_t, kShards> claims_{};  // in each shard, under its mutex
   };
 
   struct Claimed {
@@ -48,9 +53,12 @@ class PageClaims {
   Claimed Claim(Ticket& ticket, uint64_t fingerprint, uint32_t ordinal);
   // What the ticket's writer stored can be found now, or will never be.
   void Settle(Ticket& ticket);
-  // A writer ends. Settles it, too. Its claims stay until those that joined before have ended: their state of
-  // the index is older than what this one stored.
+  // A writer ends. Settles it, too. Its claims stay at least until those that joined before have ended: their
+  // state of the index is older than what this one stored. They go once they and others are half of all
+  // claims, so that each one that goes costs a look at one that stays at most.
   void Leave(Ticket& ticket);
+  // At how many claims Leave has looked. For measurements.
+  uint64_t looked_at() const { return looked_at_; }
 
  private:
   struct Entry {
@@ -61,9 +69,8 @@ class PageClaims {
     absl::Mutex mutex;
     absl::flat_hash_map<uint64_t, Entry> pages ABSL_GUARDED_BY(mutex);
   };
-  static constexpr size_t kShards = 64;
-
   Shard shards_[kShards];
+  std::atomic<uint64_t> looked_at_{0};
   absl::Mutex mutex_;
   uint64_t events_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::shared_ptr<Ticket>> active_ ABSL_GUARDED_BY(mutex_);

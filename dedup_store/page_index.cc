@@ -57,6 +57,11 @@ class IndexFile {
     return index;
   }
 
+  // Reads all of it.
+  bool IsWhole() const {
+    const absl::Span<const std::byte> body = bytes().subspan(sizeof(IndexHeader));
+    return Checksum(body.data(), body.size()) == header_.body_checksum && !lost();
+  }
   // A part of the file can't be read: none of it is to be used.
   bool lost() const { return mapping_->lost(); }
   const IndexHeader& header() const { return header_; }
@@ -273,6 +278,52 @@ absl::Status CollectPack(StoreCore* core, uint64_t id, uint32_t number, std::vec
   return absl::OkStatus();
 }
 
+bool IsBefore(const IndexEntry& a, const IndexEntry& b) { return a.fingerprint < b.fingerprint; }
+
+// What an index file has of `packs`, all of which it covers, in its order. False: it can't be used, and
+// nothing was added.
+bool CollectIndexFile(StoreCore* core, const IndexRecord& record, const std::vector<PackRecord>& packs,
+                      std::vector<uint64_t>& pack_ids, std::vector<IndexEntry>& entries) {
+  auto index = IndexFile::Open(core, record);
+  if (!index.ok() || !(*index)->IsWhole()) return false;
+  auto txn = core->catalog().Read();
+  if (!txn.ok()) return false;
+  struct Source {
+    uint32_t pages = 0, number = 0;
+    std::shared_ptr<const Pack> with_dead;  // null: all of its frames live
+  };
+  std::map<uint64_t, Source> sources;
+  const size_t packs_before = pack_ids.size(), entries_before = entries.size();
+  for (const PackRecord& pack : packs) {
+    auto dead = txn->FindDead(pack.id);
+    Source source{pack.pages, static_cast<uint32_t>(pack_ids.size()), nullptr};
+    if (!dead.ok() || *dead) {
+      auto opened = core->OpenPack(pack.id);
+      if (!opened.ok()) continue;  // left to its own table, or to fsck
+      source.with_dead = *std::move(opened);
+    }
+    pack_ids.push_back(pack.id);
+    sources.emplace(pack.id, std::move(source));
+  }
+  const absl::Span<const uint64_t> ids = (*index)->pack_ids();
+  std::vector<const Source*> source_of(ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    auto source = sources.find(ids[i]);
+    if (source != sources.end()) source_of[i] = &source->second;
+  }
+  for (const IndexEntry& entry : (*index)->entries()) {
+    const Source* source = entry.pack < source_of.size() ? source_of[entry.pack] : nullptr;
+    if (source == nullptr || entry.page >= source->pages) continue;
+    const Pack* pack = source->with_dead.get();
+    if (pack != nullptr && pack->IsDeadFrame(pack->FrameOfPage(entry.page))) continue;
+    entries.push_back({entry.fingerprint, source->number, entry.page});
+  }
+  if (!(*index)->lost()) return true;
+  pack_ids.resize(packs_before);
+  entries.resize(entries_before);
+  return false;
+}
+
 // The file stays locked until the result goes, so that gc does not take it for a dead writer's before it is
 // in the catalog.
 struct NewIndexFile {
@@ -369,15 +420,37 @@ absl::Status MergeIndexes(StoreCore* core, bool all) {
     }
   }
 
+  std::map<uint64_t, std::vector<PackRecord>> to_collect;  // by the index file that covers them; 0: none
+  for (const PackRecord& pack : packs) {
+    if (merged_packs.count(pack.id)) to_collect[pack.index_id].push_back(pack);
+  }
   std::vector<uint64_t> pack_ids;
   std::vector<IndexEntry> entries;
   entries.reserve(total);
-  for (uint64_t id : merged_packs) {
-    // One that can't be read is left to its own table, or to fsck.
-    if (CollectPack(core, id, static_cast<uint32_t>(pack_ids.size()), entries).ok()) pack_ids.push_back(id);
+  const auto merge_from = [&](size_t sorted) {
+    std::inplace_merge(entries.begin(), entries.begin() + static_cast<ptrdiff_t>(sorted), entries.end(),
+                       IsBefore);
+  };
+  // What is sorted already is most of it: the packs' own tables are read once only.
+  for (const IndexRecord& index : indexes) {
+    const size_t sorted = entries.size();
+    if (merged_indexes.count(index.id) == 0 ||
+        !CollectIndexFile(core, index, to_collect[index.id], pack_ids, entries)) {
+      continue;
+    }
+    merge_from(sorted);
+    to_collect.erase(index.id);
   }
-  std::sort(entries.begin(), entries.end(),
-            [](const IndexEntry& a, const IndexEntry& b) { return a.fingerprint < b.fingerprint; });
+  const size_t sorted = entries.size();
+  for (const auto& [index, of_index] : to_collect) {
+    for (const PackRecord& pack : of_index) {
+      // One that can't be read is left to its own table, or to fsck.
+      if (CollectPack(core, pack.id, static_cast<uint32_t>(pack_ids.size()), entries).ok())
+        pack_ids.push_back(pack.id);
+    }
+  }
+  std::sort(entries.begin() + static_cast<ptrdiff_t>(sorted), entries.end(), IsBefore);
+  merge_from(sorted);
   RK_ASSIGN_OR_RETURN(NewIndexFile written, WriteIndexFile(core, pack_ids, entries));
   const IndexRecord& record = written.record;
 
@@ -390,9 +463,12 @@ absl::Status MergeIndexes(StoreCore* core, bool all) {
     for (uint64_t id : merged_indexes) RK_RETURN_IF_ERROR(txn.DeleteIndex(id));
     RK_RETURN_IF_ERROR(txn.PutIndex(record));
     RK_ASSIGN_OR_RETURN(std::vector<PackRecord> all_packs, txn.Packs());
-    std::set<uint64_t> covered(pack_ids.begin(), pack_ids.end());
+    const std::set<uint64_t> in_file(pack_ids.begin(), pack_ids.end());
+    // One that is in another file by now, or in none since pages of it were forgotten, stays so.
+    std::map<uint64_t, uint64_t> before;
+    for (const PackRecord& pack : packs) before[pack.id] = pack.index_id;
     for (PackRecord& pack : all_packs) {
-      if (covered.count(pack.id) && (pack.index_id == 0 || merged_indexes.count(pack.index_id))) {
+      if (in_file.count(pack.id) && pack.index_id == before[pack.id]) {
         pack.index_id = record.id;
       } else if (merged_indexes.count(pack.index_id)) {
         pack.index_id = 0;
@@ -413,8 +489,7 @@ absl::Status MergeIndexes(StoreCore* core, bool all) {
 
 absl::Status VerifyIndexFile(StoreCore* core, const IndexRecord& record) {
   RK_ASSIGN_OR_RETURN(std::unique_ptr<IndexFile> index, IndexFile::Open(core, record));
-  absl::Span<const std::byte> body = index->bytes().subspan(sizeof(IndexHeader));
-  if (Checksum(body.data(), body.size()) != index->header().body_checksum || index->lost()) {
+  if (!index->IsWhole()) {
     return absl::DataLossError(absl::StrCat("the index file ", core->index_path(record.id), " is damaged"));
   }
   return absl::OkStatus();

@@ -38,6 +38,31 @@ class WorkCountTest : public HookedStoreTest {
   }
 };
 
+TEST_F(WorkCountTest, WhatTheStoreTakesIsKnownWithoutItsPacksBeingOpened) {
+  constexpr uint64_t kImages = 20;
+  CommitImages(kImages);
+  Reopen();
+  std::atomic<uint64_t> opened{0};
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    if (operation.call == Call::kOpen && OfAPack(operation)) ++opened;
+    return absl::OkStatus();
+  };
+  const auto stats = store_->Stats();
+  RK_ASSERT_OK(stats);
+  EXPECT_EQ(stats->packs, kImages);
+  EXPECT_GE(stats->pack_bytes, kImages * 100 * kPageSize);
+  EXPECT_EQ(opened, 0u);
+  // Nor for the store's limit.
+  LimitsChange change;
+  change.store_max_bytes = 1;
+  std::string warning;
+  RK_ASSERT_OK(store_->ChangeLimits(change, &warning));
+  TestImage another;
+  another.objects[kObject][0] = MakePages(100, kImages + 1);
+  EXPECT_TRUE(absl::IsResourceExhausted(another.Commit(*store_, "job:more").status()));
+  EXPECT_EQ(opened, 0u);
+}
+
 // Of a machine with many processors.
 TEST_F(WorkCountTest, WriteBuffersAreForAsManyThreadsAsAnImageIsWorth) {
   constexpr uint64_t kMiB = 1 << 20;
@@ -142,6 +167,69 @@ TEST_F(WorkCountTest, ManyImagesAreRemovedInOneTransaction) {
   for (size_t i = 0; i < images.size(); ++i) EXPECT_EQ((*removed)[i], i != 40) << i;
   EXPECT_EQ(store_->List()->size(), 11u);
   another.ExpectIn(*store_, replaced.reference);
+  ExpectWhole();
+}
+
+TEST_F(WorkCountTest, WhatAnIndexFileHasIsMergedWithoutALookIntoItsPacks) {
+  constexpr uint64_t kBefore = 9, kAll = 30;  // a merge, and more of them
+  CommitImages(kBefore);
+  const std::vector<std::string> names = ListDirectory(options_.path + "/packs").value();
+  std::set<std::string> merged;
+  for (const std::string& name : names) merged.insert(absl::StrCat(options_.path, "/packs/", name));
+  const auto indexes = [&] {
+    std::vector<std::string> found = ListDirectory(options_.path + "/index").value();
+    std::erase_if(found, [](const std::string& name) { return !absl::EndsWith(name, ".idx"); });
+    return found;
+  };
+  const std::vector<std::string> first = indexes();
+  ASSERT_EQ(first.size(), 1u);
+  Reopen();
+  std::atomic<int> opened{0};
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    if (operation.call == Call::kOpen && merged.contains(operation.path)) ++opened;
+    return absl::OkStatus();
+  };
+  const auto pages_of = [](uint64_t i) { return MakePages(100, i + 1); };
+  for (uint64_t i = kBefore; i < kAll; ++i) {
+    TestImage image;
+    image.objects[kObject][0] = pages_of(i);
+    RK_ASSERT_OK(image.Commit(*store_, absl::StrCat("job:", i)));
+  }
+  EXPECT_EQ(opened, 0);
+  EXPECT_NE(indexes(), first);
+  // All of it is found.
+  TestImage again;
+  for (uint64_t i = 0; i < kAll; ++i) again.objects[absl::StrCat(kObject, i)][0] = pages_of(i);
+  const auto info = again.Commit(*store_, "again:1");
+  RK_ASSERT_OK(info);
+  EXPECT_EQ(info->stats.shared_bytes, info->stats.logical_bytes);
+  ExpectWhole();
+}
+
+// What gc has given back is not found again by way of the merge.
+TEST_F(WorkCountTest, AMergeLeavesOutWhatIsDead) {
+  TestImage image;
+  image.objects[kObject][0] = MakePages(2000, 1);
+  RK_ASSERT_OK(image.Commit(*store_, "job:first"));
+  CommitImages(8);
+  // Half of the first pack lives on.
+  TestImage half;
+  half.objects[kObject][0] = MakePages(2000, 1).substr(0, 1000 * kPageSize);
+  RK_ASSERT_OK(half.Commit(*store_, "job:half"));
+  RK_ASSERT_OK(store_->Remove("job:first"));
+  RK_ASSERT_OK(store_->Gc({}));
+  Reopen();
+  for (uint64_t i = 0; i < 12; ++i) {
+    TestImage more;
+    more.objects[kObject][0] = MakePages(100, 100 + i);
+    RK_ASSERT_OK(more.Commit(*store_, absl::StrCat("more:", i)));
+  }
+  ExpectWhole();
+  const auto info = image.Commit(*store_, "job:again");
+  RK_ASSERT_OK(info);
+  EXPECT_GE(info->stats.shared_bytes, 1000 * kPageSize);
+  EXPECT_LT(info->stats.shared_bytes, 1500 * kPageSize);
+  image.ExpectIn(*store_, "job:again");
   ExpectWhole();
 }
 

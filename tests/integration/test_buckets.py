@@ -1,6 +1,7 @@
 """Images go into object stores, by rclone, and jobs go on from there."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -176,6 +177,102 @@ class BucketTest(RekindleTest):
         self.succeed("copy", "job:1", "--to", self.bucket)
         self.assert_refused(self.there.run("copy", "job:2", "--from", self.bucket), NOT_FOUND, "the tags 1")
         self.succeed("copy", "job:1", "--from", self.bucket, cli=self.there)
+
+    def wrap_rclone(self, script):
+        """The CLIs made from here on find `script` before the rclone that it runs."""
+        folder = self.path("wrapped")
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, "rclone"), "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/sh\n{script}\nexec {shutil.which("rclone")} "$@"\n')
+        os.chmod(os.path.join(folder, "rclone"), 0o755)
+        self.environment["PATH"] = folder + ":" + os.environ["PATH"]
+
+    def test_a_stalled_rclone_is_ended(self):
+        self.environment["RCLONE_TIMEOUT"] = "5s"
+        stalled = self.path("stalled")
+        # Once of each kind. Whoever looks at it sees an rclone that moves nothing more.
+        self.wrap_rclone(
+            'for word in "$@"; do last=$word; done\n'
+            'case $last in *.image) kind=image;; *.json) kind=json;; *) kind=folder;; esac\n'
+            f"mark={stalled}.$1.$kind\n"
+            f'if [ -e {stalled} ] && [ ! -e "$mark" ]; then : > "$mark"; kill -STOP $$; fi'
+        )
+        cli = self.make_cli(store=self.store)
+        job, _ = self.start_memory_job(_SIZE)
+        self.checkpoint(job.pid, "job:1")
+        job.kill_tree()
+        with open(stalled, "w", encoding="ascii"):
+            pass
+        child = cli.start("copy", "job", "--to", self.bucket, "--follow", json_output=False)
+        said = []
+
+        def is_there():
+            return any(name.endswith(".json") for name in self.objects())
+
+        while not is_there():
+            said.append(child.stderr.readline())
+            self.assertTrue(said[-1], said)
+            # The listing, the image and what is put beside it: each has stalled once, and was tried again.
+            if len([line for line in said if "trying again" in line]) == 3:
+                waiting.until(is_there, "the copy", 120, 0.2)
+        os.kill(child.pid, signal.SIGINT)
+        self.assertEqual(cli.finish(child).code, DONE)
+        for line in said:
+            self.assertIn("has moved nothing for 10s, and was ended", line)
+            self.assertIn("RCLONE_TIMEOUT", line)
+
+        there = self.make_cli(store=self.path("there"))
+        # The object's own rclone is the first that reads one.
+        refused = there.run("copy", "job:1", "--from", self.bucket)
+        self.assert_refused(refused, FAILED, "has moved nothing", "taking in job:1")
+        self.assertEqual(self.images(there), [])
+        self.succeed("copy", "job:1", "--from", self.bucket, cli=there)
+        self.assertEqual(self.images(there), ["job:1"])
+
+    def test_what_it_builds_upon_is_removed_by_another(self):
+        """Between the look at what is there and the end of the copy."""
+        self.three_images()
+        self.succeed("copy", "job:1", "--to", self.bucket)
+        # By rclone: the server remembers what was in a folder.
+        remove = f'{shutil.which("rclone")} delete far:images/job --include "*-1.*" < /dev/null >&2'
+        self.wrap_rclone(f'if [ "$1" = rcat ]; then {remove} || exit 1; fi')
+        cli = self.make_cli(store=self.store)
+        self.assertGreater(self.succeed("copy", "job:2", "--to", self.bucket, cli=cli)["bytes"], _SIZE)
+        self.succeed("copy", "job:2", "--from", self.bucket, cli=self.there)
+        self.succeed("fsck", "--read", cli=self.there)
+
+    def test_two_jobs_of_one_name(self):
+        other = self.make_cli(store=self.path("other"))
+        job, _ = self.start_memory_job(_SIZE, "a")
+        second, _ = self.start_memory_job(_SIZE, "b")
+        self.checkpoint(job.pid, "job:a1")
+        child = self.cli.start("copy", "job", "--to", self.bucket, "--follow", "--keep", "2", json_output=False)
+        waiting.until(lambda: len(self.objects()) == 2, "the first copy", 60, 0.2)
+        self.checkpoint(second.pid, "job:b1", cli=other)
+        self.succeed("copy", "job:b1", "--to", self.bucket, cli=other)
+        # So far one came after the other: the newest is meant.
+        taken = self.succeed("copy", "job", "--from", self.bucket, cli=self.there)
+        self.assertEqual(taken["image"]["reference"], "job:b1")
+
+        self.checkpoint(job.pid, "job:a2")
+        self.assertIn("another store copies images of job", child.stderr.readline())
+        waiting.until(lambda: any("-a2.json" in name for name in self.objects()), "the second copy", 60, 0.2)
+        os.kill(child.pid, signal.SIGINT)
+        self.assertEqual(self.cli.finish(child).code, DONE)
+        refused = self.there.run("copy", "job", "--from", self.bucket)
+        self.assert_refused(refused, FAILED, "ran at the same time", "job:a2", "job:b1", "--image-name", "tag")
+        self.assertEqual(self.images(self.there), ["job:b1"])
+        self.succeed("copy", "job:a2", "--from", self.bucket, cli=self.there)
+
+        # What one has taken in of the other is not its own to remove.
+        self.succeed("copy", "job:a1", "--from", self.bucket, cli=other)
+        self.checkpoint(second.pid, "job:b2", cli=other)
+        child = other.start("copy", "job", "--to", self.bucket, "--follow", "--keep", "1", "--whole", json_output=False)
+        waiting.until(lambda: not any("-b1." in name for name in self.objects()), "its old copy goes", 60, 0.2)
+        os.kill(child.pid, signal.SIGINT)
+        self.assertEqual(other.finish(child).code, DONE)
+        left = sorted(name.rsplit("-", 1)[1] for name in self.objects())
+        self.assertEqual(left, [f"{tag}.{kind}" for tag in ("a1", "a2", "b2") for kind in ("image", "json")])
 
     def test_damage_on_the_way(self):
         self.three_images()

@@ -99,6 +99,54 @@ class SupervisedRecordTest(SupervisedTest):
         self.assert_refused("stop", "job", words=["holds no usable record"])
         self.assert_name_is_taken("holds no usable record", "remove that file")
 
+    def pid_of(self, name):
+        listed = self.succeed("ps", cli=self.remote)["jobs"]
+        return next(job["pid"] for job in listed if job["name"] == name)
+
+    def test_of_one_that_was_started_from_another_jobs_image(self):
+        """It has no image of its own: what it began with has the labels of the job that it was taken of."""
+        self.restart_daemon()
+        self.succeed("ckpt", "job", "-t", "mine:1", cli=self.remote)
+        self.succeed("stop", "job", "--grace", "0s", cli=self.remote)
+        jobs.reap_orphans()  # of the daemon before
+        self.addCleanup(self.remote.run, "stop", "other", "--grace", "0s")
+        self.succeed("run", "--from", "mine:1", "--name", "other", "--restarts", "5", "--detach", cli=self.remote)
+        record = os.path.join(self.store, "supervised", "other.json")
+        with open(record, encoding="utf-8") as file:
+            good = file.read()
+        pid = self.pid_of("other")
+        self.daemon.kill()
+        with open(record, "w", encoding="utf-8"):
+            pass
+        self.restart_daemon()
+        self.wait_for_words("holds no usable record")
+        pruned = self.succeed("prune", "--all", "--keep-label", "none=such", cli=self.remote)
+        kept = {image["image"]["reference"]: image["reasons"] for image in pruned["images"] if image["keep"]}
+        why = f"supervised job 'other' may go on from it: its record {record} can't be read"
+        self.assertEqual(kept, {"mine:1": [why]})
+        # Mended, it goes on from there.
+        self.daemon.kill()
+        with open(record, "w", encoding="utf-8") as file:
+            file.write(good)
+        jobs.kill_tree(pid)
+        self.restart_daemon()
+
+        def restarts():
+            listed = self.succeed("ps", "--all", cli=self.remote)["jobs"]
+            return [job for job in listed if job["name"] == "other" and job["supervised"]["restarts"] == 1]
+
+        waiting.until(restarts, "a restart", 60, 0.02)
+        self.succeed("stop", "other", "--grace", "0s", cli=self.remote)
+        # The next one of this name has begun with its command.
+        self.succeed("run", "--name", "other", "--restarts", "5", "--detach", "--", "sleep", "1000", cli=self.remote)
+        self.kill_job_at_end(self.pid_of("other"))
+        self.daemon.kill()
+        with open(record, "w", encoding="utf-8"):
+            pass
+        self.restart_daemon()
+        self.succeed("prune", "--all", "--keep-label", "none=such", cli=self.remote)
+        self.assertEqual(self.references(cli=self.remote), [])
+
 
 class FunctionRecordTest(FunctionsTest):
     def setUp(self):
