@@ -39,8 +39,8 @@ TEST(BucketJobsTest, MarkersTellTheJobs) {
   labels[v1::kJobIdLabel] = "process";
   const std::string markers = absl::StrCat(Marker('1', v1::kJobMarkLabel, "job+1"), Marker('2', "", ""), "\n",
                                            Marker('3', v1::kJobIdLabel, "process"), ToJson(copy));
-  EXPECT_THAT(JobsOf(markers),
-              UnorderedElementsAre(Pair(IdFrom('1'), "job+1"), Pair(IdFrom('3'), "process"), Pair(IdFrom('4'), "job+1")));
+  EXPECT_THAT(JobsOf(markers), UnorderedElementsAre(Pair(IdFrom('1'), "job+1"), Pair(IdFrom('3'), "process"),
+                                                    Pair(IdFrom('4'), "job+1")));
   EXPECT_THAT(JobsOf(markers + "{\"image\":"), testing::SizeIs(3));
   EXPECT_THAT(JobsOf("[1] 2 {\"image\":[]} {\"image\":{\"digest\":3,\"labels\":4}}"), testing::IsEmpty());
 }

@@ -255,10 +255,11 @@ class BucketTest(RekindleTest):
         self.assertEqual(taken["image"]["reference"], "job:b1")
 
         self.checkpoint(job.pid, "job:a2")
-        self.assertIn("another store copies images of job", child.stderr.readline())
         waiting.until(lambda: any("-a2.json" in name for name in self.objects()), "the second copy", 60, 0.2)
         os.kill(child.pid, signal.SIGINT)
-        self.assertEqual(self.cli.finish(child).code, DONE)
+        result = self.cli.finish(child)
+        self.assertEqual(result.code, DONE, str(result))
+        self.assertEqual(result.err.count("another store copies images of job"), 1, str(result))
         refused = self.there.run("copy", "job", "--from", self.bucket)
         self.assert_refused(refused, FAILED, "ran at the same time", "job:a2", "job:b1", "--image-name", "tag")
         self.assertEqual(self.images(self.there), ["job:b1"])
