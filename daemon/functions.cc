@@ -198,9 +198,10 @@ DependencyRenewal::Work Functions::RenewalWork() {
     const auto image = dependencies_.Find(reference);
     if (absl::IsNotFound(image.status())) return BringBackDependencies(reference, cancel);
     RK_RETURN_IF_ERROR(image.status());
-    return BuildDependencies(
-               image->runtime, image->modules, /*rebuild=*/true, ::geteuid(), [](const char* /*phase*/) {},
-               &cancel)
+    return dependencies_
+        .Build(
+            image->runtime, image->modules, /*rebuild=*/true, ::geteuid(), [](const char* /*phase*/) {},
+            &cancel)
         .status();
   };
   return work;
@@ -249,13 +250,7 @@ void Functions::RemoveLeftImages() {
   }
 }
 
-absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
-    const functions::Runtime& runtime, const std::vector<std::string>& modules, bool rebuild, uid_t user,
-    const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
-  RK_ASSIGN_OR_RETURN(DependencyImages::Found found,
-                      dependencies_.Build(runtime, modules, rebuild, user, progress, cancel));
-  if (found.unchanged) return found;
-  const std::string& reference = found.image.info.reference;
+void Functions::DependencyImageMade(const std::string& reference) {
   instances_->DropTemplate("", 0, reference);
   scheduler_->LostTemplate(reference);
   for (const functions::FunctionRecord& record : catalog_->List()) {
@@ -266,7 +261,6 @@ absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
   }
   if (auto store = node_.OpenStore(Node::Access::kRead); store.ok())
     node_.clones().ForgetRemovedImages(**store);
-  return found;
 }
 
 absl::Status Functions::RemoveDependencies(const store::ImageInfo& image) {
@@ -642,7 +636,9 @@ struct Functions::Event {
 };
 
 Functions::Functions(Node& node)
-    : node_(node), dependencies_(node), waiting_events_(std::make_shared<WaitingEvents>()) {}
+    : node_(node),
+      dependencies_(node, [this](const std::string& reference) { DependencyImageMade(reference); }),
+      waiting_events_(std::make_shared<WaitingEvents>()) {}
 
 absl::Status Functions::CallLater(const Caller& caller, functions::Call call) {
   RK_ASSIGN_OR_RETURN(const functions::FunctionRecord record, Find(caller, call.function, "invoke"));

@@ -73,10 +73,6 @@ class Functions {
   };
   Refusals refusals() const;
   DependencyImages& dependencies() { return dependencies_; }
-  // As DependencyImages::Build; functions that use an image which was made anew start from the new one.
-  absl::StatusOr<DependencyImages::Found> BuildDependencies(
-      const functions::Runtime& runtime, const std::vector<std::string>& modules, bool rebuild, uid_t user,
-      const std::function<void(const char* phase)>& progress, const Cancellation* cancel);
   // With its template. That no function uses it is for the caller to see.
   absl::Status RemoveDependencies(const store::ImageInfo& image);
   functions::FunctionLogs& logs() { return *logs_; }
@@ -113,6 +109,8 @@ class Functions {
   // Those that could not be read when the catalog was opened.
   void ScheduleReadAgain() ABSL_LOCKS_EXCLUDED(scheduling_);
   void RemoveLeftImages();
+  // Functions that use it start from it from now on.
+  void DependencyImageMade(const std::string& reference) ABSL_LOCKS_EXCLUDED(scheduling_);
   DependencyRenewal::Work RenewalWork();
   absl::Status BringBackDependencies(const std::string& reference, const Cancellation& cancel);
 
