@@ -140,7 +140,8 @@ absl::Status Functions::Begin() {
   const std::string left = absl::StrCat(node_.options().runtime_directory, "/f");  // by a daemon that died
   EndLeftInstances(left);
   RemoveTree(left).IgnoreError();
-  threads_ = std::make_unique<functions::HttpThreads>();
+  functions::SchedulerOptions options;
+  threads_ = std::make_unique<functions::HttpThreads>(options.threads.http);
   instances_ = std::make_unique<FunctionInstances>(
       node_, *logs_,
       // On the scheduler's threads, which end before this.
@@ -148,7 +149,6 @@ absl::Status Functions::Begin() {
         ImageMade(name, revision, image);
       },
       [this] { renewal_->LookSoon(); });
-  functions::SchedulerOptions options;
   options.keep_alive.memory_bytes = node_.options().function_memory_bytes;
   if (options.keep_alive.memory_bytes == 0) {
     RK_ASSIGN_OR_RETURN(const uint64_t available, restore::Cgroup::AvailableMemory());
@@ -826,8 +826,9 @@ class Functions::Front : public functions::Invoker {
   const Lifeline<Functions>::End functions_;
 };
 
-absl::Status Functions::ServeHttp(std::vector<UniqueFd> listeners) {
+absl::Status Functions::ServeHttp(std::vector<UniqueFd> listeners, const functions::HttpLimits& limits) {
   functions::InvokeApi::Options options;
+  options.limits = limits;
   options.identify = [groups = std::make_shared<KnownGroups>(kGroupsKnownFor)](
                          const functions::Peer& peer) -> absl::StatusOr<std::any> {
     RK_ASSIGN_OR_RETURN(Caller caller, CallerOfHttp(peer, *groups));

@@ -78,7 +78,7 @@ class Functions {
   functions::FunctionLogs& logs() { return *logs_; }
 
   // The HTTP front. `listener`: a listening socket, Unix or TCP of the loopback interface.
-  absl::Status ServeHttp(std::vector<UniqueFd> listeners);
+  absl::Status ServeHttp(std::vector<UniqueFd> listeners, const functions::HttpLimits& limits);
 
  private:
   explicit Functions(Node& node);

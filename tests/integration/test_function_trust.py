@@ -86,6 +86,12 @@ for number in range(70):
 print(json.dumps(answers), flush=True)
 sys.stdin.read()
 """
+_ASKS_FOR_HEALTH = """import http.client, sys
+
+connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=30)
+connection.request("GET", "/health")
+print(connection.getresponse().status)
+"""
 # Begins requests with the largest bodies there may be, and counts the answers.
 _UPLOADS = """import collections, json, socket, sys
 
@@ -426,8 +432,20 @@ class ShareTest(FunctionsTest):
             self.assertEqual((refused["connections_of_one"], refused["connections"]), (6, 0))
             for _ in range(3):
                 self.assertEqual(self.http("GET", "/health").status, 200)
+            # The node works, for whoever asks.
+            asked = subprocess.run([sys.executable, "-c", _ASKS_FOR_HEALTH, str(self.port)], user=ALICE, group=ALICE,
+                                   extra_groups=[], capture_output=True, text=True, check=True, timeout=60)
+            self.assertEqual(asked.stdout.split(), ["200"])
         finally:
             hoarder.communicate(timeout=SECONDS)
+
+    def test_how_many_connections_one_user_may_have_is_an_option(self):
+        self.daemon.stop()
+        self.restart_daemon("--functions-connections-of-one", "66", "--functions-connections", "68")
+        done = subprocess.run(
+            [sys.executable, "-c", _HOARDS, self.front, str(self.port)], user=ALICE, group=ALICE, extra_groups=[],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=60)
+        self.assertEqual(json.loads(done.stdout), {"200": 64, "404": 2, "429": 4})
 
     def test_one_user_can_not_take_all_memory_for_requests(self):
         hoarder = subprocess.Popen(
