@@ -257,9 +257,11 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::Build(
   const std::string reference = ReferenceOf(runtime, modules);
   if (!rebuild) {
     if (auto there = FindUnchanged(reference); there.ok()) return Found{*std::move(there), true};
-    // In a turn of its own: nobody who has one waits for another. Without it all is built from nothing.
-    if (!modules.empty() && absl::IsNotFound(BaseFor(runtime, modules).status()))
-      Build(runtime, {}, /*rebuild=*/false, user, progress, cancel).status().IgnoreError();
+  }
+  // In a turn of its own: nobody who has one waits for another.
+  if (!modules.empty() && absl::IsNotFound(BaseFor(runtime, modules, rebuild).status())) {
+    RK_RETURN_IF_ERROR(Annotate(Build(runtime, {}, /*rebuild=*/false, user, progress, cancel).status(),
+                                What(runtime, modules)));
   }
   progress("wait");
   const auto given_up = [&] { return node_.stopping() || (cancel != nullptr && cancel->cancelled()); };
@@ -284,48 +286,64 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::Build(
   Stopwatch watch;
   RK_RETURN_IF_ERROR(node_.MakeRuntimeDirectory());
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kCreate));
-  absl::StatusOr<DependencyImage> built = absl::NotFoundError("nothing to build on");
-  // Anew means with the libraries of now.
-  if (!modules.empty() && !rebuild) built = BuildOn(*store, runtime, modules, asked_by, progress, cancel);
+  const absl::StatusOr<DependencyImage> built =
+      modules.empty() ? BuildBare(*store, runtime, asked_by, progress, cancel)
+                      : BuildOn(*store, runtime, modules, rebuild, asked_by, progress, cancel);
   if (!built.ok() && given_up()) return GivenUp(runtime, modules);
-  // That knows what to say when a module can't be loaded.
-  if (!built.ok()) built = BuildFromNothing(*store, runtime, modules, asked_by, progress, cancel);
   RK_RETURN_IF_ERROR(built.status());
   Log(LogLevel::kInfo, absl::StrCat("dependency image '", built->info.reference, "' of ", runtime.Name(),
                                     " with ", modules.empty() ? "nothing more" : absl::StrJoin(modules, ", "),
                                     " built in ", absl::StrFormat("%.1f", watch.seconds()), " s"));
-  return Found{*std::move(built), false};
+  made_(reference);
+  return Found{*built, false};
 }
 
 absl::StatusOr<DependencyImage> DependencyImages::BaseFor(const functions::Runtime& runtime,
-                                                          const std::vector<std::string>& modules) const {
+                                                          const std::vector<std::string>& modules,
+                                                          bool bare) const {
   RK_ASSIGN_OR_RETURN(std::vector<DependencyImage> images, List());
   std::optional<DependencyImage> base;
   for (const DependencyImage& image : images) {
-    if (!(image.runtime == runtime) || image.modules == modules ||
+    if (!(image.runtime == runtime) || image.modules == modules || (bare && !image.modules.empty()) ||
         !std::includes(modules.begin(), modules.end(), image.modules.begin(), image.modules.end())) {
       continue;
     }
     if ((!base || image.modules.size() > base->modules.size()) && !Change(image)) base = image;
   }
-  if (!base) return absl::NotFoundError("there is no image of fewer modules");
+  if (!base) {
+    return absl::NotFoundError(
+        absl::StrCat(What(runtime, modules),
+                     ": the image that it was to lie on has been removed, or what that "
+                     "has loaded has changed, in this moment: try again"));
+  }
   return *std::move(base);
 }
 
 absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
     store::Store& store, const functions::Runtime& runtime, const std::vector<std::string>& modules,
-    uid_t asked_by, const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
-  RK_ASSIGN_OR_RETURN(const DependencyImage base, BaseFor(runtime, modules));
+    bool rebuild, uid_t asked_by, const std::function<void(const char* phase)>& progress,
+    const Cancellation* cancel) {
+  const std::string what = What(runtime, modules);
+  // Anew means with the libraries of now.
+  RK_ASSIGN_OR_RETURN(const DependencyImage base, BaseFor(runtime, modules, /*bare=*/rebuild));
   RK_ASSIGN_OR_RETURN(const std::vector<std::string> command, RuntimeCommand(runtime, ""));
   RK_ASSIGN_OR_RETURN(const ModuleList list,
                       ModuleList::Make(InstanceRecords(node_.options().runtime_directory)));
+  RK_ASSIGN_OR_RETURN(auto output, ProcessOutput::Make(kOutputShown));
+  UniqueFd written = output->TakeWriteEnd();
+  output->Follow();
   LoadedFiles loaded(command);
   restore::CloneOptions copy;
   copy.image = base.info.digest;
   copy.environment = {{"REKINDLE_MORE_DEPS", absl::StrJoin(modules, ",")},
-                      {kModuleListVariable, list.path()},
-                      {"REKINDLE_OUTPUT", "/dev/null"}};
+                      {kModuleListVariable, list.path()}};
+  const UniqueFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  copy.stdio = {nothing.get(), written.get(), written.get()};
+  // Users choose what is loaded, with root's rights, which copies need to become their owners: it finds
+  // nothing that other users have made, neither files nor sockets.
   copy.temporary = TemporaryOn(node_.options(), kMostTemporary);
+  copy.own_shared_memory = true;
+  copy.network = restore::Network::kOwn;
   ckpt::CaptureOptions capture;
   capture.reference = ReferenceOf(runtime, modules);
   capture.parent = base.info.digest;
@@ -333,22 +351,28 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
   built.runtime = runtime;
   built.modules = modules;
   built.asked_by = asked_by;
+  bool ready = false;
   const auto look = [&](pid_t root, bool /*has_after_restore*/) {
+    ready = true;
     loaded.Add(root, list.Read(), list.began_ns());
     restore::UnmountOwnTemporary(root, copy.temporary);
     return absl::OkStatus();
   };
-  RK_ASSIGN_OR_RETURN(
-      CapturedCopy captured,
-      CaptureNextReadyPoint(node_, store, copy, std::move(capture), {kLongestLoad, cancel, look},
-                            What(runtime, modules),
+  absl::StatusOr<CapturedCopy> captured =
+      CaptureNextReadyPoint(node_, store, copy, std::move(capture), {kLongestLoad, cancel, look}, what,
                             [&](const CapturedCopy& copied, std::map<std::string, std::string>& labels) {
                               built.resident_bytes = copied.resident_bytes;
                               built.build_seconds = base.build_seconds + copied.seconds;
                               labels = LabelsOf(built);
                               progress("capture");
-                            }));
-  built.info = std::move(captured.image);
+                            });
+  if (absl::IsFailedPrecondition(captured.status()) && !ready) {
+    written.Reset();
+    return absl::InvalidArgumentError(
+        absl::StrCat(captured.status().message(), ": ", absl::StripTrailingAsciiWhitespace(output->Text())));
+  }
+  RK_RETURN_IF_ERROR(captured.status());
+  built.info = std::move(captured->image);
   RK_ASSIGN_OR_RETURN(const std::string below, store.GetNote(base.info.digest, store::kLoadedFilesNote));
   RK_ASSIGN_OR_RETURN(const LoadedFiles loaded_below, LoadedFiles::Decode(below));
   loaded.AddBelow(loaded_below);
@@ -356,9 +380,10 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
   return built;
 }
 
-absl::StatusOr<DependencyImage> DependencyImages::BuildFromNothing(
-    store::Store& store, const functions::Runtime& runtime, const std::vector<std::string>& modules,
-    uid_t asked_by, const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
+absl::StatusOr<DependencyImage> DependencyImages::BuildBare(
+    store::Store& store, const functions::Runtime& runtime, uid_t asked_by,
+    const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
+  const std::vector<std::string> modules;
   const std::string what = What(runtime, modules);
   RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.Criu());
   RK_ASSIGN_OR_RETURN(auto output, ProcessOutput::Make(kOutputShown));

@@ -1,6 +1,6 @@
 // Dependency images: a runtime with libraries loaded, no function in it, shared by all functions that need
 // them. Nothing of a user runs before they are taken: modules come from where the administrator installed
-// them.
+// them, and are loaded in a sandbox, where nothing is to be found that users have left for them.
 #pragma once
 
 #include <sys/types.h>
@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -44,7 +45,10 @@ inline constexpr char kDependencyImages[] = "deps/";
 // Thread-safe.
 class DependencyImages {
  public:
-  explicit DependencyImages(Node& node) : node_(node), turns_(kBuilds, kBuildsOfOne) {}
+  // `made` is told of each image that has been made, before Build returns, and on its thread: also of one
+  // that others are to lie on. There may have been one of that reference, which functions still start from.
+  DependencyImages(Node& node, std::function<void(const std::string& reference)> made)
+      : node_(node), made_(std::move(made)), turns_(kBuilds, kBuildsOfOne) {}
 
   struct Found {
     DependencyImage image;
@@ -79,21 +83,24 @@ class DependencyImages {
 
   // As long as an image is being made: nobody else makes one of its name.
   class InWork;
-  // The image of the most of these modules, but not all, that there is.
+  // The image of the most of these modules, but not all, that there is; `bare`: that of none. NotFound.
   absl::StatusOr<DependencyImage> BaseFor(const functions::Runtime& runtime,
-                                          const std::vector<std::string>& modules) const;
-  // From the image of some of the modules, or of none: the rest is loaded on top of that. NotFound: there is
-  // no such image.
+                                          const std::vector<std::string>& modules, bool bare) const;
+  // From the image of some of the modules, or, with `rebuild`, of none: the rest is loaded on top of that.
+  // NotFound: there is no such image.
   absl::StatusOr<DependencyImage> BuildOn(store::Store& store, const functions::Runtime& runtime,
-                                          const std::vector<std::string>& modules, uid_t asked_by,
+                                          const std::vector<std::string>& modules, bool rebuild,
+                                          uid_t asked_by,
                                           const std::function<void(const char* phase)>& progress,
                                           const Cancellation* cancel);
-  absl::StatusOr<DependencyImage> BuildFromNothing(store::Store& store, const functions::Runtime& runtime,
-                                                   const std::vector<std::string>& modules, uid_t asked_by,
-                                                   const std::function<void(const char* phase)>& progress,
-                                                   const Cancellation* cancel);
+  // From nothing: the runtime alone, outside of any sandbox. So it loads nothing that anybody has chosen.
+  absl::StatusOr<DependencyImage> BuildBare(store::Store& store, const functions::Runtime& runtime,
+                                            uid_t asked_by,
+                                            const std::function<void(const char* phase)>& progress,
+                                            const Cancellation* cancel);
 
   Node& node_;
+  const std::function<void(const std::string& reference)> made_;
   absl::Mutex mutex_;
   std::set<std::string> in_work_ ABSL_GUARDED_BY(mutex_);  // references
   functions::FairTurns turns_;                             // taken before a reference

@@ -280,7 +280,7 @@ absl::Status BuildDependencies(Node& node, const Call& call, const v1::BuildDepe
     *event.mutable_progress() = progress;
     return send(event);
   });
-  auto built = functions->BuildDependencies(
+  auto built = functions->dependencies().Build(
       runtime, modules, request.rebuild(), call.caller.uid,
       [&](const char* phase) { monitor.Report(phase, 0, 0, watch.seconds()); }, &monitor.cancellation());
   monitor.Stop();

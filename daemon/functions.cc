@@ -14,7 +14,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/clock.h"
 #include "base/deadline.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -47,17 +46,8 @@ constexpr size_t kMostReported = size_t{16} << 20;
 constexpr size_t kShownOfOutput = 300;
 // The program for Python keeps to the time by itself.
 constexpr absl::Duration kDiscoveryGrace = absl::Seconds(10);
-// Asynchronous calls: how many may wait at once, and how long one for an instance that is free.
-constexpr int kMostWaitingEvents = 10'000;
-constexpr int kMostWaitingEventsOfOne = 2500;  // of functions of one user, root excepted
-constexpr absl::Duration kLongestWait = absl::Hours(1);
 // Over TCP, from when on one counts whom the user database has put into a group, or taken out.
 constexpr absl::Duration kGroupsKnownFor = absl::Seconds(10);
-// After the first attempts at what is called asynchronously that the function has failed; a further one is
-// the last. Lambda waits one and two minutes.
-constexpr absl::Duration kRetryAfter[] = {absl::Seconds(10), absl::Minutes(1)};
-// After one for which the node had no instance: doubled each time.
-constexpr absl::Duration kFirstWaitForNode = absl::Seconds(1), kLongestWaitForNode = absl::Minutes(1);
 
 absl::Duration LongestDiscovery(const functions::FunctionRecord& record) {
   return std::max(kUsualLongestDiscovery, absl::Milliseconds(record.spec.start_timeout_ms));
@@ -140,7 +130,8 @@ absl::Status Functions::Begin() {
   const std::string left = InstanceRecords(node_.options().runtime_directory);  // by a daemon that died
   EndLeftInstances(left);
   RemoveTree(left).IgnoreError();
-  threads_ = std::make_unique<functions::HttpThreads>();
+  functions::SchedulerOptions options;
+  threads_ = std::make_unique<functions::HttpThreads>(options.threads.http);
   instances_ = std::make_unique<FunctionInstances>(
       node_, *logs_,
       // On the scheduler's threads, which end before this.
@@ -148,7 +139,6 @@ absl::Status Functions::Begin() {
         ImageMade(name, revision, image);
       },
       [this] { renewal_->LookSoon(); });
-  functions::SchedulerOptions options;
   options.keep_alive.memory_bytes = node_.options().function_memory_bytes;
   if (options.keep_alive.memory_bytes == 0) {
     RK_ASSIGN_OR_RETURN(const uint64_t available, restore::Cgroup::AvailableMemory());
@@ -157,6 +147,7 @@ absl::Status Functions::Begin() {
   if (const absl::Status& usable = FunctionInstances::LimitsUsable(); !usable.ok())
     Log(LogLevel::kWarning, NoLimits("functions have", usable));
   scheduler_ = std::make_unique<functions::Scheduler>(options, *instances_, *threads_);
+  events_ = std::make_unique<FunctionEvents>(*catalog_, *scheduler_, *logs_, *threads_);
   renewal_ = std::make_unique<DependencyRenewal>(RenewalWork());
   trim_ = std::make_unique<boost::asio::steady_timer>(*threads_->context());
   PlanTidying();
@@ -197,9 +188,10 @@ DependencyRenewal::Work Functions::RenewalWork() {
     const auto image = dependencies_.Find(reference);
     if (absl::IsNotFound(image.status())) return BringBackDependencies(reference, cancel);
     RK_RETURN_IF_ERROR(image.status());
-    return BuildDependencies(
-               image->runtime, image->modules, /*rebuild=*/true, ::geteuid(), [](const char* /*phase*/) {},
-               &cancel)
+    return dependencies_
+        .Build(
+            image->runtime, image->modules, /*rebuild=*/true, ::geteuid(), [](const char* /*phase*/) {},
+            &cancel)
         .status();
   };
   return work;
@@ -248,13 +240,7 @@ void Functions::RemoveLeftImages() {
   }
 }
 
-absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
-    const functions::Runtime& runtime, const std::vector<std::string>& modules, bool rebuild, uid_t user,
-    const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
-  RK_ASSIGN_OR_RETURN(DependencyImages::Found found,
-                      dependencies_.Build(runtime, modules, rebuild, user, progress, cancel));
-  if (found.unchanged) return found;
-  const std::string& reference = found.image.info.reference;
+void Functions::DependencyImageMade(const std::string& reference) {
   instances_->DropTemplate("", 0, reference);
   scheduler_->LostTemplate(reference);
   for (const functions::FunctionRecord& record : catalog_->List()) {
@@ -265,7 +251,6 @@ absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
   }
   if (auto store = node_.OpenStore(Node::Access::kRead); store.ok())
     node_.clones().ForgetRemovedImages(**store);
-  return found;
 }
 
 absl::Status Functions::RemoveDependencies(const store::ImageInfo& image) {
@@ -305,10 +290,7 @@ Functions::~Functions() {
   if (renewal_) renewal_->Stop();
   lifeline_.Cut();
   if (trim_) trim_->cancel();
-  {
-    absl::MutexLock lock(&mutex_);
-    for (const auto& timer : retries_) timer->cancel();
-  }
+  events_.reset();
   scheduler_.reset();  // before the front: callers hear of it
   front_.reset();
   // Nobody may be there to do it later.
@@ -318,10 +300,7 @@ Functions::~Functions() {
 void Functions::TakeNoMore() {
   if (front_) front_->TakeNoMore();
   in_work_->TakeNoMore();
-  // What waits for its next attempt has it now, as its last one.
-  absl::MutexLock lock(&mutex_);
-  ending_ = true;
-  for (const auto& timer : retries_) timer->cancel();
+  events_->FinishUp();
 }
 
 void Functions::AwaitCalls(const Deadline& deadline) {
@@ -588,156 +567,23 @@ void Functions::Call(const Caller& caller, functions::Call call, functions::Sche
                          absl::StatusOr<functions::CallResult> result) { done(std::move(result)); });
 }
 
-class Functions::WaitingEvents {
- public:
-  absl::Status Add(uid_t owner) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    if (all_ >= kMostWaitingEvents) {
-      ++refused_;
-      return absl::ResourceExhaustedError(absl::StrCat(
-          kMostWaitingEvents, " asynchronous calls wait for their functions already: try again"));
-    }
-    int& of_one = of_each_[owner];
-    if (owner != 0 && of_one >= kMostWaitingEventsOfOne) {
-      ++refused_of_one_;
-      return absl::ResourceExhaustedError(
-          absl::StrCat(kMostWaitingEventsOfOne, " asynchronous calls wait for functions of user ", owner,
-                       " already, which is all that may of one user: try again"));
-    }
-    ++all_;
-    ++of_one;
-    return absl::OkStatus();
-  }
-  void Remove(uid_t owner) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    --all_;
-    if (auto found = of_each_.find(owner); --found->second == 0) of_each_.erase(found);
-  }
-  void Count(Refusals* refused) const ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    refused->events = refused_;
-    refused->events_of_one = refused_of_one_;
-  }
-
- private:
-  mutable absl::Mutex mutex_;
-  int all_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<uid_t, int> of_each_ ABSL_GUARDED_BY(mutex_);  // owner of their functions
-  uint64_t refused_ ABSL_GUARDED_BY(mutex_) = 0, refused_of_one_ ABSL_GUARDED_BY(mutex_) = 0;
-};
-
-struct Functions::Event {
-  functions::Call call;
-  uid_t owner = 0;  // of the function that it was accepted for
-  absl::Time until;
-  size_t failures = 0;                     // of the function
-  int starts_failed = 0;                   // of the node, since then
-  std::shared_ptr<WaitingEvents> waiting;  // it counts there
-  std::shared_ptr<void> work;
-
-  ~Event() {
-    if (waiting) waiting->Remove(owner);
-  }
-};
-
 Functions::Functions(Node& node)
-    : node_(node), dependencies_(node), waiting_events_(std::make_shared<WaitingEvents>()) {}
+    : node_(node),
+      dependencies_(node, [this](const std::string& reference) { DependencyImageMade(reference); }) {}
 
 absl::Status Functions::CallLater(const Caller& caller, functions::Call call) {
   RK_ASSIGN_OR_RETURN(const functions::FunctionRecord record, Find(caller, call.function, "invoke"));
   std::shared_ptr<void> work = in_work_->Begin();
   if (!work) return Ending();
-  RK_RETURN_IF_ERROR(waiting_events_->Add(record.owner.uid));
-  if (call.request_id.empty()) call.request_id = functions::NewRequestId();
-  auto event = std::make_shared<Event>();
-  event->call = std::move(call);
-  event->owner = record.owner.uid;
-  event->until = SteadyNow() + kLongestWait;
-  event->call.gone = [until = event->until] { return SteadyNow() > until; };
-  event->waiting = waiting_events_;
-  event->work = std::move(work);
-  Try(event);
-  return absl::OkStatus();
-}
-
-void Functions::Try(const std::shared_ptr<Event>& event) {
-  const auto present = catalog_->Find(event->call.function);
-  if (!present.ok() || present->owner.uid != event->owner)
-    return Drop(*event, "the function was removed meanwhile");
-  const std::shared_ptr<const functions::Call> call(event, &event->call);  // as long as the event is there
-  scheduler_->InvokeEvent(call, [end = lifeline_.end(), event](absl::StatusOr<functions::CallResult> result) {
-    if (auto self = end.Hold()) return self->Tried(event, result);
-    if (result.ok() && result->function_error.empty()) return;
-    Log(LogLevel::kWarning, absl::StrCat("an asynchronous call of function '", event->call.function,
-                                         "' is dropped: the daemon is ending"));
-  });
-}
-
-void Functions::Tried(const std::shared_ptr<Event>& event,
-                      const absl::StatusOr<functions::CallResult>& result) {
-  if (result.ok() && result->function_error.empty()) return;
-  if (absl::IsCancelled(result.status())) {
-    return Drop(*event,
-                absl::StrCat("no instance was free for it within ", absl::FormatDuration(kLongestWait)));
-  }
-  absl::Duration wait;
-  // The function has not had it.
-  if (absl::IsUnavailable(result.status()) || absl::IsResourceExhausted(result.status())) {
-    wait = std::min(kFirstWaitForNode * (1 << std::min(event->starts_failed, 10)), kLongestWaitForNode);
-    ++event->starts_failed;
-  } else {
-    event->starts_failed = 0;
-    if (event->failures < std::size(kRetryAfter)) wait = kRetryAfter[event->failures];
-    ++event->failures;
-  }
-  bool ending;
-  {
-    absl::MutexLock lock(&mutex_);
-    ending = ending_;
-  }
-  if (ending || event->failures > std::size(kRetryAfter) || absl::IsNotFound(result.status()) ||
-      SteadyNow() + wait > event->until) {
-    return Drop(*event, absl::StrCat("it failed ", event->failures + event->starts_failed, " times",
-                                     ending ? ", and the daemon is ending: " : ": ",
-                                     result.ok() ? result->payload.substr(0, 200)
-                                                 : std::string(result.status().message())));
-  }
-  TryLater(event, wait);
-}
-
-void Functions::Drop(const Event& event, absl::string_view why) {
-  const std::string& name = event.call.function;
-  Log(LogLevel::kWarning, absl::StrCat("an asynchronous call of function '", name, "' is dropped: ", why));
-  // Who has written the function looks there.
-  auto present = catalog_->Find(name);
-  if (!present.ok() || present->owner.uid != event.owner) return;
-  if (auto log = logs_->OpenStream(name, "events", present->owner); log.ok()) {
-    (*log)->Note(absl::StrCat("RequestId: ", event.call.request_id,
-                              " rekindle: this asynchronous call is dropped: ", why));
-  }
-}
-
-void Functions::TryLater(const std::shared_ptr<Event>& event, absl::Duration wait) {
-  auto timer = std::make_shared<boost::asio::steady_timer>(*threads_->context());
-  absl::MutexLock lock(&mutex_);
-  timer->expires_after(absl::ToChronoNanoseconds(ending_ ? absl::ZeroDuration() : wait));
-  retries_.insert(timer);
-  timer->async_wait([end = lifeline_.end(), event, timer](const boost::system::error_code& /*error*/) {
-    auto self = end.Hold();
-    if (!self) return;
-    {
-      absl::MutexLock done(&self->mutex_);
-      self->retries_.erase(timer);
-    }
-    // Cancelled: it is time for the last attempt.
-    self->Try(event);
-  });
+  return events_->Accept(record, std::move(call), std::move(work));
 }
 
 Functions::Refusals Functions::refusals() const {
   Refusals refused;
   if (const functions::InvokeApi* front = serving_.load()) refused.http = front->refusals();
-  waiting_events_->Count(&refused);
+  const FunctionEvents::Refusals events = events_->refusals();
+  refused.events = events.all;
+  refused.events_of_one = events.of_one;
   return refused;
 }
 
@@ -829,8 +675,9 @@ class Functions::Front : public functions::Invoker {
   const Lifeline<Functions>::End functions_;
 };
 
-absl::Status Functions::ServeHttp(std::vector<UniqueFd> listeners) {
+absl::Status Functions::ServeHttp(std::vector<UniqueFd> listeners, const functions::HttpLimits& limits) {
   functions::InvokeApi::Options options;
+  options.limits = limits;
   options.identify = [groups = std::make_shared<KnownGroups>(kGroupsKnownFor)](
                          const functions::Peer& peer) -> absl::StatusOr<std::any> {
     RK_ASSIGN_OR_RETURN(Caller caller, CallerOfHttp(peer, *groups));

@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +19,7 @@
 #include "daemon/cancellation.h"
 #include "daemon/dependency_images.h"
 #include "daemon/dependency_renewal.h"
+#include "daemon/function_events.h"
 #include "daemon/function_instances.h"
 #include "daemon/node.h"
 #include "functions/function_catalog.h"
@@ -74,16 +74,12 @@ class Functions {
   };
   Refusals refusals() const;
   DependencyImages& dependencies() { return dependencies_; }
-  // As DependencyImages::Build; functions that use an image which was made anew start from the new one.
-  absl::StatusOr<DependencyImages::Found> BuildDependencies(
-      const functions::Runtime& runtime, const std::vector<std::string>& modules, bool rebuild, uid_t user,
-      const std::function<void(const char* phase)>& progress, const Cancellation* cancel);
   // With its template. That no function uses it is for the caller to see.
   absl::Status RemoveDependencies(const store::ImageInfo& image);
   functions::FunctionLogs& logs() { return *logs_; }
 
   // The HTTP front. `listener`: a listening socket, Unix or TCP of the loopback interface.
-  absl::Status ServeHttp(std::vector<UniqueFd> listeners);
+  absl::Status ServeHttp(std::vector<UniqueFd> listeners, const functions::HttpLimits& limits);
 
  private:
   explicit Functions(Node& node);
@@ -102,18 +98,13 @@ class Functions {
   absl::StatusOr<std::vector<std::string>> Discover(const functions::FunctionRecord& record,
                                                     const Cancellation* cancel);
   void ImageMade(const std::string& name, uint64_t revision, const std::string& reference);
-  struct Event;         // that was accepted and is not answered to anybody
-  class WaitingEvents;  // how many there are
   class Front;
-  void Try(const std::shared_ptr<Event>& event);
-  void Tried(const std::shared_ptr<Event>& event, const absl::StatusOr<functions::CallResult>& result)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  void TryLater(const std::shared_ptr<Event>& event, absl::Duration wait) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Drop(const Event& event, absl::string_view why);
   void PlanTidying();
   // Those that could not be read when the catalog was opened.
   void ScheduleReadAgain() ABSL_LOCKS_EXCLUDED(scheduling_);
   void RemoveLeftImages();
+  // Functions that use it start from it from now on.
+  void DependencyImageMade(const std::string& reference) ABSL_LOCKS_EXCLUDED(scheduling_);
   DependencyRenewal::Work RenewalWork();
   absl::Status BringBackDependencies(const std::string& reference, const Cancellation& cancel);
 
@@ -124,6 +115,7 @@ class Functions {
   std::unique_ptr<functions::HttpThreads> threads_;  // outlives what is served on it
   std::unique_ptr<FunctionInstances> instances_;
   std::unique_ptr<functions::Scheduler> scheduler_;
+  std::unique_ptr<FunctionEvents> events_;
   std::shared_ptr<Front> invoker_;
   std::unique_ptr<functions::InvokeApi> front_;
   std::unique_ptr<DependencyRenewal> renewal_;
@@ -131,14 +123,11 @@ class Functions {
   std::unique_ptr<boost::asio::steady_timer> trim_;
   int tidied_ = 0;
 
-  const std::shared_ptr<WaitingEvents> waiting_events_;
   const std::shared_ptr<CallsInWork> in_work_ = std::make_shared<CallsInWork>();
   // What the catalog has and what is scheduled change together. Before mutex_.
   absl::Mutex scheduling_;
   absl::Mutex mutex_;
   std::map<std::string, uint64_t> scheduled_ ABSL_GUARDED_BY(mutex_);  // revisions, by name
-  std::set<std::shared_ptr<boost::asio::steady_timer>> retries_ ABSL_GUARDED_BY(mutex_);
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;  // each event has one more attempt at most
   Lifeline<Functions> lifeline_{this};
 };
 

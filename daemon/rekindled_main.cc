@@ -40,6 +40,7 @@ constexpr int kFailed = 1, kBadUsage = 2;
 constexpr int kDefaultGraceSeconds = 20, kMostGraceSeconds = 24 * 3600;
 constexpr int kMostStandbyCopies = 10000;
 constexpr double kDefaultScrubDays = 14, kMostScrubDays = 3650;
+constexpr size_t kMostConnections = 65536;  // each takes a descriptor
 constexpr absl::Duration kBetweenDrainNotices = absl::Seconds(5);
 
 absl::StatusOr<gid_t> FindGroup(const std::string& name) {
@@ -196,6 +197,16 @@ int Main(int argc, char** argv) {
   app.add_option("--functions-http", options.functions_http,
                  "Serve AWS Lambda's Invoke path there, for callers of this machine: HOST:PORT or unix:PATH")
       ->type_name("ADDRESS");
+  app.add_option("--functions-connections", options.functions_limits.connections,
+                 "For --functions-http: connections of all callers together")
+      ->type_name("NUMBER")
+      ->check(CLI::Range(size_t{1}, kMostConnections))
+      ->capture_default_str();
+  app.add_option("--functions-connections-of-one", options.functions_limits.connections_of_one,
+                 "For --functions-http: connections of one user, root excepted")
+      ->type_name("NUMBER")
+      ->check(CLI::Range(size_t{1}, kMostConnections))
+      ->capture_default_str();
   app.add_option(
          "--functions-memory", functions_memory,
          "Memory for functions: beyond it nothing is kept that only speeds up starts [60 % of what is free]")

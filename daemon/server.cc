@@ -201,7 +201,7 @@ class GrpcServer final : public Server {
     }
     auto functions = Functions::Start(node_);
     if (functions.ok() && !listeners.empty()) {
-      RK_RETURN_IF_ERROR((*functions)->ServeHttp(std::move(listeners)));
+      RK_RETURN_IF_ERROR((*functions)->ServeHttp(std::move(listeners), options_.functions_limits));
     }
     if (!functions.ok()) {
       if (!listeners.empty()) return functions.status();

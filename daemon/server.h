@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/node.h"
+#include "functions/http_limits.h"
 
 namespace rekindle::daemon {
 
@@ -24,6 +25,7 @@ struct ServerOptions {
   std::string advertise;
   std::string metrics;                      // where Prometheus finds GET /metrics; empty: nowhere
   std::vector<std::string> functions_http;  // "HOST:PORT" or "unix:PATH": Lambda's Invoke path
+  functions::HttpLimits functions_limits;   // of what is served there
   // In which each byte of the store is read again, to find what the disk has damaged; zero: it is not.
   absl::Duration scrub_period = absl::ZeroDuration();
 };

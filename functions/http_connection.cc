@@ -179,7 +179,8 @@ bool HttpConnection::OnHead() {
   keep_alive_ = parser_->get().keep_alive() && !finishes_up_;
   without_body_ = parser_->get().method() == http::verb::head;
   if (refusal_) {
-    Refuse(*std::exchange(refusal_, std::nullopt));
+    HttpAnswer refusal = *std::exchange(refusal_, std::nullopt);
+    Refuse(handler_->InsteadOfRefusal(head).value_or(std::move(refusal)));
     return false;
   }
   largest_body_ = 0;

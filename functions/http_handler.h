@@ -34,6 +34,10 @@ class HttpHandler {
   // The answer to the first request of a connection beyond the limit. Called as OnConnect.
   virtual std::optional<HttpAnswer> TooManyConnections() = 0;
 
+  // The head of the first request of a connection that is refused has come. An answer takes the refusal's
+  // place; the connection is closed after either.
+  virtual std::optional<HttpAnswer> InsteadOfRefusal(const HttpRequestHead& /*head*/) { return std::nullopt; }
+
   // The head of a request with or without a body has come. An answer refuses the request, and the connection
   // is closed after it; otherwise a body of up to `largest_body` bytes is read.
   virtual std::optional<HttpAnswer> OnHead(const std::shared_ptr<HttpConnection>& connection,

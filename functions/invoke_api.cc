@@ -126,7 +126,8 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
                 absl::StrCat("a connection of ", caller, ", who has ", most, " already, was refused"));
         refusal = InvokeError(429, "TooManyRequestsException",
                               absl::StrCat("Too many connections: ", caller, " has ", most,
-                                           ", which is all that one caller may have"));
+                                           ", which is all that one caller may have. Close some, or have the "
+                                           "daemon allow more (rekindled --functions-connections-of-one)"));
         return false;
       }
     }
@@ -141,7 +142,16 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
 
   std::optional<HttpAnswer> TooManyConnections() override {
     Refused(connections_, absl::StrCat("a connection was refused: there are ", options_.limits.connections));
-    return InvokeError(503, "ServiceUnavailableException", "Too many connections, of all callers together");
+    return InvokeError(
+        503, "ServiceUnavailableException",
+        "Too many connections, of all callers together: try again, or have the daemon allow more "
+        "(rekindled --functions-connections)");
+  }
+
+  // A node that is busy works: whoever asks (a load balancer) would take it out for that.
+  std::optional<HttpAnswer> InsteadOfRefusal(const HttpRequestHead& head) override {
+    if (RouteOf(head).call != Call::kHealth) return std::nullopt;
+    return *ending_ ? Ending() : Healthy();
   }
 
   std::optional<HttpAnswer> OnHead(const std::shared_ptr<HttpConnection>&, const HttpRequestHead& head,
@@ -198,8 +208,7 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
   void OnRequest(HttpExchange exchange, HttpRequest request) override {
     if (*ending_) return HttpConnection::Answer(exchange, Ending());  // its body has come meanwhile
     Route route = RouteOf(request);
-    if (route.call == Call::kHealth)
-      return HttpConnection::Answer(exchange, HttpAnswer(200, R"({"status":"ok"})"));
+    if (route.call == Call::kHealth) return HttpConnection::Answer(exchange, Healthy());
     if (route.call == Call::kUnknown) return HttpConnection::Answer(exchange, UnknownOperation(request));
     const Identity& identity = std::any_cast<const Connected&>(exchange.connection->context()).identity;
     if (!identity.ok()) return HttpConnection::Answer(exchange, InvokeErrorFrom(identity.status(), ""));
@@ -226,6 +235,8 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
   void OnClosed(HttpConnection&, bool) override {}
 
  private:
+  static HttpAnswer Healthy() { return HttpAnswer(200, R"({"status":"ok"})"); }
+
   static HttpAnswer UnknownOperation(const HttpRequestHead& head) {
     return InvokeError(404, "UnknownOperationException",
                        absl::StrCat("There is no ", View(head.method_string()), " ", Path(head)));

@@ -3,7 +3,7 @@
 //   POST /2015-03-31/functions/NAME/invocations    Invoke: RequestResponse, Event and DryRun, logs' tail
 //   GET  /2015-03-31/functions/                    ListFunctions
 //   GET  /2015-03-31/functions/NAME                GetFunction, and …/configuration
-//   GET  /health                                   200
+//   GET  /health                                   200; also where a connection is one too many
 // and HEAD where there is GET.
 // NAME is a name, NAME:$LATEST, or a partial or full ARN of any account and region. $LATEST is the only
 // version. Signatures are not looked at: who a caller is follows from its connection (Options::identify).

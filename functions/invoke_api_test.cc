@@ -30,6 +30,8 @@ using ::testing::StartsWith;
 
 constexpr absl::string_view kArn = "arn:aws:lambda:us-east-1:000000000000:function:";
 
+constexpr absl::string_view kList = "/2015-03-31/functions/";
+
 std::string Path(absl::string_view function) {
   return absl::StrCat("/2015-03-31/functions/", function, "/invocations");
 }
@@ -634,9 +636,30 @@ TEST_P(InvokeApiTest, TooManyConnectionsAreTold) {
   first.Close();
   HttpReply reply;
   do {  // until the server has seen the end
-    reply = HttpClient(address_).Get("/health");
+    reply = HttpClient(address_).Get(kList);
   } while (reply.status == 503);
   EXPECT_EQ(reply.status, 200);
+}
+
+TEST_P(InvokeApiTest, ANodeWithoutAConnectionLeftIsHealthyAllTheSame) {
+  std::atomic<bool> root{false};
+  Start({.share_of = [&root](const Peer&, const absl::StatusOr<std::any>&) { return root ? "" : "a"; },
+         .limits = {.connections = 2, .connections_of_one = 1}});
+  HttpClient first(address_);
+  EXPECT_EQ(first.Get(kList).status, 200);
+  auto check = [this](int refused) {
+    EXPECT_EQ(HttpClient(address_).Get(kList).status, refused);
+    HttpClient asks(address_);
+    EXPECT_EQ(asks.Get("/health").status, 200);
+    EXPECT_TRUE(asks.ReadEnd());  // it has no place
+  };
+  check(429);
+  root = true;
+  HttpClient second(address_);
+  EXPECT_EQ(second.Get(kList).status, 200);
+  check(503);
+  api_->TakeNoMore();
+  EXPECT_EQ(HttpClient(address_).Get("/health").status, 503);
 }
 
 TEST_P(InvokeApiTest, OfManyThatAreRefusedThoseBeyondALimitAreToldAtOnce) {
@@ -649,7 +672,7 @@ TEST_P(InvokeApiTest, OfManyThatAreRefusedThoseBeyondALimitAreToldAtOnce) {
   HttpClient beyond(address_);
   EXPECT_EQ(beyond.Read().status, 503);
   EXPECT_TRUE(beyond.ReadEnd());
-  for (auto& client : silent) EXPECT_EQ(client->Get("/health").status, 503);
+  for (auto& client : silent) EXPECT_EQ(client->Get(kList).status, 503);
 }
 
 TEST_P(InvokeApiTest, OneCallerHasAShareOfTheConnections) {
@@ -672,7 +695,7 @@ TEST_P(InvokeApiTest, OneCallerHasAShareOfTheConnections) {
   for (int i = 0; i < 2; ++i) EXPECT_EQ(connect().Get("/health").status, 200);
   for (int i = 0; i < 2; ++i) {
     HttpClient& refused = connect();
-    HttpReply reply = refused.Get("/health");
+    HttpReply reply = refused.Get(kList);
     EXPECT_EQ(reply.status, 429);
     EXPECT_EQ(reply.headers["x-amzn-errortype"], "TooManyRequestsException");
     EXPECT_THAT(reply.body, HasSubstr("a has 2"));
@@ -686,7 +709,7 @@ TEST_P(InvokeApiTest, OneCallerHasAShareOfTheConnections) {
   clients[0]->Close();
   HttpReply reply;
   do {  // until the server has seen the end
-    reply = connect().Get("/health");
+    reply = connect().Get(kList);
   } while (reply.status == 429 || reply.status == 0);
   EXPECT_EQ(reply.status, 200);
 }

@@ -21,9 +21,6 @@ constexpr uint64_t kGuessedInstanceBytes = 32u << 20;
 // Milliseconds, before anything was measured.
 constexpr double kWarmMs = 0.5, kTemplateMs = 8, kDependencyTemplateMs = 15, kImageMs = 20, kImageReadMs = 60,
                  kDependencyMs = 40;
-// Threads that make images and templates, and those that clear away what has ended, which nothing that is
-// made can hold up; and how many of them one owner's functions have at most.
-constexpr int kMakers = 4, kMakersOfOne = 2, kClearers = 3, kClearersOfOne = 2;
 
 // That it takes as long as it waits.
 uint64_t BytesOf(const Call& call) {
@@ -84,9 +81,9 @@ Core::Core(const SchedulerOptions& options, InstanceStarter& starter, HttpThread
       epoch_(SteadyNow()),
       started_unix_s_(absl::ToUnixSeconds(absl::Now())),
       context_(threads.context()),
-      starts_(options.start_threads, std::max(options.start_threads - 1, 1)),
-      makers_(kMakers, kMakersOfOne),
-      clearers_(kClearers, kClearersOfOne),
+      starts_(options.threads.starts, std::max(options.threads.starts - 1, 1)),
+      makers_(options.threads.makers, options.threads.makers_of_one),
+      clearers_(options.threads.clearers, options.threads.clearers_of_one),
       policy_(options.keep_alive),
       tick_(*context_) {}
 

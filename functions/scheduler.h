@@ -16,6 +16,7 @@
 #include "functions/instance_process.h"
 #include "functions/invocation.h"
 #include "functions/keep_alive_policy.h"
+#include "functions/thread_counts.h"
 
 namespace rekindle::functions {
 
@@ -25,7 +26,7 @@ struct SchedulerOptions {
   // Of one function's callers; beyond it they are refused. Events wait without limit: behind the callers.
   uint32_t longest_queue = 1000;
   uint64_t most_waiting_bytes = uint64_t{256} << 20;  // the same, of calls for one owner's
-  int start_threads = 5;                              // one owner's starts take all but one
+  ThreadCounts threads = ThreadCounts::OfThisMachine();
   // Before an image or template that could not be made is tried again, doubled each time.
   absl::Duration first_pause = absl::Seconds(5), longest_pause = absl::Minutes(5);
   // What an instance has in memory is looked at when it has answered, at most so often; and once it has stood

@@ -46,7 +46,7 @@ TEST_F(SchedulerTest, FunctionsThatHangInTheirCaptureStopNoNeighbour) {
 }
 
 TEST_F(SchedulerTest, AnOwnerWhoseFunctionsDoNotStartLeavesAThreadToOthers) {
-  options_.start_threads = 2;
+  options_.threads.starts = 2;
   starter_.HangInStart("hangs");
   ScheduledFunction hangs = Function("hangs"), neighbour = Function("neighbour");
   hangs.owner = 1;

@@ -44,6 +44,8 @@ struct CloneOptions {
   Network network = Network::kHost;
   std::vector<std::pair<std::string, std::string>> binds;
   OwnTemporary temporary;
+  bool own_shared_memory =
+      false;  // an empty /dev/shm of its own; one whose image has files there has it anyway
   CgroupLimits limits;
   std::map<std::string, std::string> environment;  // told to a job that has the hook
   Fill fill = Fill::kIdle;

@@ -95,6 +95,7 @@ absl::Status CloneRun::Personalize() {
   if (!options_.name.empty() || !options_.binds.empty() || options_.temporary.bytes > 0) {
     RK_RETURN_IF_ERROR(sandbox_.Set(options_.name, options_.binds, options_.temporary));
   }
+  if (options_.own_shared_memory && image_.shared_memory.empty()) RK_RETURN_IF_ERROR(OwnSharedMemory());
   // Its path is in the copy's memory, and the job that is there may still run. Not before CRIU has opened
   // what the image has open.
   if (image_.info.labels.contains(v1::kJobMarkLabel)) {
@@ -123,9 +124,13 @@ absl::Status CloneRun::AttachPager() {
   return absl::OkStatus();
 }
 
+absl::Status CloneRun::OwnSharedMemory() {
+  return sandbox_.OwnSharedMemory({image_.directory->path(), sandbox_.directory()});
+}
+
 absl::Status CloneRun::MakeSharedMemory() {
   if (image_.shared_memory.empty()) return absl::OkStatus();
-  RK_RETURN_IF_ERROR(sandbox_.OwnSharedMemory({image_.directory->path(), sandbox_.directory()}));
+  RK_RETURN_IF_ERROR(OwnSharedMemory());
   RK_RETURN_IF_ERROR(image_.shared_memory.MakeIn(Root()));
   EndPhase("shared memory");
   return absl::OkStatus();

@@ -42,6 +42,7 @@ class CloneRun {
   // So that making it takes no more either. The other limits would only hold that up.
   absl::Status LimitMemory();
   absl::Status AttachPager();
+  absl::Status OwnSharedMemory();
   absl::Status MakeSharedMemory();
   absl::Status MakeSocketFolders();
   // With `park` the copy waits for its owner just before it runs; the times are his then.

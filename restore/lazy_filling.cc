@@ -33,6 +33,7 @@ using store::kPageSize;
 // Frames that the background fill takes at a time: it gives way between two such pieces of work.
 constexpr size_t kFramesPerFill = 512;
 constexpr size_t kFramesAtOnce = 32;  // that one thread takes of them
+// On any machine: many copies are filled side by side, and what is filled in the background gives way anyway.
 constexpr size_t kFillThreads = 2;
 // Of a set, that a thread takes at a time.
 constexpr size_t kPiecesAtOnce = 32;

@@ -169,7 +169,7 @@ class BuildTest(OwnersTest):
         def loads():
             return [name for name in os.listdir(records) if name.endswith(".pid")]
 
-        for rebuild in ((), ("--rebuild",)):  # on top of the bare image, and from nothing
+        for rebuild in ((), ("--rebuild",)):  # also where there is one
             began = self.bob.start("deps", "build", "loads_for_ever", *rebuild, "--runtime", "python")
             waiting.until(loads, "it is loading")
             began.send_signal(signal.SIGINT)

@@ -8,13 +8,15 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import unittest
 
 from harness import procfs, waiting
 from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
-from harness.cli import DONE, FAILED, NOT_FOUND
+from harness.cli import DONE, FAILED, NOT_FOUND, USAGE
 
 ALICE, BOB = 65533, 65534
 _ASYNCHRONOUSLY = {"X-Amz-Invocation-Type": "Event"}
@@ -84,6 +86,12 @@ for number in range(70):
 print(json.dumps(answers), flush=True)
 sys.stdin.read()
 """
+_ASKS_FOR_HEALTH = """import http.client, sys
+
+connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=30)
+connection.request("GET", "/health")
+print(connection.getresponse().status)
+"""
 # Begins requests with the largest bodies there may be, and counts the answers.
 _UPLOADS = """import collections, json, socket, sys
 
@@ -133,6 +141,16 @@ def handler(event, context):
         file.write("x")
     while event and os.path.exists(event["while"]):
         time.sleep(0.01)
+"""
+# Which of these it sees.
+_LOOKS = """import os
+import socket
+
+seen = [path for path in {paths!r} if os.path.exists(path)]
+for family, address in ((socket.AF_INET, ("127.0.0.1", {port})), (socket.AF_UNIX, {abstract!r})):
+    with socket.socket(family) as one:
+        if one.connect_ex(address) == 0:
+            seen.append(address)
 """
 _HOME = """import os
 import site
@@ -414,8 +432,20 @@ class ShareTest(FunctionsTest):
             self.assertEqual((refused["connections_of_one"], refused["connections"]), (6, 0))
             for _ in range(3):
                 self.assertEqual(self.http("GET", "/health").status, 200)
+            # The node works, for whoever asks.
+            asked = subprocess.run([sys.executable, "-c", _ASKS_FOR_HEALTH, str(self.port)], user=ALICE, group=ALICE,
+                                   extra_groups=[], capture_output=True, text=True, check=True, timeout=60)
+            self.assertEqual(asked.stdout.split(), ["200"])
         finally:
             hoarder.communicate(timeout=SECONDS)
+
+    def test_how_many_connections_one_user_may_have_is_an_option(self):
+        self.daemon.stop()
+        self.restart_daemon("--functions-connections-of-one", "66", "--functions-connections", "68")
+        done = subprocess.run(
+            [sys.executable, "-c", _HOARDS, self.front, str(self.port)], user=ALICE, group=ALICE, extra_groups=[],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=60)
+        self.assertEqual(json.loads(done.stdout), {"200": 64, "404": 2, "429": 4})
 
     def test_one_user_can_not_take_all_memory_for_requests(self):
         hoarder = subprocess.Popen(
@@ -470,6 +500,41 @@ class PreparedByOthersTest(FunctionsTest):
             self.deploy("home", "--replace", *options, files={"app.py": _HOME})
             self.assertEqual(
                 self.invoke("home", None)[0], {"home": "/nonexistent", "user_site": False, "keeps": False})
+
+    def test_modules_that_are_loaded_as_root_find_nothing_of_users(self):
+        """Neither files nor sockets, however the image is made that they are loaded for."""
+        planted = [f"{folder}/rekindle-planted-{os.getpid()}" for folder in ("/tmp", "/var/tmp", "/dev/shm")]
+        for path in planted:
+            self.addCleanup(os.unlink, path)
+            with open(path, "w", encoding="ascii"):
+                pass
+            os.chown(path, ALICE, ALICE)
+        abstract = f"\0rekindle-planted-{os.getpid()}"
+        for family, address in ((socket.AF_INET, ("127.0.0.1", 0)), (socket.AF_UNIX, abstract)):
+            listener = socket.socket(family)
+            self.addCleanup(listener.close)
+            listener.bind(address)
+            listener.listen()
+            if family == socket.AF_INET:
+                port = listener.getsockname()[1]
+        looks = _LOOKS.format(paths=planted, port=port, abstract=abstract)
+        with tempfile.TemporaryDirectory(prefix="rekindle", dir="/usr/lib/python3/dist-packages") as folder:
+            module, program = os.path.basename(folder), os.path.join(folder, "__init__.py")
+            with open(program, "w", encoding="ascii") as file:
+                file.write(looks)
+            for rebuild in ((), ("--rebuild",)):
+                with self.subTest(rebuild):
+                    self.succeed("deps", "build", module, "--runtime", "python", *rebuild)
+                    self.deploy("looks", "--replace", "--deps", module, files={
+                        "app.py": f"import {module}\ndef handler(event, context):\n    return {module}.seen\n"})
+                    seen, how = self.invoke("looks")
+                    self.assertIn(how["start_level"], ("dependency-template", "dependency-memory", "dependency-disk"))
+                    self.assertEqual(seen, [])
+            with open(program, "a", encoding="ascii") as file:
+                file.write("raise ImportError(f'it has seen {seen}')\n")
+            with self.subTest("one that can't be loaded"):
+                refused = self.cli.run("deps", "build", module, "--runtime", "python", "--rebuild")
+                self.assert_refused(refused, USAGE, module, "it has seen []")
 
     def test_labels_make_no_dependency_image(self):
         job, _ = self.start_memory_job(1 << 20)

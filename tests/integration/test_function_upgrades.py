@@ -1,6 +1,8 @@
 """Functions whose libraries, which their images have loaded, are upgraded."""
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sysconfig
@@ -13,6 +15,7 @@ from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
 PACKAGES = sysconfig.get_path("purelib", "posix_local")
 MODULE = "rekindle_test_library"
 APP = f"import {MODULE}\ndef handler(event, context):\n    return {MODULE}.value()\n"
+UPGRADED = "import json\ndef handler(event, context):\n    return hasattr(json, 'rekindle_test')\n"
 NATIVE = f"""
 import ctypes
 value = ctypes.CDLL("{PACKAGES}/lib{MODULE}.so").value
@@ -91,6 +94,24 @@ class UpgradeTest(FunctionsTest):
         self.assertNotEqual(self.digest(built["result"]["reference"]), before)
         self.deploy("plain", "--deps", MODULE, files={"app.py": APP})
         self.assertEqual(self.invoke("plain")[0], 22)
+
+    def test_what_an_image_is_to_lie_on(self):
+        """It is made anew first, and functions that start from it go on with the new one."""
+        bare = self.deploy("plain", "--deps", "none", files={"app.py": UPGRADED})["result"]["dependency_image"]
+        self.assertEqual(self.invoke("plain")[0], False)
+        self.wait_for_image("plain")
+        before = self.digest(bare)
+        self.install_python(1)
+        upgraded = self.path("upgraded.py")
+        shutil.copyfile(json.__file__, upgraded)
+        with open(upgraded, "a", encoding="ascii") as file:
+            file.write("rekindle_test = True\n")
+        subprocess.run(["mount", "--bind", upgraded, json.__file__], check=True)
+        self.addCleanup(subprocess.run, ["umount", "--lazy", json.__file__], check=True)
+        self.succeed("deps", "build", MODULE, "--runtime", "python")
+        self.assertNotEqual(self.digest(bare), before)
+        self.wait_for_value("plain", True)
+        self.assertEqual(self.function("plain")["problem"], "")
 
     def test_a_library_that_is_mapped(self):
         """Images are refused then. The first call is answered all the same, and later ones come from an image again."""
