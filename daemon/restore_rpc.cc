@@ -265,6 +265,8 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   record.image = info.reference;
   record.log = log;
   record.mark = mark;
+  // Before somebody may collect it: it may end at once.
+  if (request.into() != 0) restore::TellPlace(request.into(), result->root);
   absl::StatusOr<RegisteredJob> job =
       RegisterJob(node, std::move(record), /*unique_name=*/request.name().empty());
   if (!job.ok()) {
@@ -278,7 +280,6 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
     }
     pidfile.Reset();
   }
-  if (request.into() != 0) restore::TellPlace(request.into(), result->root);
   Log(LogLevel::kInfo, absl::StrCat("image '", info.reference, "' runs again: PID ", result->root, ", after ",
                                     FormatSeconds(result->total_seconds), " (",
                                     absl::StrJoin(result->phases, ", ",

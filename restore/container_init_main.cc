@@ -56,46 +56,48 @@ void TakeNumbersBefore(pid_t first) {
 
 int OpenProcess(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
 
-struct Process {
-  pid_t pid = 0;
-  int pidfd = -1;
-};
-
-bool HasEnded(const Process& process) {
-  pollfd entry{process.pidfd, POLLIN, 0};
+bool HasEnded(int pidfd) {
+  pollfd entry{pidfd, POLLIN, 0};
   return poll(&entry, 1, 0) > 0;
 }
 
-// Not a class of the standard library's: it would be most of the program.
+// Not a container of the standard library's: it would be most of the program.
 class Processes {
  public:
   bool Has(pid_t pid) const {
     for (size_t i = 0; i < count_; ++i) {
-      if (all_[i].pid == pid) return true;
+      if (pids_[i] == pid) return true;
     }
     return false;
   }
-  // False: there is no room for it.
-  bool Add(Process process) {
+  // Takes the descriptor.
+  void Add(pid_t pid, int pidfd) {
     if (count_ == room_) {
-      const size_t room = room_ == 0 ? 64 : 2 * room_;
-      void* more = realloc(all_, room * sizeof(Process));
-      if (more == nullptr) return false;
-      all_ = static_cast<Process*>(more);
-      room_ = room;
+      room_ = room_ == 0 ? 64 : 2 * room_;
+      pids_ = static_cast<pid_t*>(realloc(pids_, room_ * sizeof *pids_));
+      entries_ = static_cast<pollfd*>(realloc(entries_, room_ * sizeof *entries_));
+      if (pids_ == nullptr || entries_ == nullptr) _exit(kNotRun);
     }
-    all_[count_++] = process;
-    return true;
+    pids_[count_] = pid;
+    entries_[count_++] = {pidfd, POLLIN, 0};
   }
   void Drop(size_t index) {
-    close(all_[index].pidfd);
-    all_[index] = all_[--count_];
+    close(entries_[index].fd);
+    --count_;
+    pids_[index] = pids_[count_];
+    entries_[index] = entries_[count_];
   }
-  const Process& operator[](size_t index) const { return all_[index]; }
+  // Until one of them has ended.
+  void Await() {
+    while (poll(entries_, count_, -1) < 0 && errno == EINTR) {
+    }
+  }
+  int pidfd(size_t index) const { return entries_[index].fd; }
   size_t size() const { return count_; }
 
  private:
-  Process* all_ = nullptr;
+  pid_t* pids_ = nullptr;
+  pollfd* entries_ = nullptr;
   size_t count_ = 0, room_ = 0;
 };
 
@@ -131,13 +133,14 @@ void Tell(int signal, const Processes& jobs, Processes& told) {
   while (const dirent* entry = readdir(processes)) {
     const pid_t pid = atoi(entry->d_name);
     if (pid <= 1 || pid == getpid() || told.Has(pid) || !IsOurs(pid, jobs)) continue;
-    const Process process{pid, OpenProcess(pid)};
-    if (process.pidfd < 0) continue;
-    if (HasEnded(process) || !told.Add(process)) {
-      close(process.pidfd);
+    const int pidfd = OpenProcess(pid);
+    if (pidfd < 0) continue;
+    if (HasEnded(pidfd)) {
+      close(pidfd);
       continue;
     }
-    syscall(SYS_pidfd_send_signal, process.pidfd, signal, nullptr, 0);
+    told.Add(pid, pidfd);
+    syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0);
   }
   closedir(processes);
 }
@@ -149,12 +152,9 @@ void EndOthers(int signal, const Processes& jobs) {
   for (;;) {
     Tell(signal, jobs, told);
     if (told.size() == 0) return;
-    // Any of them: all who have ended are dropped then.
-    pollfd ended{told[0].pidfd, POLLIN, 0};
-    while (poll(&ended, 1, -1) < 0 && errno == EINTR) {
-    }
+    told.Await();
     for (size_t i = told.size(); i-- > 0;) {
-      if (HasEnded(told[i])) told.Drop(i);
+      if (HasEnded(told.pidfd(i))) told.Drop(i);
     }
   }
 }
@@ -205,10 +205,10 @@ int ServePlace(int signals) {
   Processes jobs;
   for (;;) {
     // One of them: when that has ended, the others are looked at.
-    pollfd entries[] = {{signals, POLLIN, 0}, {jobs.size() > 0 ? jobs[0].pidfd : -1, POLLIN, 0}};
+    pollfd entries[] = {{signals, POLLIN, 0}, {jobs.size() > 0 ? jobs.pidfd(0) : -1, POLLIN, 0}};
     if (poll(entries, 2, -1) < 0) continue;
     if (entries[1].revents != 0) {
-      const int code = ExitCodeOfEnded(jobs[0].pidfd);
+      const int code = ExitCodeOfEnded(jobs.pidfd(0));
       jobs.Drop(0);
       if (jobs.size() == 0) return code;
       continue;
@@ -220,9 +220,9 @@ int ServePlace(int signals) {
         Reap(0);
         break;
       case kPlaceIsTaken: {
-        const Process job{got.ssi_int, OpenProcess(got.ssi_int)};
-        if (job.pidfd >= 0) {
-          jobs.Add(job);
+        const int pidfd = OpenProcess(got.ssi_int);
+        if (pidfd >= 0) {
+          jobs.Add(got.ssi_int, pidfd);
         } else if (jobs.size() == 0) {
           return kNobodyCanTell;  // it had no time for more
         }
