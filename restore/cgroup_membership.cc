@@ -22,7 +22,8 @@ constexpr absl::string_view kHaveCgroups =
 }  // namespace
 
 absl::StatusOr<CgroupMembership> CgroupMembership::OfContainer(pid_t pid) {
-  auto theirs = ReadFile(absl::StrCat("/proc/", pid, "/cgroup"));
+  const std::string list = absl::StrCat("/proc/", pid, "/cgroup");
+  auto theirs = ReadFile(list);
   RK_ASSIGN_OR_RETURN(std::string ours, ReadFile("/proc/self/cgroup"));
   RK_ASSIGN_OR_RETURN(std::string mountinfo, ReadFile("/proc/self/mountinfo"));
   const std::vector<std::string> unreachable = UnreachableCgroups(theirs.value_or(""), ours, mountinfo);
@@ -34,10 +35,11 @@ absl::StatusOr<CgroupMembership> CgroupMembership::OfContainer(pid_t pid) {
                      kHaveCgroups));
   }
   absl::StatusOr<CgroupMembership> membership = Of(pid);
-  if (membership.ok() || absl::IsNotFound(membership.status())) return membership;
-  return absl::Status(membership.status().code(),
-                      absl::StrCat("going into the cgroups of the container of process ", pid, ": ",
-                                   membership.status().message(), "; ", kHaveCgroups));
+  if (membership.ok() || !ReadFile(list).ok()) return membership;
+  // A folder that is hidden by another mount, or can't be written.
+  return absl::FailedPreconditionError(absl::StrCat("going into the cgroups of the container of process ",
+                                                    pid, ": ", membership.status().message(), "; ",
+                                                    kHaveCgroups));
 }
 
 absl::StatusOr<CgroupMembership> CgroupMembership::Of(pid_t pid) {

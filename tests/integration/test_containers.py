@@ -390,16 +390,19 @@ class PlaceTest(ContainersCase):
         expected = 128 + signal.SIGINT if self.kernel_tells_of_others() else 255
         self.assertEqual(self.exit_of(first), expected)
 
-    def test_without_a_job_it_stays(self):
-        """Who is no place is told nothing, and what is refused ends none."""
+    def test_who_is_told_of_no_job_stays(self):
+        """A process that is no place would die of it; and what is refused is no job."""
         self.capture_service()
-        two = self.start("two", ["/bin/sleep", "1000"])
-        restored = self.restore("box:1", "--into", two.first())
+        two = self.start("two", PLACEHOLDER)
+        two.execute(["/bin/sleep", "1000"])
+        other = two.find("sleep 1000")
+        restored = self.restore("box:1", "--into", other)
         self.wait_for_steps()
-        self.assertTrue(procfs.alive(two.first()))
-        three = self.start("three", PLACEHOLDER)
         jobs.kill_tree(restored)
+        self.assertTrue(procfs.alive(other))
+        self.assertTrue(procfs.alive(two.first()))
         two.end()
+        three = self.start("three", PLACEHOLDER)
         os.rename(os.path.join(self.data, "steps"), os.path.join(self.data, "moved"))
         refused = self.cli.run("restore", "box:1", "--into", three.first(), "--detach")
         self.assert_refused(refused, FAILED, "/data/steps is gone")
@@ -425,7 +428,7 @@ class PlaceTest(ContainersCase):
     def test_where_others_share_its_pids(self):
         """As in a pod: it ends what came back in it, and no other container's processes."""
         self.capture_service()
-        pod = self.start("pod", ["/bin/sleep", "1000"])
+        pod = self.start("pod", PLACEHOLDER)
         pod.execute(["/usr/bin/python3", "-c", self.CATCHING, "other", "ends"])
         waiting.until(lambda: self.said("other.ready"), "it ready")
         other = pod.find("other ends")
