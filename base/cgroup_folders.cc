@@ -38,21 +38,25 @@ std::vector<Mount> CgroupMounts(absl::string_view mountinfo) {
   return mounts;
 }
 
+// Is it a mount of the hierarchy with these controllers?
+bool IsOf(const Mount& mount, absl::string_view controllers) {
+  if (controllers.empty() || mount.unified) return controllers.empty() && mount.unified;
+  const std::vector<std::string> wanted = absl::StrSplit(controllers, ',');
+  return std::all_of(wanted.begin(), wanted.end(), [&](const std::string& name) {
+    return std::find(mount.options.begin(), mount.options.end(), name) != mount.options.end();
+  });
+}
+
 // Where `path`, a cgroup of the hierarchy with these controllers, is in the file system; empty: nowhere.
 std::string FolderOf(const std::vector<Mount>& mounts, absl::string_view controllers,
                      absl::string_view path) {
-  const std::vector<std::string> wanted = absl::StrSplit(controllers, ',');
   for (const Mount& mount : mounts) {
-    const bool right =
-        controllers.empty()
-            ? mount.unified
-            : !mount.unified && std::all_of(wanted.begin(), wanted.end(), [&](const std::string& name) {
-                return std::find(mount.options.begin(), mount.options.end(), name) != mount.options.end();
-              });
-    if (!right) continue;
+    if (!IsOf(mount, controllers)) continue;
     absl::string_view below = path;
     const std::string root = mount.root == "/" ? "" : mount.root;
     if (!absl::ConsumePrefix(&below, root) || (!below.empty() && below[0] != '/')) continue;
+    // Outside our cgroup namespace: the kernel tells how far up, but not the names on the way.
+    if (below == "/.." || absl::StartsWith(below, "/../")) continue;
     return absl::StrCat(mount.point, below == "/" ? "" : below);
   }
   return "";
@@ -66,17 +70,30 @@ bool IsFrozen(const std::string& folder) {
   return state.ok() && !absl::StrContains(*state, "THAWED");
 }
 
+struct Membership {
+  std::string controllers;  // empty: of the unified hierarchy
+  std::string path;
+};
+
+// The lines of `theirs` that are not in `ours`.
+std::vector<Membership> Differing(absl::string_view theirs, absl::string_view ours) {
+  const std::vector<std::string> shared = absl::StrSplit(ours, '\n');
+  std::vector<Membership> memberships;
+  for (const std::string& line : std::vector<std::string>(absl::StrSplit(theirs, '\n', absl::SkipEmpty()))) {
+    if (std::find(shared.begin(), shared.end(), line) != shared.end()) continue;
+    std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (fields.size() == 3) memberships.push_back({std::move(fields[1]), std::move(fields[2])});
+  }
+  return memberships;
+}
+
 // As CgroupFolders.
 std::vector<std::string> FoldersIn(const std::vector<Mount>& mounts, absl::string_view theirs,
                                    absl::string_view ours) {
-  const std::vector<std::string> shared = absl::StrSplit(ours, '\n');
   std::vector<std::string> folders;
-  for (const std::string& line : std::vector<std::string>(absl::StrSplit(theirs, '\n', absl::SkipEmpty()))) {
-    if (std::find(shared.begin(), shared.end(), line) != shared.end()) continue;
-    const std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
-    if (fields.size() != 3) continue;
-    const std::string folder = FolderOf(mounts, fields[1], fields[2]);
-    if (!folder.empty()) folders.push_back(folder);
+  for (const Membership& membership : Differing(theirs, ours)) {
+    std::string folder = FolderOf(mounts, membership.controllers, membership.path);
+    if (!folder.empty()) folders.push_back(std::move(folder));
   }
   return folders;
 }
@@ -118,6 +135,26 @@ class OwnCgroupMounts {
 std::vector<std::string> CgroupFolders(absl::string_view theirs, absl::string_view ours,
                                        absl::string_view mountinfo) {
   return FoldersIn(CgroupMounts(mountinfo), theirs, ours);
+}
+
+std::vector<std::string> UnreachableCgroups(absl::string_view theirs, absl::string_view ours,
+                                            absl::string_view mountinfo) {
+  const std::vector<Mount> mounts = CgroupMounts(mountinfo);
+  const auto limits = [](const Membership& membership) {
+    return !membership.controllers.empty() && !absl::StartsWith(membership.controllers, "name=");
+  };
+  // Beside old hierarchies with controllers the unified one need have none.
+  const std::vector<Membership> all = Differing(theirs, "");
+  const bool only_unified = std::none_of(all.begin(), all.end(), limits);
+  std::vector<std::string> unreachable;
+  for (const Membership& membership : Differing(theirs, ours)) {
+    if (!FolderOf(mounts, membership.controllers, membership.path).empty()) continue;
+    const bool counts = limits(membership) || (membership.controllers.empty() && only_unified) ||
+                        std::any_of(mounts.begin(), mounts.end(),
+                                    [&](const Mount& mount) { return IsOf(mount, membership.controllers); });
+    if (counts) unreachable.push_back(absl::StrCat(membership.controllers, ":", membership.path));
+  }
+  return unreachable;
 }
 
 std::string FrozenCgroupOf(pid_t pid) {

@@ -15,6 +15,12 @@ namespace rekindle {
 std::vector<std::string> CgroupFolders(absl::string_view theirs, absl::string_view ours,
                                        absl::string_view mountinfo);
 
+// Of the cgroups that `theirs` names and `ours` does not, those that no folder below these mounts leads to,
+// as "memory:/docker/one": who sees these mounts is in a container himself, or has not mounted the hierarchy.
+// Left out: hierarchies without controllers that are not mounted.
+std::vector<std::string> UnreachableCgroups(absl::string_view theirs, absl::string_view ours,
+                                            absl::string_view mountinfo);
+
 // The folder of the cgroup in which this process is frozen, itself or by one around it (`docker pause`,
 // `systemctl freeze`); empty: it is not, or nobody here can see that. Such a process does nothing, not even
 // for who traces it.

@@ -53,6 +53,50 @@ TEST(CgroupFoldersTest, OnlyThePartThatIsMounted) {
   EXPECT_THAT(CgroupFolders("0::/docker/oneself\n", "0::/docker/one\n", mounts), IsEmpty());
 }
 
+// The kernel's words for what is outside the reader's cgroup namespace.
+TEST(CgroupFoldersTest, OutsideTheCgroupNamespace) {
+  const char all[] = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n";
+  EXPECT_THAT(CgroupFolders("0::/../other\n", "0::/\n", all), IsEmpty());
+  EXPECT_THAT(CgroupFolders("0::/..\n", "0::/\n", all), IsEmpty());
+  EXPECT_THAT(CgroupFolders("0::/..name\n", "0::/\n", all), ElementsAre("/sys/fs/cgroup/..name"));
+  const char above[] = "30 23 0:26 /.. /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n";
+  EXPECT_THAT(CgroupFolders("0::/../other\n", "0::/\n", above), ElementsAre("/sys/fs/cgroup/other"));
+  EXPECT_THAT(CgroupFolders("0::/../../other\n", "0::/\n", above), IsEmpty());
+}
+
+TEST(UnreachableCgroupsTest, OfOldHierarchies) {
+  const char theirs[] =
+      "7:freezer:/docker/two\n5:cpu,cpuacct:/docker/two\n3:memory:/docker/two\n2:name=systemd:/two\n0::/"
+      "two\n";
+  const char ours[] =
+      "7:freezer:/docker/two\n5:cpu,cpuacct:/docker/one\n3:memory:/docker/one\n2:name=systemd:/one\n0::/\n";
+  // Nothing is mounted: what has controllers counts.
+  EXPECT_THAT(UnreachableCgroups(theirs, ours, ""),
+              ElementsAre("cpu,cpuacct:/docker/two", "memory:/docker/two"));
+  EXPECT_THAT(UnreachableCgroups(theirs, theirs, ""), IsEmpty());
+  // As docker mounts them: the container's own cgroups.
+  EXPECT_THAT(
+      UnreachableCgroups(theirs, ours,
+                         "28 27 0:25 /docker/one /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+                         "29 27 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+                         "30 27 0:27 /docker/one /sys/fs/cgroup/systemd rw - cgroup systemd rw,name=systemd\n"
+                         "31 27 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"),
+      ElementsAre("cpu,cpuacct:/docker/two", "name=systemd:/two"));
+  EXPECT_THAT(UnreachableCgroups("3:memory:/two\n0::/two\n", "3:memory:/one\n0::/one\n",
+                                 "29 27 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"),
+              IsEmpty());
+}
+
+TEST(UnreachableCgroupsTest, OfTheUnifiedHierarchyAlone) {
+  EXPECT_THAT(UnreachableCgroups("0::/two\n", "0::/one\n", ""), ElementsAre(":/two"));
+  EXPECT_THAT(
+      UnreachableCgroups("0::/../two\n", "0::/\n", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"),
+      ElementsAre(":/../two"));
+  EXPECT_THAT(
+      UnreachableCgroups("0::/two\n", "0::/one\n", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"),
+      IsEmpty());
+}
+
 // What this process has read by system calls so far; to know it is 100 bytes or more in itself.
 uint64_t BytesRead() {
   uint64_t bytes = 0;

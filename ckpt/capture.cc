@@ -33,6 +33,7 @@
 #include "ckpt/gpu_record.h"
 #include "ckpt/job_inspection.h"
 #include "ckpt/lost_names.h"
+#include "ckpt/mounts_check.h"
 #include "ckpt/openable_files.h"
 #include "ckpt/parent_image.h"
 #include "ckpt/read_files.h"
@@ -126,6 +127,7 @@ class CaptureRun {
     RK_ASSIGN_OR_RETURN(namespaces_, criu::JobNamespaces::Of(options_.pid));
     namespaces_.LearnKernel(criu_, options_.runtime_directory);
     RK_RETURN_IF_ERROR(CheckCanComeBack());
+    if (!namespaces_.entered()) RK_RETURN_IF_ERROR(CheckMounts(options_.pid));
     sees_our_files_ = SeeOurFiles(job_.pids());
     if (namespaces_.entered()) RK_RETURN_IF_ERROR(WaitUntilMemoryIsThere(job_, kMemoryMayTake));
     RK_RETURN_IF_ERROR(FindGpuUsers());
@@ -296,21 +298,15 @@ class CaptureRun {
     return absl::OkStatus();
   }
 
-  // CRIU takes the whole namespace with it, and what is done to a job while it is restored goes by our
-  // numbers.
-  absl::Status CheckCanComeBack() {
+  // CRIU would take the whole namespace with it, a container's mounts and all, and could alone bring it back.
+  absl::Status CheckCanComeBack() const {
     if (!criu::IsInitOfItsPidNamespace(options_.pid)) return absl::OkStatus();
-    constexpr absl::string_view kWhy =
-        "it is the first of a PID namespace (a container's, of `unshare --pid`), and `rekindle restore` "
-        "can't "
-        "bring such a job back, only CRIU itself can, after `rekindle export`. Give the container an init "
-        "(`docker run --init`; in a pod of Kubernetes `shareProcessNamespace: true`), and the PID of the job "
-        "below it";
-    const std::string what = absl::StrCat("process ", options_.pid, ": ", kWhy);
-    if (StaysStopped())
-      return absl::FailedPreconditionError(absl::StrCat("capturing ", what, "; leave --stop out"));
-    result_.warnings.push_back(what);
-    return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "capturing process ", options_.pid,
+        ": it is the first of a PID namespace (a container's, of `unshare --pid`), and such a process can't "
+        "come back in another one, which has a first process of its own. Give the container an init "
+        "(rekindle-init, `docker run --init`; in a pod of Kubernetes `shareProcessNamespace: true`), and the "
+        "PID of the job below it"));
   }
 
   bool Cancelled() const { return cancel_ && cancel_->load(); }

@@ -95,7 +95,9 @@ absl::StatusOr<JobNamespaces> JobNamespaces::Around(pid_t process) {
   if (pid_namespace.empty()) return absl::NotFoundError(absl::StrCat("there is no process ", process));
   if (pid_namespace == NamespaceOf("self", "pid")) {
     return absl::InvalidArgumentError(
-        absl::StrCat("process ", process, " is in no container: it has no PID namespace of its own"));
+        absl::StrCat("process ", process,
+                     " is in no container, or in one that shares the machine's PIDs (docker "
+                     "--pid=host, a pod's hostPID: true): it has no PID namespace of its own"));
   }
   JobNamespaces container;
   RK_RETURN_IF_ERROR(container.Find(process, absl::StrCat("going into the container of process ", process)));

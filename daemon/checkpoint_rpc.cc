@@ -73,7 +73,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
                      "sets it: choose another"));
   }
   RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
-  RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, request.pid(), request.job()));
+  RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, call.caller, request.pid(), request.job()));
   RK_RETURN_IF_ERROR(node.policy().MayUseJob(call.caller, job.owner, "checkpoint", job.pid));
   if (request.stop() && !job.name.empty() && !node.supervisor().CheckNameIsFree(job.name).ok()) {
     return absl::FailedPreconditionError(absl::StrCat(

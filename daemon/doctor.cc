@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/awaited_mount.h"
+#include "base/cgroup_folders.h"
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/local_locks.h"
@@ -129,6 +131,21 @@ v1::Check CheckWritableFolder(const std::string& name, const std::string& path) 
                    absl::StrCat("run as root, or let user ", ::geteuid(), " write to ", there));
 }
 
+v1::Check CheckCgroupsOfOthers(const std::string& first, const std::string& mountinfo) {
+  constexpr char kName[] = "cgroups_of_others";
+  const std::vector<std::string> unreachable = UnreachableCgroups(first, "", mountinfo);
+  if (unreachable.empty()) return MakeCheck(kName, v1::Check::OK, "containers' cgroups can be reached");
+  return MakeCheck(
+      kName, v1::Check::WARNING,
+      absl::StrCat(
+          "the cgroups of other containers can't be reached (of process 1: ",
+          absl::StrJoin(unreachable, ", "),
+          "): nothing is restored into containers (--into), and which of them are paused is not seen"),
+      "where Rekindle is in a container: give that the machine's /sys/fs/cgroup, writable, and its cgroup "
+      "namespace "
+      "(docker: -v /sys/fs/cgroup:/sys/fs/cgroup --cgroupns host; a pod: a hostPath volume); else mount it");
+}
+
 v1::Check CheckHugePages(const std::string& setting_file) {
   constexpr char kName[] = "huge_pages";
   absl::StatusOr<std::string> setting = ReadFile(setting_file);
@@ -196,6 +213,8 @@ std::vector<v1::Check> ExamineMachine(Node& node) {
   if (store.ok()) checks.push_back(CheckScrub(store::ReadScrubStatus(**store), absl::Now()));
   checks.push_back(CheckWritableFolder("runtime_directory", node.options().runtime_directory));
   checks.push_back(CheckWritableFolder("log_directory", node.options().log_directory));
+  checks.push_back(CheckCgroupsOfOthers(ReadFile("/proc/1/cgroup").value_or(""),
+                                        ReadFile("/proc/self/mountinfo").value_or("")));
   checks.push_back(CheckHugePages("/sys/kernel/mm/transparent_hugepage/enabled"));
   checks.push_back(CheckGpus(node.gpus(), "/proc/driver/nvidia"));
   return checks;

@@ -22,6 +22,9 @@ v1::Check CheckStore(const std::string& path, const absl::Status& opened);
 // What is known of damage in it. `now`: to say how long ago it was read again.
 v1::Check CheckScrub(const absl::StatusOr<store::ScrubStatus>& status, absl::Time now);
 v1::Check CheckWritableFolder(const std::string& name, const std::string& path);
+// Can containers' cgroups be reached? `first`, `mountinfo`: the contents of /proc/1/cgroup,
+// /proc/self/mountinfo.
+v1::Check CheckCgroupsOfOthers(const std::string& first, const std::string& mountinfo);
 v1::Check CheckHugePages(const std::string& setting_file);
 // Can GPU state be captured? `proc_folder`: the kernel driver's.
 v1::Check CheckGpus(gpu::JobMover& gpus, const std::string& proc_folder);

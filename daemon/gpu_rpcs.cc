@@ -38,7 +38,7 @@ absl::Status WithoutDriver(const absl::Status& status) {
 absl::StatusOr<pid_t> FindGpuTarget(Node& node, const Call& call, pid_t pid, const std::string& name,
                                     absl::string_view verb) {
   RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
-  RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, pid, name));
+  RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, call.caller, pid, name));
   RK_RETURN_IF_ERROR(node.policy().MayUseJob(call.caller, job.owner, verb, job.pid));
   auto info = node.gpus().Info();
   if (!info.ok()) return WithoutDriver(info.status());

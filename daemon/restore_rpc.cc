@@ -28,6 +28,7 @@
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
 #include "daemon/supervisor.h"
+#include "restore/container_place.h"
 #include "restore/file_rollback.h"
 #include "restore/restore.h"
 
@@ -108,7 +109,9 @@ absl::Status CheckInto(const Node& node, const Caller& caller, const v1::Restore
         "--into takes the PID of a container's process, and does not go with --clone and --log: the job has "
         "the container's output");
   }
-  return criu::JobNamespaces::Around(request.into()).status();
+  RK_RETURN_IF_ERROR(CheckMeansOurs(caller, request.into()));
+  RK_RETURN_IF_ERROR(criu::JobNamespaces::Around(request.into()).status());
+  return restore::CgroupMembership::OfContainer(request.into()).status();
 }
 
 restore::SeenFrom PlaceOf(const v1::RestoreRequest& request) {
@@ -227,9 +230,9 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
     };
   }
 
-  RK_ASSIGN_OR_RETURN(restore::CgroupMembership cgroups, request.into() != 0
-                                                             ? restore::CgroupMembership::Of(request.into())
-                                                             : CgroupsForJob(call.caller, request.detach()));
+  RK_ASSIGN_OR_RETURN(restore::CgroupMembership cgroups,
+                      request.into() != 0 ? restore::CgroupMembership::OfContainer(request.into())
+                                          : CgroupsForJob(call.caller, request.detach()));
   options.cgroups = &cgroups;
 
   CallMonitor monitor(call, [&](const v1::Progress& progress) {
@@ -262,6 +265,8 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   record.image = info.reference;
   record.log = log;
   record.mark = mark;
+  // Before somebody may collect it: it may end at once.
+  if (request.into() != 0) restore::TellPlace(request.into(), result->root);
   absl::StatusOr<RegisteredJob> job =
       RegisterJob(node, std::move(record), /*unique_name=*/request.name().empty());
   if (!job.ok()) {

@@ -55,7 +55,18 @@ absl::StatusOr<store::ImageInfo> FindImageFor(const Node& node, const store::Sto
   return info;
 }
 
-absl::StatusOr<JobRecord> FindTarget(Node& node, pid_t pid, const std::string& name) {
+absl::Status CheckMeansOurs(const Caller& caller, pid_t pid) {
+  if (caller.kind != Caller::Kind::kLocal || caller.pid <= 0) return absl::OkStatus();
+  const std::string its = ReadLink(absl::StrCat("/proc/", caller.pid, "/ns/pid")).value_or("");
+  if (its.empty() || its == ReadLink("/proc/self/ns/pid").value_or("")) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "process ", pid,
+      ": you are in a container (another PID namespace than rekindled's), where numbers mean other "
+      "processes than to rekindled: name a job of 'rekindle ps' by its name, or ask from outside "
+      "the container"));
+}
+
+absl::StatusOr<JobRecord> FindTarget(Node& node, const Caller& caller, pid_t pid, const std::string& name) {
   if (!name.empty()) {
     if (pid != 0)
       return absl::InvalidArgumentError("a job is named by its PID or by its name: give one of them");
@@ -69,6 +80,7 @@ absl::StatusOr<JobRecord> FindTarget(Node& node, pid_t pid, const std::string& n
   if (pid <= 0) {
     return absl::InvalidArgumentError(absl::StrCat("'", pid, "' is no PID: give a process's number"));
   }
+  RK_RETURN_IF_ERROR(CheckMeansOurs(caller, pid));
   std::optional<JobRecord> job = node.jobs().FindRunning(pid);
   if (job) return *std::move(job);
   JobRecord process;

@@ -24,9 +24,13 @@ absl::StatusOr<store::ImageInfo> FindImageFor(const Node& node, const store::Sto
                                               const Caller& caller, absl::string_view image,
                                               absl::string_view verb);
 
+// FailedPrecondition: the caller lives in another PID namespace (a container with the daemon's socket), so
+// that what is `pid` to him is another process to us.
+absl::Status CheckMeansOurs(const Caller& caller, pid_t pid);
+
 // The running job that a request names, by PID or by its name: one of them. A process that is no job of ours
-// has a record of its PID and owner alone.
-absl::StatusOr<JobRecord> FindTarget(Node& node, pid_t pid, const std::string& name);
+// has a record of its PID and owner alone. FailedPrecondition: as CheckMeansOurs.
+absl::StatusOr<JobRecord> FindTarget(Node& node, const Caller& caller, pid_t pid, const std::string& name);
 
 // For clients on this machine that stay with the job when the daemon goes; nothing where the job goes with
 // us.

@@ -109,7 +109,7 @@ absl::Status EndSession(const Node& node, const Call& call, pid_t root, int root
 // SIGTERM, then, if need be, SIGKILL, for a job that nobody would bring back.
 absl::Status StopUnsupervised(Node& node, const Call& call, const std::string& name, absl::Duration grace,
                               bool checkpoint, v1::StopJobResponse* response) {
-  RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, 0, name));
+  RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, call.caller, 0, name));
   RK_RETURN_IF_ERROR(node.policy().MayUseJob(call.caller, job.owner, "stop", job.pid));
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, job.pid, 0)));
   if (!pidfd.valid() || !JobRegistry::Lives(job))
@@ -192,7 +192,7 @@ absl::Status StopJob(Node& node, const Call& call, const v1::StopJobRequest& req
       absl::Seconds(request.has_grace_seconds() ? request.grace_seconds() : kDefaultGraceSeconds);
   std::string name = request.job();
   if (name.empty()) {
-    RK_ASSIGN_OR_RETURN(JobRecord target, FindTarget(node, request.pid(), ""));
+    RK_ASSIGN_OR_RETURN(JobRecord target, FindTarget(node, call.caller, request.pid(), ""));
     name = target.name;
     if (name.empty()) {
       return absl::NotFoundError(absl::StrCat(

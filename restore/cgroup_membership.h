@@ -19,6 +19,9 @@ class CgroupMembership {
  public:
   // Only cgroups in which this process is not itself. NotFound: there is no such process.
   static absl::StatusOr<CgroupMembership> Of(pid_t pid);
+  // The same, for who must have all of them: of a container's process. FailedPrecondition: some can't be
+  // reached from here, as in a container that does not have the machine's cgroups.
+  static absl::StatusOr<CgroupMembership> OfContainer(pid_t pid);
 
   // Puts a process there, with all its threads. The error names the cgroup; the process may then be in some.
   absl::Status Join(pid_t pid) const;

@@ -19,6 +19,7 @@ TEST(CgroupMembershipTest, OfOurselvesThereIsNothingToJoin) {
 
 TEST(CgroupMembershipTest, OfNobody) {
   EXPECT_EQ(CgroupMembership::Of(-1).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(CgroupMembership::OfContainer(-1).status().code(), absl::StatusCode::kNotFound);
 }
 
 }  // namespace

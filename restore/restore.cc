@@ -20,6 +20,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/cgroup_folders.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/machine.h"
@@ -113,6 +114,7 @@ class RestoreRun : public criu::RestoreObserver {
     if (options_.ignore_mismatch && options_.caller == 0) user_.reset();
     if (options_.into != 0) {
       RK_ASSIGN_OR_RETURN(namespaces_, criu::JobNamespaces::Around(options_.into));
+      RK_RETURN_IF_ERROR(CheckNotFrozen());
     }
     namespaces_.LearnKernel(criu_, options_.runtime_directory);
     RK_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
@@ -320,6 +322,17 @@ class RestoreRun : public criu::RestoreObserver {
                                                     }));
     options->environment.push_back(gpu_listener_->variable());
     return absl::OkStatus();
+  }
+
+  // In a frozen cgroup CRIU would never answer, nor could it be told to give up.
+  absl::Status CheckNotFrozen() const {
+    const std::string frozen = FrozenCgroupOf(options_.into);
+    if (frozen.empty()) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("restoring ", image_->info().digest, ": the container of process ", options_.into,
+                     " is paused (its cgroup ", frozen,
+                     " is frozen), and nothing comes to life in it; let it go on first (docker unpause, "
+                     "systemctl thaw)"));
   }
 
   // Of two restores of one image at the same time the second would find the job of the first in its place

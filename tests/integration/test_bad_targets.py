@@ -61,8 +61,9 @@ class BadPidTest(RekindleTest):
         """It could not be brought back, so it is not ended."""
         job = self.start_job(["unshare", "--pid", "--fork", "--kill-child", "sleep", "1000"])
         (first,) = waiting.until(lambda: procfs.descendants(job.pid), "the namespace's first process")
-        refused = self.cli.run("ckpt", first, "-t", "bad:1", "--stop")
-        self.assert_refused(refused, FAILED, str(first), "PID namespace", "--stop")
+        for options in ([], ["--stop"]):
+            refused = self.cli.run("ckpt", first, "-t", "bad:1", *options)
+            self.assert_refused(refused, FAILED, str(first), "first of a PID namespace", "an init")
         self.assertTrue(procfs.alive(first))
 
     def test_frozen_by_its_cgroup(self):

@@ -1,12 +1,14 @@
 """Jobs in containers: captured from the node, and restored into other containers."""
 
 import os
+import signal
 import subprocess
 import unittest
 
-from harness import jobs, procfs, waiting
+from harness import freezer, jobs, procfs, waiting
 from harness.case import MIB, shell
 from harness.cli import FAILED, NOT_FOUND, NOT_PERMITTED, UNSUPPORTED, USAGE
+from harness.containers import Container
 from harness.containers_case import BELOW_INIT, PLACEHOLDER, SERVICE, ContainersCase
 from harness.gpu_sim import GpuSim, step_in
 
@@ -183,9 +185,88 @@ class RefusedTest(ContainersCase):
     def test_the_first_process(self):
         one = self.start("one", ["/usr/bin/python3", "-B", SERVICE])
         self.wait_for_steps()
-        refused = self.cli.run("ckpt", one.first(), "-t", "box:1", "--stop")
-        self.assert_refused(refused, FAILED, "first of a PID namespace", "--init", "shareProcessNamespace")
+        for options in ([], ["--stop"]):
+            refused = self.cli.run("ckpt", one.first(), "-t", "box:1", *options)
+            self.assert_refused(refused, FAILED, "first of a PID namespace", "--init", "shareProcessNamespace")
         self.wait_for_steps()
+
+    def test_with_the_machines_pids(self):
+        one = self.start("one", BELOW_INIT, pids=Container.MACHINE)
+        self.wait_for_steps()
+        job = min(pid for pid in one.pids() if procfs.command_line(pid).startswith("/usr/bin/python3"))
+        refused = self.cli.run("ckpt", job, "-t", "box:1")
+        self.assert_refused(refused, UNSUPPORTED, "shares the machine's PIDs", "--pid=host", "PIDs of its own")
+        other, _ = self.start_memory_job(MIB)
+        self.checkpoint(other.pid, "x:1", "--stop")
+        refused = self.cli.run("restore", "x:1", "--into", one.first(), "--detach")
+        self.assert_refused(refused, USAGE, "no container", "--pid=host")
+        self.wait_for_steps()
+
+    def test_the_machines_own_from_a_container(self):
+        """Which has the machine's PIDs, and a / of its own."""
+        job, memory = self.start_memory_job(MIB)
+        inside = (
+            'set -e; mkdir "$0"; mount -t tmpfs none "$0"; for each in /*; do [ -d "$each" ] || continue; '
+            'mkdir "$0$each"; mount --rbind "$each" "$0$each"; done; exec chroot "$0" "$@"'
+        )
+        prefix = ["unshare", "--mount", "sh", "-c", inside, self.path("root")]
+        refused = self.cli.run("ckpt", job.pid, "-t", "x:1", prefix=prefix)
+        self.assert_refused(refused, UNSUPPORTED, str(job.pid), "machine's own", "this Rekindle is in a container")
+        memory.wait_for_tick()
+        self.checkpoint(job.pid, "x:1", "--stop")
+
+    def test_cgroups_that_are_out_of_reach(self):
+        """A Rekindle that is in a container itself, without the machine's cgroups."""
+        one, job = self.start_service()
+        self.checkpoint(job, "box:1", "--stop")
+        one.end()
+        two = self.start("two", PLACEHOLDER)
+        hierarchy = freezer.hierarchies()[0][0]
+        group = os.path.join(hierarchy, f"rekindle-it-{os.getpid()}-ours")
+        os.mkdir(group)
+        self.addCleanup(os.rmdir, group)
+        move = 'echo $$ >"$0/cgroup.procs" && exec unshare --cgroup "$@"'
+        bind = 'mount --bind "$0" "$1" && shift && exec "$@"'
+        for prefix in (
+            ["unshare", "--mount", "sh", "-c", 'umount -R -l /sys/fs/cgroup && exec "$@"', "sh"],  # not mounted
+            ["unshare", "--mount", "sh", "-c", bind, group, hierarchy],  # its own alone
+            ["sh", "-c", move, group],  # a cgroup namespace
+        ):
+            for options in ([], ["--rollback", "append", "--dry-run"]):
+                refused = self.cli.run("restore", "box:1", "--into", two.first(), "--detach", *options, prefix=prefix)
+                self.assert_refused(refused, FAILED, str(two.first()), two.name, "/sys/fs/cgroup", "--cgroupns host")
+            self.assertEqual(two.pids(), [two.first()])
+        self.restore("box:1", "--into", two.first())
+        self.wait_for_steps()
+
+    def test_a_paused_place(self):
+        one, job = self.start_service()
+        self.checkpoint(job, "box:1", "--stop")
+        one.end()
+        two = self.start("two", PLACEHOLDER)
+        two.pause()
+        try:
+            refused = self.cli.run("restore", "box:1", "--into", two.first(), "--detach")
+        finally:
+            two.resume()
+        self.assert_refused(refused, FAILED, str(two.first()), "paused", "docker unpause")
+        self.restore("box:1", "--into", two.first())
+        self.wait_for_steps()
+
+    def test_a_client_with_other_pids(self):
+        """Of a container that has the daemon's socket: what it calls 1 is nobody's business but its own."""
+        daemon = self.start_daemon()
+        cli = self.make_cli(host=daemon.host)
+        job = self.succeed("run", "--detach", "--name", "named", "--", "/bin/sleep", "1000", cli=cli)["job"]["pid"]
+        inside = ["unshare", "--pid", "--fork", "--kill-child"]
+        for command in (["ckpt", job, "-t", "x:1"], ["stop", job], ["gpu", "park", job]):
+            self.assert_refused(cli.run(*command, prefix=inside), FAILED, str(job), "container", "by its name")
+        self.assertTrue(procfs.alive(job))
+        self.succeed("ckpt", "named", "-t", "x:1", cli=cli, prefix=inside)
+        refused = cli.run("restore", "x:1", "--into", job, "--detach", prefix=inside)
+        self.assert_refused(refused, FAILED, str(job), "container")
+        self.succeed("stop", "named", cli=cli, prefix=inside)
+        waiting.until(lambda: not procfs.alive(job), "the job's end")
 
     def test_places_that_are_none(self):
         one, job = self.start_service()
@@ -244,6 +325,123 @@ class RefusedTest(ContainersCase):
             refused = self.cli.run("restore", "x:1", "--into", child, "--detach")
             self.assert_refused(refused, UNSUPPORTED, "user namespace")
             parent.kill()
+
+
+class PlaceTest(ContainersCase):
+    """What becomes of a container that is a place for a job."""
+
+    # It says when it is ready, and what signal came; then it ends, or not.
+    CATCHING = (
+        "import os, signal, sys\n"
+        "def say(what): open(os.path.join('/data', sys.argv[1] + what), 'w').close()\n"
+        "def caught(*_):\n"
+        "    say('.told')\n"
+        "    if sys.argv[2] == 'ends': os._exit(0)\n"
+        "signal.signal(signal.SIGTERM, caught)\n"
+        "say('.ready')\n"
+        "while True: signal.pause()\n"
+    )
+
+    def said(self, what):
+        return os.path.exists(os.path.join(self.data, what))
+
+    def capture_service(self):
+        one, job = self.start_service()
+        self.checkpoint(job, "box:1", "--stop")
+        one.end()
+
+    def exit_of(self, first):
+        """The exit code of a container's first process. Its namespace ends when all in it are collected."""
+
+        def collected():
+            for pid in procfs.children_by_parent().get(os.getpid(), []):
+                if procfs.state(pid) != "Z" or pid in jobs.waited_elsewhere:
+                    continue
+                if pid == first:
+                    return [os.waitstatus_to_exitcode(jobs.reap(pid))]
+                jobs.reap(pid)
+            return None
+
+        return waiting.until(collected, "the container's end")[0]
+
+    def kernel_tells_of_others(self):
+        return tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2]) >= (6, 15)
+
+    def test_it_ends_as_the_job_does(self):
+        self.capture_service()
+        two = self.start("two", PLACEHOLDER)
+        first = two.first()
+        restored = self.restore("box:1", "--into", first)
+        self.wait_for_steps()
+        self.assertTrue(procfs.alive(first))
+        os.kill(restored, signal.SIGTERM)
+        expected = 128 + signal.SIGTERM if self.kernel_tells_of_others() else 255
+        self.assertEqual(self.exit_of(first), expected)
+
+    def test_it_ends_as_a_daemons_job_does(self):
+        daemon = self.start_daemon()
+        cli = self.make_cli(host=daemon.host)
+        self.capture_service()
+        two = self.start("two", PLACEHOLDER)
+        first = two.first()
+        restored = self.restore("box:1", "--into", first, cli=cli)
+        self.wait_for_steps()
+        os.kill(restored, signal.SIGINT)  # Python's exit status for it is a death by it
+        expected = 128 + signal.SIGINT if self.kernel_tells_of_others() else 255
+        self.assertEqual(self.exit_of(first), expected)
+
+    def test_who_is_told_of_no_job_stays(self):
+        """A process that is no place would die of it; and what is refused is no job."""
+        self.capture_service()
+        two = self.start("two", PLACEHOLDER)
+        two.execute(["/bin/sleep", "1000"])
+        other = two.find("sleep 1000")
+        restored = self.restore("box:1", "--into", other)
+        self.wait_for_steps()
+        jobs.kill_tree(restored)
+        self.assertTrue(procfs.alive(other))
+        self.assertTrue(procfs.alive(two.first()))
+        two.end()
+        three = self.start("three", PLACEHOLDER)
+        os.rename(os.path.join(self.data, "steps"), os.path.join(self.data, "moved"))
+        refused = self.cli.run("restore", "box:1", "--into", three.first(), "--detach")
+        self.assert_refused(refused, FAILED, "/data/steps is gone")
+        os.rename(os.path.join(self.data, "moved"), os.path.join(self.data, "steps"))
+        self.assertTrue(procfs.alive(three.first()))
+        self.restore("box:1", "--into", three.first())
+        self.wait_for_steps()
+
+    def test_all_in_it_are_told_to_end(self):
+        """Also by one that does not end."""
+        two = self.start("two", PLACEHOLDER)
+        for name, then in (("stubborn", "goes on"), ("second", "ends")):
+            two.execute(["/usr/bin/python3", "-c", self.CATCHING, name, then])
+            waiting.until(lambda: self.said(name + ".ready"), "it ready")  # pylint: disable=cell-var-from-loop
+        first = two.first()
+        stubborn = two.find("stubborn goes on")
+        os.kill(first, signal.SIGTERM)
+        waiting.until(lambda: self.said("stubborn.told") and self.said("second.told"), "both told")
+        self.assertTrue(procfs.alive(first))
+        os.kill(stubborn, signal.SIGKILL)
+        self.assertEqual(self.exit_of(first), 0)
+
+    def test_where_others_share_its_pids(self):
+        """As in a pod: it ends what came back in it, and no other container's processes."""
+        self.capture_service()
+        pod = self.start("pod", PLACEHOLDER)
+        pod.execute(["/usr/bin/python3", "-c", self.CATCHING, "other", "ends"])
+        waiting.until(lambda: self.said("other.ready"), "it ready")
+        other = pod.find("other ends")
+        two = self.start("two", PLACEHOLDER, pids=pod.first())
+        first = two.first()
+        self.assertNotEqual(procfs.namespace_pid(first), 1)
+        restored = self.restore("box:1", "--into", first)
+        self.wait_for_steps()
+        os.kill(first, signal.SIGTERM)
+        self.assertEqual(self.exit_of(first), 0)
+        waiting.until(lambda: not procfs.alive(restored), "the job's end")
+        self.assertFalse(self.said("other.told"))
+        self.assertTrue(procfs.alive(other))
 
 
 class BareContainerTest(ContainersCase):

@@ -30,7 +30,7 @@ class DoctorTest(RekindleTest):
 
     def test_all_is_there(self):
         checks = self.examine()
-        for name in _FOR_CLONES:
+        for name in (*_FOR_CLONES, "cgroups_of_others"):
             self.assert_found(checks[name], "ok")
 
     def test_few_descriptors(self):
@@ -43,6 +43,7 @@ class DoctorTest(RekindleTest):
         hidden = 'umount -R -l /sys/fs/cgroup && exec "$@"'
         checks = self.examine(["unshare", "--mount", "sh", "-c", hidden, "sh"])
         self.assert_found(checks["cgroups"], "warning", "'memory'", "--processes")
+        self.assert_found(checks["cgroups_of_others"], "warning", "--into", "--cgroupns host")
 
     def test_no_rights(self):
         checks = self.examine(["setpriv", "--bounding-set=-sys_admin,-sys_ptrace"], UNSUPPORTED)

@@ -16,10 +16,12 @@ _LINKS = ("bin", "lib", "lib64", "sbin")
 class Container:
     """`folder` keeps the bundle; `data` (a folder) is /data in it, the tests' workloads are /programs. Its first
     process is `argv`; `output` is its standard output and error, `memory` its limit in bytes. A `bare` one can be
-    written to in /data and memory alone, and has no /tmp.
+    written to in /data and memory alone, and has no /tmp. `pids` is the process whose PIDs it shares, or `MACHINE`.
     """
 
-    def __init__(self, folder, data, argv, output, memory=None, bare=False):
+    MACHINE = 0
+
+    def __init__(self, folder, data, argv, output, memory=None, bare=False, pids=None):
         self.name = f"rekindle-it-{os.getpid()}-{os.path.basename(folder)}"
         self.root = os.path.join(folder, "rootfs")
         self._folder, self._state = folder, os.path.join(folder, "state")
@@ -42,6 +44,11 @@ class Container:
         ):
             mount = {"destination": destination, "type": "bind", "source": source, "options": ["rbind", mode]}
             config["mounts"].append(mount)
+        if pids is not None:
+            namespaces = config["linux"]["namespaces"]
+            namespaces[:] = [namespace for namespace in namespaces if namespace["type"] != "pid"]
+            if pids != self.MACHINE:
+                namespaces.append({"type": "pid", "path": f"/proc/{pids}/ns/pid"})
         if memory is not None:
             config["linux"]["resources"]["memory"] = {"limit": memory}
         with open(self._config, "w", encoding="ascii") as file:
@@ -63,6 +70,19 @@ class Container:
             ["runc", "--root", self._state, "run", "--bundle", self._folder, "--detach", self.name],
             check=True, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output
         )
+
+    def execute(self, argv):
+        """Beside its first process."""
+        subprocess.run(
+            ["runc", "--root", self._state, "exec", "--detach", self.name, *argv],
+            check=True, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output
+        )
+
+    def pause(self):
+        self._runc("pause", self.name)
+
+    def resume(self):
+        self._runc("resume", self.name)
 
     def pids(self):
         """Of all its processes, in our numbers, its first one first."""

@@ -17,17 +17,17 @@ class ContainersCase(RekindleTest):
         self.data = self.path("data")
         os.mkdir(self.data)
 
-    def make(self, name, argv, output=None, memory=None, bare=False):
+    def make(self, name, argv, output=None, memory=None, bare=False, pids=None):
         os.mkdir(self.path(name))
         if output is None:
             output = open(self.path(name + ".out"), "ab")  # pylint: disable=consider-using-with
             self.addCleanup(output.close)
-        container = Container(self.path(name), self.data, argv, output, memory, bare)
+        container = Container(self.path(name), self.data, argv, output, memory, bare, pids)
         self.addCleanup(container.end)
         return container
 
-    def start(self, name, argv, output=None, memory=None, bare=False):
-        container = self.make(name, argv, output, memory, bare)
+    def start(self, name, argv, output=None, memory=None, bare=False, pids=None):
+        container = self.make(name, argv, output, memory, bare, pids)
         container.start()
         return container
 
