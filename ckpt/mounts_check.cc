@@ -42,8 +42,9 @@ absl::Status CheckMounts(pid_t root) {
   if (its == MountsOf("1")) {
     return absl::UnimplementedError(
         absl::StrCat("capturing process ", root,
-                     ": it is the machine's own, and this Rekindle is in a container, from where CRIU can't "
-                     "take an image of it: use a Rekindle that runs on the machine itself"));
+                     ": it is the machine's own, and this Rekindle is in a container, from where all of the "
+                     "machine's mounts would seem to belong to the job: use a Rekindle that runs on the "
+                     "machine itself"));
   }
   const auto mountinfo = ReadFile(absl::StrCat("/proc/", root, "/mountinfo"));
   const std::string outside = mountinfo.ok() ? MountFromOutside(*mountinfo) : "";
