@@ -16,10 +16,11 @@ std::string MountsOf(absl::string_view process) {
   return ReadLink(absl::StrCat("/proc/", process, "/ns/mnt")).value_or("");
 }
 
-bool HasOurRoot(pid_t pid) {
-  struct stat its = {}, ours = {};
-  return ::stat(absl::StrCat("/proc/", pid, "/root/").c_str(), &its) != 0 || ::stat("/", &ours) != 0 ||
-         (its.st_dev == ours.st_dev && its.st_ino == ours.st_ino);
+// False as well where that is not for us to know.
+bool IsSameFolder(const std::string& one, const std::string& other) {
+  struct stat a = {}, b = {};
+  return ::stat(one.c_str(), &a) == 0 && ::stat(other.c_str(), &b) == 0 && a.st_dev == b.st_dev &&
+         a.st_ino == b.st_ino;
 }
 
 }  // namespace
@@ -38,12 +39,15 @@ std::string MountFromOutside(absl::string_view mountinfo) {
 
 absl::Status CheckMounts(pid_t root) {
   const std::string its = MountsOf(absl::StrCat(root));
-  if (its.empty() || its == MountsOf("self") || HasOurRoot(root)) return absl::OkStatus();
-  if (its == MountsOf("1")) {
+  if (its.empty() || its == MountsOf("self")) return absl::OkStatus();
+  const std::string its_root = absl::StrCat("/proc/", root, "/root/");
+  if (IsSameFolder(its_root, "/")) return absl::OkStatus();
+  if (IsSameFolder(its_root, "/proc/1/root/")) {
     return absl::UnimplementedError(
         absl::StrCat("capturing process ", root,
-                     ": it is the machine's own, and this Rekindle is in a container, from where CRIU can't "
-                     "take an image of it: use a Rekindle that runs on the machine itself"));
+                     ": it is the machine's own, and this Rekindle is in a container, from where all of the "
+                     "machine's mounts would seem to belong to the job: use a Rekindle that runs on the "
+                     "machine itself"));
   }
   const auto mountinfo = ReadFile(absl::StrCat("/proc/", root, "/mountinfo"));
   const std::string outside = mountinfo.ok() ? MountFromOutside(*mountinfo) : "";

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/awaited_mount.h"
 #include "base/cgroup_folders.h"
@@ -134,16 +134,16 @@ v1::Check CheckWritableFolder(const std::string& name, const std::string& path) 
 v1::Check CheckCgroupsOfOthers(const std::string& first, const std::string& mountinfo) {
   constexpr char kName[] = "cgroups_of_others";
   const std::vector<std::string> unreachable = UnreachableCgroups(first, "", mountinfo);
-  if (unreachable.empty()) return MakeCheck(kName, v1::Check::OK, "containers' cgroups can be reached");
+  // In a cgroup namespace below process 1's what is beside it has no names, also where all is mounted.
+  if (unreachable.empty() && !absl::StrContains(first, ":/.."))
+    return MakeCheck(kName, v1::Check::OK, "containers' cgroups can be reached");
   return MakeCheck(
       kName, v1::Check::WARNING,
-      absl::StrCat(
-          "the cgroups of other containers can't be reached (of process 1: ",
-          absl::StrJoin(unreachable, ", "),
-          "): nothing is restored into containers (--into), and which of them are paused is not seen"),
+      "the cgroups of other containers can't be reached: nothing is restored into them (--into), and which "
+      "of them are paused is not seen",
       "where Rekindle is in a container: give that the machine's /sys/fs/cgroup, writable, and its cgroup "
-      "namespace "
-      "(docker: -v /sys/fs/cgroup:/sys/fs/cgroup --cgroupns host; a pod: a hostPath volume); else mount it");
+      "namespace (docker: -v /sys/fs/cgroup:/sys/fs/cgroup --cgroupns host; a pod: a hostPath volume); else "
+      "mount it");
 }
 
 v1::Check CheckHugePages(const std::string& setting_file) {

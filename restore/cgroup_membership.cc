@@ -6,7 +6,6 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "base/cgroup_folders.h"
 #include "base/file.h"
@@ -28,11 +27,10 @@ absl::StatusOr<CgroupMembership> CgroupMembership::OfContainer(pid_t pid) {
   RK_ASSIGN_OR_RETURN(std::string mountinfo, ReadFile("/proc/self/mountinfo"));
   const std::vector<std::string> unreachable = UnreachableCgroups(theirs.value_or(""), ours, mountinfo);
   if (!unreachable.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the cgroups of the container of process ", pid, " can't be reached from here (",
-                     absl::StrJoin(unreachable, ", "),
-                     "), and without them a job would neither have the container's limits nor end with it: ",
-                     kHaveCgroups));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the cgroups of the container of process ", pid, " can't be reached from here (", unreachable[0],
+        "), and without them a job would neither have the container's limits nor end with it: ",
+        kHaveCgroups));
   }
   absl::StatusOr<CgroupMembership> membership = Of(pid);
   if (membership.ok() || !ReadFile(list).ok()) return membership;

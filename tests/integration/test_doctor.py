@@ -5,7 +5,7 @@ import shutil
 import stat
 import unittest
 
-from harness import forbid_call
+from harness import forbid_call, freezer
 from harness.case import MIB, RekindleTest
 from harness.cli import BINARIES, DONE, UNSUPPORTED, binary
 
@@ -44,6 +44,15 @@ class DoctorTest(RekindleTest):
         checks = self.examine(["unshare", "--mount", "sh", "-c", hidden, "sh"])
         self.assert_found(checks["cgroups"], "warning", "'memory'", "--processes")
         self.assert_found(checks["cgroups_of_others"], "warning", "--into", "--cgroupns host")
+
+    def test_a_cgroup_namespace(self):
+        """Below which other containers' cgroups have no names, although all is mounted."""
+        group = os.path.join(freezer.hierarchies()[0][0], f"rekindle-it-{os.getpid()}-ours")
+        os.mkdir(group)
+        self.addCleanup(os.rmdir, group)
+        move = 'echo $$ >"$0/cgroup.procs" && exec unshare --cgroup "$@"'
+        check = self.examine(["sh", "-c", move, group])["cgroups_of_others"]
+        self.assert_found(check, "warning", "--into", "--cgroupns host")
 
     def test_no_rights(self):
         checks = self.examine(["setpriv", "--bounding-set=-sys_admin,-sys_ptrace"], UNSUPPORTED)
