@@ -301,6 +301,12 @@ class GrpcClient final : public Client {
     if (!ended()) TearDown();
   }
 
+  absl::Status EndedMeanwhile() const {
+    return absl::UnavailableError(
+        absl::StrCat("the daemon (rekindled) at ", host_,
+                     " has ended in the middle of this call: try again when it is back"));
+  }
+
   absl::Status FromGrpc(const grpc::Status& status) const ABSL_LOCKS_EXCLUDED(mutex_) {
     if (status.ok()) return absl::OkStatus();
     {
@@ -315,9 +321,7 @@ class GrpcClient final : public Client {
     if (!host_.empty() &&
         ((status.error_code() == grpc::StatusCode::CANCELLED && (why.empty() || why == "CANCELLED")) ||
          (status.error_code() == grpc::StatusCode::UNAVAILABLE && why == "Cancelling all calls"))) {
-      return absl::UnavailableError(absl::StrCat("the daemon (rekindled) at ", host_,
-                                                 " has ended in the middle of this call: try again when it "
-                                                 "is back"));
+      return EndedMeanwhile();
     }
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !host_.empty()) {
       const bool of_tls = absl::StrContains(status.error_message(), "andshake") ||
@@ -327,6 +331,10 @@ class GrpcClient final : public Client {
                            absl::StrContains(status.error_message(), "empty address list"));
       absl::string_view socket = host_;
       const bool listens = absl::ConsumePrefix(&socket, "unix:") && UnixSocketAnswers(std::string(socket));
+      // What was being said to it when it went.
+      const bool was_there =
+          absl::StrContains(why, "Broken pipe") || absl::StrContains(why, "onnection reset");
+      if (was_there && !listens) return EndedMeanwhile();
       return absl::UnavailableError(absl::StrCat(
           "no answer from the daemon (rekindled) at ", host_, ": ", status.error_message(),
           listens
