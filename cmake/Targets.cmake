@@ -35,7 +35,9 @@ function(rk_test name)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
   if(REKINDLE_SANITIZER STREQUAL "thread")
-    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/tsan.supp")
+    # Children of tests make threads, whatever threads their test has.
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT
+      "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/tsan.supp:die_after_fork=0")
   endif()
   if(ARG_LABEL STREQUAL "unit")
     add_dependencies(unit_tests ${name})
