@@ -15,6 +15,11 @@ namespace rekindle {
 std::vector<std::string> CgroupFolders(absl::string_view theirs, absl::string_view ours,
                                        absl::string_view mountinfo);
 
+// For errors: what a Rekindle in a container needs to be given, to reach those of others.
+inline constexpr char kCgroupsForContainer[] =
+    "the machine's /sys/fs/cgroup, writable, and its cgroup namespace (docker: -v "
+    "/sys/fs/cgroup:/sys/fs/cgroup --cgroupns host; a pod: a hostPath volume)";
+
 // Of the cgroups that `theirs` names and `ours` does not, those that no folder below these mounts leads to,
 // as "memory:/docker/one": who sees these mounts is in a container himself, or has not mounted the hierarchy.
 // Left out: hierarchies without controllers that are not mounted.

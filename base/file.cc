@@ -204,6 +204,12 @@ uint64_t FileSize(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
 }
 
+bool IsSameFile(const std::string& one, const std::string& other) {
+  struct stat first, second;
+  return ::stat(one.c_str(), &first) == 0 && ::stat(other.c_str(), &second) == 0 &&
+         first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
 bool IsFileAt(const UniqueFd& file, const std::string& path) {
   struct stat opened, there;
   return ::fstat(file.get(), &opened) == 0 && ::stat(path.c_str(), &there) == 0 &&

@@ -56,6 +56,9 @@ bool PathExists(const std::string& path);
 // In bytes; 0 when there is no such file.
 uint64_t FileSize(const std::string& path);
 
+// Do both paths lead to one file or folder? False also where that can't be looked at.
+bool IsSameFile(const std::string& one, const std::string& other);
+
 // Is the opened file still the one at this path? False also where that can't be looked at.
 bool IsFileAt(const UniqueFd& file, const std::string& path);
 

@@ -102,27 +102,25 @@ void ReadByte(int pipe) {
   }
 }
 
+void TellAndPause(int pipe) {
+  if (::write(pipe, "x", 1) == 1) ::pause();
+}
+
 TEST(ProcessStat, ATreeHasTheChildrenOfAllThreadsAndNoZombies) {
   int told[2];
   ASSERT_EQ(::pipe(told), 0);
   const pid_t child = Fork([&] {
     // Another thread's child, with one of its own; and one that nobody reaps.
     std::thread([&] {
-      if (::fork() == 0) {
-        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (::fork() == 0) {
-          ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-          if (::write(told[1], "x", 1) == 1) ::pause();
-          ::_exit(0);
-        }
+      Fork([&] {
+        Fork([&] { TellAndPause(told[1]); });
         ::pause();
-        ::_exit(0);
-      }
+      });
       const pid_t zombie = ::fork();
       if (zombie == 0) ::_exit(0);
       siginfo_t info;
       ::waitid(P_PID, static_cast<id_t>(zombie), &info, WEXITED | WNOWAIT);
-      if (::write(told[1], "x", 1) == 1) ::pause();
+      TellAndPause(told[1]);
     }).join();
   });
   ReadByte(told[0]);
@@ -147,11 +145,7 @@ TEST(ProcessStat, WhoseFirstThreadHasEndedHasNotEnded) {
   ASSERT_EQ(::pipe(told), 0);
   const pid_t child = Fork([&] {
     std::thread([&] {
-      if (::fork() == 0) {
-        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (::write(told[1], "x", 1) == 1) ::pause();
-        ::_exit(0);
-      }
+      Fork([&] { TellAndPause(told[1]); });
       ::pause();
     }).detach();
     ::syscall(SYS_exit, 0);
@@ -198,14 +192,12 @@ TEST(ProcessStat, NobodyIsMissedWhenOthersEndOrGetAnotherParent) {
       for (int i = 0; i < kPairs; ++i) {
         Fork([&] {
           if (::fork() == 0) {
-            if (::write(told[1], "x", 1) == 1) ::pause();
+            TellAndPause(told[1]);
             ::_exit(0);
           }
           ReadByte(end[0]);
         });
-        Fork([&] {
-          if (::write(told[1], "x", 1) == 1) ::pause();
-        });
+        Fork([&] { TellAndPause(told[1]); });
       }
       for (int i = 0; i < kPairs; ++i) ::wait(nullptr);
       if (::write(told[1], "e", 1) == 1) ::pause();

@@ -1,7 +1,5 @@
 #include "ckpt/mounts_check.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <vector>
 
@@ -14,13 +12,6 @@ namespace {
 
 std::string MountsOf(absl::string_view process) {
   return ReadLink(absl::StrCat("/proc/", process, "/ns/mnt")).value_or("");
-}
-
-// False as well where that is not for us to know.
-bool IsSameFolder(const std::string& one, const std::string& other) {
-  struct stat a = {}, b = {};
-  return ::stat(one.c_str(), &a) == 0 && ::stat(other.c_str(), &b) == 0 && a.st_dev == b.st_dev &&
-         a.st_ino == b.st_ino;
 }
 
 }  // namespace
@@ -41,8 +32,8 @@ absl::Status CheckMounts(pid_t root) {
   const std::string its = MountsOf(absl::StrCat(root));
   if (its.empty() || its == MountsOf("self")) return absl::OkStatus();
   const std::string its_root = absl::StrCat("/proc/", root, "/root/");
-  if (IsSameFolder(its_root, "/")) return absl::OkStatus();
-  if (IsSameFolder(its_root, "/proc/1/root/")) {
+  if (IsSameFile(its_root, "/")) return absl::OkStatus();
+  if (IsSameFile(its_root, "/proc/1/root/")) {
     return absl::UnimplementedError(
         absl::StrCat("capturing process ", root,
                      ": it is the machine's own, and this Rekindle is in a container, from where all of the "

@@ -1,19 +1,28 @@
 #include "cli/bucket_jobs.h"
 
+#include <google/protobuf/util/json_util.h>
+
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 
-#include "rekindle/v1/image_layout.h"
+#include "cli/copy_source.h"
+#include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::cli {
 namespace {
 
 using Json = nlohmann::json;
 
-std::string TextAt(const Json& object, const char* key) {
-  if (!object.is_object()) return "";
-  const auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
+// As far as it tells the job. What is no such object tells nothing.
+v1::Image ImageIn(const Json& marker) {
+  const Json image = marker.is_object() ? marker.value("image", Json()) : Json();
+  Json known = Json::object();
+  for (const char* key : {"digest", "labels"}) {
+    if (image.is_object() && image.contains(key)) known[key] = image[key];
+  }
+  v1::Image read;
+  return google::protobuf::util::JsonStringToMessage(known.dump(), &read).ok() ? read : v1::Image();
 }
 
 }  // namespace
@@ -27,14 +36,9 @@ std::map<std::string, std::string> JobsOf(absl::string_view markers) {
     } catch (const Json::exception&) {
       break;
     }
-    const Json image = marker.is_object() ? marker.value("image", Json()) : Json();
-    const Json labels = image.is_object() ? image.value("labels", Json()) : Json();
-    std::string origin = TextAt(labels, v1::kOriginLabel);
-    if (origin.empty()) origin = TextAt(image, "digest");
-    // The mark stays the same in all its lives, the process is the job where there is none.
-    std::string job = TextAt(labels, v1::kJobMarkLabel);
-    if (job.empty()) job = TextAt(labels, v1::kJobIdLabel);
-    if (!origin.empty() && !job.empty()) jobs[IdOf(origin)] = std::move(job);
+    const v1::Image image = ImageIn(marker);
+    std::string job = JobOf(image);
+    if (!OriginOf(image).empty() && !job.empty()) jobs[IdOf(OriginOf(image))] = std::move(job);
   }
   return jobs;
 }

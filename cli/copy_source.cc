@@ -7,21 +7,17 @@
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::cli {
-namespace {
-
-// What tells the job from others: the mark of a supervised one stays the same in all its lives.
-std::string JobOf(const v1::Image& image) {
-  for (const char* key : {v1::kJobMarkLabel, v1::kJobIdLabel}) {
-    if (auto label = image.labels().find(key); label != image.labels().end()) return label->second;
-  }
-  return "";
-}
-
-}  // namespace
-
 const std::string& OriginOf(const v1::Image& image) {
   auto label = image.labels().find(v1::kOriginLabel);
   return label == image.labels().end() ? image.digest() : label->second;
+}
+
+std::string JobOf(const v1::Image& image) {
+  for (const char* key : {v1::kJobMarkLabel, v1::kJobIdLabel}) {
+    auto label = image.labels().find(key);
+    if (label != image.labels().end() && !label->second.empty()) return label->second;
+  }
+  return "";
 }
 
 std::string RequestFor(const v1::Image& image) {

@@ -17,6 +17,10 @@ namespace rekindle::cli {
 
 // What names an image's content in every store that has it.
 const std::string& OriginOf(const v1::Image& image);
+
+// What tells its job from others: the mark of a supervised one stays the same in all its lives, else its
+// process; empty: unknown.
+std::string JobOf(const v1::Image& image);
 // This image, under this name, of those that have its digest.
 std::string RequestFor(const v1::Image& image);
 // "train" of "train:7".

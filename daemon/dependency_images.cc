@@ -383,8 +383,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
 absl::StatusOr<DependencyImage> DependencyImages::BuildBare(
     store::Store& store, const functions::Runtime& runtime, uid_t asked_by,
     const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
-  const std::vector<std::string> modules;
-  const std::string what = What(runtime, modules);
+  const std::string what = What(runtime, {});
   RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.Criu());
   RK_ASSIGN_OR_RETURN(auto output, ProcessOutput::Make(kOutputShown));
   LaunchOptions launch;
@@ -392,7 +391,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildBare(
   LoadedFiles loaded(launch.argv);
   const std::string records = InstanceRecords(node_.options().runtime_directory);
   RK_ASSIGN_OR_RETURN(const ModuleList list, ModuleList::Make(records));
-  Environment environment = HeldEnvironment(modules);
+  Environment environment = HeldEnvironment({});
   environment[kModuleListVariable] = list.path();
   launch.environment = AsStrings(environment);
   launch.log_file = output->TakeWriteEnd();
@@ -412,7 +411,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildBare(
     const bool given_up = node_.stopping() || (cancel != nullptr && cancel->cancelled());
     if (!deadline.passed() && !given_up) continue;
     SendSignal(pidfd.get(), SIGKILL);
-    if (given_up) return GivenUp(runtime, modules);
+    if (given_up) return GivenUp(runtime, {});
     return absl::DeadlineExceededError(
         absl::StrCat(what, ": it has not loaded within ", absl::FormatDuration(kLongestLoad)));
   }
@@ -420,13 +419,12 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildBare(
   built.build_seconds = watch.seconds();
   built.resident_bytes = MeasureTree(pid).resident_bytes;
   built.runtime = runtime;
-  built.modules = modules;
   built.asked_by = asked_by;
   loaded.Add(pid, list.Read(), list.began_ns());
   progress("capture");
   ckpt::CaptureOptions options;
   options.pid = pid;
-  options.reference = ReferenceOf(runtime, modules);
+  options.reference = ReferenceOf(runtime, {});
   options.stop = true;
   options.replace = true;
   options.replace_others = true;  // the name is ours

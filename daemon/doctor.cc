@@ -141,9 +141,7 @@ v1::Check CheckCgroupsOfOthers(const std::string& first, const std::string& moun
       kName, v1::Check::WARNING,
       "the cgroups of other containers can't be reached: nothing is restored into them (--into), and which "
       "of them are paused is not seen",
-      "where Rekindle is in a container: give that the machine's /sys/fs/cgroup, writable, and its cgroup "
-      "namespace (docker: -v /sys/fs/cgroup:/sys/fs/cgroup --cgroupns host; a pod: a hostPath volume); else "
-      "mount it");
+      absl::StrCat("where Rekindle is in a container: give that ", kCgroupsForContainer, "; else mount it"));
 }
 
 v1::Check CheckHugePages(const std::string& setting_file) {

@@ -293,9 +293,11 @@ absl::Status GpuJobs::Learn(pid_t job) {
 void GpuJobs::MeasureNowAndThen(const GpuJobId& job) {
   {
     absl::MutexLock lock(&mutex_);
-    const auto [last, first] = measured_.try_emplace(job.pid, SteadyClock::now());
-    if (!first && SteadyClock::now() - last->second < absl::ToChronoNanoseconds(kMeasureEvery)) return;
-    last->second = SteadyClock::now();
+    const auto now = SteadyClock::now();
+    std::erase_if(measured_, [now](const auto& job_and_when) {
+      return now - job_and_when.second >= absl::ToChronoNanoseconds(kMeasureEvery);
+    });
+    if (!measured_.emplace(job.pid, now).second) return;
   }
   const std::map<pid_t, DeviceBytes> now = BytesOf({job});
   // Too much for the budget of host memory is said when it is to be parked.

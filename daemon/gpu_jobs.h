@@ -49,10 +49,9 @@ class GpuJobs : private GpuMoves {
   // known.
   bool FitsNow(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // See GpuArbiter::Lease. Gives the bytes that the job has on its GPUs, or had a
-  // second ago. While somebody else moves its
-  // memory, for an image say, that is waited for. A lease or pin that the record can't remember isn't given:
-  // the error, such as ResourceExhausted for a full file system, names the file.
+  // See GpuArbiter::Lease. Gives the bytes that the job has on its GPUs, or had a second ago. While
+  // somebody else moves its memory, for an image say, that is waited for. A lease or pin that the record
+  // can't remember isn't given: the error, such as ResourceExhausted for a full file system, names the file.
   absl::StatusOr<uint64_t> Lease(pid_t job, const LeaseOptions& options) ABSL_LOCKS_EXCLUDED(record_mutex_);
   // Ends a lease, whether the record can be told or not. Gives the number of leases that are left.
   absl::StatusOr<int> Release(pid_t job, LeaseKind kind) ABSL_LOCKS_EXCLUDED(record_mutex_);

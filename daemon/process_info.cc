@@ -42,7 +42,6 @@ absl::StatusOr<ProcessInfo> ReadProcessInfo(pid_t pid) {
   ProcessInfo info;
   info.parent = stat->parent;
   info.start_ticks = stat->start_ticks;
-  info.state = stat->state;
   info.uid = owner.st_uid;
   return info;
 }

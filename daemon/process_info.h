@@ -14,7 +14,6 @@
 namespace rekindle::daemon {
 
 struct ProcessInfo {
-  char state = '?';  // of /proc/PID/stat
   pid_t parent = 0;
   uint64_t start_ticks = 0;  // since boot: with the PID it names one process
   uid_t uid = 0;

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 
+#include "base/timed_await.h"
+
 namespace rekindle::store {
 
 bool PageClaims::Ticket::AwaitSettled(absl::Duration limit) {
   if (receiving_) return true;
   absl::MutexLock lock(&mutex_);
-  return mutex_.AwaitWithTimeout(absl::Condition(&settled_), limit);
+  return AwaitUntil(mutex_, absl::Condition(&settled_), Deadline(limit));
 }
 
 std::shared_ptr<PageClaims::Ticket> PageClaims::Join() {

@@ -6,20 +6,11 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "base/cgroup_folders.h"
 #include "base/file.h"
 #include "base/status.h"
 
 namespace rekindle::restore {
-namespace {
-
-constexpr absl::string_view kHaveCgroups =
-    "is Rekindle in a container itself? Give that the machine's /sys/fs/cgroup, writable, and its cgroup "
-    "namespace (docker: -v /sys/fs/cgroup:/sys/fs/cgroup --cgroupns host; a pod: a hostPath volume)";
-
-}  // namespace
-
 absl::StatusOr<CgroupMembership> CgroupMembership::OfContainer(pid_t pid) {
   const std::string list = absl::StrCat("/proc/", pid, "/cgroup");
   auto theirs = ReadFile(list);
@@ -29,15 +20,16 @@ absl::StatusOr<CgroupMembership> CgroupMembership::OfContainer(pid_t pid) {
   if (!unreachable.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the cgroups of the container of process ", pid, " can't be reached from here (", unreachable[0],
-        "), and without them a job would neither have the container's limits nor end with it: ",
-        kHaveCgroups));
+        "), and without them a job would neither have the container's limits nor end with it: is Rekindle in "
+        "a container itself? Give that ",
+        kCgroupsForContainer));
   }
   absl::StatusOr<CgroupMembership> membership = Of(pid);
   if (membership.ok() || !ReadFile(list).ok()) return membership;
   // A folder that is hidden by another mount, or can't be written.
-  return absl::FailedPreconditionError(absl::StrCat("going into the cgroups of the container of process ",
-                                                    pid, ": ", membership.status().message(), "; ",
-                                                    kHaveCgroups));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "going into the cgroups of the container of process ", pid, ": ", membership.status().message(),
+      "; is Rekindle in a container itself? Give that ", kCgroupsForContainer));
 }
 
 absl::StatusOr<CgroupMembership> CgroupMembership::Of(pid_t pid) {

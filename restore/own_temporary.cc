@@ -30,11 +30,7 @@ bool LiesInThem(const std::string& path) {
 }
 
 // As our mounts make them, or a link does.
-bool AreOne() {
-  struct stat first, second;
-  return ::stat(kFirst, &first) == 0 && ::stat(kSecond, &second) == 0 && first.st_dev == second.st_dev &&
-         first.st_ino == second.st_ino;
-}
+bool AreOne() { return IsSameFile(kFirst, kSecond); }
 
 absl::Status Bind(const std::string& from, const std::string& to) {
   if (::mount(from.c_str(), to.c_str(), nullptr, MS_BIND | MS_REC, nullptr) == 0) return absl::OkStatus();
