@@ -568,6 +568,9 @@ class CaptureRun {
     image.labels[v1::kJobIdLabel] = job_id_;
     image.labels[v1::kCommandLabel] = ToUtf8(job_.processes[0].command, kMostShownCommand);
     if (!options_.job_name.empty()) image.labels[v1::kJobNameLabel] = options_.job_name;
+    image.labels.erase(v1::kConnectionLockLabel);
+    if (options_.stop && !options_.stand_still && HoldsBackPackets())
+      image.labels[v1::kConnectionLockLabel] = "yes";
     image.parent = options_.parent;
     const bool is_said = !options_.parent.empty() || options_.no_parent;
     RK_ASSIGN_OR_RETURN(
@@ -592,6 +595,12 @@ class CaptureRun {
     return absl::OkStatus();
   }
 
+  // That takes a firewall's table, which lengthens the freeze. Without it a connection that was made since
+  // the job was looked at may come back to a peer that has gone on, which resets it.
+  bool HoldsBackPackets() const {
+    return !options_.tcp_close && (job_.tcp_connections != 0 || options_.tcp_established);
+  }
+
   criu::DumpOptions DumpOptions() const {
     criu::DumpOptions dump;
     dump.pid = namespaces_.Inside(options_.pid);
@@ -609,10 +618,7 @@ class CaptureRun {
     dump.file_locks = true;
     dump.external_unix_sockets = true;
     dump.ghost_limit_bytes = kGhostLimitBytes;
-    // Holding back packets takes a firewall's table, which lengthens the freeze. Without it a connection that
-    // was made since the job was looked at may come back to a peer that has gone on, which resets it.
-    dump.network_lock_skip =
-        !dump.tcp_established || (job_.tcp_connections == 0 && !options_.tcp_established);
+    dump.network_lock_skip = !HoldsBackPackets();
     dump.timeout_seconds = kStoppingMayTakeSeconds;
     dump.external = job_.external_ttys;
     for (const StdioDescriptor& slot : job_.stdio) {

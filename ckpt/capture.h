@@ -117,11 +117,13 @@ absl::StatusOr<CaptureResult> Capture(store::Store& store, const criu::Installat
 
 // Lets jobs go on that a capture of a dead Rekindle process left stopped. Quick when there are none; called
 // by whatever starts next. Where the CRIU of one has not ended, that is waited for, of all at the same time
-// and for 45 s at most. Returns the PIDs it set free. `before`, if any, is called with each job's processes,
-// from one thread at a time.
+// and for 45 s at most, or until `gives_up` says so, on any thread; then its processes are added to `left`.
+// Returns the PIDs it set free. `before` is called with each job's processes, from one thread at a time. All
+// three may be null.
 absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(
     const std::string& runtime_directory,
-    const std::function<void(const std::vector<pid_t>& tree)>& before = nullptr);
+    const std::function<void(const std::vector<pid_t>& tree)>& before = nullptr,
+    const std::function<bool()>& gives_up = nullptr, std::vector<pid_t>* left = nullptr);
 
 // Takes in a plain CRIU image directory made by `criu dump`. Its files are read where they lie: a link, a
 // pipe or a device among them is FailedPrecondition. `cancel` (may be null) as in Capture.

@@ -8,10 +8,12 @@
 
 #include <cerrno>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -289,7 +291,7 @@ pid_t CriuAt(pid_t pid) {
 
 // The CRIU of a dead capture ends by itself, unless it waits for one that was killed (death_watch.h). False:
 // it does not.
-bool AwaitEndOfCriu(const std::vector<ProcessInfo>& recorded) {
+bool AwaitEndOfCriu(const std::vector<ProcessInfo>& recorded, const std::function<bool()>& gives_up) {
   const Deadline deadline(kLettingGoMayTake), patience(DeathWatch::kMayGoOn), silence(kTellAfter);
   const absl::StatusOr<std::vector<TreeMember>> members = TreeNow(recorded);
   if (!members.ok()) {
@@ -305,7 +307,7 @@ bool AwaitEndOfCriu(const std::vector<ProcessInfo>& recorded) {
       if (auto stat = ReadProcessStat(member.pid); stat.ok() && stat->ending()) criu_of_dead = tracer;
     }
     if (criu == 0) return true;
-    if (deadline.passed()) return false;
+    if (deadline.passed() || (gives_up && gives_up())) return false;
     if (!told && silence.passed()) {
       Log(LogLevel::kWarning, absl::StrCat("the CRIU (PID ", criu, ") of an interrupted capture of process ",
                                            recorded.front().pid, " has not ended yet: that is waited for, ",
@@ -356,7 +358,8 @@ std::vector<DeadCapture> FindDeadCaptures(const std::string& runtime_directory,
 }  // namespace
 
 absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(
-    const std::string& runtime_directory, const std::function<void(const std::vector<pid_t>& tree)>& before) {
+    const std::string& runtime_directory, const std::function<void(const std::vector<pid_t>& tree)>& before,
+    const std::function<bool()>& gives_up, std::vector<pid_t>* left_to_others) {
   std::vector<pid_t> freed;
   std::vector<DeadCapture> dead;
   {
@@ -374,8 +377,14 @@ absl::StatusOr<std::vector<pid_t>> RecoverInterruptedCaptures(
   InParallel(dead.size(), [&](size_t i) {
     const DeadCapture& capture = dead[i];
     const std::vector<ProcessInfo> processes = ParseJournal(capture.text);
-    if (!AwaitEndOfCriu(processes)) return;  // for who comes next
+    const bool over = AwaitEndOfCriu(processes, gives_up);
     absl::MutexLock lock(&one_at_a_time);
+    if (!over) {
+      if (left_to_others != nullptr)
+        absl::c_transform(processes, std::back_inserter(*left_to_others),
+                          [](const auto& one) { return one.pid; });
+      return;  // for who comes next
+    }
     const std::string run = RunInJournal(capture.text);
     const absl::StatusOr<std::vector<TreeMember>> left = TreeNow(processes);
     RemoveLeftExtraNames(capture.directory, run, !left.ok() || left->empty() ? 0 : left->front().pid);

@@ -1,6 +1,7 @@
 #include "cli/client.h"
 
 #include <grpc/support/log.h>
+#include <grpc/support/time.h>
 #include <grpcpp/grpcpp.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -50,6 +51,7 @@ class GrpcClient final : public Client {
              std::unique_ptr<daemon::EmbeddedService> embedded)
       : embedded_(std::move(embedded)),
         host_(std::move(host)),
+        channel_(channel),
         stub_(v1::Rekindle::NewStub(channel)),
         groups_(v1::Groups::NewStub(channel)),
         calls_(v1::Calls::NewStub(channel)) {}
@@ -169,6 +171,12 @@ class GrpcClient final : public Client {
   }
 
   bool AtDaemon() const override { return !host_.empty(); }
+
+  void AwaitConnection(absl::Duration limit) override {
+    // Of which nothing changes when the clock is set.
+    channel_->WaitForConnected(gpr_time_add(
+        gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(absl::ToInt64Nanoseconds(limit), GPR_TIMESPAN)));
+  }
 
   void Cancel() override {
     if (embedded_) embedded_->CancelCalls();
@@ -354,6 +362,7 @@ class GrpcClient final : public Client {
 
   std::unique_ptr<daemon::EmbeddedService> embedded_;
   const std::string host_;
+  const std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Rekindle::Stub> stub_;
   std::unique_ptr<v1::Groups::Stub> groups_;
   std::unique_ptr<v1::Calls::Stub> calls_;

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "rekindle/v1/group.pb.h"
 #include "rekindle/v1/rekindle.pb.h"
 
@@ -121,6 +122,8 @@ class Client {
 
   // False: the service is in this process.
   virtual bool AtDaemon() const = 0;
+  // Returns when there is a connection to the daemon, or after `limit`.
+  virtual void AwaitConnection(absl::Duration limit) = 0;
 
   // Ends the call in work, and any later one, with Cancelled. Of a Checkpoint, CheckpointGroup or
   // RestoreGroup the first time only asks for its end: it returns when the jobs are free, or gone again,

@@ -42,7 +42,7 @@ constexpr int kKilledBySignal = 128;  // as shells say it
 constexpr size_t kLongestRemark = 1000;
 // Of a job that ended while nobody watched it.
 constexpr int kUnknownEnd = 255;
-constexpr absl::Duration kLookForDaemon = absl::Seconds(1);
+constexpr absl::Duration kBetweenAttempts = absl::Milliseconds(500);
 
 std::string Percent(uint64_t part, uint64_t whole) {
   return whole == 0
@@ -253,6 +253,7 @@ class JobSession {
         locals_[started.job().pid()] = LocalJob::Find(started);
         missed = signal_;
       } else {
+        ++attached_;
         pids_.clear();  // attached again, it may have another
         missed = std::exchange(signal_, 0);
       }
@@ -329,22 +330,30 @@ class JobSession {
   }
 
   void SignalSupervised(const std::string& name, int signal) {
-    std::vector<int> pids;
-    {
+    for (;;) {
+      std::vector<int> pids;
+      uint64_t attached;
+      {
+        absl::MutexLock lock(&mutex_);
+        pids = pids_;
+        attached = attached_;
+      }
+      absl::Status sent;
+      for (const int pid : pids) sent.Update(Signal(pid, signal));
+      if (sent.ok()) return;
+      if (!absl::IsUnavailable(sent)) {
+        // Between two lives there is nobody who could take a signal.
+        v1::StopJobRequest stop;
+        stop.set_job(name);
+        if (!absl::IsUnavailable(client_.StopJob(stop).status())) return;
+      }
+      // Without the daemon it would be taken for a failure, after which the job is brought back.
       absl::MutexLock lock(&mutex_);
-      pids = pids_;
+      if (attached_ != attached) continue;  // it came back meanwhile: nobody else would pass this one on
+      if (signal_ != 0) left_ = true;
+      signal_ = signal;
+      return;
     }
-    absl::Status sent;
-    for (const int pid : pids) sent.Update(Signal(pid, signal));
-    if (sent.ok()) return;
-    // Between two lives there is nobody who could take a signal.
-    v1::StopJobRequest stop;
-    stop.set_job(name);
-    if (!absl::IsUnavailable(client_.StopJob(stop).status())) return;
-    // Without the daemon it would be taken for a failure, after which the job is brought back.
-    absl::MutexLock lock(&mutex_);
-    if (signal_ != 0) left_ = true;
-    signal_ = signal;
   }
 
   std::shared_ptr<const LocalJob> LocalOf(int pid) {
@@ -409,8 +418,14 @@ class JobSession {
 
   // False: the user waits no longer.
   bool PauseForDaemon() {
-    absl::MutexLock lock(&mutex_);
-    return !AwaitUntil(mutex_, absl::Condition(&left_), Deadline(kLookForDaemon));
+    {
+      absl::MutexLock lock(&mutex_);
+      if (AwaitUntil(mutex_, absl::Condition(&left_), Deadline(kBetweenAttempts))) return false;
+    }
+    // A call would fail at once, and a connection of which nobody waits for anything is looked at every few
+    // seconds only.
+    client_.AwaitConnection(kBetweenAttempts);
+    return true;
   }
 
   void OnRestarted(const v1::JobRestarted& restarted) {
@@ -446,8 +461,9 @@ class JobSession {
   std::vector<int> pids_ ABSL_GUARDED_BY(mutex_);  // who gets the signals
   // The last one, which copies that start later get, too; of a supervised job, one that it is still to get.
   int signal_ ABSL_GUARDED_BY(mutex_) = 0;
-  int missed_ ABSL_GUARDED_BY(mutex_) = 0;     // came before the job was known
-  bool left_ ABSL_GUARDED_BY(mutex_) = false;  // a supervised job, to itself
+  uint64_t attached_ ABSL_GUARDED_BY(mutex_) = 0;  // so often to a supervised job
+  int missed_ ABSL_GUARDED_BY(mutex_) = 0;         // came before the job was known
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;      // a supervised job, to itself
   bool hung_up_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<int, std::shared_ptr<const LocalJob>> locals_ ABSL_GUARDED_BY(mutex_);  // by PID
   bool dry_run_ = false;

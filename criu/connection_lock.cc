@@ -18,6 +18,7 @@
 #include <cstring>
 #include <set>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
@@ -121,6 +122,14 @@ absl::Status TakeOutOfRepair(pid_t process) {
 }
 
 }  // namespace
+
+absl::Status RemoveConnectionLock(const std::string& run) {
+  constexpr size_t kUuidLength = 36;
+  const bool is_uuid = run.size() == kUuidLength && std::all_of(run.begin(), run.end(), [](char c) {
+                         return absl::ascii_isxdigit(c) || c == '-';
+                       });
+  return is_uuid ? RemoveTable(run) : absl::OkStatus();
+}
 
 absl::Status UnlockConnections(const std::string& run, const std::vector<pid_t>& processes) {
   absl::Status status;

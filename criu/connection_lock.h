@@ -19,4 +19,8 @@ namespace rekindle::criu {
 // how to undo it. Thread-safe.
 absl::Status UnlockConnections(const std::string& run, const std::vector<pid_t>& processes);
 
+// Of a job that was left stopped and was ended then, the table alone, if it is in our network namespace: no
+// restore of it is to find its connections as they were. Ok where there is none. Thread-safe.
+absl::Status RemoveConnectionLock(const std::string& run);
+
 }  // namespace rekindle::criu

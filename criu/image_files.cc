@@ -136,6 +136,7 @@ absl::StatusOr<Inventory> ParseInventory(absl::string_view content) {
   inventory.lsm = record.lsm_type() != 0;
   inventory.tcp_close = record.tcp_close();
   inventory.network_lock_method = record.network_lock_method();
+  inventory.run = record.dump_criu_run_id();
   return inventory;
 }
 

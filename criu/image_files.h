@@ -32,6 +32,7 @@ struct Inventory {
   bool lsm = false;
   bool tcp_close = false;
   uint32_t network_lock_method = 0;
+  std::string run;  // of CRIU, by which it called what it locked connections with; empty: it does not say
 };
 absl::StatusOr<Inventory> ParseInventory(absl::string_view content);
 

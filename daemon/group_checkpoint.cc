@@ -18,6 +18,7 @@
 #include "base/timed_await.h"
 #include "daemon/group_point.h"
 #include "daemon/groups.h"
+#include "daemon/rpc_support.h"
 #include "group/coordinator_state.h"
 #include "rekindle/v1/image_layout.h"
 
@@ -32,7 +33,8 @@ std::string NameOf(const v1::GroupMember& member) {
                       member.job().empty() ? absl::StrCat(member.pid()) : member.job());
 }
 
-absl::Status CheckMembers(const v1::CheckpointGroupRequest& request, const GroupPeerOptions& peers) {
+absl::Status CheckMembers(const Caller& caller, const v1::CheckpointGroupRequest& request,
+                          const GroupPeerOptions& peers) {
   if (request.members().empty()) {
     return absl::InvalidArgumentError("a group has members: name at least one with --member [HOST/]JOB");
   }
@@ -43,6 +45,11 @@ absl::Status CheckMembers(const v1::CheckpointGroupRequest& request, const Group
     }
     if (!names.insert(NameOf(member)).second) {
       return absl::InvalidArgumentError(absl::StrCat("member ", NameOf(member), " is named twice"));
+    }
+    // The member is asked for by this daemon, to which its numbers mean what they mean there.
+    if (member.host().empty() && member.pid() != 0) {
+      RK_RETURN_IF_ERROR(
+          Annotate(CheckMeansOurs(caller, member.pid()), absl::StrCat("member ", NameOf(member))));
     }
     if (!member.host().empty() && peers.address.empty()) {
       return absl::FailedPreconditionError(
@@ -325,7 +332,7 @@ absl::Status Groups::CheckpointGroup(const Call& call, const v1::CheckpointGroup
                                      const EventSink<v1::GroupEvent>& send) {
   RK_RETURN_IF_ERROR(MayUse(call));
   RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(request.reference()));
-  RK_RETURN_IF_ERROR(CheckMembers(request, peers_));
+  RK_RETURN_IF_ERROR(CheckMembers(call.caller, request, peers_));
   absl::StatusOr<v1::Group> old = records_.FindByReference(reference);
   if (!old.ok() && !absl::IsNotFound(old.status())) return old.status();
   if (old.ok() && !request.replace()) {

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "base/utf8.h"
 #include "daemon/call_monitor.h"
+#include "daemon/connection_locks.h"
 #include "daemon/image_difference.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
@@ -180,16 +181,19 @@ absl::Status RemoveThese(Node& node, const Call& call, store::Store& store,
     if (call.cancelled && call.cancelled())
       return absl::CancelledError("it was interrupted; all others are still there");
     const absl::Span<const NamedImage> some = images.subspan(done, store::kRemovedAtOnce);
-    std::vector<store::ImageInfo> infos;
+    std::vector<store::ImageInfo> infos, found;
     for (const NamedImage& image : some) {
+      found.push_back(image.info);
       // Whether a digest means one image alone Remove sees.
       infos.push_back(absl::StartsWith(image.name, "sha256:") ? store::ImageInfo() : image.info);
     }
+    const ConnectionLocks locks(store, found);
     RK_ASSIGN_OR_RETURN(const std::vector<bool> removed, store::RemoveExactly(store, infos));
     for (size_t i = 0; i < some.size(); ++i) {
       // The name may be another image's by now.
       if (!removed[i]) RK_RETURN_IF_ERROR(store.Remove(some[i].name, may));
       response->add_removed(some[i].name);
+      locks.RemoveOf(some[i].info);
     }
   }
   return absl::OkStatus();

@@ -1,7 +1,6 @@
 #include "daemon/job_members.h"
 
 #include <signal.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/file.h"
+#include "base/pid_namespace.h"
 #include "base/pidfd.h"
 #include "base/proc_text.h"
 #include "base/process_stat.h"
@@ -29,17 +29,12 @@ bool IsOfUser(pid_t pid, uid_t user) {
   return absl::StrContains(*status, wanted);
 }
 
-bool IsInOurPidNamespace(pid_t pid) {
-  struct stat ours, its;
-  return ::stat("/proc/self/ns/pid", &ours) == 0 &&
-         ::stat(absl::StrCat("/proc/", pid, "/ns/pid").c_str(), &its) == 0 && its.st_ino == ours.st_ino;
-}
-
 bool CarriesMark(pid_t pid, const JobTraits& job) {
   if (job.mark.empty()) return false;
   // Last of all its environment, to read which it must be let into its memory: a stranger may hang with the
   // lock of that held.
-  if ((job.user && !IsOfUser(pid, *job.user)) || !IsInOurPidNamespace(pid)) return false;
+  if ((job.user && !IsOfUser(pid, *job.user)) || !IsInOurPidNamespace(pid).value_or(false))
+    return false;
   // The most that the kernel gives to a program that begins; later the process may make it longer.
   constexpr size_t kMostBytes = 6 << 20;
   const std::string between = absl::StrCat(

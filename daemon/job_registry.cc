@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -33,6 +35,11 @@ constexpr size_t kMostShownCommand = 4096;
 // Records are looked through for what to forget once so many have been added, and half as many as there are.
 constexpr size_t kLeastAddedBetweenLooks = 64;
 constexpr absl::Duration kLockMayTake = absl::Seconds(10);
+// A file of so many bytes is kept beside the records: nearly all are shorter.
+constexpr absl::string_view kRoom = "/.room";
+constexpr off_t kRoomBytes = 16 << 10;
+// A file that was written twice within one tick of the file system's clock has one stamp for both.
+constexpr int64_t kStampTellsAfterNanos = 100'000'000;
 
 // What is not UTF-8 in a command line would make the JSON library throw.
 constexpr auto kReplaceBadText = json::error_handler_t::replace;
@@ -158,7 +165,7 @@ absl::StatusOr<JobRegistry::Held> JobRegistry::Lock() const {
 }
 
 bool JobRegistry::Lives(const JobRecord& job) {
-  if (job.boot_id != ThisBootId()) return false;
+  if (job.exit || job.boot_id != ThisBootId()) return false;
   absl::StatusOr<ProcessStat> stat = ReadProcessStat(job.pid);
   // What can't be looked at is not gone for that.
   if (!stat.ok()) return !absl::IsNotFound(stat.status());
@@ -168,14 +175,36 @@ bool JobRegistry::Lives(const JobRecord& job) {
 absl::Status JobRegistry::Write(const JobRecord& record) const {
   // Rename alone makes a reader see the old or the new record; after a power cut no job of these lives
   // anyway, so nothing is synced.
-  std::string path = PathOf(record.name), temporary = absl::StrCat(directory_, "/.", record.name, ".new");
-  std::string text = Serialize(record);
-  RK_ASSIGN_OR_RETURN(UniqueFd file, OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC, 0600));
-  RK_RETURN_IF_ERROR(WriteFully(file.get(), text.data(), text.size(), temporary));
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("recording job '", record.name, "' as ", path));
+  const std::string path = PathOf(record.name),
+                    temporary = absl::StrCat(directory_, "/.", record.name, ".new");
+  const std::string text = Serialize(record);
+  absl::StatusOr<UniqueFd> file = OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  RK_RETURN_IF_ERROR(file.status());
+  absl::Status written = WriteFully(file->get(), text.data(), text.size(), temporary);
+  if (written.ok() && ::rename(temporary.c_str(), path.c_str()) != 0)
+    written = ErrnoStatus(errno, absl::StrCat("recording job '", record.name, "' as ", path));
+  if (!written.ok()) ::unlink(temporary.c_str());
+  return written;
+}
+
+absl::Status JobRegistry::WriteWithoutRoom(const JobRecord& record) const {
+  const std::string room = absl::StrCat(directory_, kRoom), path = PathOf(record.name);
+  const std::string text = Serialize(record);
+  RK_ASSIGN_OR_RETURN(const UniqueFd file, OpenFile(room, O_WRONLY));
+  absl::Status written = WriteFully(file.get(), text.data(), text.size(), room);
+  if (written.ok() && (::ftruncate(file.get(), static_cast<off_t>(text.size())) != 0 ||
+                       ::rename(room.c_str(), path.c_str()) != 0)) {
+    written = ErrnoStatus(errno, absl::StrCat("recording job '", record.name, "' as ", path));
   }
-  return absl::OkStatus();
+  if (!written.ok()) ::unlink(room.c_str());
+  return written;
+}
+
+void JobRegistry::KeepRoom() const {
+  const std::string room = absl::StrCat(directory_, kRoom);
+  if (PathExists(room)) return;
+  const auto file = OpenFile(room, O_WRONLY | O_CREAT | O_EXCL, 0600);
+  if (file.ok() && ::posix_fallocate(file->get(), 0, kRoomBytes) != 0) ::unlink(room.c_str());
 }
 
 absl::Status JobRegistry::CheckNameIsFree(absl::string_view name) const {
@@ -217,45 +246,72 @@ absl::StatusOr<JobRecord> JobRegistry::Add(JobRecord record, bool unique_name) {
     record.name = absl::StrCat(wanted, "-", number);
   }
   RK_RETURN_IF_ERROR(Write(record));
+  KeepRoom();
   if (++added_ >= next_look_) ForgetOldest();
   return record;
 }
 
 void JobRegistry::ForgetOldest() {
-  absl::StatusOr<std::vector<FileOfJob>> files = Read();
+  absl::StatusOr<FilesOfJobs> files = Read();
   if (!files.ok()) return;
   std::sort(files->begin(), files->end(),
-            [](const FileOfJob& a, const FileOfJob& b) { return LastNewsOf(a.job) > LastNewsOf(b.job); });
+            [](const auto& a, const auto& b) { return LastNewsOf(a->job) > LastNewsOf(b->job); });
   std::map<uid_t, size_t> ended;
   size_t kept = 0;
-  for (const FileOfJob& file : *files) {
-    if (Lives(file.job) || ++ended[file.job.owner] <= kMostEndedOfOne) {
+  for (const auto& file : *files) {
+    if (Lives(file->job) || ++ended[file->job.owner] <= kMostEndedOfOne) {
       ++kept;
     } else {
-      RemoveTree(file.path).IgnoreError();
+      RemoveTree(file->path).IgnoreError();
     }
   }
   added_ = 0;
   next_look_ = std::max(kLeastAddedBetweenLooks, kept / 2);
 }
 
-absl::StatusOr<std::vector<JobRegistry::FileOfJob>> JobRegistry::Read() const {
-  std::vector<FileOfJob> found;
+std::optional<JobRegistry::Stamp> JobRegistry::StampOf(const std::string& path) {
+  struct stat info;
+  if (::lstat(path.c_str(), &info) != 0) return std::nullopt;
+  const auto nanos = [](const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; };
+  return Stamp{info.st_ino, info.st_size, nanos(info.st_mtim), nanos(info.st_ctim)};
+}
+
+absl::StatusOr<JobRegistry::FilesOfJobs> JobRegistry::Read() const {
+  FilesOfJobs found;
   if (!PathExists(directory_)) return found;
   RK_ASSIGN_OR_RETURN(std::vector<std::string> files, ListDirectory(directory_));
+  std::shared_ptr<const Remembered> before;
+  {
+    absl::MutexLock lock(&remembered_mutex_);
+    before = remembered_;
+  }
+  Remembered now;
   for (const std::string& file : files) {
     if (file[0] == '.' || !absl::EndsWith(file, kSuffix)) continue;
     std::string path = absl::StrCat(directory_, "/", file);
+    // Of the file as it was before it is read: one that is replaced meanwhile is read again the next time.
+    const std::optional<Stamp> stamp = StampOf(path);
+    if (auto known = before->find(path); stamp && known != before->end() && known->second->stamp == *stamp) {
+      now.insert(*known);
+      found.push_back(known->second);
+      continue;
+    }
+    const int64_t read_at = UnixNanos();
     absl::StatusOr<std::string> text = ReadFile(path);
     std::optional<JobRecord> job = text.ok() ? Parse(*text) : std::nullopt;
     if (job) {
-      found.push_back({std::move(path), *std::move(text), *std::move(job)});
+      found.push_back(
+          std::make_shared<const FileOfJob>(FileOfJob{path, stamp.value_or(Stamp()), *std::move(job)}));
+      if (stamp && std::max(stamp->modified_ns, stamp->changed_ns) < read_at - kStampTellsAfterNanos)
+        now.emplace(std::move(path), found.back());
     } else if (text.ok()) {
       WarnOnce(path, absl::StrCat("a job is not shown: ", Unusable(path)));
     } else if (!absl::IsNotFound(text.status())) {
       WarnOnce(path, absl::StrCat("a job is not shown now: ", text.status().message()));
     }
   }
+  absl::MutexLock lock(&remembered_mutex_);
+  remembered_ = std::make_shared<const Remembered>(std::move(now));
   return found;
 }
 
@@ -270,18 +326,19 @@ void JobRegistry::WarnOnce(const std::string& path, const std::string& what) con
 }
 
 absl::StatusOr<std::vector<JobRecord>> JobRegistry::List() const {
-  RK_ASSIGN_OR_RETURN(std::vector<FileOfJob> files, Read());
+  RK_ASSIGN_OR_RETURN(const FilesOfJobs files, Read());
   std::vector<JobRecord> jobs;
   const int64_t now = UnixNanos();
-  for (FileOfJob& file : files) {
-    if (now - LastNewsOf(file.job) > kKeepEndedNanos && !Lives(file.job)) {
+  for (const auto& file : files) {
+    if (now - LastNewsOf(file->job) > kKeepEndedNanos && !Lives(file->job)) {
       // Two processes may tidy up at once, and the file may be a new job's by now: decide under the lock.
       const absl::StatusOr<Held> lock = Lock();
-      absl::StatusOr<std::string> again = ReadFile(file.path);
-      if (lock.ok() && again.ok() && *again == file.text) RemoveTree(file.path).IgnoreError();
+      const absl::StatusOr<std::string> again = ReadFile(file->path);
+      const std::optional<JobRecord> job = again.ok() ? Parse(*again) : std::nullopt;
+      if (lock.ok() && job && SameProcess(*job, file->job)) RemoveTree(file->path).IgnoreError();
       continue;
     }
-    jobs.push_back(std::move(file.job));
+    jobs.push_back(file->job);
   }
   std::sort(jobs.begin(), jobs.end(),
             [](const JobRecord& a, const JobRecord& b) { return a.started_unix_ns > b.started_unix_ns; });
@@ -318,7 +375,10 @@ absl::Status JobRegistry::Update(const JobRecord& job, Change change) {
   std::optional<JobRecord> current = Parse(*text);
   if (!current || !SameProcess(*current, job)) return absl::OkStatus();
   change(*current);
-  return Write(*current);
+  absl::Status written = Write(*current);
+  if (absl::IsResourceExhausted(written) && WriteWithoutRoom(*current).ok()) written = absl::OkStatus();
+  KeepRoom();
+  return written;
 }
 
 absl::Status JobRegistry::SetImage(const JobRecord& job, const std::string& image) {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -58,12 +59,14 @@ class JobRegistry {
   // InvalidArgument when it is malformed.
   absl::Status CheckNameIsFree(absl::string_view name) const;
 
-  // Newest first. Ended jobs are in it for a day. Records that can't be read are logged once.
+  // Newest first. Ended jobs are in it for a day. Records that can't be read are logged once. Those that have
+  // not changed are not read again.
   absl::StatusOr<std::vector<JobRecord>> List() const;
   // NotFound; FailedPrecondition: its record is damaged, or of a newer version.
   absl::StatusOr<JobRecord> FindByName(absl::string_view name) const;
   std::optional<JobRecord> FindRunning(pid_t pid) const;
 
+  // Both also where the folder's file system is full.
   absl::Status SetImage(const JobRecord& job, const std::string& image);
   absl::Status SetExit(const JobRecord& job, const ExitState& exit);
 
@@ -71,13 +74,25 @@ class JobRegistry {
   static bool Lives(const JobRecord& job);
 
  private:
+  // What changes when a file is written or replaced.
+  struct Stamp {
+    uint64_t inode = 0;
+    int64_t size = 0, modified_ns = 0, changed_ns = 0;
+    bool operator==(const Stamp&) const = default;
+  };
   struct FileOfJob {
-    std::string path, text;
+    std::string path;
+    Stamp stamp;
     JobRecord job;
   };
+  using FilesOfJobs = std::vector<std::shared_ptr<const FileOfJob>>;
 
   absl::Status Write(const JobRecord& record) const;
-  absl::StatusOr<std::vector<FileOfJob>> Read() const;
+  // The same out of the room that is kept for it.
+  absl::Status WriteWithoutRoom(const JobRecord& record) const;
+  void KeepRoom() const;
+  static std::optional<Stamp> StampOf(const std::string& path);
+  absl::StatusOr<FilesOfJobs> Read() const ABSL_LOCKS_EXCLUDED(remembered_mutex_);
   void WarnOnce(const std::string& path, const std::string& what) const ABSL_LOCKS_EXCLUDED(warned_mutex_);
   // Under the lock.
   void ForgetOldest();
@@ -97,6 +112,10 @@ class JobRegistry {
   mutable std::mutex here_;
   mutable absl::Mutex warned_mutex_;
   mutable std::map<std::string, std::string> warned_ ABSL_GUARDED_BY(warned_mutex_);  // by path
+  using Remembered = std::map<std::string, std::shared_ptr<const FileOfJob>>;         // by path
+  mutable absl::Mutex remembered_mutex_;
+  mutable std::shared_ptr<const Remembered> remembered_ ABSL_GUARDED_BY(remembered_mutex_) =
+      std::make_shared<const Remembered>();
   std::atomic<size_t> added_{0}, next_look_{0};  // since records were looked through, and until they are
 };
 

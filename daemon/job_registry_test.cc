@@ -2,16 +2,23 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/inotify.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/machine.h"
 #include "base/process_stat.h"
@@ -148,6 +155,110 @@ TEST_F(JobRegistryTest, HowAJobEndedIsKept) {
   EXPECT_FALSE(JobRegistry::Lives((*jobs)[0]));
   ASSERT_TRUE((*jobs)[0].exit.has_value());
   EXPECT_EQ((*jobs)[0].exit->signal, SIGTERM);
+}
+
+// Makes files until there is room for none.
+void FillUp(const std::string& folder) {
+  const std::string some(4096, 'x');
+  for (int i = 0;; ++i) {
+    auto file = OpenFile(absl::StrCat(folder, "/filler-", i), O_WRONLY | O_CREAT, 0600);
+    if (!file.ok() || !WriteFully(file->get(), some.data(), some.size(), folder).ok()) return;
+  }
+}
+
+TEST_F(JobRegistryTest, HowJobsEndedIsKeptWhereTheFolderIsFull) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can mount";
+  std::vector<Subprocess> processes;
+  for (int i = 0; i < 3; ++i) processes.push_back(StartProcess());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // A place of its own, which goes with the process.
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("small", directory_->path().c_str(), "tmpfs", 0, "size=256k,mode=0700") != 0) {
+      ::_exit(77);
+    }
+    std::vector<JobRecord> jobs;
+    for (size_t i = 0; i < processes.size(); ++i) {
+      auto added = registry_->Add(Record(processes[i].pid(), absl::StrCat("job-", i)), false);
+      EXPECT_TRUE(added.ok()) << added.status();
+      if (added.ok()) jobs.push_back(*added);
+    }
+    FillUp(directory_->path());
+    EXPECT_EQ(registry_->Add(Record(processes[0].pid(), "new"), false).status().code(),
+              absl::StatusCode::kResourceExhausted);
+    for (int code = 1; const JobRecord& job : jobs) {
+      const absl::Status recorded = registry_->SetExit(job, ExitState{code, 0});
+      EXPECT_TRUE(recorded.ok()) << recorded;
+      FillUp(directory_->path());
+      auto found = registry_->FindByName(job.name);
+      EXPECT_TRUE(found.ok() && found->exit && found->exit->code == code) << job.name;
+      ++code;
+    }
+    EXPECT_EQ(registry_->List()->size(), jobs.size());
+    ::_exit(HasFailure() ? 1 : 0);
+  }
+  int state = 0;
+  ASSERT_EQ(::waitpid(child, &state, 0), child);
+  ASSERT_TRUE(WIFEXITED(state));
+  if (WEXITSTATUS(state) == 77) GTEST_SKIP() << "no mounts here";
+  EXPECT_EQ(WEXITSTATUS(state), 0);
+}
+
+// Opens of files in a folder, by whomever.
+class OpensIn {
+ public:
+  explicit OpensIn(const std::string& folder) : events_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
+    EXPECT_GE(::inotify_add_watch(events_.get(), folder.c_str(), IN_OPEN), 0);
+  }
+  // Since the last call.
+  std::set<std::string> Take() {
+    std::set<std::string> names;
+    alignas(inotify_event) char space[16 << 10];
+    for (ssize_t got; (got = ::read(events_.get(), space, sizeof space)) > 0;) {
+      for (const char* at = space; at < space + got;) {
+        const auto* event = reinterpret_cast<const inotify_event*>(at);
+        if (event->len > 0 && (event->mask & IN_ISDIR) == 0) names.insert(event->name);
+        at += sizeof(inotify_event) + event->len;
+      }
+    }
+    return names;
+  }
+
+ private:
+  const UniqueFd events_;
+};
+
+TEST_F(JobRegistryTest, RecordsThatHaveNotChangedAreNotReadAgain) {
+  Subprocess process = StartProcess();
+  std::vector<JobRecord> jobs;
+  for (const char* name : {"a", "b", "c"}) {
+    auto added = registry_->Add(Record(process.pid(), name), false);
+    ASSERT_TRUE(added.ok()) << added.status();
+    jobs.push_back(*added);
+  }
+  const std::string folder = directory_->path() + "/jobs";
+  OpensIn opens(folder);
+  // As soon as their stamps tell them from what may be written.
+  const Deadline deadline(absl::Seconds(60));
+  for (bool remembered = false; !remembered;) {
+    ASSERT_FALSE(deadline.passed());
+    opens.Take();
+    ASSERT_EQ(registry_->List()->size(), 3u);
+    remembered = opens.Take().empty();
+  }
+  JobRegistry other(folder);
+  ASSERT_TRUE(other.SetExit(jobs[1], ExitState{7, 0}).ok());
+  ASSERT_TRUE(RemoveTree(folder + "/c.json").ok());
+  opens.Take();
+  auto listed = registry_->List();
+  ASSERT_TRUE(listed.ok()) << listed.status();
+  EXPECT_THAT(opens.Take(), ElementsAre("b.json"));
+  std::map<std::string, std::optional<ExitState>> exits;
+  for (const JobRecord& job : *listed) exits[job.name] = job.exit;
+  ASSERT_EQ(exits.size(), 2u);
+  EXPECT_FALSE(exits.at("a").has_value());
+  ASSERT_TRUE(exits.at("b").has_value());
+  EXPECT_EQ(exits.at("b")->code, 7);
 }
 
 TEST_F(JobRegistryTest, AnotherProcessOfTheSamePidIsAnotherJob) {

@@ -22,6 +22,7 @@
 #include "base/record_file.h"
 #include "base/status.h"
 #include "daemon/call_monitor.h"
+#include "daemon/connection_locks.h"
 #include "daemon/function_image_uses.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
@@ -213,11 +214,13 @@ absl::Status RemoveUnkept(const Call& call, store::Store& store,
       return absl::CancelledError(absl::StrCat(so_far(), " it was interrupted; the others are still there"));
     // Whoever is restoring one has it open: its bytes stay until he is done.
     const absl::Span<const store::ImageInfo> some = all.subspan(done, store::kRemovedAtOnce);
+    const ConnectionLocks locks(store, some);
     const absl::StatusOr<std::vector<bool>> removed = store::RemoveExactly(store, some);
     if (!removed.ok()) return Annotate(removed.status(), so_far());
     for (size_t i = 0; i < some.size(); ++i) {
       if ((*removed)[i]) {
         response->set_removed(response->removed() + 1);
+        locks.RemoveOf(some[i]);
       } else {
         missed.insert(some[i].reference);
       }

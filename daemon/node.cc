@@ -13,8 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/cgroup_memory.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/parallel.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
 #include "daemon/supervisor.h"
@@ -26,6 +28,8 @@ namespace {
 
 // Of each kind: as many as start at the same moment without waiting for one.
 constexpr size_t kPooledSandboxes = 4;
+// To let go of a job when nobody wants its image any more.
+constexpr absl::Duration kCriuUsuallyTakes = absl::Seconds(2);
 
 std::string FromEnvironment(const char* name) {
   const char* value = ::getenv(name);
@@ -104,7 +108,10 @@ Node::Node(NodeOptions options)
                                         "with --host if it is not at its usual socket")),
       supervisor_(std::make_unique<Supervisor>(*this)) {}
 
-Node::~Node() = default;
+Node::~Node() {
+  gives_up_recovery_.store(true);
+  if (recovery_.joinable()) recovery_.join();
+}
 
 absl::StatusOr<std::shared_ptr<Functions>> Node::functions() const {
   absl::MutexLock lock(&mutex_);
@@ -165,13 +172,11 @@ absl::StatusOr<criu::Installation> Node::CriuIfAny() const {
   return absl::UnavailableError(criu.status().message());
 }
 
-void Node::RecoverJobs() {
-  absl::MutexLock lock(&mutex_);
-  if (std::exchange(recovered_, true)) return;
-  // There is nothing, or nothing of ours.
-  if (::access(absl::StrCat(options_.runtime_directory, "/.").c_str(), R_OK | W_OK | X_OK) != 0) return;
+std::vector<pid_t> Node::RecoverNow(const std::function<bool()>& gives_up) {
+  std::vector<pid_t> left;
   absl::StatusOr<std::vector<pid_t>> freed = ckpt::RecoverInterruptedCaptures(
-      options_.runtime_directory, [this](const std::vector<pid_t>& tree) { gpus_.WatchOut(tree); });
+      options_.runtime_directory, [this](const std::vector<pid_t>& tree) { gpus_.WatchOut(tree); }, gives_up,
+      &left);
   if (!freed.ok()) {
     Log(LogLevel::kWarning,
         absl::StrCat("letting jobs of interrupted captures go on: ", freed.status().message()));
@@ -180,7 +185,7 @@ void Node::RecoverJobs() {
                                          absl::StrJoin(*freed, ", ")));
   }
   // After the stopped ones run: the driver works through a thread of the job.
-  freed = gpus_.Recover();
+  freed = gpus_.Recover(left);
   if (!freed.ok()) {
     Log(LogLevel::kWarning,
         absl::StrCat("putting back GPU memory that an interrupted move had left in host memory: ",
@@ -189,6 +194,23 @@ void Node::RecoverJobs() {
     Log(LogLevel::kWarning,
         absl::StrCat("GPU memory that an interrupted move had left in host memory is back: PID ",
                      absl::StrJoin(*freed, ", ")));
+  }
+  return left;
+}
+
+void Node::RecoverJobs() {
+  absl::MutexLock lock(&mutex_);
+  if (std::exchange(recovered_, true)) return;
+  // There is nothing, or nothing of ours.
+  if (::access(absl::StrCat(options_.runtime_directory, "/.").c_str(), R_OK | W_OK | X_OK) != 0) return;
+  if (!options_.daemon) {
+    RecoverNow(nullptr);
+  } else if (!RecoverNow([soon = Deadline(kCriuUsuallyTakes)] { return soon.passed(); }).empty()) {
+    const absl::Status begun = CatchNoMoreThreads([this] {
+      recovery_ = std::thread([this] { RecoverNow([this] { return gives_up_recovery_.load(); }); });
+      return absl::OkStatus();
+    });
+    if (!begun.ok()) RecoverNow(nullptr);
   }
   if (options_.daemon) gpu_jobs_.InheritLeases();
   restore::RemoveDeadRestores(options_.runtime_directory);

@@ -4,9 +4,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -104,7 +107,9 @@ class Node {
   absl::StatusOr<criu::Installation> CriuIfAny() const;
 
   // Lets jobs go on that a dead Rekindle left stopped or without their GPU memory, and removes what it left
-  // in memory. Before anything else, whatever it is; does its work once, and what it can't do it logs.
+  // in memory. Before anything else, whatever it is; does its work once, and what it can't do it logs. In the
+  // daemon what a CRIU still has, which may be for long, is left to a thread: others' calls do not wait for
+  // it.
   void RecoverJobs() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Makes the runtime directory. Before anything that has to do with running jobs.
@@ -136,6 +141,11 @@ class Node {
   restore::CloneStarter clones_;
   Templates templates_;
   std::atomic<bool> ending_{false}, stopping_{false};
+  // The PIDs that a CRIU still has, for which `gives_up` would not wait.
+  std::vector<pid_t> RecoverNow(const std::function<bool()>& gives_up);
+
+  std::atomic<bool> gives_up_recovery_{false};
+  std::thread recovery_;  // made once, before there are calls
   mutable absl::Mutex mutex_;
   std::shared_ptr<Functions> functions_ ABSL_GUARDED_BY(mutex_);
   absl::Status no_functions_ ABSL_GUARDED_BY(mutex_);  // why they are not there

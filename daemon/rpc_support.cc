@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/pid_namespace.h"
 #include "base/pidfd.h"
 #include "base/status.h"
 #include "base/trace_rights.h"
@@ -56,14 +57,18 @@ absl::StatusOr<store::ImageInfo> FindImageFor(const Node& node, const store::Sto
 }
 
 absl::Status CheckMeansOurs(const Caller& caller, pid_t pid) {
-  if (caller.kind != Caller::Kind::kLocal || caller.pid <= 0) return absl::OkStatus();
-  const std::string its = ReadLink(absl::StrCat("/proc/", caller.pid, "/ns/pid")).value_or("");
-  if (its.empty() || its == ReadLink("/proc/self/ns/pid").value_or("")) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "process ", pid,
-      ": you are in a container (another PID namespace than rekindled's), where numbers mean other "
-      "processes than to rekindled: name a job of 'rekindle ps' by its name, or ask from outside "
-      "the container"));
+  if (caller.kind != Caller::Kind::kLocal) return absl::OkStatus();
+  constexpr absl::string_view kInstead =
+      " (another PID namespace than rekindled's), where numbers mean other processes than to rekindled: name "
+      "a job of 'rekindle ps' by its name, or ask from ";
+  // The kernel has no number for one that ours does not hold.
+  if (caller.pid <= 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "process ", pid, ": you are outside rekindled's container", kInstead, "inside that container"));
+  }
+  if (IsInOurPidNamespace(caller.pid).value_or(true)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("process ", pid, ": you are in a container", kInstead, "outside the container"));
 }
 
 absl::StatusOr<JobRecord> FindTarget(Node& node, const Caller& caller, pid_t pid, const std::string& name) {

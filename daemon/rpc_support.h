@@ -24,8 +24,8 @@ absl::StatusOr<store::ImageInfo> FindImageFor(const Node& node, const store::Sto
                                               const Caller& caller, absl::string_view image,
                                               absl::string_view verb);
 
-// FailedPrecondition: the caller lives in another PID namespace (a container with the daemon's socket), so
-// that what is `pid` to him is another process to us.
+// FailedPrecondition: the caller lives in another PID namespace (a container with the daemon's socket, or the
+// machine where the daemon is in one), so that what is `pid` to him is another process to us.
 absl::Status CheckMeansOurs(const Caller& caller, pid_t pid);
 
 // The running job that a request names, by PID or by its name: one of them. A process that is no job of ours

@@ -227,7 +227,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Supervise(
     std::shared_ptr<SupervisedJob> job, absl::StatusOr<RegisteredJob> first_life) {
   if (!first_life.ok()) {
     job->RemoveJobFile();
-    RemoveSupervisedRecord(job->directory_, job->name_).IgnoreError();
+    job->RemoveRecord();
     return first_life.status();
   }
   job->BeginLife(*first_life);
@@ -237,10 +237,19 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Supervise(
     // Who is told that it was not started must not find it running.
     job->KillAll();
     job->RemoveJobFile();
-    RemoveSupervisedRecord(job->directory_, job->name_).IgnoreError();
+    job->RemoveRecord();
     return NoMoreThreads(error);
   }
   return job;
+}
+
+void SupervisedJob::RemoveRecord() {
+  const absl::Status removed = RemoveSupervisedRecord(directory_, name_);
+  if (removed.ok()) return;
+  Log(LogLevel::kError,
+      absl::StrCat("job '", name_, "' was not started, but its record stays, and whoever reads it ",
+                   "starts the job: remove ", SupervisedRecordPath(directory_, name_), " (",
+                   removed.message(), ")"));
 }
 
 std::shared_ptr<SupervisedJob> SupervisedJob::TakeOver(Node& node, v1::SupervisedJobRecord record,
@@ -392,7 +401,9 @@ absl::StatusOr<bool> SupervisedJob::AdoptLife() {
                                   return ExitOfStranger(ended, pid, unknown.get());
                                 },
                                 [&node = node_, life = *life, unknown = end_unknown_](const ExitState& exit) {
-                                  if (!unknown->load()) node.jobs().SetExit(life, exit).IgnoreError();
+                                  if (unknown->load()) return;
+                                  const absl::Status recorded = node.jobs().SetExit(life, exit);
+                                  if (!recorded.ok()) Log(LogLevel::kWarning, recorded.message());
                                 }));
   saw_life_ = true;
   bool is_another;

@@ -109,6 +109,8 @@ class SupervisedJob {
   // Of a new one: follows its first life, or leaves nothing of it if that could not begin.
   static absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervise(std::shared_ptr<SupervisedJob> job,
                                                                   absl::StatusOr<RegisteredJob> first_life);
+  // Of one that could not be started.
+  void RemoveRecord();
   void Loop();
   void LoopAfterTakingOver();
   absl::StatusOr<RegisteredJob> StartFromBeginning(UniqueFd log, std::vector<std::string>* warnings);

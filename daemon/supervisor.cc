@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/machine.h"
@@ -33,6 +34,9 @@ namespace {
 constexpr int64_t kLeastBetweenCollectionsNanos = 20'000'000'000;
 // How soon a job is taken over whose supervisor has died.
 constexpr absl::Duration kLookAtOthers = absl::Seconds(1);
+// A child that a daemon which was killed had just forked has what that had open, until it becomes its
+// program.
+constexpr absl::Duration kForkMayTake = absl::Milliseconds(500), kLookAgain = absl::Milliseconds(5);
 // Jobs of other machines may be many, and their records far away.
 constexpr int64_t kLetOthersBeNanos = 60'000'000'000;
 
@@ -47,7 +51,7 @@ std::pair<uint64_t, int64_t> StampOf(const std::string& path) {
 
 std::string Supervisor::directory() const { return SupervisedDirectory(node_.options().store); }
 
-absl::Status Supervisor::LockJobs() {
+absl::Status Supervisor::LockJobs(absl::Duration patience) {
   RK_RETURN_IF_ERROR(node_.CheckStoreIsThere());
   absl::MutexLock lock(&mutex_);
   // Of this machine: others that share the store have theirs.
@@ -58,6 +62,10 @@ absl::Status Supervisor::LockJobs() {
   lock_.Reset();
   RK_RETURN_IF_ERROR(MakeSupervisedDirectory(directory()));
   absl::StatusOr<UniqueFd> held = LockFile(path, LOCK_EX | LOCK_NB);
+  for (const Deadline deadline(patience); absl::IsUnavailable(held.status()) && !deadline.passed();) {
+    absl::SleepFor(kLookAgain);
+    held = LockFile(path, LOCK_EX | LOCK_NB);
+  }
   if (absl::IsUnavailable(held.status())) {
     return absl::UnavailableError(absl::StrCat("another daemon supervises the jobs of the store ",
                                                node_.options().store, ": ask that one, or end it"));
@@ -68,7 +76,7 @@ absl::Status Supervisor::LockJobs() {
 }
 
 absl::Status Supervisor::Begin() {
-  const absl::Status locked = LockJobs();
+  const absl::Status locked = LockJobs(kForkMayTake);
   if (locked.ok()) TakeOverAll();
   absl::MutexLock lock(&mutex_);
   if (!watcher_.joinable() && !stopping_) watcher_ = std::thread(&Supervisor::WatchOthersLoop, this);

@@ -94,7 +94,7 @@ class Supervisor {
   absl::StatusOr<SupervisedHold> TakeName(const std::string& name, std::unique_ptr<Reservation>* reservation)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<SupervisedHold> Claim(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status LockJobs() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status LockJobs(absl::Duration patience = absl::ZeroDuration()) ABSL_LOCKS_EXCLUDED(mutex_);
   void TakeOverAll() ABSL_LOCKS_EXCLUDED(mutex_);
   void WatchOthersLoop() ABSL_LOCKS_EXCLUDED(mutex_);
   // Jobs that ended more than kKeepEnded ago.

@@ -70,6 +70,19 @@ void HttpConnection::FinishUp() {
   });
 }
 
+void HttpConnection::EndRefusal() {
+  asio::post(strand_, [self = shared_from_this()] {
+    if (self->state_ == State::kHead && self->refusal_) {
+      std::string text = self->refusal_->Head(1, false);
+      if (self->refusal_->body()) text += *self->refusal_->body();
+      error_code ignored;
+      self->socket_.write_some(asio::buffer(text), ignored);
+      self->socket_.shutdown(Socket::shutdown_send, ignored);
+    }
+    self->CloseNow();
+  });
+}
+
 bool HttpConnection::HasRequest() {
   if (parser_ || buffer_.size() > 0) return true;
   int bytes = 0;

@@ -46,10 +46,13 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   static void Answer(const HttpExchange& exchange, HttpAnswer answer) {
     Answer(exchange.connection, exchange.number, std::move(answer));
   }
-  // Thread-safe, both; at the strand's next turn.
+  // Thread-safe, all; at the strand's next turn.
   void Close();
   // Takes no further request: closes when what it is at has been answered, or its first request.
   void FinishUp();
+  // Of one that is refused: whatever request may come, it is told so now, as far as it takes that, and
+  // closed.
+  void EndRefusal();
 
   const std::any& context() const { return context_; }
 

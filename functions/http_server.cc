@@ -31,15 +31,6 @@ constexpr std::chrono::milliseconds kPauseWhenFull(100);
 // Refused ones that may wait for their requests, and for their clients to have read the answer.
 constexpr size_t kMostRefused = 64;
 
-// Before anything was read of it.
-void RefuseAtOnce(const UniqueFd& connection, const HttpAnswer& answer) {
-  std::string text = answer.Head(1, false);
-  if (answer.body()) text += *answer.body();
-  [[maybe_unused]] ssize_t n =
-      ::send(connection.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  ::shutdown(connection.get(), SHUT_WR);
-}
-
 int SocketFamily(int socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
@@ -149,7 +140,7 @@ void HttpServer::Forget(const HttpConnection* connection) {
   std::shared_ptr<HttpConnection> kept;  // it may be the last reference: destroyed without the lock
   absl::MutexLock lock(&mutex_);
   finishing_.erase(connection);
-  refused_.erase(connection);
+  if (auto refused = refused_.extract(connection)) waiting_.erase(refused.mapped());
   auto known = connections_.find(connection);
   if (known == connections_.end()) return;
   kept = std::move(known->second);
@@ -201,17 +192,7 @@ void HttpServer::Take(UniqueFd connection, const std::shared_ptr<HttpHandler>& h
   } else if (handler->OnConnect(connection.get(), context, refusal)) {
     return Serve(std::move(connection), handler, std::move(context), std::nullopt);
   }
-  if (refusal) Refuse(std::move(connection), handler, *std::move(refusal));
-}
-
-void HttpServer::Refuse(UniqueFd connection, const std::shared_ptr<HttpHandler>& handler, HttpAnswer answer) {
-  bool too_many;
-  {
-    absl::MutexLock lock(&mutex_);
-    too_many = refused_.size() >= kMostRefused;
-  }
-  if (too_many) return RefuseAtOnce(connection, answer);
-  Serve(std::move(connection), handler, {}, std::move(answer));
+  if (refusal) Serve(std::move(connection), handler, {}, std::move(refusal));
 }
 
 void HttpServer::Serve(UniqueFd connection, const std::shared_ptr<HttpHandler>& handler, std::any context,
@@ -234,12 +215,18 @@ void HttpServer::Serve(UniqueFd connection, const std::shared_ptr<HttpHandler>& 
   const bool refused = refusal.has_value();
   auto made = std::make_shared<HttpConnection>(shared_from_this(), handler, strand, std::move(socket),
                                                std::move(context), std::move(refusal));
+  std::shared_ptr<HttpConnection> told;
   {
     absl::MutexLock lock(&mutex_);
     if (closed_) return;
     connections_.emplace(made.get(), made);
-    if (refused) refused_.insert(made.get());
+    if (refused) {
+      if (waiting_.size() >= kMostRefused) told = connections_[waiting_.extract(waiting_.begin()).mapped()];
+      refused_.emplace(made.get(), next_turn_);
+      waiting_.emplace(next_turn_++, made.get());
+    }
   }
+  if (told) told->EndRefusal();
   made->Start();
 }
 

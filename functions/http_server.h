@@ -3,6 +3,8 @@
 
 #include <any>
 #include <atomic>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -22,8 +24,9 @@
 namespace rekindle::functions {
 
 // A connection that is refused is answered when its request's head has come, so that a client that writes
-// before it reads gets to see the answer; where many are refused at a time, further ones are answered at
-// once, and closed. Thread-safe. The handler is held weakly here, and by each open connection.
+// before it reads gets to see the answer, and the request may be one that is answered all the same; where
+// many wait for that, the one that has waited longest is answered at once, and closed. Thread-safe. The
+// handler is held weakly here, and by each open connection.
 class HttpServer : public std::enable_shared_from_this<HttpServer> {
  public:
   // `one_strand`: all connections run on strand(), not each on its own. `accepting`: where connections are
@@ -60,8 +63,6 @@ class HttpServer : public std::enable_shared_from_this<HttpServer> {
   // `refusal`: how it is refused, if it is.
   void Serve(UniqueFd connection, const std::shared_ptr<HttpHandler>& handler, std::any context,
              std::optional<HttpAnswer> refusal) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Refuse(UniqueFd connection, const std::shared_ptr<HttpHandler>& handler, HttpAnswer answer)
-      ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::shared_ptr<boost::asio::io_context> io_, accepting_;  // which may be the same
   const HttpStrand strand_;
@@ -77,7 +78,10 @@ class HttpServer : public std::enable_shared_from_this<HttpServer> {
       ABSL_GUARDED_BY(mutex_);
   std::unordered_set<const HttpConnection*> finishing_ ABSL_GUARDED_BY(mutex_);
   // Of these, those that are refused: they count towards no limit but their own.
-  std::unordered_set<const HttpConnection*> refused_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<const HttpConnection*, uint64_t> refused_ ABSL_GUARDED_BY(mutex_);  // its turn
+  uint64_t next_turn_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Those of them that have not been told at once.
+  std::map<uint64_t, const HttpConnection*> waiting_ ABSL_GUARDED_BY(mutex_);  // by turn
 };
 
 }  // namespace rekindle::functions

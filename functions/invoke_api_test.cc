@@ -662,17 +662,18 @@ TEST_P(InvokeApiTest, ANodeWithoutAConnectionLeftIsHealthyAllTheSame) {
   EXPECT_EQ(HttpClient(address_).Get("/health").status, 503);
 }
 
-TEST_P(InvokeApiTest, OfManyThatAreRefusedThoseBeyondALimitAreToldAtOnce) {
+TEST_P(InvokeApiTest, OfManyThatAreRefusedTheOneThatWaitsLongestIsToldAtOnce) {
   Start({.limits = {.connections = 1}});
   HttpClient first(address_);
   EXPECT_EQ(first.Get("/health").status, 200);
   std::vector<std::unique_ptr<HttpClient>> silent;
   for (int i = 0; i < 64; ++i) silent.push_back(std::make_unique<HttpClient>(address_));
-  // Each is told when it has said something, this one before.
+  // Each is told when it has said something; of one more than may wait for that the first one before.
   HttpClient beyond(address_);
-  EXPECT_EQ(beyond.Read().status, 503);
-  EXPECT_TRUE(beyond.ReadEnd());
-  for (auto& client : silent) EXPECT_EQ(client->Get(kList).status, 503);
+  EXPECT_EQ(silent[0]->Read().status, 503);
+  EXPECT_TRUE(silent[0]->ReadEnd());
+  EXPECT_EQ(beyond.Get("/health").status, 200);
+  for (size_t i = 1; i < silent.size(); ++i) EXPECT_EQ(silent[i]->Get(kList).status, 503);
 }
 
 TEST_P(InvokeApiTest, OneCallerHasAShareOfTheConnections) {

@@ -702,14 +702,14 @@ std::vector<absl::StatusOr<ProcessState>> JobMover::States(absl::Span<const pid_
   return states;
 }
 
-absl::StatusOr<std::vector<pid_t>> JobMover::Recover() {
+absl::StatusOr<std::vector<pid_t>> JobMover::Recover(absl::Span<const pid_t> except) {
   std::vector<pid_t> freed;
   RK_ASSIGN_OR_RETURN(std::vector<LedgerEntry> entries, ledger_.List());
   if (entries.empty()) return freed;
   const Deadline deadline(kOthersMayTake);
   std::map<pid_t, std::vector<LedgerEntry>> jobs;
   for (const LedgerEntry& entry : entries) {
-    if (entry.goal == LedgerEntry::Goal::kParked) continue;
+    if (entry.goal == LedgerEntry::Goal::kParked || absl::c_linear_search(except, entry.pid)) continue;
     // The mover's name has its PID. If that is gone, its helper is at it.
     std::vector<absl::string_view> parts = absl::StrSplit(entry.mover, '-');
     pid_t mover = 0;

@@ -161,8 +161,8 @@ class JobMover {
   std::vector<absl::StatusOr<ProcessState>> States(absl::Span<const pid_t> pids);
 
   // What dead Rekindles have left in the middle of a move goes back to the device. What can't is listed as
-  // parked. Returns the PIDs that run again.
-  absl::StatusOr<std::vector<pid_t>> Recover();
+  // parked. Returns the PIDs that run again. `except`: those that can't yet, since a capture has them.
+  absl::StatusOr<std::vector<pid_t>> Recover(absl::Span<const pid_t> except = {});
 
  private:
   friend class HeldJob;

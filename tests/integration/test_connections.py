@@ -70,6 +70,20 @@ class ConnectionsTest(RekindleTest):
         client.sendall(b"while\n")
         self.assertEqual(client.makefile("rb").readline(), b"meanwhile\n")
 
+    def test_an_image_that_is_removed(self):
+        """What holds back the packets of the job's peers goes with it."""
+        job = self.start()
+        client = self.connect()
+        os.kill(job.pid, signal.SIGUSR1)
+        self.assert_answers(client, b"before\n")
+        self.checkpoint(job.pid, "server:1", "--stop")
+        job.reap()
+        client.sendall(b"lost\n")  # which is sent again and again
+        self.succeed("rm", "server:1")
+        client.settimeout(120)
+        with self.assertRaises(ConnectionResetError):
+            client.recv(1)
+
     def test_an_image_that_can_not_be_kept(self):
         """With --stop CRIU leaves the job stopped, and its connections locked."""
         job = self.start()

@@ -257,7 +257,8 @@ class RefusedTest(ContainersCase):
         cli = self.make_cli(host=daemon.host)
         job = self.succeed("run", "--detach", "--name", "named", "--", "/bin/sleep", "1000", cli=cli)["job"]["pid"]
         inside = ["unshare", "--pid", "--fork", "--kill-child"]
-        for command in (["ckpt", job, "-t", "x:1"], ["stop", job], ["gpu", "park", job]):
+        group = ["group", "ckpt", "g:1", "--member", job]
+        for command in (["ckpt", job, "-t", "x:1"], ["stop", job], ["gpu", "park", job], group):
             self.assert_refused(cli.run(*command, prefix=inside), FAILED, str(job), "container", "by its name")
         self.assertTrue(procfs.alive(job))
         self.succeed("ckpt", "named", "-t", "x:1", cli=cli, prefix=inside)
@@ -265,6 +266,18 @@ class RefusedTest(ContainersCase):
         self.assert_refused(refused, FAILED, str(job), "container")
         self.succeed("stop", "named", cli=cli, prefix=inside)
         waiting.until(lambda: not procfs.alive(job), "the job's end")
+
+    def test_a_client_outside_the_daemons_container(self):
+        self.daemon_prefix = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+        daemon = self.start_daemon()
+        self.addCleanup(daemon.kill)  # what runs it takes no SIGTERM
+        cli = self.make_cli(host=daemon.host)
+        job = self.succeed("run", "--detach", "--name", "named", "--", "/bin/sleep", "1000", cli=cli)["job"]["pid"]
+        group = ["group", "ckpt", "g:1", "--member", job]
+        for command in (["ckpt", job, "-t", "x:1"], ["stop", job], ["gpu", "park", job], group):
+            refused = cli.run(*command)
+            self.assert_refused(refused, FAILED, str(job), "outside rekindled's container", "by its name")
+        self.assertEqual([one["name"] for one in self.succeed("ps", cli=cli)["jobs"]], ["named"])
 
     def test_places_that_are_none(self):
         one, job = self.start_service()

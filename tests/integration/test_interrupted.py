@@ -339,6 +339,27 @@ class DaemonKilledTest(InterruptedTest):
                 self.assert_untouched(job, memory, digest, cli=self.make_cli(host=again.host))
                 again.stop()
 
+    def test_a_criu_that_does_not_end_keeps_the_next_daemon_from_nothing_else(self):
+        job, memory, digest = self.prepare()
+        daemon = self.start_daemon()
+        command = self.make_cli(host=daemon.host).start("ckpt", job.pid, "-t", "x:1")
+        phases.wait_for_checkpoint_phase("freeze", daemon.pid, job.pid, lambda: command.poll() is not None)
+        for criu in phases.criu_processes(daemon.pid, "dump"):
+            os.kill(criu, signal.SIGSTOP)
+            self.addCleanup(jobs.kill_tree, criu)
+        daemon.kill()
+        self.cli.finish(command, 60)
+        again = self.start_daemon()
+        cli = self.make_cli(host=again.host)
+        self.assertEqual(self.references(cli), [])
+        self.succeed("run", "--", "true", cli=cli)
+        self.assertIn(procfs.state(job.pid), ("t", "T"))
+        os.kill(criu, signal.SIGCONT)
+        waiting.until(
+            lambda: not any(name.startswith("capture-") for name in os.listdir(self.runtime)), "it is tidied up", 60
+        )
+        self.assert_untouched(job, memory, digest, cli=cli)
+
     def test_during_checkpoint_then_plain_command(self):
         """Without a daemon it is the next command that frees the job."""
         job, memory, digest = self.prepare()

@@ -30,6 +30,9 @@ inline constexpr char kSupervisedLabel[] = "rekindle.supervised";
 inline constexpr char kSupervisedNumberLabel[] = "rekindle.supervised-number";
 // With any value: somebody has asked for it, and the supervisor does not remove it.
 inline constexpr char kSupervisedAskedLabel[] = "rekindle.supervised-asked";
+// With any value: the job ended with it, and a firewall's table may hold back what its peers send
+// (criu/connection_lock.h).
+inline constexpr char kConnectionLockLabel[] = "rekindle.connection-lock";
 inline constexpr char kCommandLabel[] = "rekindle.command";
 // Of an image that came from another store: its digest where it was taken.
 inline constexpr char kOriginLabel[] = "rekindle.origin";

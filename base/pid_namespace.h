@@ -1,0 +1,13 @@
+// Whether the numbers of processes mean the same to another process as to this one.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+
+namespace rekindle {
+
+// Is it in the PID namespace of this process? Nothing: it has ended, or we may not look.
+std::optional<bool> IsInOurPidNamespace(pid_t pid);
+
+}  // namespace rekindle
