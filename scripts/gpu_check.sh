@@ -398,8 +398,9 @@ end_all_jobs() {
 probe_driver() {
   report "" "## What this driver does" "" "A job of 256 MiB, and others of 16 MiB; each call is made by a process that only makes calls." \
     "" "| | |" "| --- | --- |"
-  local ended=1
-  bounded 120 "$TESTS/gpu_driver_probe" "$WORK" || ended=''
+  local ended=1 bytes=2000000000
+  [[ -z $SIM ]] || bytes=16000000
+  bounded 120 "$TESTS/gpu_driver_probe" "$WORK" "$bytes" || ended=''
   grep '^| ' "$WORK/out" >>"$REPORT"
   [[ -n $ended ]] || report "| it did not go on | $(cell "$(grep -v '^| ' "$WORK/out" | tail -n 2)") |"
   say "probed  $(grep -c '^| ' "$WORK/out") things that the driver does"
@@ -779,13 +780,30 @@ first_step() {
   done
   rm -rf "$WORK/export"
 }
+# size_of GIGABYTES: LABEL and BYTES.
+size_of() {
+  LABEL="$1 GB" BYTES=$(($1 * 1000000000))
+  [[ -z $REHEARSE ]] || LABEL="$1 x 8 MB" BYTES=$(($1 * 8000000))
+}
+# sparse_restore GIGABYTES: of a job whose device memory is mostly zeros. The image has none of these, and the driver has the
+# kernel make a page for each as it reads it.
+sparse_restore() {
+  local took parts most
+  size_of "$1"
+  start_vector figures-sparse --bytes "$BYTES" --sparse && rk 240 ckpt "$JOB" -t figures-sparse:1 --stop || return 1
+  wait_until 20 reaped "$JOB" || { DETAIL="the job is there still after --stop" && return 1; }
+  step_after rk 240 restore figures-sparse:1 --detach || return 1
+  took=$TOOK parts=$(phases)
+  note_memory ''
+  most=$(awk '/^VmHWM:/ { print int($2 / 1024) }' "/proc/$JOB/status")
+  steps || return 1
+  figure_note "restore of a sparse job of $LABEL" "$took s; phases: $parts; ${MADE#*, }; at most $most MiB of host memory"
+}
 # size_figures GIGABYTES
 size_figures() {
-  local label="$1 GB" bytes=$(($1 * 1000000000)) name=figures$1
-  if [[ -n $REHEARSE ]]; then
-    label="$1 x 8 MB"
-    bytes=$(($1 * 8000000))
-  fi
+  local label bytes name=figures$1
+  size_of "$1"
+  label=$LABEL bytes=$BYTES
   free_device_bytes || return 1
   if ((FREE < bytes + (2 << 30) && ${#REHEARSE} == 0)); then
     figure_note "$label" "left out: $FREE bytes of device memory are free"
@@ -993,6 +1011,7 @@ else
     for size in "${SIZES[@]}"; do
       ((size > 8)) || figures "$size GB" $((25 + 4 * size)) size_figures "$size"
     done
+    ((SIZES[0] > 8)) || figures "restore of a sparse job" $((20 + 2 * SIZES[0])) sparse_restore "${SIZES[0]}"
     [[ -z $SERVERS ]] || warm_starts "${SIZES[@]}"
     for size in "${SIZES[@]}"; do
       ((size <= 8)) || figures "$size GB" 60 size_figures "$size"

@@ -47,6 +47,8 @@ class ReportTest(RekindleTest):
         )
         self.assertIsNotNone(both, rows)
         huge, faults, plain_huge, plain_faults = (int(number) for number in both.groups())
+        sparse = rows["restore of a sparse job of 1 x 8 MB"]
+        self.assertRegex(sparse, r"phases: .*gpu .*; \d+ faults of thread \d+; at most \d+ MiB of host memory$")
         if allowed == "madvise":
             self.assertGreater(huge, 0)
             self.assertEqual(plain_huge, 0)
