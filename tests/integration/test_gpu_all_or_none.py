@@ -178,12 +178,12 @@ class ManualMovesTest(GpuTest):
         group = os.path.join(top, f"rekindle-test-{os.getpid()}")
         os.mkdir(group)
         self.addCleanup(os.rmdir, group)
-        job = self.start_vector_job(**options)
-        self.addCleanup(self.kill, job)
         self.write(group, "memory.limit_in_bytes", limit)
         inner = os.path.join(group, "inner")
         os.mkdir(inner)
         self.addCleanup(os.rmdir, inner)
+        job = self.start_vector_job(**options)
+        self.addCleanup(self.kill, job)
         self.write(inner, "cgroup.procs", job.pid)
         return job, group
 
@@ -205,7 +205,6 @@ class ManualMovesTest(GpuTest):
             with self.subTest(command=command):
                 self.assert_refused(self.cli.run(*command), FAILED, f"cgroup {group})", "nothing was moved")
                 self.assert_runs(job)
-        self.write(top, "cgroup.procs", job.pid)
 
     def write_program(self, name, line):
         path = self.path(name)
