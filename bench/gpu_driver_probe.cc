@@ -2,8 +2,8 @@
 // test jobs (gpu_vector_job, beside this program) and prints what it saw as rows of a Markdown table, "| what
 // | seen |". Asserts nothing. Needs nothing but libc; on the simulated driver (tests/gpu_sim) it tells of
 // that.
-//   gpu_driver_probe FOLDER                  for the jobs' state files
-//   gpu_driver_probe --trace FOLDER BYTES    what the driver asks the kernel for, with a job of that size
+//   gpu_driver_probe FOLDER [BYTES]          for the jobs' state files; BYTES of the one whose move is cut
+//   off gpu_driver_probe --trace FOLDER BYTES    what the driver asks the kernel for, with a job of that size
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -25,6 +25,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <initializer_list>
 #include <iterator>
 #include <map>
 #include <sstream>
@@ -41,7 +42,9 @@ namespace {
 namespace cuda = gpu::cuda;
 
 constexpr unsigned kLockMilliseconds = 10'000;
-constexpr double kJobMayTake = 60, kCallMayTake = 60, kStoppedMayTake = 3;
+constexpr double kJobMayTake = 60, kCallMayTake = 60, kStoppedMayTake = 3, kAfterwardsMayTake = 10;
+constexpr char kCutOffBytes[] = "2000000000";
+constexpr int kCutOffAfterMs = 100;
 constexpr char kJobBytes[] = "268435456";
 constexpr uint64_t kLargeArea = 32 << 20;
 
@@ -492,12 +495,55 @@ void ProbeBusyLock(const std::string& folder) {
   Row("state afterwards", StateText(Do("state", job.pid())));
 }
 
+// Each by the same new caller: an answer that was another one's shows here.
+std::string DoAll(pid_t pid, std::initializer_list<const char*> calls) {
+  std::string text;
+  for (const char* call : calls) {
+    const Answer answer = Do(call, pid, kAfterwardsMayTake);
+    text += std::string(text.empty() ? "" : "; ") + call + ": ";
+    if (std::strcmp(call, "state") == 0) {
+      text += StateText(answer);
+    } else {
+      text += answer.success && std::strcmp(call, "thread") == 0 ? Format("%d", answer.value) : answer.text;
+    }
+  }
+  return text;
+}
+
 void ProbeStopped(const std::string& folder) {
   Job job(folder, "stopped", {"--bytes", "16777216", "--step-ms", "20"});
   kill(job.pid(), SIGSTOP);
+  // The caller is killed.
   Row("state of a stopped process", StateText(Do("state", job.pid(), kStoppedMayTake)));
   kill(job.pid(), SIGCONT);
   Row("the job, continued", job.Fate());
+  Row("a new caller, after the one that was killed",
+      DoAll(job.pid(), {"state", "thread", "lock", "state", "unlock", "state"}));
+  Row("the job", job.Fate());
+}
+
+// A caller is killed in the middle of a move.
+void ProbeCutOff(const std::string& folder, const char* bytes) {
+  Job job(folder, "cut-off", {"--bytes", bytes, "--step-ms", "20"});
+  const std::string what =
+      Format("a caller killed %d ms into a checkpoint of %s bytes", kCutOffAfterMs, bytes);
+  if (!job.Alive()) return Row(what, job.Fate());
+  const Answer locked = Do("lock", job.pid());
+  if (!locked.success) return Row(what, locked.text);
+  {
+    Worker mover;
+    mover.Start();
+    mover.Ask("checkpoint", job.pid());
+    Pause(kCutOffAfterMs);
+    Row(what, mover.HasAnswer() ? "it had its answer by then" : "it had no answer yet");
+  }
+  Row("a new caller then", DoAll(job.pid(), {"state", "thread", "state", "state"}));
+  Pause(1000);
+  const Answer state = Do("state", job.pid(), kAfterwardsMayTake);
+  Row("state 1 s later", StateText(state));
+  if (state.success && state.value == 2) Row("restore", DoAll(job.pid(), {"restore", "state"}));
+  Row("unlock", DoAll(job.pid(), {"unlock", "state", "state"}));
+  Row("the job", job.Fate());
 }
 
 // A first call that meets the process while its memory is out.
@@ -741,7 +787,7 @@ int Trace(const std::string& folder, const char* bytes) {
   return 0;
 }
 
-int Probe(const std::string& folder) {
+int Probe(const std::string& folder, const char* cut_off_bytes) {
   // A job that the driver crashes need not leave a core file of its memory.
   const rlimit none = {0, 0};
   setrlimit(RLIMIT_CORE, &none);
@@ -752,6 +798,7 @@ int Probe(const std::string& folder) {
   ProbeStopped(folder);
   ProbeFirstCalls(folder);
   ProbeHeldFault(folder);
+  ProbeCutOff(folder, cut_off_bytes);
   ProbeManaged(folder);
   return 0;
 }
@@ -763,7 +810,9 @@ int main(int argc, char** argv) {
   using namespace rekindle::gpu_jobs;
   if (argc == 2 && std::strcmp(argv[1], "--serve-calls") == 0) return ServeCalls();
   if (argc == 4 && std::strcmp(argv[1], "--trace") == 0) return Trace(argv[2], argv[3]);
-  if (argc == 2) return Probe(argv[1]);
-  std::fputs("usage: gpu_driver_probe FOLDER\n       gpu_driver_probe --trace FOLDER BYTES\n", stderr);
+  if (argc == 2 || (argc == 3 && argv[1][0] != '-'))
+    return Probe(argv[1], argc == 3 ? argv[2] : kCutOffBytes);
+  std::fputs("usage: gpu_driver_probe FOLDER [BYTES]\n       gpu_driver_probe --trace FOLDER BYTES\n",
+             stderr);
   return 2;
 }

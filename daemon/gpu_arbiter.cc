@@ -25,6 +25,10 @@ GpuArbiter::JobPtr GpuArbiter::Find(pid_t pid, uint64_t start_ticks) const {
   return it->second;
 }
 
+uint64_t GpuArbiter::HostBytes(const DeviceBytes& bytes) const {
+  return Total(bytes) + options_.context_bytes * DevicesOf(bytes).size();
+}
+
 void GpuArbiter::Charge(Job& job, uint64_t bytes) {
   host_bytes_ = host_bytes_ - job.host_charge + bytes;
   job.host_charge = bytes;
@@ -38,7 +42,7 @@ void GpuArbiter::Use(Job& job) {
 void GpuArbiter::ChangeBytes(Job& job, DeviceBytes bytes) {
   Nudge(job);
   job.bytes = std::move(bytes);
-  Charge(job, job.state == GpuJobState::kResident ? 0 : Total(job.bytes));
+  Charge(job, job.state == GpuJobState::kResident ? 0 : HostBytes(job.bytes));
   Nudge(job);
 }
 

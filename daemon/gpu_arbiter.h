@@ -59,6 +59,8 @@ enum class GpuJobState {
 struct GpuArbiterOptions {
   // The device memory of all parked jobs, and of those on their way in or out, together.
   uint64_t host_budget = UINT64_MAX;
+  // That each takes beside that of each GPU that it is on.
+  uint64_t context_bytes = 0;
   // Sizes of the GPUs, as far as they are known.
   DeviceBytes device_totals;
   // Who waits for room looks anew after every event here; and this often, because processes that the arbiter
@@ -178,6 +180,8 @@ class GpuArbiter {
   JobPtr FindOrMake(const GpuJobId& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(const JobPtr& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ChangeBytes(Job& job, DeviceBytes bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of host memory while it is parked.
+  uint64_t HostBytes(const DeviceBytes& bytes) const;
   void Charge(Job& job, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Use(Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

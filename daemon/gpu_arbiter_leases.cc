@@ -207,7 +207,7 @@ void GpuArbiter::ParkVictims(Request& request, const std::vector<JobPtr>& victim
   // All at once: who had host memory for some of them only could wait for ever for one that has the rest.
   for (const JobPtr& victim : victims) {
     victim->state = GpuJobState::kParking;
-    Charge(*victim, Total(victim->bytes));
+    Charge(*victim, HostBytes(victim->bytes));
   }
   bool go_on = true;
   for (const JobPtr& victim : victims) {
@@ -283,7 +283,7 @@ absl::Status GpuArbiter::Park(pid_t pid) {
                        job->pinned ? "pinned; unpin it first (`rekindle gpu release --unpin`)"
                                    : "leased; release it first"));
     }
-    const uint64_t bytes = Total(job->bytes);
+    const uint64_t bytes = HostBytes(job->bytes);
     if (bytes <= HostRoom()) {
       job->state = GpuJobState::kParking;
       Charge(*job, bytes);
@@ -291,7 +291,7 @@ absl::Status GpuArbiter::Park(pid_t pid) {
     }
     if (swept) {
       return absl::ResourceExhaustedError(absl::StrCat(
-          job->name(), " is not parked: it has ", FormatBytes(bytes), " of device memory. ", DescribeHost()));
+          job->name(), " is not parked: it needs ", FormatBytes(bytes), " of host memory. ", DescribeHost()));
     }
     // Jobs that have ended unseen have no host memory any more.
     RemoveDead();

@@ -58,7 +58,7 @@ struct GpuArbiter::Job {
   bool gone = false;  // no longer in jobs_
   absl::Time last_used;
   uint64_t use = 0;          // the larger the later
-  uint64_t host_charge = 0;  // its part of host_bytes_: all its bytes unless it is resident
+  uint64_t host_charge = 0;  // its part of host_bytes_: HostBytes() unless it is resident
 };
 
 struct GpuArbiter::Request {

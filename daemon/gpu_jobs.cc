@@ -21,8 +21,9 @@ constexpr absl::Duration kLookAgainEvery = absl::Milliseconds(50);
 constexpr absl::Duration kMeasureEvery = absl::Seconds(1);
 constexpr char kEndedWouldBeThere[] = "a lease or pin would be there that has ended";
 
-GpuArbiterOptions ArbiterOptions(uint64_t host_budget) {
+GpuArbiterOptions ArbiterOptions(uint64_t host_budget, uint64_t context_bytes) {
   GpuArbiterOptions options;
+  options.context_bytes = context_bytes;
   options.host_budget = host_budget;
   return options;
 }
@@ -32,7 +33,7 @@ GpuArbiterOptions ArbiterOptions(uint64_t host_budget) {
 GpuJobs::GpuJobs(gpu::JobMover* mover, uint64_t host_budget, std::string lease_record)
     : mover_(*mover),
       host_budget_(host_budget),
-      arbiter_(this, ArbiterOptions(host_budget)),
+      arbiter_(this, ArbiterOptions(host_budget, mover->context_bytes())),
       record_(std::move(lease_record)) {}
 
 void GpuJobs::InheritLeases() {

@@ -32,6 +32,7 @@ class GpuJobsTest : public ::testing::Test {
   }
   std::string Start() {
     gpu::MoverOptions options;
+    options.context_bytes = 0;  // the simulated driver takes none
     options.ledger_directory = folder_.path() + "/gpu";
     jobs_.reset();
     mover_.emplace(options);

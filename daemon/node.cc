@@ -15,6 +15,7 @@
 #include "base/cgroup_memory.h"
 #include "base/deadline.h"
 #include "base/file.h"
+#include "base/human_units.h"
 #include "base/log.h"
 #include "base/parallel.h"
 #include "base/status.h"
@@ -54,6 +55,8 @@ gpu::MoverOptions GpuOptions(const std::string& runtime_directory) {
   };
   SetFromEnvironment("REKINDLE_GPU_ROOM_TIMEOUT", &options.room_timeout);
   SetFromEnvironment("REKINDLE_GPU_MOVE_TIMEOUT", &options.move_timeout);
+  const auto context = ParseBytes(FromEnvironment("REKINDLE_GPU_CONTEXT_MEMORY"));
+  if (context.ok()) options.context_bytes = *context;
   return options;
 }
 

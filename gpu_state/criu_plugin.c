@@ -77,7 +77,7 @@ static int Ask(enum KeeperMoment moment, int failed) {
     message.address = moment;
     message.bytes = (uint64_t)(failed != 0);
     if (send(socket_, &message, sizeof message, MSG_NOSIGNAL) == (ssize_t)sizeof message)
-      result = ServeKeeper(socket_, PTRACE_O_SUSPEND_SECCOMP | PTRACE_O_TRACESYSGOOD, 0);
+      result = ServeKeeper(socket_, PTRACE_O_SUSPEND_SECCOMP | PTRACE_O_TRACESYSGOOD, 0, 0);
   }
   if (socket_ >= 0) close(socket_);
   return result;

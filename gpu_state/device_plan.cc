@@ -99,6 +99,29 @@ absl::Status CheckRoom(const std::map<std::string, uint64_t>& needed, absl::Span
   return absl::OkStatus();
 }
 
+DevicePairs WithOtherDevices(const DevicePairs& pairs, absl::Span<const GpuDevice> present) {
+  DevicePairs all = pairs;
+  std::set<std::string> from, to;
+  for (const auto& [old_uuid, new_uuid] : pairs) {
+    from.insert(old_uuid);
+    to.insert(new_uuid);
+  }
+  std::vector<const GpuDevice*> displaced, left;
+  for (const GpuDevice& device : present) {
+    const bool is_from = from.count(device.uuid) > 0, is_to = to.count(device.uuid) > 0;
+    if (!is_from && !is_to) all.emplace_back(device.uuid, device.uuid);
+    if (!is_from && is_to) displaced.push_back(&device);
+    if (is_from && !is_to) left.push_back(&device);
+  }
+  for (const GpuDevice* device : displaced) {
+    const auto place = absl::c_find_if(left, [&](const GpuDevice* d) { return d->model == device->model; });
+    if (place == left.end()) return {};
+    all.emplace_back(device->uuid, (*place)->uuid);
+    left.erase(place);
+  }
+  return all.size() > pairs.size() ? all : DevicePairs();
+}
+
 absl::StatusOr<DevicePairs> PlanDevices(absl::Span<const GpuDevice> recorded, absl::Span<const GpuUse> uses,
                                         absl::Span<const GpuDevice> present,
                                         absl::Span<const GpuUse> present_uses, const DevicePairs& wanted) {

@@ -42,4 +42,8 @@ absl::StatusOr<DevicePairs> PlanDevices(absl::Span<const GpuDevice> recorded, ab
 absl::Status CheckRoom(const std::map<std::string, uint64_t>& needed, absl::Span<const GpuDevice> present,
                        absl::Span<const GpuUse> present_uses);
 
+// `pairs` and one for each other GPU of the machine, which stays what it is, or takes the place of one whose
+// state goes there: some drivers want each GPU named that a process sees. Empty where there is no such plan.
+DevicePairs WithOtherDevices(const DevicePairs& pairs, absl::Span<const GpuDevice> present);
+
 }  // namespace rekindle::gpu

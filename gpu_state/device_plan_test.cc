@@ -96,5 +96,16 @@ TEST(ParseDevicePairs, ReadsAListAndRefusesWhatIsNone) {
   EXPECT_FALSE(ParseDevicePairs("0=1").ok());
 }
 
+TEST(WithOtherDevicesTest, EachGpuIsNamedOnce) {
+  const std::vector<GpuDevice> present = {H200("a"), H200("b"), H200("c"), A100("x")};
+  EXPECT_EQ(WithOtherDevices({{"a", "b"}}, present),
+            (DevicePairs{{"a", "b"}, {"c", "c"}, {"x", "x"}, {"b", "a"}}));
+  EXPECT_EQ(WithOtherDevices({{"a", "b"}, {"b", "a"}}, present),
+            (DevicePairs{{"a", "b"}, {"b", "a"}, {"c", "c"}, {"x", "x"}}));
+  // From another machine: nothing of this one's can take its place.
+  EXPECT_EQ(WithOtherDevices({{"away", "b"}}, present), DevicePairs());
+  EXPECT_EQ(WithOtherDevices({{"a", "b"}, {"b", "a"}}, {H200("a"), H200("b")}), DevicePairs());
+}
+
 }  // namespace
 }  // namespace rekindle::gpu

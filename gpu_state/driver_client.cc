@@ -5,11 +5,14 @@
 
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <thread>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/companion_program.h"
 #include "base/deadline.h"
 #include "base/status.h"
@@ -25,6 +28,9 @@ constexpr absl::Duration kHelloMayTake = absl::Minutes(2);
 constexpr absl::Duration kDevicesMayTake = absl::Seconds(30);
 constexpr absl::Duration kDyingMayTake = absl::Seconds(10);
 constexpr int kLockDescriptor = 4;  // the helper's
+// Of a process that may be out of step with its callers.
+constexpr absl::Duration kLateAnswerMayTake = absl::Milliseconds(100);
+constexpr int kMostQuestions = 6;
 
 std::vector<HelperRequest> RequestsFor(HelperRequest::What what, absl::Span<const pid_t> pids) {
   std::vector<HelperRequest> requests(pids.size());
@@ -197,6 +203,10 @@ std::vector<absl::StatusOr<HelperAnswer>> DriverClient::Call(std::vector<HelperR
   for (size_t i = 0; i < requests.size(); ++i) {
     answers.push_back(sent[i] ? (*helper)->Await(ids[i], deadline, &hangs)
                               : absl::UnavailableError("Rekindle's GPU helper died"));
+    if (requests[i].pid != 0 && absl::IsUnavailable(answers.back().status())) {
+      absl::MutexLock lock(&mutex_);
+      out_of_step_.insert(requests[i].pid);
+    }
     if (answers.back().ok() && !answers.back()->status.ok()) {
       absl::Status status = answers.back()->status;
       answers.back() = std::move(status);
@@ -222,6 +232,44 @@ absl::StatusOr<DeviceView> DriverClient::Devices() {
 
 std::vector<absl::StatusOr<ProcessState>> DriverClient::States(absl::Span<const pid_t> pids,
                                                                absl::Duration timeout) {
+  std::vector<pid_t> doubtful;
+  {
+    absl::MutexLock lock(&mutex_);
+    absl::c_copy_if(pids, std::back_inserter(doubtful),
+                    [this](pid_t pid)
+                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return out_of_step_.erase(pid) > 0; });
+  }
+  std::map<pid_t, absl::StatusOr<ProcessState>> sure;
+  for (pid_t pid : doubtful) sure.emplace(pid, StateOutOfStep(pid, timeout));
+  std::vector<pid_t> others;
+  absl::c_copy_if(pids, std::back_inserter(others), [&sure](pid_t pid) { return sure.count(pid) == 0; });
+  std::vector<absl::StatusOr<ProcessState>> answers = StatesOnce(others, timeout), states;
+  size_t next = 0;
+  for (pid_t pid : pids) {
+    const auto known = sure.find(pid);
+    states.push_back(known == sure.end() ? std::move(answers[next++]) : known->second);
+  }
+  return states;
+}
+
+absl::StatusOr<ProcessState> DriverClient::StateOutOfStep(pid_t pid, absl::Duration timeout) {
+  absl::StatusOr<ProcessState> last = StatesOnce({pid}, timeout)[0];
+  for (int question = 1; question < kMostQuestions && !absl::IsUnavailable(last.status()); ++question) {
+    absl::SleepFor(kLateAnswerMayTake);
+    absl::StatusOr<ProcessState> now = StatesOnce({pid}, timeout)[0];
+    const bool agree = now.ok() && last.ok() ? *now == *last : now.status() == last.status();
+    if (agree) return now;
+    last = std::move(now);
+  }
+  absl::MutexLock lock(&mutex_);
+  out_of_step_.insert(pid);
+  if (!last.ok()) return last.status();
+  return absl::UnavailableError(
+      absl::StrCat("process ", pid, ": the NVIDIA driver contradicts itself on its state"));
+}
+
+std::vector<absl::StatusOr<ProcessState>> DriverClient::StatesOnce(absl::Span<const pid_t> pids,
+                                                                   absl::Duration timeout) {
   std::vector<absl::StatusOr<ProcessState>> states;
   for (absl::StatusOr<HelperAnswer>& answer : Call(RequestsFor(HelperRequest::What::kState, pids), timeout)) {
     if (!answer.ok()) {

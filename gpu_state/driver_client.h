@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,7 +49,9 @@ struct DriverClientOptions {
 };
 
 // Thread-safe. Errors of one process are those of CheckpointDriver; besides, Unavailable: no answer in time,
-// or the helper died, and the call may have been carried out or not.
+// or the helper died, and the call may have been carried out or not. NVIDIA warns that a caller which is
+// killed in the middle can put the driver's part in the process out of step: its answer may go to the next
+// caller. So the state of such a process is asked until two answers in turn agree.
 class DriverClient {
  public:
   explicit DriverClient(DriverClientOptions options);
@@ -74,6 +77,8 @@ class DriverClient {
   class Helper;
 
   std::vector<absl::StatusOr<HelperAnswer>> Call(std::vector<HelperRequest> requests, absl::Duration timeout);
+  std::vector<absl::StatusOr<ProcessState>> StatesOnce(absl::Span<const pid_t> pids, absl::Duration timeout);
+  absl::StatusOr<ProcessState> StateOutOfStep(pid_t pid, absl::Duration timeout);
   absl::StatusOr<std::shared_ptr<Helper>> CurrentHelper() ABSL_LOCKS_EXCLUDED(mutex_);
   void Retire(const std::shared_ptr<Helper>& helper) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -81,6 +86,7 @@ class DriverClient {
   absl::Mutex mutex_;
   std::shared_ptr<Helper> helper_ ABSL_GUARDED_BY(mutex_);
   DriverInfo info_ ABSL_GUARDED_BY(mutex_);
+  std::set<pid_t> out_of_step_ ABSL_GUARDED_BY(mutex_);  // a call of theirs had no answer
 };
 
 }  // namespace rekindle::gpu

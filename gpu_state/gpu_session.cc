@@ -6,9 +6,12 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "base/log.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "gpu_state/device_plan.h"
+#include "gpu_state/host_memory.h"
 
 namespace rekindle::gpu {
 namespace {
@@ -16,6 +19,9 @@ namespace {
 // Beyond a lock's own time-out: for the driver to give up.
 constexpr absl::Duration kGrace = absl::Seconds(15);
 constexpr int kAttempts = 2;
+// At own memory that does not fit a state: what was begun may be undone just now.
+constexpr int kMostLooks = 20;
+constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
 
 // Both things that went wrong, the first with its code.
 absl::Status Both(const absl::Status& first, const absl::Status& second) {
@@ -71,6 +77,33 @@ absl::Status GpuSession::AskStates() {
   return first;
 }
 
+bool GpuSession::IsPlausible(const Member& member, Action action, uint64_t own_bytes) const {
+  const auto there = on_devices_.find(member.pid);
+  if (member.gone || there == on_devices_.end()) return true;
+  const uint64_t now = OwnBytes({member.pid});
+  const uint64_t grown = now - std::min(now, own_bytes), gone = own_bytes - std::min(now, own_bytes);
+  const auto& [bytes, gpus] = there->second;
+  const bool is_out = member.now == ProcessState::kCheckpointed;
+  if (action == Action::kRestore) return is_out || CanBeWholeMove(bytes, gpus, gone);
+  return is_out ? CanBeWholeMove(bytes, gpus, grown) : grown < bytes;
+}
+
+absl::Status GpuSession::AskUntilPlausible(Action action, const std::map<pid_t, uint64_t>& own_bytes) {
+  for (int look = 0;; ++look) {
+    RK_RETURN_IF_ERROR(AskStates());
+    const auto odd = absl::c_find_if(members_, [&](const Member& member) {
+      const auto had = own_bytes.find(member.pid);
+      return had != own_bytes.end() && !IsPlausible(member, action, had->second);
+    });
+    if (odd == members_.end()) return absl::OkStatus();
+    if (look == kMostLooks) {
+      return absl::UnavailableError(absl::StrCat("the driver says that process ", odd->pid, " is ",
+                                                 NameOf(odd->now), ", which its host memory contradicts"));
+    }
+    absl::SleepFor(kLookAgain);
+  }
+}
+
 absl::Status GpuSession::Begin(Locked locked) {
   members_.clear();
   for (pid_t pid : pids_) members_.push_back({pid, {}, {}, false});
@@ -99,17 +132,21 @@ absl::Status GpuSession::FindThreads() {
 }
 
 void GpuSession::NoteUses(absl::Span<const GpuUse> uses) {
-  for (const GpuUse& use : uses) device_bytes_[use.pid] += use.bytes.value_or(0);
   for (const GpuUse& use : uses) {
-    if (!use.bytes) device_bytes_.erase(use.pid);  // of what it has on one GPU alone nothing follows
+    OnDevices& there = on_devices_[use.pid];
+    there.bytes += use.bytes.value_or(0);
+    ++there.gpus;
+  }
+  for (const GpuUse& use : uses) {
+    if (!use.bytes) on_devices_.erase(use.pid);  // of what it has on one GPU alone nothing follows
   }
 }
 
 absl::Status GpuSession::Run(ThreadKeeper& keeper, std::vector<RestoreThread> threads,
                              bool for_device_memory) const {
   for (RestoreThread& thread : threads) {
-    const auto bytes = device_bytes_.find(thread.pid);
-    if (bytes != device_bytes_.end()) thread.device_bytes = bytes->second;
+    const auto there = on_devices_.find(thread.pid);
+    if (there != on_devices_.end()) thread.device_bytes = there->second.bytes;
   }
   return keeper.Run(threads, for_device_memory);
 }
@@ -138,7 +175,7 @@ void GpuSession::HoldOthers(Action action) {
     if (!asked.ok()) return;  // an older driver
     threads = *std::move(asked);
   }
-  auto keeper = ThreadKeeper::Hold(pids);
+  auto keeper = ThreadKeeper::Hold(pids, areas_);
   absl::Status held = keeper.status();
   if (held.ok()) held = Run(**keeper, std::move(threads), action == Action::kCheckpoint);
   if (!held.ok()) {
@@ -168,7 +205,7 @@ absl::Status GpuSession::EndWatch() {
   }
   if (watched.empty()) return absl::OkStatus();
   // All at once: one watch may be over several.
-  RK_RETURN_IF_ERROR(ThreadKeeper::Hold(watched).status());
+  RK_RETURN_IF_ERROR(ThreadKeeper::Hold(watched, areas_).status());
   for (const Member& member : members_) {
     if (member.gone || !ThreadKeeper::WaitsForMemory(member.pid)) continue;
     Watch();
@@ -189,7 +226,7 @@ void GpuSession::Watch() {
   if (parked.empty()) return;
   absl::Status watched;
   if (own_keeper_ == nullptr) {
-    auto keeper = ThreadKeeper::Hold(parked);
+    auto keeper = ThreadKeeper::Hold(parked, areas_);
     watched = keeper.status();
     if (keeper.ok()) own_keeper_ = *std::move(keeper);
   }
@@ -217,12 +254,17 @@ absl::Status GpuSession::ActOn(Action action, Chosen chosen, const ActOptions& o
                                  : action == Action::kUnlock ? options_.query_timeout
                                                              : options_.move_timeout;
   if (action == Action::kCheckpoint || action == Action::kRestore) HoldOthers(action);
+  std::map<pid_t, uint64_t> own_bytes;
+  if (action == Action::kCheckpoint || action == Action::kRestore) {
+    for (pid_t pid : pids) own_bytes[pid] = OwnBytes({pid});
+  }
   std::vector<absl::Status> results = driver_.Act(action, pids, options, timeout);
   absl::Status first;
   bool unsure = false;
   for (size_t i = 0; i < results.size(); ++i) {
     if (results[i].ok()) {
       members[i]->now = *StateAfter(members[i]->now, action);
+      own_bytes.erase(pids[i]);
       continue;
     }
     members[i]->gone = IsGone(members[i]->pid);
@@ -230,12 +272,14 @@ absl::Status GpuSession::ActOn(Action action, Chosen chosen, const ActOptions& o
       first.Update(absl::AbortedError(absl::StrCat("process ", pids[i], " died")));
       continue;
     }
+    // An error that the driver itself told says how it is.
+    if (!absl::IsUnavailable(results[i])) own_bytes.erase(pids[i]);
     // What a lock's time-out leaves behind is known; nothing else is.
     unsure |= !(action == Action::kLock && absl::IsDeadlineExceeded(results[i]));
     first.Update(Annotate(results[i], absl::StrCat(NameOf(action), " of process ", pids[i])));
   }
   if (unsure) {
-    absl::Status asked = AskStates();
+    absl::Status asked = AskUntilPlausible(action, own_bytes);
     if (!asked.ok() && !absl::IsNotFound(asked)) first = Both(first, asked);
   }
   return first;
@@ -248,8 +292,18 @@ absl::Status GpuSession::BringUp(Chosen chosen, const ActOptions& restore) {
     return absl::c_any_of(members_, [&](const Member& m) { return is_there(m) && m.now == state; });
   };
   absl::Status status;
+  ActOptions how = restore;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    absl::Status restored = ActOn(Action::kRestore, chosen, restore);
+    absl::Status restored = ActOn(Action::kRestore, chosen, how);
+    // Of each GPU that a process sees the driver may want to be told; which these are it does not tell.
+    if (absl::IsInvalidArgument(restored) && how.pairs == restore.pairs) {
+      auto view = driver_.Devices();
+      auto all = view.ok() ? WithOtherDevices(restore.pairs, view->devices) : DevicePairs();
+      if (!all.empty()) {
+        how.pairs = std::move(all);
+        restored = ActOn(Action::kRestore, chosen, how);
+      }
+    }
     // The first failure tells why; a driver may answer all further tries with another one.
     if (!restored.ok() && !status.ok()) restored = Both(status, restored);
     status = std::move(restored);

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "gpu_state/device_areas.h"
 #include "gpu_state/driver_client.h"
 #include "gpu_state/gpu_device.h"
 #include "gpu_state/keeper_client.h"
@@ -40,6 +41,8 @@ class GpuSession {
   absl::Status FindThreads();
   // What they have on GPUs, as far as known; before MoveToHost.
   void NoteUses(absl::Span<const GpuUse> uses);
+  // Where their device memory was mapped; before anything that has a keeper hold them.
+  void NoteAreas(DeviceAreas areas) { areas_ = std::move(areas); }
   // CRIU has all threads stand still, and lets these run from here to LetStand(): the calls below are made
   // between the two. Otherwise a keeper of ours has them stand still for each move of memory.
   absl::Status LetRun(ThreadKeeper& keeper, bool for_device_memory);
@@ -88,6 +91,10 @@ class GpuSession {
   template <typename Chosen>
   absl::Status ActOn(Action action, Chosen chosen, const ActOptions& options = {});
   absl::Status AskStates();
+  // After an `action` of which nobody knows how it ended: until the states that the driver tells fit what
+  // their own memory was before, by process. Unavailable: they do not.
+  absl::Status AskUntilPlausible(Action action, const std::map<pid_t, uint64_t>& own_bytes);
+  bool IsPlausible(const Member& member, Action action, uint64_t own_bytes) const;
   absl::Status Run(ThreadKeeper& keeper, std::vector<RestoreThread> threads, bool for_device_memory) const;
   // All threads but the driver's own stand still, where that can be had, from now until LetGo() or Watch().
   void HoldOthers(Action action);
@@ -103,7 +110,12 @@ class GpuSession {
   std::unique_ptr<ThreadKeeper> own_keeper_;
   std::vector<pid_t> held_;  // by that
   std::vector<RestoreThread> threads_;
-  std::map<pid_t, uint64_t> device_bytes_;
+  struct OnDevices {
+    uint64_t bytes = 0;
+    size_t gpus = 0;
+  };
+  std::map<pid_t, OnDevices> on_devices_;  // of those of which it is known
+  DeviceAreas areas_;
   ThreadKeeper* keeper_ = nullptr;  // CRIU, between LetRun and LetStand
 };
 

@@ -17,20 +17,27 @@ namespace rekindle::gpu {
 namespace {
 
 constexpr char kMachine[] = "";  // among what limits host memory
+// A context has code, stacks and reserves on the device that a checkpoint need not keep.
+constexpr uint64_t kContextBytes = uint64_t{1} << 30;
+// Where nothing was moved, host memory grows by next to nothing; reserves that were never written may stay
+// out.
+constexpr uint64_t kPlausibleShare = 8;
 
 absl::Status NoRoom(const std::string& limit, uint64_t wanted, uint64_t left, uint64_t others) {
   const std::string beside =
       others > 0 ? absl::StrCat(" beside ", FormatBytes(others), " for other jobs that are being moved") : "";
   if (limit == kMachine) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the job has up to ", FormatBytes(wanted), " on its GPUs, which has to fit into host memory, and ",
-        FormatBytes(left - others), " is free", beside,
-        "; nothing was moved. Free host memory, or let the job drop its caches first"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the job has up to ", FormatBytes(wanted),
+                     " on its GPUs, the driver's contexts included, which has to fit into host memory, and ",
+                     FormatBytes(left - others), " is free", beside,
+                     "; nothing was moved. Free host memory, or let the job drop its caches first"));
   }
   return absl::ResourceExhaustedError(
       absl::StrCat("the job has up to ", FormatBytes(wanted),
-                   " on its GPUs, which becomes host memory of its own, and its limit (", limit,
-                   ") leaves it ", FormatBytes(left - others), beside,
+                   " on its GPUs, the driver's contexts included, which becomes host memory of its own, and "
+                   "its limit (",
+                   limit, ") leaves it ", FormatBytes(left - others), beside,
                    "; nothing was moved. Give it more host memory, or let it drop its caches first"));
 }
 
@@ -54,6 +61,11 @@ uint64_t OwnBytes(absl::Span<const pid_t> pids) {
   return bytes;
 }
 
+bool CanBeWholeMove(uint64_t device_bytes, size_t gpus, uint64_t moved) {
+  const uint64_t context_bytes = kContextBytes * gpus;
+  return device_bytes <= context_bytes || moved >= (device_bytes - context_bytes) / kPlausibleShare;
+}
+
 std::map<std::string, uint64_t> HostMemory::Outstanding() const {
   std::map<std::string, uint64_t> outstanding;
   for (const Move& move : moves_) {
@@ -73,7 +85,7 @@ absl::StatusOr<HostMemory::Reservation> HostMemory::Reserve(absl::Span<const pid
                                                             absl::Span<const GpuUse> uses) {
   std::map<pid_t, uint64_t> of_process;
   for (pid_t pid : pids) of_process[pid] = 0;
-  for (const GpuUse& use : uses) of_process[use.pid] += use.bytes.value_or(0);
+  for (const GpuUse& use : uses) of_process[use.pid] += use.bytes.value_or(0) + context_bytes_;
 
   absl::MutexLock lock(&mutex_);
   // Before what is left is read: what a move takes in between then counts twice, and not at all never.

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -28,14 +29,18 @@ struct HostLimit {
 // Memory that is the processes' own, in bytes: what device memory becomes.
 uint64_t OwnBytes(absl::Span<const pid_t> pids);
 
+// Can own memory that has changed by `moved` bytes be what `device_bytes` on so many GPUs became, or were?
+bool CanBeWholeMove(uint64_t device_bytes, size_t gpus, uint64_t moved);
+
 // Thread-safe. Knows the moves of this process alone.
 class HostMemory {
   struct Move;
 
  public:
-  // What limits a process, beside the machine. Empty: nobody looks.
-  explicit HostMemory(std::function<std::vector<HostLimit>(pid_t pid)> limits_of)
-      : limits_of_(std::move(limits_of)) {}
+  // What limits a process, beside the machine. Empty: nobody looks. `context_bytes`: what a driver saves of
+  // its own for each process on each GPU, beside what the process has there.
+  explicit HostMemory(std::function<std::vector<HostLimit>(pid_t pid)> limits_of, uint64_t context_bytes = 0)
+      : limits_of_(std::move(limits_of)), context_bytes_(context_bytes) {}
 
   // Given back when it goes, by any thread. Must not outlive the HostMemory.
   class Reservation {
@@ -69,6 +74,7 @@ class HostMemory {
   std::map<std::string, uint64_t> Outstanding() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::function<std::vector<HostLimit>(pid_t)> limits_of_;
+  const uint64_t context_bytes_;
   absl::Mutex mutex_;
   std::list<Move> moves_ ABSL_GUARDED_BY(mutex_);
 };

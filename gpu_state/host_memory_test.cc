@@ -89,6 +89,28 @@ TEST_F(HostMemoryTest, WhatALimitDoesNotLeaveIsRefused) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("its limit (/jobs) leaves it 100.0 MiB"));
 }
 
+TEST_F(HostMemoryTest, TheDriversContextsCountForEachProcessOnEachGpu) {
+  HostMemory memory([this](pid_t pid) { return limits_[pid]; }, /*context_bytes=*/10 * kMiB);
+  const std::vector<GpuUse> uses = {{first_.pid(), "GPU-a", 30 * kMiB},
+                                    {first_.pid(), "GPU-b", 30 * kMiB},
+                                    {second_.pid(), "GPU-a", 20 * kMiB}};
+  auto reserve = [&](uint64_t left) {
+    for (const Growing* process : {&first_, &second_}) limits_[process->pid()] = {{"/jobs", left}};
+    return memory.Reserve({first_.pid(), second_.pid()}, uses).status();
+  };
+  EXPECT_TRUE(reserve(110 * kMiB).ok());
+  const absl::Status refused = reserve(110 * kMiB - 1);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("up to 110.0 MiB"));
+}
+
+TEST(CanBeWholeMoveTest, BeyondWhatContextsHaveSomethingMustHaveMoved) {
+  EXPECT_TRUE(CanBeWholeMove(1024 * kMiB, 1, 0));
+  EXPECT_FALSE(CanBeWholeMove(9 * 1024 * kMiB, 1, 1024 * kMiB - 1));
+  EXPECT_TRUE(CanBeWholeMove(9 * 1024 * kMiB, 1, 1024 * kMiB));
+  EXPECT_TRUE(CanBeWholeMove(9 * 1024 * kMiB, 9, 0));
+}
+
 TEST_F(HostMemoryTest, TheMachineIsALimitToo) {
   const auto refused = Reserve(first_, uint64_t{1} << 60).status();
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;

@@ -32,11 +32,6 @@ constexpr absl::Duration kLookForRoomEvery = absl::Milliseconds(200);
 constexpr absl::Duration kOthersMayTake = absl::Seconds(60);
 constexpr absl::Duration kGoingOnMayTake = absl::Seconds(2);
 constexpr absl::Duration kLookForOthersEvery = absl::Milliseconds(50);
-// A context has code, stacks and reserves on the device that a checkpoint need not keep.
-constexpr uint64_t kContextBytes = uint64_t{1} << 30;
-// Where nothing was moved, host memory grows by next to nothing; reserves that were never written may stay
-// out.
-constexpr uint64_t kPlausibleShare = 8;
 
 bool MapsCuda(pid_t pid) {
   auto maps = ReadFile(absl::StrCat("/proc/", pid, "/maps"));
@@ -170,7 +165,7 @@ class JobMover::Claim {
 JobMover::JobMover(MoverOptions options)
     : options_(std::move(options)),
       ledger_(options_.ledger_directory),
-      host_memory_(options_.host_limits),
+      host_memory_(options_.host_limits, options_.context_bytes),
       driver_({"", [this]() -> absl::StatusOr<int> {
                  RK_ASSIGN_OR_RETURN(Ledger::Mover mover, ledger_.Enlist());
                  return mover.descriptor;
@@ -281,7 +276,8 @@ absl::StatusOr<std::vector<GpuUse>> JobMover::UsesOf(absl::Span<const pid_t> pid
 uint64_t JobMover::EstimateBytes(absl::Span<const pid_t> pids) {
   auto view = Devices();
   if (!view.ok()) return 0;
-  const uint64_t known = KnownBytes(gpu::UsesOf(view->uses, pids));
+  const std::vector<GpuUse> uses = gpu::UsesOf(view->uses, pids);
+  const uint64_t known = KnownBytes(uses) + options_.context_bytes * uses.size();
   const uint64_t most = KnownBytes(MostOfHidden(*view, HiddenIn(view->uses, pids)));
   // More than that is hardly this job's alone.
   return most <= AvailableMemoryBytes().value_or(0) / 2 ? known + most : known;
@@ -294,9 +290,23 @@ SessionOptions JobMover::OptionsWith(absl::Duration lock_timeout) const {
   return options;
 }
 
+DeviceAreas JobMover::AreasOf(absl::Span<const pid_t> pids) {
+  DeviceAreas areas;
+  for (pid_t pid : pids) areas[pid] = DeviceAreasOf(pid);
+  // Most of it may be out already, or all.
+  for (const LedgerEntry& entry : ledger_.Of(pids).value_or(std::vector<LedgerEntry>())) {
+    std::vector<DeviceArea>& of_process = areas[entry.pid];
+    for (const DeviceArea& area : entry.areas) {
+      if (!absl::c_linear_search(of_process, area)) of_process.push_back(area);
+    }
+  }
+  return areas;
+}
+
 absl::Status JobMover::PutEntries(pid_t job, absl::Span<const pid_t> pids, absl::Span<const GpuUse> uses,
                                   LedgerEntry::Goal goal, const std::string& why, bool keeps_room) {
   RK_ASSIGN_OR_RETURN(Ledger::Mover mover, ledger_.Enlist());
+  DeviceAreas areas = AreasOf(pids);
   std::vector<LedgerEntry> entries;
   for (pid_t pid : pids) {
     auto stat = ReadProcessStat(pid);
@@ -309,6 +319,7 @@ absl::Status JobMover::PutEntries(pid_t job, absl::Span<const pid_t> pids, absl:
     if (goal == LedgerEntry::Goal::kRunning) entry.mover = mover.path;
     entry.why = why;
     entry.uses = gpu::UsesOf(uses, {pid});
+    entry.areas = std::move(areas[pid]);
     entry.keeps_room = keeps_room;
     entries.push_back(std::move(entry));
   }
@@ -353,6 +364,7 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::Lock(pid_t job, const std::ve
     if (!absl::c_linear_search(pids, entry.pid) || absl::c_linear_search(running, entry.pid)) continue;
     held->record_.uses.insert(held->record_.uses.end(), entry.uses.begin(), entry.uses.end());
   }
+  held->session_.NoteAreas(AreasOf(pids));
   held->view_ = Devices();
   const absl::StatusOr<DeviceView>& view = held->view_;
   std::vector<GpuUse>& moving = held->moving_;
@@ -409,10 +421,9 @@ absl::Status HeldJob::MoveOut(ThreadKeeper* keeper, const MoveProgress& progress
 
   // Other tools have reported success where nothing had moved.
   const uint64_t device_bytes = KnownBytes(moving_);
-  const uint64_t context_bytes = kContextBytes * moving_.size();
   const uint64_t host_after = OwnBytes(running);
   const uint64_t grown = host_after > host_before ? host_after - host_before : 0;
-  if (device_bytes > context_bytes && grown < (device_bytes - context_bytes) / kPlausibleShare) {
+  if (!CanBeWholeMove(device_bytes, moving_.size(), grown)) {
     const absl::Status back = Back(nullptr, keeper);
     return absl::DataLossError(
         absl::StrCat("the NVIDIA driver reported that it moved the device memory of process ", job_, ", ",
@@ -553,6 +564,7 @@ absl::Status JobMover::PutOn(pid_t job, const std::vector<pid_t>& pids, const Gp
     needed[pair == pairs.end() ? uuid : pair->second] += bytes;
   }
   GpuSession session(driver_, pids, OptionsWith(absl::ZeroDuration()));
+  session.NoteAreas(AreasOf(pids));
   if (keeper != nullptr) {
     RK_RETURN_IF_ERROR(session.FindThreads());
     RK_RETURN_IF_ERROR(session.LetRun(*keeper, /*for_device_memory=*/false));
@@ -602,6 +614,7 @@ void JobMover::WatchParked(const std::vector<pid_t>& pids) {
   const auto claim = Claim::Make(*this, pids);
   if (!claim.ok() || !CheckNobodyElseMoves(pids).ok()) return;
   GpuSession session(driver_, pids, OptionsWith(absl::ZeroDuration()));
+  session.NoteAreas(AreasOf(pids));
   if (session.Begin(GpuSession::Locked::kByUs).ok()) session.Watch();
 }
 
@@ -613,7 +626,7 @@ void JobMover::WatchOut(absl::Span<const pid_t> pids) {
     if (absl::c_linear_search(pids, entry.pid)) jobs[entry.job].push_back(entry.pid);
   }
   for (const auto& [job, of_job] : jobs) {
-    auto keeper = ThreadKeeper::Hold(of_job);
+    auto keeper = ThreadKeeper::Hold(of_job, AreasOf(of_job));
     const absl::Status watched = keeper.ok() ? (*keeper)->Watch() : keeper.status();
     if (!watched.ok()) {
       Log(LogLevel::kWarning,

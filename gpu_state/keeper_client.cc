@@ -5,11 +5,9 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 
@@ -19,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "base/companion_program.h"
 #include "base/file.h"
+#include "base/huge_pages.h"
 #include "base/log.h"
 #include "base/parallel.h"
 #include "base/process_stat.h"
@@ -26,6 +25,7 @@
 #include "base/subprocess.h"
 #include "base/timed_await.h"
 #include "base/unix_socket.h"
+#include "gpu_state/populate.h"
 #include "gpu_state/thread_watch.h"
 
 namespace rekindle::gpu {
@@ -36,39 +36,14 @@ constexpr char kPlugin[] = "rekindle-gpu.so";
 constexpr char kSocket[] = "gpu-keeper.sock";
 // Smaller ones are hardly device memory.
 constexpr uint64_t kLeastDeviceMapping = 2 << 20;
-constexpr uint64_t kHugePage = 2 << 20;
-// Of a thread at a time: few enough that a small job's memory is work for all of them.
-constexpr uint64_t kPagesAtOnce = 16;
 constexpr char kHugePagesVariable[] = "REKINDLE_GPU_HUGE_PAGES";
-constexpr size_t kMostThreads = 16;
 // For threads to stop, beyond the keeper's own time-out.
 constexpr absl::Duration kMayTake = absl::Seconds(60);
 
-// Fresh memory of a thread that stands still, touched by several threads of ours: each page is made and
-// cleared at its first touch, and the driver, which has but one thread, would wait for each. Where none can
-// be made nothing is lost. Writes what is there: zeros.
-void Touch(pid_t pid, uint64_t address, uint64_t bytes) {
-  const uint64_t first = (address + kHugePage - 1) / kHugePage, end = (address + bytes) / kHugePage;
-  if (end <= first) return;
-  std::atomic<uint64_t> next{first};
-  const auto count = static_cast<size_t>((end - first + kPagesAtOnce - 1) / kPagesAtOnce);
-  const size_t threads =
-      std::min({count, kMostThreads, static_cast<size_t>(std::thread::hardware_concurrency())});
-  InParallel(std::max<size_t>(threads, 1), [&](size_t) {
-    char zeros[kPagesAtOnce] = {};
-    iovec there[kPagesAtOnce];
-    for (uint64_t page; (page = next.fetch_add(kPagesAtOnce)) < end;) {
-      const uint64_t pages = std::min(kPagesAtOnce, end - page);
-      for (uint64_t i = 0; i < pages; ++i) there[i] = {reinterpret_cast<void*>((page + i) * kHugePage), 1};
-      const iovec here = {zeros, pages};
-      if (::process_vm_writev(pid, &here, 1, there, pages, 0) < 0) return;
-    }
-  });
-}
-
-bool HugePagesWanted() {
+// Where the process can have none the driver's own request, which makes all of its pages at once, is better.
+bool HugePagesWanted(pid_t pid) {
   const char* value = std::getenv(kHugePagesVariable);
-  return value == nullptr || absl::string_view(value) != "0";
+  return (value == nullptr || absl::string_view(value) != "0") && HugePagesAllowedFor(pid);
 }
 
 // How much of what a process has on GPUs it maps before nothing else is looked for. What the driver keeps
@@ -145,7 +120,8 @@ bool ThreadKeeper::WaitsForMemory(pid_t pid) {
   return absl::c_any_of(WatchersOf(pid), [](const Watcher& watcher) { return watcher.has_fault; });
 }
 
-absl::StatusOr<std::unique_ptr<ThreadKeeper>> ThreadKeeper::Hold(absl::Span<const pid_t> pids) {
+absl::StatusOr<std::unique_ptr<ThreadKeeper>> ThreadKeeper::Hold(absl::Span<const pid_t> pids,
+                                                                 const DeviceAreas& areas) {
   UniqueFd socket = SocketOfWatch(pids);
   if (!socket.valid()) {
     RK_ASSIGN_OR_RETURN(socket, StartProgram());
@@ -156,6 +132,12 @@ absl::StatusOr<std::unique_ptr<ThreadKeeper>> ThreadKeeper::Hold(absl::Span<cons
     absl::Status stands = keeper->Await(kKeeperStands);
     if (!stands.ok())
       return Annotate(stands, absl::StrCat("having the threads of process ", pid, " stand still"));
+    const auto known = areas.find(pid);
+    // It has seen itself what is there.
+    if (known == areas.end() || !DeviceAreasOf(pid).empty()) continue;
+    for (const DeviceArea& area : known->second) {
+      RK_RETURN_IF_ERROR(keeper->Send(kKeeperArea, pid, area.bytes, area.address));
+    }
   }
   return keeper;
 }
@@ -191,7 +173,7 @@ absl::Status ThreadKeeper::RunOne(const RestoreThread& thread, bool for_device_m
     absl::MutexLock lock(&mutex_);
     processes_[there] = thread.pid;
   }
-  const bool huge = for_device_memory && HugePagesWanted();
+  const bool huge = for_device_memory && HugePagesWanted(thread.pid);
   RK_RETURN_IF_ERROR(
       Send(kKeeperRun, there, huge ? kLeastDeviceMapping : 0, huge ? MostOf(thread.device_bytes) : 0));
   return Annotate(Await(kKeeperRuns), absl::StrCat("running the driver's thread in process ", thread.pid));
@@ -259,7 +241,7 @@ void ThreadKeeper::Read() {
       }
       process = processes_[message.id];
     }
-    if (process != 0) Touch(process, message.address, message.bytes);
+    if (process != 0) PopulateFresh(process, message.address, message.bytes);
     (void)Send(kKeeperGoOn, message.id);
   }
 }

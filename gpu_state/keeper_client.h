@@ -18,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "base/unique_fd.h"
+#include "gpu_state/device_areas.h"
 #include "gpu_state/thread_keeper.h"
 
 namespace rekindle::gpu {
@@ -35,9 +36,10 @@ using ThreadNumber = std::function<pid_t(pid_t)>;
 class ThreadKeeper {
  public:
   // A program of ours is the keeper: all threads of `pids` stand still until this goes; where that is the one
-  // that watches them, they do not run in between. FailedPrecondition: somebody else traces one (a debugger,
-  // CRIU).
-  static absl::StatusOr<std::unique_ptr<ThreadKeeper>> Hold(absl::Span<const pid_t> pids);
+  // that watches them, they do not run in between. `areas`: of their device memory, as far as it is out,
+  // which a later Watch() needs. FailedPrecondition: somebody else traces one (a debugger, CRIU).
+  static absl::StatusOr<std::unique_ptr<ThreadKeeper>> Hold(absl::Span<const pid_t> pids,
+                                                            const DeviceAreas& areas = {});
   // CRIU is, at the other end of `socket`, and knows threads by other numbers.
   explicit ThreadKeeper(UniqueFd socket, ThreadNumber number_there = nullptr);
   // A thread of a parked process stands where it needs its device memory (thread_watch.h), after a Hold().

@@ -62,6 +62,7 @@ struct Shared {
   std::atomic<char*> forbidden;  // of a device
   std::atomic<char*> safepoint;  // the program's own
   std::atomic<bool> allow;
+  std::atomic<bool> take_out, leave_hole;  // the device's memory
 };
 Shared* shared = nullptr;
 
@@ -77,7 +78,14 @@ void* Rounds(void* of) {
                                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
     }
     if (mine.leaves.exchange(false)) ::syscall(SYS_exit, 0);
-    if (shared->allow.exchange(false)) ::mprotect(shared->forbidden, kPage, PROT_READ | PROT_WRITE);
+    if (shared->allow.exchange(false)) {
+      ::mmap(shared->forbidden, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+             0);
+    }
+    if (shared->take_out.exchange(false)) {
+      ::mmap(shared->forbidden, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    }
+    if (shared->leave_hole.exchange(false)) ::munmap(shared->forbidden, kPage);
     ::sched_yield();
   }
 }
@@ -106,6 +114,7 @@ class KeeperClientTest : public testing::Test {
 
   [[noreturn]] void Live() const {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (!huge_pages_) ::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
     ::signal(SIGUSR2, [](int) { ++shared->signals; });
     // A runtime that stops its threads by a page that can't be touched.
     struct sigaction action = {};
@@ -208,6 +217,7 @@ class KeeperClientTest : public testing::Test {
 
   TemporaryDirectory folder_ = *TemporaryDirectory::Make("/tmp", "keeper-test-");
   const std::string device_ = folder_.path() + "/dev/nvidia0";
+  bool huge_pages_ = true;  // may the process have any?
   pid_t pid_ = 0;
 };
 
@@ -297,6 +307,16 @@ TEST_F(KeeperClientTest, HugePagesCanBeSwitchedOff) {
   ASSERT_TRUE(keeper->Pause().ok());
 }
 
+// Advice is taken there too, and then one page of each 512 would have been made.
+TEST_F(KeeperClientTest, WhereAProcessCanHaveNoHugePagesTheDriversRequestStays) {
+  huge_pages_ = false;
+  Second second(*this);
+  auto keeper = Held();
+  ASSERT_TRUE(keeper->Run({{pid_, Thread(1)}}, true).ok());
+  EXPECT_FALSE(IsToBeOfHugePages(Maps(1)));
+  ASSERT_TRUE(keeper->Pause().ok());
+}
+
 TEST_F(KeeperClientTest, WhoWatchesHoldsAgainWithoutLettingGo) {
   const pid_t watch = Watched();
   for (size_t i = 0; i < kThreads; ++i) EXPECT_TRUE(GoesOn(i));
@@ -350,6 +370,36 @@ TEST_F(KeeperClientTest, AThreadThatNeedsMissingMemoryStandsUntilItIsThere) {
   EXPECT_TRUE(GoesOn(2));
   shared->allow = true;
   EXPECT_TRUE(AreFree());
+}
+
+// As after an image of a parked job: nothing in the process tells any more where device memory was.
+TEST_F(KeeperClientTest, ANewWatchIsToldWhereDeviceMemoryWas) {
+  const DeviceAreas areas = {{pid_, DeviceAreasOf(pid_)}};
+  ASSERT_EQ(areas.at(pid_).size(), 1u);
+  EXPECT_EQ(areas.at(pid_)[0].address, reinterpret_cast<uintptr_t>(shared->forbidden.load()));
+  shared->take_out = true;
+  ASSERT_TRUE(Until([&] { return DeviceAreasOf(pid_).empty(); }));
+  auto keeper = ThreadKeeper::Hold({pid_}, areas);
+  ASSERT_TRUE(keeper.ok()) << keeper.status();
+  EXPECT_TRUE((*keeper)->Watch().ok());
+  shared->threads[1].touches = true;
+  ASSERT_TRUE(Until([&] { return Stands(1); }));
+  EXPECT_TRUE(GoesOn(0));
+  shared->allow = true;
+  EXPECT_TRUE(GoesOn(1));
+}
+
+TEST_F(KeeperClientTest, MemoryOfADeviceMayLeaveAHole) {
+  Watched();
+  shared->leave_hole = true;
+  ASSERT_TRUE(Until([&] { return DeviceAreasOf(pid_).empty(); }));
+  shared->threads[1].touches = true;
+  ASSERT_TRUE(Until([&] { return Stands(1); }));
+  EXPECT_TRUE(Held()->Watch().ok());
+  EXPECT_TRUE(Stands(1));
+  EXPECT_TRUE(GoesOn(0));
+  shared->allow = true;
+  EXPECT_TRUE(GoesOn(1));
 }
 
 TEST_F(KeeperClientTest, WithTheMemoryBackAThreadGetsTheSignalOfWhatIsMissingStill) {

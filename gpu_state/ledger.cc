@@ -38,12 +38,14 @@ std::string Encode(const LedgerEntry& entry) {
                {"mover", entry.mover},
                {"why", entry.why},
                {"keeps_room", entry.keeps_room},
-               {"uses", Json::array()}};
+               {"uses", Json::array()},
+               {"areas", Json::array()}};
   for (const GpuUse& use : entry.uses) {
     Json one = {{"uuid", use.uuid}};
     if (use.bytes) one["bytes"] = *use.bytes;
     json["uses"].push_back(std::move(one));
   }
+  for (const DeviceArea& area : entry.areas) json["areas"].push_back({area.address, area.bytes});
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -62,6 +64,9 @@ absl::StatusOr<LedgerEntry> Decode(const std::string& text, const std::string& p
       GpuUse use{entry.pid, one.at("uuid"), std::nullopt};
       if (one.contains("bytes")) use.bytes = one["bytes"].get<uint64_t>();
       entry.uses.push_back(std::move(use));
+    }
+    for (const Json& area : json.value("areas", Json::array())) {  // nor these
+      entry.areas.push_back({area.at(0).get<uint64_t>(), area.at(1).get<uint64_t>()});
     }
     return entry;
   } catch (const Json::exception& e) {

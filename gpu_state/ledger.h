@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "base/unique_fd.h"
+#include "gpu_state/device_areas.h"
 #include "gpu_state/gpu_device.h"
 
 namespace rekindle::gpu {
@@ -31,8 +32,10 @@ struct LedgerEntry {
   pid_t job = 0;             // root of its job
   std::string mover;         // lock file of who moves it; empty: nobody
   std::vector<GpuUse> uses;  // device memory it had, or has when it is resumed
-  bool keeps_room = false;   // what of that is off the device comes back there: nobody else takes its room
-  std::string why;           // for people: "parked by uid 0", "no room on its GPU after a checkpoint"
+  // Where these are mapped in the process. While they are out only this tells it (DeviceAreasOf).
+  std::vector<DeviceArea> areas;
+  bool keeps_room = false;  // what of that is off the device comes back there: nobody else takes its room
+  std::string why;          // for people: "parked by uid 0", "no room on its GPU after a checkpoint"
 };
 
 // Thread-safe; several processes may use one folder.

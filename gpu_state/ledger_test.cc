@@ -24,6 +24,7 @@ class LedgerTest : public testing::Test {
     entry.goal = LedgerEntry::Goal::kParked;
     entry.job = pid;
     entry.uses = {{pid, "GPU-a", 60}, {pid, "GPU-b", std::nullopt}};
+    entry.areas = {{0x7f0000000000, 4096}, {0x7f0000200000, 8192}};
     entry.why = "parked by a test";
     entry.keeps_room = true;
     return entry;
@@ -45,6 +46,7 @@ TEST_F(LedgerTest, EntriesAreReadBack) {
   EXPECT_EQ(entry.why, "parked by a test");
   EXPECT_TRUE(entry.keeps_room);
   ASSERT_EQ(entry.uses.size(), 2u);
+  EXPECT_EQ(entry.areas, Entry(::getpid()).areas);
   EXPECT_EQ(entry.uses[0].bytes, 60u);
   EXPECT_FALSE(entry.uses[1].bytes);
   ledger_.Remove({::getpid()});

@@ -236,7 +236,8 @@ static void LookAtAll(struct Keeper* keeper) {
   }
 }
 
-static int Talk(struct Keeper* keeper, int stopped, int (*hold)(int pid)) {
+static int Talk(struct Keeper* keeper, int stopped, int (*hold)(int pid),
+                void (*area)(int pid, uint64_t address, uint64_t bytes)) {
   for (;;) {
     LookAtAll(keeper);
     if (keeper->pausing && AllStand(keeper)) {
@@ -256,6 +257,9 @@ static int Talk(struct Keeper* keeper, int stopped, int (*hold)(int pid)) {
     switch (message.what) {
       case kKeeperHold:
         Say(keeper, kKeeperStands, hold ? hold(message.id) : ENOSYS, 0, 0);
+        break;
+      case kKeeperArea:
+        if (area) area(message.id, message.address, message.bytes);
         break;
       case kKeeperRun:
         Say(keeper, kKeeperRuns, Run(keeper, message.id, message.bytes, message.address), 0, 0);
@@ -281,7 +285,8 @@ static int Talk(struct Keeper* keeper, int stopped, int (*hold)(int pid)) {
   }
 }
 
-int ServeKeeper(int socket, unsigned long options, int (*hold)(int pid)) {
+int ServeKeeper(int socket, unsigned long options, int (*hold)(int pid),
+                void (*area)(int pid, uint64_t address, uint64_t bytes)) {
   static struct Keeper keeper;
   memset(&keeper, 0, sizeof keeper);
   keeper.socket = socket;
@@ -292,7 +297,7 @@ int ServeKeeper(int socket, unsigned long options, int (*hold)(int pid)) {
   // Blocked, so that none is lost between a look and the wait.
   sigprocmask(SIG_BLOCK, &child, &before);
   const int stopped = signalfd(-1, &child, SFD_NONBLOCK | SFD_CLOEXEC);
-  int result = stopped < 0 ? -1 : Talk(&keeper, stopped, hold);
+  int result = stopped < 0 ? -1 : Talk(&keeper, stopped, hold, area);
   if (!AllStand(&keeper)) {
     // Whoever gave the orders is gone: none stays in a call of ours.
     Pause(&keeper);

@@ -15,13 +15,15 @@
 enum KeeperWord {
   // To the keeper.
   kKeeperHold = 1,  // the process `id`: all its threads stand still. The program's only
-  kKeeperRun,       // its thread `id`; mappings of at least `bytes` are to be of huge pages, 0: none. Once it
-                    // has `address` bytes of those, no more are looked for; 0: always
-  kKeeperGoOn,      // after kKeeperMapped: the thread `id`
-  kKeeperPause,     // the threads that run stand still again
-  kKeeperWatch,     // all run on, and are watched (thread_watch.h); it hangs up. The program's only
-  kKeeperEnd,       // `id` 0: well, the device memory is there; the program then lets go of all that stand
-                    // still. 1: it is not, or nobody knows. CRIU lets go of them in its time
+  kKeeperArea,   // `bytes` at `address` in the process `id` are memory of a device, or were before that went
+                 // out. After kKeeperHold; no answer. The program's only
+  kKeeperRun,    // its thread `id`; mappings of at least `bytes` are to be of huge pages, 0: none. Once it
+                 // has `address` bytes of those, no more are looked for; 0: always
+  kKeeperGoOn,   // after kKeeperMapped: the thread `id`
+  kKeeperPause,  // the threads that run stand still again
+  kKeeperWatch,  // all run on, and are watched (thread_watch.h); it hangs up. The program's only
+  kKeeperEnd,    // `id` 0: well, the device memory is there; the program then lets go of all that stand
+                 // still. 1: it is not, or nobody knows. CRIU lets go of them in its time
   // From the keeper.
   kKeeperStands,  // `id`: 0, or errno. After kKeeperHold; of CRIU, at once: a KeeperMoment, and has it failed
   kKeeperMapped,  // the thread `id` has mapped `bytes` at `address` and waits
@@ -57,8 +59,9 @@ extern "C" {
 // Until kKeeperEnd, whose `id` it returns (0 or 1), kKeeperWatch, which it returns, or the end of the
 // connection: -1. Threads named by kKeeperRun are traced by the calling thread, with PTRACE_SEIZE, and stand
 // still; `options` are theirs again when they do. kKeeperHangs: one of them does not.
-// `hold` carries out kKeeperHold: 0 or errno.
-int ServeKeeper(int socket, unsigned long options, int (*hold)(int pid));
+// `hold` carries out kKeeperHold: 0 or errno; `area` kKeeperArea.
+int ServeKeeper(int socket, unsigned long options, int (*hold)(int pid),
+                void (*area)(int pid, uint64_t address, uint64_t bytes));
 
 #ifdef __cplusplus
 }

@@ -171,7 +171,7 @@ int main(void) {
   const pid_t child = fork();
   if (child != 0) return child < 0 ? 1 : 0;
   for (;;) {
-    const int end = ServeKeeper(KEEPER_SOCKET, PTRACE_O_TRACESYSGOOD, Hold);
+    const int end = ServeKeeper(KEEPER_SOCKET, PTRACE_O_TRACESYSGOOD, Hold, NoteDeviceArea);
     int count = held_count;
     // Before the other end sees us end, which the kernel tells it first. Where that is gone itself, nobody
     // knows where the device memory is.

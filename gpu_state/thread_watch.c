@@ -34,6 +34,7 @@
 struct Fault {
   pid_t id;
   uint64_t address;
+  int hole;   // nothing is mapped there
   int alone;  // the others of its process are watched no more
 };
 static struct Fault faults[MOST_FAULTS];
@@ -81,6 +82,15 @@ void NoteDeviceMemory(pid_t pid) {
   fclose(file);
 }
 
+void NoteDeviceArea(pid_t pid, uint64_t address, uint64_t bytes) {
+  for (int i = 0; i < device_area_count; ++i) {
+    const struct Area* area = &device_areas[i];
+    if (area->pid == pid && area->start == address && area->end == address + bytes) return;
+  }
+  if (device_area_count < MOST_AREAS)
+    device_areas[device_area_count++] = (struct Area){pid, address, address + bytes};
+}
+
 static pid_t ProcessOf(pid_t id) {
   char path[64], line[128];
   snprintf(path, sizeof path, "/proc/%d/status", id);
@@ -109,13 +119,18 @@ static int LineOf(pid_t id, uint64_t address, char line[LONGEST_LINE]) {
   return found;
 }
 
-// Was that memory of the device, or is the driver's own code about to use it?
-static int IsTheDrivers(pid_t id, uint64_t address) {
+static int IsInDeviceArea(pid_t id, uint64_t address) {
   const pid_t pid = ProcessOf(id);
   for (int i = 0; i < device_area_count; ++i) {
     const struct Area* area = &device_areas[i];
     if (area->pid == pid && address >= area->start && address < area->end) return 1;
   }
+  return 0;
+}
+
+// Was that memory of the device, or is the driver's own code about to use it?
+static int IsTheDrivers(pid_t id, uint64_t address) {
+  if (IsInDeviceArea(id, address)) return 1;
   struct iovec all;
   struct user_regs_struct registers;
   all.iov_base = &registers;
@@ -137,6 +152,11 @@ static int IsForbidden(pid_t id, uint64_t address) {
   return strncmp(rights, "---", 3) == 0;
 }
 
+static int IsHole(pid_t id, uint64_t address) {
+  char line[LONGEST_LINE];
+  return !LineOf(id, address, line);
+}
+
 static struct Fault* FaultOf(pid_t id) {
   for (int i = 0; i < fault_count; ++i) {
     if (faults[i].id == id) return &faults[i];
@@ -151,10 +171,12 @@ static int StandsAtMissingMemory(pid_t id, int number) {
   siginfo_t info;
   if (number != SIGSEGV || fault_count == MOST_FAULTS || ptrace(PTRACE_GETSIGINFO, id, 0, &info) != 0)
     return 0;
-  if (info.si_code != SEGV_ACCERR) return 0;
   const uint64_t address = (uint64_t)(uintptr_t)info.si_addr;
-  if (IsForbidden(id, address) != 1 || !IsTheDrivers(id, address)) return 0;
-  faults[fault_count++] = (struct Fault){id, address, 0};
+  const int hole = info.si_code == SEGV_MAPERR;
+  if (hole ? !IsHole(id, address) || !IsInDeviceArea(id, address)
+           : info.si_code != SEGV_ACCERR || IsForbidden(id, address) != 1 || !IsTheDrivers(id, address))
+    return 0;
+  faults[fault_count++] = (struct Fault){id, address, hole, 0};
   return 1;
 }
 
@@ -246,7 +268,8 @@ static void StopAll(const pid_t* pids, int count, enum Then then) {
 static void LookAtFaults(int letting_go) {
   for (int i = fault_count - 1; i >= 0; --i) {
     const struct Fault fault = faults[i];
-    if (IsForbidden(fault.id, fault.address) == 1) continue;
+    if (IsForbidden(fault.id, fault.address) == 1 || (fault.hole && IsHole(fault.id, fault.address)))
+      continue;
     Forget(&faults[i]);
     ptrace(letting_go || fault.alone ? PTRACE_DETACH : PTRACE_CONT, fault.id, 0, 0);
   }

@@ -1,10 +1,12 @@
 // The watch over a parked process. Its threads run, and one that touches memory of the device that is out, as
 // cuStreamSynchronize, cuCtxSynchronize and cuEventSynchronize do with driver 580, would die of SIGSEGV: the
-// driver has put inaccessible memory in its place. Here it stands still at its instruction instead, and
-// repeats that when the memory is there again. Seen to work on an H200 (docs/gpu-results.md). Other
-// inaccessible memory is the program's own business: runtimes stop their threads with it (Julia, the JVM). C.
+// driver has put inaccessible memory in its place, or nothing. Here it stands still at its instruction
+// instead, and repeats that when the memory is there again. Seen to work on an H200 (docs/gpu-results.md).
+// Other inaccessible memory is the program's own business: runtimes stop their threads with it (Julia, the
+// JVM). C.
 #pragma once
 
+#include <stdint.h>
 #include <sys/types.h>
 
 // The names of a watching process: by them Rekindle knows who traces a parked process. SIGUSR1 makes it let
@@ -21,6 +23,8 @@ pid_t TracerOf(pid_t pid, pid_t id);
 
 // Before a process's device memory goes out: remembers where that is.
 void NoteDeviceMemory(pid_t pid);
+// The same, as somebody has remembered it.
+void NoteDeviceArea(pid_t pid, uint64_t address, uint64_t bytes);
 
 // Lets go of all threads of these processes, which the calling thread traces and which stand still. Those
 // that stand where they need what is missing go on only if it is `there`; how many others there are in all.

@@ -9,10 +9,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/status.h"
 
 #ifndef MADV_COLLAPSE
@@ -50,11 +48,6 @@ std::vector<uint64_t> BlocksWorthAHugePage(const std::vector<AddressRange>& area
     }
   }
   return blocks;
-}
-
-bool HugePagesAllowed() {
-  auto setting = ReadFile("/sys/kernel/mm/transparent_hugepage/enabled");
-  return setting.ok() && !absl::StrContains(*setting, "[never]");
 }
 
 MemoryFiller::MemoryFiller(pid_t pid, std::vector<uint64_t> blocks, BackingCosts* costs)

@@ -28,9 +28,6 @@ struct AddressRange {
 std::vector<uint64_t> BlocksWorthAHugePage(const std::vector<AddressRange>& areas,
                                            const std::vector<store::PageRun>& pages);
 
-// Does the machine's administrator allow huge pages at all?
-bool HugePagesAllowed();
-
 // One process. Write is thread-safe.
 class MemoryFiller {
  public:

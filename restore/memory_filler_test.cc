@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
+#include "base/huge_pages.h"
 #include "base/test_child.h"
 #include "dedup_store/store_testing.h"
 #include "gmock/gmock.h"

@@ -204,7 +204,11 @@ class RestoreRun : public criu::RestoreObserver {
       tree = criu::RunRestore(criu_, options, namespaces_, this, options_.cancel_fd);
     }
     gpu_listener_.reset();
-    if (!tree.ok()) return KeepLogs(tree.status());
+    if (!tree.ok()) {
+      // Of this CRIU knows only what came of it.
+      if (gpu_status_ && !gpu_status_->ok()) return WithoutGpuState(*gpu_status_);
+      return KeepLogs(tree.status());
+    }
     result_.root = tree->root;
     SpreadThreads(Processes());
     AddSpan("criu", phase_begin_ns_);
@@ -242,8 +246,12 @@ class RestoreRun : public criu::RestoreObserver {
     if (status.ok()) return status;
     // A job without its device state must not go on.
     criu::KillTree(result_.root, /*reap_root=*/true);
-    return Annotate(status, absl::StrCat("restoring ", image_->info().digest,
-                                         ": its GPU state; nothing is left running"));
+    return WithoutGpuState(status);
+  }
+
+  absl::Status WithoutGpuState(const absl::Status& why) const {
+    return Annotate(why, absl::StrCat("restoring ", image_->info().digest,
+                                      ": its GPU state; nothing is left running"));
   }
 
   RestoreResult TakeResult() {

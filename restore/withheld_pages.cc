@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/huge_pages.h"
 #include "base/status.h"
 #include "restore/fill_from_memory.h"
 

@@ -11,7 +11,9 @@
 #   --minutes N        starts nothing any more that would end later, and gives up what does, a minute after that (8)
 #   --quick            correctness and the smallest figure only
 #   --brief            without what takes longest: the look at the driver, and training with torch
-#   --figures SIZES    no correctness, and the figures for these sizes in GB ("1 8 40"), with servers up to 8
+#   --figures SIZES    no correctness, and the figures for these sizes in GB ("1 8 40"); with servers, but where one of
+#                      them is above 8, which leaves no time for these
+#   --no-servers       nor any servers
 #   --python PROGRAM   that has torch (python3)
 #   --sim              on the simulated driver, without torch and figures: control flow only
 #   --rehearse         with --sim, to check this script: the figures too, for sizes without meaning
@@ -21,8 +23,8 @@ set -uo pipefail
 
 SELF=$(realpath "${BASH_SOURCE[0]}")
 HERE=$(dirname "$SELF")
-FOLDER='' REPORT=gpu-check.md KEPT='' BASE=/var/tmp MINUTES=8 QUICK='' BRIEF='' FIGURES='' PYTHON=python3 SIM='' REHEARSE='' ON_CPU=''
-help() { sed -n '5,20s/^# \{0,1\}//p' "$SELF"; }
+FOLDER='' REPORT=gpu-check.md KEPT='' BASE=/var/tmp MINUTES=8 QUICK='' BRIEF='' FIGURES='' SERVERS=1 PYTHON=python3 SIM='' REHEARSE='' ON_CPU=''
+help() { sed -n '5,22s/^# \{0,1\}//p' "$SELF"; }
 usage() {
   help >&2
   exit 2
@@ -44,6 +46,7 @@ while (($#)); do
       ;;
     --quick) QUICK=1 ;;
     --brief) BRIEF=1 ;;
+    --no-servers) SERVERS='' ;;
     --sim) SIM=1 ;;
     --rehearse) REHEARSE=1 ;;
     --torch-on-cpu) ON_CPU=1 ;;
@@ -294,13 +297,33 @@ device_state_is() {
   DETAIL="gpu ps does not say that process $JOB is $1: ${OUT:0:400}"
   return 1
 }
+# The minor faults so far of each thread of the job.
+faults_of_threads() {
+  local task stat
+  for task in "/proc/$JOB/task"/*; do
+    { read -r stat <"$task/stat"; } 2>/dev/null || continue
+    # Behind the name, in which there may be anything.
+    awk -v id="${task##*/}" '{ print id, $8 }' <<<"${stat##*) }"
+  done
+}
+# note_memory FAULTS: what the kernel made for the memory that has come off the GPU since. Leaves MADE: the thread that
+# had the most faults is the driver's own, where these are its work and not the keeper's.
+note_memory() {
+  local huge
+  huge=$(awk '/^AnonHugePages:/ { print int($2 / 1024) }' "/proc/$JOB/smaps_rollup" 2>/dev/null)
+  MADE="${huge:-unknown} MiB of huge pages, $(
+    awk 'NR == FNR { before[$1] = $2; next } $2 - before[$1] >= most { most = $2 - before[$1]; id = $1 }
+      END { print most + 0 " faults of thread " id }' <(echo "$1") <(faults_of_threads))"
+}
 # Of a job with at least SMALL bytes of its own.
 park_and_resume() {
-  local before
+  local before faults
   free_device_bytes || return 1
-  before=$FREE
+  before=$FREE faults=$(faults_of_threads)
   rk 60 gpu park "$JOB" || return 1
   PARKED="$(field bytes) bytes in $(field seconds) s"
+  note_memory "$faults"
+  PARKED+="; $MADE"
   device_state_is checkpointed && free_device_bytes || return 1
   if ((FREE < before + SMALL * 3 / 4)); then
     DETAIL="parked, but of device memory $FREE bytes are free, and $before were with the job"
@@ -375,11 +398,23 @@ end_all_jobs() {
 probe_driver() {
   report "" "## What this driver does" "" "A job of 256 MiB, and others of 16 MiB; each call is made by a process that only makes calls." \
     "" "| | |" "| --- | --- |"
-  local ended=1
-  bounded 120 "$TESTS/gpu_driver_probe" "$WORK" || ended=''
+  local ended=1 bytes=2000000000
+  [[ -z $SIM ]] || bytes=16000000
+  bounded 120 "$TESTS/gpu_driver_probe" "$WORK" "$bytes" || ended=''
   grep '^| ' "$WORK/out" >>"$REPORT"
   [[ -n $ended ]] || report "| it did not go on | $(cell "$(grep -v '^| ' "$WORK/out" | tail -n 2)") |"
   say "probed  $(grep -c '^| ' "$WORK/out") things that the driver does"
+  end_all_jobs
+}
+# What the driver asks the kernel for.
+trace_driver() {
+  local bytes=1000000000 ended=1
+  [[ -z $SIM ]] || bytes=8000000
+  report "" "## Where the driver's time goes" "" "Three moves of $bytes bytes by bare calls, the third one traced." "" "| | |" "| --- | --- |"
+  bounded 60 "$TESTS/gpu_driver_probe" --trace "$WORK" "$bytes" || ended=''
+  grep '^| ' "$WORK/out" >>"$REPORT"
+  [[ -n $ended ]] || report "| it did not go on | $(cell "$(grep -v '^| ' "$WORK/out" | tail -n 2)") |"
+  say "traced  $(grep -c '^| ' "$WORK/out") things that the driver does"
   end_all_jobs
 }
 doctor_is_content() {
@@ -603,7 +638,7 @@ time_for() { (($(time_left) >= 15 + 3 * $1 / 2000000000)); }
 
 # movement LABEL BYTES: park and resume of the running job against copies and bare calls.
 movement() {
-  local label=$1 bytes=$2 i to_host to_device out='' in='' park='' resume='' wall='' t base
+  local label=$1 bytes=$2 i to_host to_device out='' in='' park='' resume='' wall='' made='' t base faults
   bounded 120 "$TESTS/gpu_bare_calls" memcpy "$bytes" || return 1
   to_host=$(field to_host_seconds) to_device=$(field to_device_seconds)
   for i in $(repeats "$bytes"); do
@@ -617,10 +652,12 @@ movement() {
     steps || return 1
   done
   for i in $(repeats "$bytes"); do
-    t=$(now)
+    faults=$(faults_of_threads) t=$(now)
     rk 120 gpu park "$JOB" || return 1
     wall=$(since "$t") MOVED=$(field bytes)
     park=$(smaller "$(field seconds)" "${park:-1e9}")
+    note_memory "$faults"
+    made+="${made:+; }$MADE"
     t=$(now)
     rk 120 gpu resume "$JOB" || return 1
     wall+=" and $(since "$t")"
@@ -636,6 +673,24 @@ movement() {
     "memcpy $(per_second "$bytes" "$to_device"), bare calls $(per_second "$bytes" "$in") GB/s" \
     "$(calculate "$(per_second "$bytes" "$resume") / $base")" ">= 0.9"
   figure_note "park and resume $label, whole commands" "$wall s"
+  figure_note "park $label, more" "parked: $made"
+  [[ -n ${COMPARED:-} || -n ${REKINDLE_GPU_HUGE_PAGES:-} ]] || ((bytes > 8000000000)) || with_and_without_huge_pages "$label"
+}
+# Without a daemon, which reads the variable in its own environment.
+with_and_without_huge_pages() {
+  local label=$1 connection=("${CONNECTION[@]}") wanted faults seconds seen='' done=1
+  CONNECTION=(--no-daemon) COMPARED=1
+  for wanted in 1 0; do
+    faults=$(faults_of_threads)
+    REKINDLE_GPU_HUGE_PAGES=$wanted rk 60 gpu park "$JOB" || { done='' && break; }
+    seconds=$(field seconds)
+    note_memory "$faults"
+    seen+="${seen:+; }REKINDLE_GPU_HUGE_PAGES=$wanted $(calculate "$seconds") s, $MADE"
+    { rk 60 gpu resume "$JOB" && steps; } || { done='' && break; }
+  done
+  CONNECTION=("${connection[@]}")
+  [[ -n $done ]] || return 1
+  figure_note "park $label, without a daemon" "$seen"
 }
 # freeze LABEL BYTES NAME: of images NAME:1 and on.
 freeze() {
@@ -663,7 +718,8 @@ disk_speed() {
   pack=$(find "$REKINDLE_STORE/packs" -type f -printf '%s %p\n' | sort -rn | head -n 1)
   bytes=$(smaller "${pack%% *}" $((2 << 30))) t=$(now)
   dd if="${pack#* }" of=/dev/null bs=16M count=128 iflag=direct 2>/dev/null || return 0
-  figure_note "disk, read past the page cache" "$(per_second "$bytes" "$(since "$t")") GB/s"
+  DISK_SPEED=$(per_second "$bytes" "$(since "$t")")
+  figure_note "disk, read past the page cache" "$DISK_SPEED GB/s"
 }
 # step_after COMMAND...: leaves TOOK, from the start of this restore to the job's first step.
 step_after() {
@@ -680,7 +736,7 @@ stock_restore() {
 }
 # first_step LABEL BYTES IMAGE: ours and stock CRIU's, each with its image on disk and in the page cache.
 first_step() {
-  local label=$1 bytes=$2 kind kinds='cached' why=''
+  local label=$1 bytes=$2 kind kinds='cached' why='' parts floor
   local -A took=()
   ! on_disk || kinds='cold cached'
   end_job "$JOB"
@@ -689,7 +745,11 @@ first_step() {
     if [[ $kind == cold ]]; then drop_caches; else cache "$REKINDLE_STORE"/packs/*; fi
     step_after rk 240 restore "$3" --detach || return 1
     took[$kind]=$TOOK
-    figure_note "restore to first step $label, $kind, more" "$TOOK s; phases: $(phases)"
+    parts=$(phases) floor=''
+    if [[ $kind == cold && -n ${DISK_SPEED:-} ]] && is_true "$DISK_SPEED > 0"; then
+      floor="; the disk alone and then the bare way back: $(calculate "$MOVED / 1e9 / $DISK_SPEED + $BARE_BACK") s"
+    fi
+    figure_note "restore to first step $label, $kind, more" "$TOOK s$floor; phases: $parts"
     # Its steps are checked by itself, too, and many of a large job would take long.
     if ((bytes > DIGEST_MOST)); then
       steps || return 1
@@ -720,13 +780,30 @@ first_step() {
   done
   rm -rf "$WORK/export"
 }
+# size_of GIGABYTES: LABEL and BYTES.
+size_of() {
+  LABEL="$1 GB" BYTES=$(($1 * 1000000000))
+  [[ -z $REHEARSE ]] || LABEL="$1 x 8 MB" BYTES=$(($1 * 8000000))
+}
+# sparse_restore GIGABYTES: of a job whose device memory is mostly zeros. The image has none of these, and the driver has the
+# kernel make a page for each as it reads it.
+sparse_restore() {
+  local took parts most
+  size_of "$1"
+  start_vector figures-sparse --bytes "$BYTES" --sparse && rk 240 ckpt "$JOB" -t figures-sparse:1 --stop || return 1
+  wait_until 20 reaped "$JOB" || { DETAIL="the job is there still after --stop" && return 1; }
+  step_after rk 240 restore figures-sparse:1 --detach || return 1
+  took=$TOOK parts=$(phases)
+  note_memory ''
+  most=$(awk '/^VmHWM:/ { print int($2 / 1024) }' "/proc/$JOB/status")
+  steps || return 1
+  figure_note "restore of a sparse job of $LABEL" "$took s; phases: $parts; ${MADE#*, }; at most $most MiB of host memory"
+}
 # size_figures GIGABYTES
 size_figures() {
-  local label="$1 GB" bytes=$(($1 * 1000000000)) name=figures$1
-  if [[ -n $REHEARSE ]]; then
-    label="$1 x 8 MB"
-    bytes=$(($1 * 8000000))
-  fi
+  local label bytes name=figures$1
+  size_of "$1"
+  label=$LABEL bytes=$BYTES
   free_device_bytes || return 1
   if ((FREE < bytes + (2 << 30) && ${#REHEARSE} == 0)); then
     figure_note "$label" "left out: $FREE bytes of device memory are free"
@@ -833,10 +910,15 @@ warm_starts() {
 
 # ---- the run ----
 SMALL=$(mebibytes 64) SERVER_SMALL=512MiB SIZES=(1 8 40) DIGEST_MOST=2000000000
+[[ -z $SIM ]] || SIZES=(1 2)
 [[ -z $QUICK ]] || SIZES=(1)
-[[ -z $FIGURES ]] || read -r -a SIZES <<<"$FIGURES"
+if [[ -n $FIGURES ]]; then
+  read -r -a SIZES <<<"$FIGURES"
+  for size in "${SIZES[@]}"; do ((size <= 8)) || SERVERS=''; done
+fi
+[[ -z $QUICK ]] || SERVERS=''
 if [[ -n $SIM ]]; then
-  SMALL=$(mebibytes 8) DEVICE=cpu SERVER_SMALL=8MiB SIZES=(1 2) DIGEST_MOST=8000000
+  SMALL=$(mebibytes 8) DEVICE=cpu SERVER_SMALL=8MiB DIGEST_MOST=8000000
   [[ -x $TESTS/gpu_sim/gpu_sim_server ]] || die "$TESTS/gpu_sim is missing: build everything."
   spawn simulator "$TESTS/gpu_sim/gpu_sim_server" --socket "$WORK/sim" \
     --gpu "GPU-00000000-0000-0000-0000-000000000001,Simulated,$((4 << 30))"
@@ -872,11 +954,14 @@ if [[ -z $SIM ]]; then
     "| devices | $(cell "$(echo /dev/nvidia*)") |"
 fi
 [[ -z ${REKINDLE_GPU_HUGE_PAGES:-} ]] || report "| REKINDLE_GPU_HUGE_PAGES | $REKINDLE_GPU_HUGE_PAGES |"
+transparent() { sed 's/.*\[\(.*\)\].*/\1/' "/sys/kernel/mm/transparent_hugepage/$1" 2>/dev/null || echo "not known"; }
+report "| transparent huge pages | $(transparent enabled); to make them (defrag): $(transparent defrag) |"
 report "| PID namespace | $([[ $(readlink /proc/self/ns/pid) == 'pid:[4026531836]' ]] && echo "the machine's" || echo "of its own, as in a container") |" \
   "| memory limit, locked memory | $(cat /sys/fs/cgroup/memory.max 2>/dev/null || echo none seen), $(ulimit -l) KiB |"
 
 if [[ -z $FIGURES ]]; then
   [[ -n $BRIEF ]] || probe_driver
+  trace_driver
   report "" "## Correctness" "" "| check | result | |" "| --- | --- | --- |"
   check "doctor" doctor_is_content
   failed=$FAILED
@@ -906,7 +991,7 @@ if [[ -z $FIGURES ]]; then
   # Last: should the driver not get over them, the rest is done.
   check "managed memory" limited_memory managed --bytes "$SMALL" --managed
   check "memory shared with another process" limited_memory ipc --bytes "$SMALL" --ipc
-elif [[ -z $SIM || -n $ON_CPU ]]; then
+elif [[ -n $SERVERS && (-z $SIM || -n $ON_CPU) ]]; then
   torch_is_there || NO_TORCH=$DETAIL
 fi
 
@@ -919,13 +1004,15 @@ else
   fi
   report "Against the driver's own page-locked copies (best of three) and bare calls of the same run; a daemon runs." \
     "Moves, bare calls and captures up to 8 GB: best of two each. Beyond that, and of restores and starts: one." \
+    "Bare calls leave the driver its small pages, which Rekindle replaces: a ratio above 1 is no error." \
     "" "| figure | measured | against | ratio | asked | held |" "| --- | --- | --- | --- | --- | --- |"
   if start_daemon; then
     # The largest last, for want of time.
     for size in "${SIZES[@]}"; do
       ((size > 8)) || figures "$size GB" $((25 + 4 * size)) size_figures "$size"
     done
-    [[ -n $QUICK ]] || warm_starts "${SIZES[@]}"
+    ((SIZES[0] > 8)) || figures "restore of a sparse job" $((20 + 2 * SIZES[0])) sparse_restore "${SIZES[0]}"
+    [[ -z $SERVERS ]] || warm_starts "${SIZES[@]}"
     for size in "${SIZES[@]}"; do
       ((size <= 8)) || figures "$size GB" 60 size_figures "$size"
     done

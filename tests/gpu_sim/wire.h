@@ -53,6 +53,9 @@ struct Fault {
   int32_t code = 0;          // kFail: what the call returns
   uint32_t delay_ms = 0;     // kDelay
   uint32_t then_failed = 0;  // kFail: the target's state becomes "failed"
+  // kHang: when the caller has died, the target finishes what it was asked, and the next caller gets the
+  // answer in place of its own.
+  uint32_t answers_late = 0;
 };
 
 struct Gpu {
@@ -71,6 +74,8 @@ struct Settings {
   uint32_t bytes_untold = 0;       // nor does it tell what each has
   uint32_t missing_room_is_final = 1;  // a restore that did not fit can't be repeated
   uint32_t sync_crashes = 1;           // a stream's or context's synchronize while checkpointed
+  uint64_t host_extra_bytes = 0;       // what a checkpoint takes of host memory beside the device's
+  uint32_t leaves_holes = 0;           // where device memory was is nothing while it is out
   char driver_text[32] = {};
 };
 

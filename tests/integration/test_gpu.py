@@ -119,6 +119,19 @@ class GpuMapTest(GpuTest):
         self.assertGreaterEqual(self.used_bytes(SECOND), 16 * MIB)
         self.assert_runs(job)
 
+    def test_a_driver_that_wants_each_gpu_named_that_the_job_sees(self):
+        self.sim.control("set", "pairs-name-visible-gpus", 1)
+        job = self.start_vector_job()
+        self.checkpoint(job.pid, "vector:1", "--stop")
+        job.job.reap()
+        self.come_back("vector:1", job, "--gpu-map", f"{FIRST}={SECOND}")
+        self.assertEqual(self.used_bytes(FIRST), 0)
+        self.assert_runs(job)
+        self.succeed("gpu", "park", job.pid)
+        self.succeed("gpu", "resume", job.pid, "--gpu-map", f"{SECOND}={FIRST}")
+        self.assertEqual(self.used_bytes(SECOND), 0)
+        self.assert_runs(job)
+
     def test_automatically_where_the_old_one_is_not_there(self):
         job = self.start_vector_job()
         self.checkpoint(job.pid, "vector:1", "--stop")
@@ -460,7 +473,7 @@ class GpuFaultTest(GpuTest):
             with self.subTest(fault=fault):
                 self.sim.inject(*fault)
                 result = self.cli.run("restore", "vector:1", "--detach")
-                self.assertNotEqual(result.code, DONE, str(result))
+                self.assert_refused(result, result.code or FAILED, "its GPU state; nothing is left running")
                 waiting.until(lambda: not procfs.alive(job.pid), "the tree gone")
                 self.sim.clear()
         self.come_back("vector:1", job)
@@ -484,6 +497,16 @@ class GpuFaultTest(GpuTest):
         self.assert_refused(result, FAILED, "did not answer")
         self.sim.clear()
         self.assert_runs(job)
+
+    def test_answers_for_a_helper_that_was_killed(self):
+        """The next one gets them as its own: of a checkpoint that was carried out, a state that is none."""
+        job = self.start_vector_job()
+        for call in ("checkpoint", "restore"):
+            with self.subTest(call=call):
+                self.sim.inject(call, "--hang", "--answers-late", nth=1)
+                self.cli.run("ckpt", job.pid, "-t", f"{call}:1", env={"REKINDLE_GPU_MOVE_TIMEOUT": "2"})
+                self.sim.clear()
+                self.assert_runs(job)
 
     def test_a_stopped_job(self):
         job = self.start_vector_job()
@@ -610,6 +633,14 @@ class GpuLeaseTest(GpuTest):
         self.succeed("gpu", "park", first.pid)
         self.assert_refused(self.cli.run("gpu", "park", second.pid), FAILED, "host")
         second.wait_for_steps()
+
+    def test_the_drivers_contexts_count_in_the_budget(self):
+        self.daemon.stop()
+        self.environment["REKINDLE_GPU_CONTEXT_MEMORY"] = "64M"
+        self.daemon = self.start_daemon("--gpu-host-memory", str(100 * MIB))
+        server = self.start_vector_job("server", bytes=self.SIZE)
+        self.assert_refused(self.cli.run("gpu", "park", server.pid), FAILED, "host memory")
+        server.wait_for_steps()
 
     def test_a_restarted_daemon_knows_who_is_parked(self):
         first, second, third = self.start_parked(("first", "second", "third"))

@@ -170,25 +170,41 @@ class ManualMovesTest(GpuTest):
         self.assertEqual(taken.code, DONE, str(taken))
         self.assert_runs(job)
 
-    def test_a_job_with_less_host_memory_than_device_memory(self):
+    def start_in_group(self, limit, **options):
+        """A job that gets no more host memory than that from here on, and its group."""
         top = "/sys/fs/cgroup/memory"
         if not os.access(os.path.join(top, "memory.limit_in_bytes"), os.W_OK):
             self.skipTest("no memory cgroup (v1) that can be written to")
         group = os.path.join(top, f"rekindle-test-{os.getpid()}")
         os.mkdir(group)
         self.addCleanup(os.rmdir, group)
-        job = self.start_vector_job(bytes=3 * GIB, sparse=True)
-        self.addCleanup(self.kill, job)
-        self.write(group, "memory.limit_in_bytes", GIB)
+        self.write(group, "memory.limit_in_bytes", limit)
         inner = os.path.join(group, "inner")
         os.mkdir(inner)
         self.addCleanup(os.rmdir, inner)
+        job = self.start_vector_job(**options)
+        self.addCleanup(self.kill, job)
         self.write(inner, "cgroup.procs", job.pid)
+        return job, group
+
+    def test_a_driver_that_takes_host_memory_for_itself(self):
+        """Its context is saved as well: what is told of the device alone would fit."""
+        self.sim.stop()
+        self.sim = self.start_sim(host_extra_bytes=160 * MIB)
+        self.environment.pop("REKINDLE_GPU_CONTEXT_MEMORY")
+        self.cli = self.make_cli(store=self.store)
+        job, group = self.start_in_group(160 * MIB, bytes=64 * MIB)
+        for command in (("gpu", "park", job.pid), ("ckpt", job.pid, "-t", "vector:1")):
+            with self.subTest(command=command):
+                self.assert_refused(self.cli.run(*command), FAILED, f"cgroup {group})", "contexts", "nothing was moved")
+                self.assert_runs(job)
+
+    def test_a_job_with_less_host_memory_than_device_memory(self):
+        job, group = self.start_in_group(GIB, bytes=3 * GIB, sparse=True)
         for command in (("gpu", "park", job.pid), ("ckpt", job.pid, "-t", "vector:1")):
             with self.subTest(command=command):
                 self.assert_refused(self.cli.run(*command), FAILED, f"cgroup {group})", "nothing was moved")
                 self.assert_runs(job)
-        self.write(top, "cgroup.procs", job.pid)
 
     def write_program(self, name, line):
         path = self.path(name)

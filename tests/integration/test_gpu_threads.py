@@ -97,6 +97,81 @@ class WatchTest(GpuTest):
         self.assert_runs(job)
 
 
+# Touches what was device memory once a file says so; before that another one has it take that memory out as the
+# driver does: something inaccessible is in its place, or nothing.
+DEVICE_JOB = """
+import ctypes, mmap, os, sys, time
+folder, leaves_hole = sys.argv[1], sys.argv[2] == "hole"
+cuda, libc = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+context, device, memory = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_ulong()
+for result in (cuda.cuInit(0), cuda.cuDeviceGet(ctypes.byref(device), 0),
+               cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), cuda.cuCtxSetCurrent(context),
+               cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(8 << 20))):
+    assert result == 0, result
+SIZE = 1 << 16
+os.makedirs(folder + "/dev", exist_ok=True)
+def map_device():
+    file = os.open(folder + "/dev/nvidiactl", os.O_RDWR | os.O_CREAT, 0o600)
+    os.ftruncate(file, SIZE)
+    place = libc.mmap(None, SIZE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
+    os.close(file)
+    return place
+place = map_device()
+def tell(name):
+    open(folder + "/" + name, "w").close()
+def await_word(name):
+    while not os.path.exists(folder + "/" + name):
+        time.sleep(0.005)
+tell("ready")
+await_word("out")
+libc.mmap(place, SIZE, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10, -1, 0)
+if leaves_hole:
+    libc.munmap(place, SIZE)
+tell("is-out")
+await_word("touch")
+ctypes.c_char.from_address(place).value
+tell("touched")
+while True:
+    time.sleep(1)
+"""
+
+
+class DeviceMemoryTest(GpuTest):
+    """A parked job that touches what was device memory stands, whoever has watched it first."""
+
+    def start_device_job(self, way):
+        folder = self.path(way)
+        os.mkdir(folder)
+        argv = ["/usr/bin/python3", "-c", DEVICE_JOB, folder, way]
+        job = self.start_job(argv, way, env=self.sim.environment)
+        waiting.until(lambda: self.told(way, "ready"), "the job has device memory")
+        return job
+
+    def tell(self, way, word):
+        with open(os.path.join(self.path(way), word), "wb"):
+            pass
+
+    def told(self, way, word):
+        return os.path.exists(os.path.join(self.path(way), word))
+
+    def test_after_an_image(self):
+        for way in ("reserved", "hole"):
+            with self.subTest(way=way):
+                job = self.start_device_job(way)
+                self.succeed("gpu", "park", job.pid)
+                self.tell(way, "out")
+                waiting.until(lambda way=way: self.told(way, "is-out"), "its device memory is out")
+                self.checkpoint(job.pid, f"{way}:1")
+                self.tell(way, "touch")
+                waiting.until(lambda job=job: (procfs.state(job.pid) or "X") in "tZX", "it stands, or has ended")
+                self.assertEqual(procfs.state(job.pid), "t")
+                self.assertFalse(self.told(way, "touched"))
+                job.kill_tree()
+
+
 class StandStillTest(GpuTest):
     def test_images_of_a_job_that_synchronizes_all_the_time(self):
         """It would die of a synchronize that meets its memory away: its threads stand still."""

@@ -158,8 +158,19 @@ bool DeviceMemory::HasShared() const {
   return false;
 }
 
-Result DeviceMemory::SaveToHost(ServerLink* link) {
+void DeviceMemory::UnmapExtra() {
+  if (extra_ != nullptr) munmap(extra_, extra_bytes_);
+  extra_ = nullptr;
+}
+
+Result DeviceMemory::SaveToHost(ServerLink* link, uint64_t extra_bytes) {
   std::unique_lock lock(mutex_);
+  if (extra_bytes > 0) {
+    extra_ =
+        mmap(nullptr, extra_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (extra_ == MAP_FAILED) extra_ = nullptr;
+    extra_bytes_ = extra_bytes;
+  }
   for (auto& [address, allocation] : allocations_) {
     if (!allocation.mapped) continue;
     // Driver 580 has them all in one such mapping.
@@ -184,6 +195,7 @@ Result DeviceMemory::SaveToHost(ServerLink* link) {
 
 void DeviceMemory::DiscardSaved() {
   const std::lock_guard lock(mutex_);
+  UnmapExtra();
   for (auto& [address, allocation] : allocations_) {
     if (!allocation.mapped || allocation.saved == nullptr) continue;
     munmap(allocation.saved, allocation.bytes);
@@ -191,9 +203,14 @@ void DeviceMemory::DiscardSaved() {
   }
 }
 
-void DeviceMemory::ReleaseDevices() {
+void DeviceMemory::ReleaseDevices(bool leaves_holes) {
   const std::lock_guard lock(mutex_);
   for (auto& [address, allocation] : allocations_) {
+    if (leaves_holes) {
+      munmap(Pointer(address), allocation.bytes);
+      allocation.mapped = false;
+      continue;
+    }
     mmap(Pointer(address), allocation.bytes, PROT_NONE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     allocation.mapped = false;
@@ -228,6 +245,7 @@ void DeviceMemory::DiscardLoaded() {
 
 void DeviceMemory::SwitchToDevices() {
   const std::lock_guard lock(mutex_);
+  UnmapExtra();
   for (auto& [address, allocation] : allocations_) {
     mremap(allocation.loaded, allocation.bytes, allocation.bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
            Pointer(address));

@@ -39,9 +39,10 @@ class DeviceMemory {
 
   // The steps of a checkpoint: copies everything into private memory; then gives the devices' memory up, or
   // throws the copies away. A range whose memory is given up stays reserved.
-  gpu::cuda::Result SaveToHost(ServerLink* link);
+  // With `extra_bytes` of host memory beside it.
+  gpu::cuda::Result SaveToHost(ServerLink* link, uint64_t extra_bytes);
   void DiscardSaved();
-  void ReleaseDevices();
+  void ReleaseDevices(bool leaves_holes);
 
   // The steps of a restore: memory on devices[allocation's device], filled from the copies; then puts it in
   // its place, or gives it up.
@@ -64,7 +65,11 @@ class DeviceMemory {
   gpu::cuda::Result Remember(Allocation allocation, int memory, DeviceAddress* address);
   void Forget(ServerLink* link, std::map<DeviceAddress, Allocation>::iterator which);
 
+  void UnmapExtra();
+
   mutable std::mutex mutex_;
+  void* extra_ = nullptr;
+  uint64_t extra_bytes_ = 0;
   std::map<DeviceAddress, Allocation> allocations_;
 };
 

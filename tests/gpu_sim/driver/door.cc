@@ -15,8 +15,10 @@
 #include <cstring>
 #include <fstream>
 #include <future>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "tests/gpu_sim/driver/thread.h"
 
@@ -97,9 +99,15 @@ bool OpenDoor(DoorHandler handler) {
     started.set_value(gettid());
     DoorRequest request;
     int caller = -1;
+    std::optional<DoorReply> late;
     while (ReceiveAll(inner, &request, sizeof(request), &caller)) {
-      const DoorReply reply = handler(request, caller);
-      SendAll(caller, &reply, sizeof(reply));
+      DoorReply reply = handler(request, caller);
+      if (late) reply = *std::exchange(late, std::nullopt);
+      if (request.fault.answers_late != 0) {
+        late = reply;
+      } else {
+        SendAll(caller, &reply, sizeof(reply));
+      }
       close(caller);
     }
   }).detach();

@@ -29,7 +29,7 @@ Result Midway(const DoorRequest& request, int caller) {
     case FaultKind::kHang: {
       pollfd hang_up{caller, 0, 0};
       while ((hang_up.revents & (POLLHUP | POLLERR)) == 0) poll(&hang_up, 1, -1);
-      return gpu::cuda::kUnknown;
+      return fault.answers_late != 0 ? gpu::cuda::kSuccess : gpu::cuda::kUnknown;
     }
     case FaultKind::kKillTarget:
       kill(getpid(), SIGKILL);
@@ -102,14 +102,14 @@ Result Process::Checkpoint(const DoorRequest& request, int caller) {
     return gpu::cuda::kNotSupported;
   }
   if (!IsWrongSuccess(request)) {
-    Result result = memory_.SaveToHost(&link_);
+    Result result = memory_.SaveToHost(&link_, settings_.host_extra_bytes);
     if (result == gpu::cuda::kSuccess) result = Midway(request, caller);
     if (result != gpu::cuda::kSuccess) {
       memory_.DiscardSaved();
       return result;
     }
   }
-  memory_.ReleaseDevices();
+  memory_.ReleaseDevices(settings_.leaves_holes != 0);
   link_.Close();
   state_ = ProcessState::kCheckpointed;
   return gpu::cuda::kSuccess;

@@ -47,6 +47,8 @@ bool ParseFault(const std::vector<std::string>& words, PlannedFault* planned, st
       fault.kind = FaultKind::kNoEffect;
     } else if (word == "--then-failed") {
       fault.then_failed = 1;
+    } else if (word == "--answers-late") {
+      fault.answers_late = 1;
     } else if (word == "--when" && i + 1 < words.size()) {
       when = words[++i];
     } else {
@@ -100,6 +102,10 @@ bool ChangeSetting(const std::string& name, const std::string& value, DevicePool
     settings->missing_room_is_final = number != 0;
   } else if (name == "sync-crashes") {
     settings->sync_crashes = number != 0;
+  } else if (name == "host-extra-bytes") {
+    settings->host_extra_bytes = number;
+  } else if (name == "leaves-holes") {
+    settings->leaves_holes = number != 0;
   } else if (name == "mig") {
     settings->mig = number != 0;
   } else {

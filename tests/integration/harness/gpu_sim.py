@@ -24,6 +24,7 @@ class GpuSim:
         self.socket = os.path.join(directory, name + ".sock")
         self.environment = {
             "REKINDLE_GPU_SIM": self.socket,
+            "REKINDLE_GPU_CONTEXT_MEMORY": "0",  # it takes none, unless it is told to
             "LD_LIBRARY_PATH": folder,
             "PATH": folder + ":/usr/sbin:/usr/bin:/sbin:/bin",
         }

@@ -1,0 +1,67 @@
+#include "gpu_state/populate.h"
+
+#include <fcntl.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/parallel.h"
+
+namespace rekindle::gpu {
+namespace {
+
+constexpr uint64_t kHugePage = 2 << 20, kSmallPage = 4096;
+constexpr uint64_t kSmallPagesOfBlock = kHugePage / kSmallPage;
+// Of a thread at a time: few enough that a small job's memory is work for all of them.
+constexpr uint64_t kBlocksAtOnce = 16;
+constexpr size_t kMostThreads = 16;
+
+// `count` pages, each `distance` from the one before. False: not all of them.
+bool Touch(pid_t pid, uint64_t first, uint64_t distance, uint64_t count) {
+  static constexpr char kZeros[kSmallPagesOfBlock] = {};
+  iovec there[kSmallPagesOfBlock];
+  for (uint64_t i = 0; i < count; ++i) there[i] = {reinterpret_cast<void*>(first + i * distance), 1};
+  const iovec here = {const_cast<char*>(kZeros), count};
+  return ::process_vm_writev(pid, &here, 1, there, count, 0) == static_cast<ssize_t>(count);
+}
+
+// Nothing is known: there is, and it costs no further touch.
+bool HasPage(int pagemap, uint64_t address) {
+  constexpr uint64_t kPresent = uint64_t{1} << 63;
+  uint64_t entry = 0;
+  return ::pread(pagemap, &entry, sizeof entry, static_cast<off_t>(address / kSmallPage * sizeof entry)) !=
+             sizeof entry ||
+         (entry & kPresent) != 0;
+}
+
+}  // namespace
+
+void PopulateFresh(pid_t pid, uint64_t address, uint64_t bytes) {
+  const uint64_t first = (address + kHugePage - 1) / kHugePage, end = (address + bytes) / kHugePage;
+  if (end <= first) return;
+  const auto pagemap = OpenFile(absl::StrCat("/proc/", pid, "/pagemap"), O_RDONLY);
+  std::atomic<uint64_t> next{first};
+  const auto count = static_cast<size_t>((end - first + kBlocksAtOnce - 1) / kBlocksAtOnce);
+  const size_t threads =
+      std::min({count, kMostThreads, static_cast<size_t>(std::thread::hardware_concurrency())});
+  InParallel(std::max<size_t>(threads, 1), [&](size_t) {
+    for (uint64_t block; (block = next.fetch_add(kBlocksAtOnce)) < end;) {
+      const uint64_t blocks = std::min(kBlocksAtOnce, end - block);
+      if (!Touch(pid, block * kHugePage, kHugePage, blocks)) return;
+      for (uint64_t i = 0; pagemap.ok() && i < blocks; ++i) {
+        const uint64_t start = (block + i) * kHugePage;
+        // With pages of a size in between, those next to the first are there too.
+        if (HasPage(pagemap->get(), start + kHugePage - kSmallPage)) continue;
+        if (!Touch(pid, start, kSmallPage, kSmallPagesOfBlock)) return;
+      }
+    }
+  });
+}
+
+}  // namespace rekindle::gpu
