@@ -382,6 +382,7 @@ TEST_F(KeeperClientTest, ANewWatchIsToldWhereDeviceMemoryWas) {
   auto keeper = ThreadKeeper::Hold({pid_}, areas);
   ASSERT_TRUE(keeper.ok()) << keeper.status();
   EXPECT_TRUE((*keeper)->Watch().ok());
+  EXPECT_TRUE(GoesOn(1));  // from here on it stands for its memory only
   shared->threads[1].touches = true;
   ASSERT_TRUE(Until([&] { return Stands(1); }));
   EXPECT_TRUE(GoesOn(0));
@@ -393,6 +394,7 @@ TEST_F(KeeperClientTest, MemoryOfADeviceMayLeaveAHole) {
   Watched();
   shared->leave_hole = true;
   ASSERT_TRUE(Until([&] { return DeviceAreasOf(pid_).empty(); }));
+  EXPECT_TRUE(GoesOn(1));
   shared->threads[1].touches = true;
   ASSERT_TRUE(Until([&] { return Stands(1); }));
   EXPECT_TRUE(Held()->Watch().ok());
