@@ -583,7 +583,7 @@ class InterruptedTest(GroupTest):
         phases.wait_for_checkpoint_phase(
             "freeze", self.b.daemon.pid, self.jobs[0].pid, lambda: command.poll() is not None
         )
-        (criu,) = phases.criu_processes(self.b.daemon.pid, "dump")
+        criu = phases.main_criu(self.b.daemon.pid, "dump")
         os.kill(criu, signal.SIGSTOP)
         self.addCleanup(lambda: procfs.alive(criu) and os.kill(criu, signal.SIGCONT))
         return command, criu

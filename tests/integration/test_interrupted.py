@@ -159,7 +159,7 @@ class GivenUpTest(InterruptedTest):
     def start_checkpoint_that_stands(self):
         """In its freeze, which lasts until CRIU goes on."""
         command = self.start_checkpoint("freeze")
-        (criu,) = phases.criu_processes(self.daemon.pid, "dump")
+        criu = phases.main_criu(self.daemon.pid, "dump")
         os.kill(criu, signal.SIGSTOP)
         self.addCleanup(lambda: procfs.alive(criu) and os.kill(criu, signal.SIGCONT))
         return command, criu

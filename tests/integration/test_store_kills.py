@@ -24,7 +24,7 @@ RESTORED_MIB = (8, 12)
 MOST_IMAGES = 8  # rm keeps their number about here
 LONGEST_LOAD_SECONDS = 0.6
 WORK_FOLDERS = ("capture-", "rekindle-restore-")
-DAEMON_IS_GONE = "no answer from the daemon"
+DAEMON_IS_GONE = ("no answer from the daemon", "has ended in the middle of this call")
 
 
 class Slot:
@@ -237,7 +237,7 @@ class Load:
     def _finish(self, slot, cli, killed):
         result = cli.finish(slot.command, 60)
         slot.command = None
-        slot.end(result, killed and DAEMON_IS_GONE in result.message)
+        slot.end(result, killed and any(text in result.message for text in DAEMON_IS_GONE))
 
     def settle_returned(self):
         """A job whose restore succeeded runs and holds what it held. Of one cut off, that or nothing is there."""

@@ -22,6 +22,14 @@ def criu_processes(root, verb):
     return found
 
 
+def main_criu(root, verb):
+    """The one of them: CRIU has children for a moment, which look like it."""
+    found = criu_processes(root, verb)
+    below = {pid for one in found for pid in procfs.descendants(one)}
+    (main,) = [pid for pid in found if pid not in below]
+    return main
+
+
 def frozen(pid):
     """CRIU has stopped it."""
     return procfs.state(pid) in ("t", "T") and procfs.traced_by(pid) != 0
