@@ -145,11 +145,21 @@ static int IsTheDrivers(pid_t id, uint64_t address) {
   return LineOf(id, code, line) && strstr(line, DRIVER_LIBRARY) != 0;
 }
 
+static int RightsAt(pid_t id, uint64_t address, char rights[8]) {
+  char line[LONGEST_LINE];
+  return LineOf(id, address, line) && sscanf(line, "%*s %7s", rights) == 1;
+}
+
 // Is there memory at `address` that may not be touched? -1: nothing is known of it.
 static int IsForbidden(pid_t id, uint64_t address) {
-  char line[LONGEST_LINE], rights[8];
-  if (!LineOf(id, address, line) || sscanf(line, "%*s %7s", rights) != 1) return -1;
-  return strncmp(rights, "---", 3) == 0;
+  char rights[8];
+  return RightsAt(id, address, rights) ? strncmp(rights, "---", 3) == 0 : -1;
+}
+
+// It was missing when a thread stopped for it, and is not any more.
+static int IsBack(pid_t id, uint64_t address) {
+  char rights[8];
+  return RightsAt(id, address, rights) && strncmp(rights, "rw", 2) == 0;
 }
 
 static int IsHole(pid_t id, uint64_t address) {
@@ -173,9 +183,9 @@ static int StandsAtMissingMemory(pid_t id, int number) {
     return 0;
   const uint64_t address = (uint64_t)(uintptr_t)info.si_addr;
   const int hole = info.si_code == SEGV_MAPERR;
-  if (hole ? !IsHole(id, address) || !IsInDeviceArea(id, address)
-           : info.si_code != SEGV_ACCERR || IsForbidden(id, address) != 1 || !IsTheDrivers(id, address))
+  if (hole ? !IsInDeviceArea(id, address) : info.si_code != SEGV_ACCERR || !IsTheDrivers(id, address))
     return 0;
+  if (!(hole ? IsHole(id, address) : IsForbidden(id, address) == 1) && !IsBack(id, address)) return 0;
   faults[fault_count++] = (struct Fault){id, address, hole, 0};
   return 1;
 }
