@@ -33,8 +33,7 @@ bool CarriesMark(pid_t pid, const JobTraits& job) {
   if (job.mark.empty()) return false;
   // Last of all its environment, to read which it must be let into its memory: a stranger may hang with the
   // lock of that held.
-  if ((job.user && !IsOfUser(pid, *job.user)) || !IsInOurPidNamespace(pid).value_or(false))
-    return false;
+  if ((job.user && !IsOfUser(pid, *job.user)) || !IsInOurPidNamespace(pid).value_or(false)) return false;
   // The most that the kernel gives to a program that begins; later the process may make it longer.
   constexpr size_t kMostBytes = 6 << 20;
   const std::string between = absl::StrCat(

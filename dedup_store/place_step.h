@@ -5,8 +5,8 @@
 
 namespace rekindle::store {
 
-// From one place to the next. A sanitizer makes each round several times as long and is there for mistakes that many
-// places share: every fifth does.
+// From one place to the next. A sanitizer makes each round several times as long and is there for mistakes
+// that many places share: every fifth does.
 #if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
 inline constexpr int kPlaceStep = 5;
 #else

@@ -250,8 +250,8 @@ class RestoreRun : public criu::RestoreObserver {
   }
 
   absl::Status WithoutGpuState(const absl::Status& why) const {
-    return Annotate(why, absl::StrCat("restoring ", image_->info().digest,
-                                      ": its GPU state; nothing is left running"));
+    return Annotate(
+        why, absl::StrCat("restoring ", image_->info().digest, ": its GPU state; nothing is left running"));
   }
 
   RestoreResult TakeResult() {
