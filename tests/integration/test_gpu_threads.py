@@ -10,6 +10,8 @@ from harness.cli import DONE, FAILED, binary
 from harness.gpu_case import GpuTest
 from harness.gpu_sim import MIB
 
+FUTEX = 202  # the system call's number
+
 
 class WatchTest(GpuTest):
     def start_synchronizing_job(self):
@@ -41,13 +43,28 @@ class WatchTest(GpuTest):
 
     def test_an_image_of_processes_of_which_one_waits(self):
         job = self.start_tree_job(2, first_call="stream", step_ms=300)
-        self.succeed("gpu", "park", job.pid)
         children = procfs.descendants(job.pid)
-        waiting.until(lambda: any(procfs.state(pid) == "t" for pid in children), "one stands at its synchronize")
+
+        def one_stands():
+            return any(procfs.state(pid) == "t" for pid in children)
+
+        def parked_with_one_that_stands():
+            """Whom the driver has made wait in a call of its own needs no memory yet."""
+            self.succeed("gpu", "park", job.pid)
+            waiting.until(
+                lambda: all(procfs.state(pid) == "t" or procfs.in_system_call(pid, FUTEX) for pid in children),
+                "each waits",
+            )
+            if one_stands():
+                return True
+            self.succeed("gpu", "resume", job.pid)
+            return False
+
+        waiting.until(parked_with_one_that_stands, "one stands at its synchronize", 60)
         refused = self.cli.run("ckpt", job.pid, "-t", "tree:1")
         self.assert_refused(refused, FAILED, "device memory", "gpu resume")
         # They are watched as before.
-        waiting.until(lambda: all(procfs.state(pid) == "t" for pid in children), "all stand at their synchronize")
+        waiting.until(one_stands, "one stands at its synchronize")
         self.succeed("gpu", "resume", job.pid)
         job.wait_for_steps()
         self.assertEqual({procfs.traced_by(pid) for pid in children}, {0})
