@@ -256,6 +256,7 @@ class JobSession {
         ++attached_;
         pids_.clear();  // attached again, it may have another
         missed = std::exchange(signal_, 0);
+        signal_since_told_ = false;
       }
       pids_.push_back(started.job().pid());
     }
@@ -350,7 +351,8 @@ class JobSession {
       // Without the daemon it would be taken for a failure, after which the job is brought back.
       absl::MutexLock lock(&mutex_);
       if (attached_ != attached) continue;  // it came back meanwhile: nobody else would pass this one on
-      if (signal_ != 0) left_ = true;
+      if (signal_since_told_) left_ = true;
+      signal_since_told_ = true;
       signal_ = signal;
       return;
     }
@@ -400,6 +402,11 @@ class JobSession {
     request.set_job(started_->job().name());
     for (bool tell = true; absl::IsUnavailable(lost);) {
       if (tell) {
+        {
+          // One whose answer went with the daemon is none that the user has sent since.
+          absl::MutexLock lock(&mutex_);
+          signal_since_told_ = false;
+        }
         output_.Note(
             "rekindle: the daemon has gone. This command waits until it is back, and passes on a signal "
             "then; a second one ends it\n");
@@ -461,9 +468,10 @@ class JobSession {
   std::vector<int> pids_ ABSL_GUARDED_BY(mutex_);  // who gets the signals
   // The last one, which copies that start later get, too; of a supervised job, one that it is still to get.
   int signal_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t attached_ ABSL_GUARDED_BY(mutex_) = 0;  // so often to a supervised job
-  int missed_ ABSL_GUARDED_BY(mutex_) = 0;         // came before the job was known
-  bool left_ ABSL_GUARDED_BY(mutex_) = false;      // a supervised job, to itself
+  uint64_t attached_ ABSL_GUARDED_BY(mutex_) = 0;           // so often to a supervised job
+  int missed_ ABSL_GUARDED_BY(mutex_) = 0;                  // came before the job was known
+  bool signal_since_told_ ABSL_GUARDED_BY(mutex_) = false;  // one came since the daemon has gone
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;               // a supervised job, to itself
   bool hung_up_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<int, std::shared_ptr<const LocalJob>> locals_ ABSL_GUARDED_BY(mutex_);  // by PID
   bool dry_run_ = false;

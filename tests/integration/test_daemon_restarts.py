@@ -154,6 +154,7 @@ class DaemonRestartsTest(CloneTest):
             os.kill(command.pid, signal.SIGTERM)
             self.begin_daemon()
             waiting.until(lambda: "term" in self.read("waiter.signals"), "the signal", 30)
+            self.wait_until_started(command)  # it is told of this daemon's end, too
             os.unlink(self.path("waiter.signals"))
         self.end_job(7)
         result = self.finish(command)

@@ -19,8 +19,11 @@ def binary(name):
 
 
 def environment(extra=None):
-    """Nothing of the caller's REKINDLE_* leaks into a test."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("REKINDLE_")}
+    """Nothing of the caller's REKINDLE_* leaks into a test, nor what has jobs in Python write a line in two parts, which a
+    kill may tear.
+    """
+    leaks = ("REKINDLE_", "PYTHONUNBUFFERED")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(leaks)}
     for name in ("REKINDLE_CRIU",):
         if name in os.environ:
             env[name] = os.environ[name]
