@@ -57,7 +57,13 @@ class GrpcClient final : public Client {
         calls_(v1::Calls::NewStub(channel)) {}
 
   // What is left of an embedded service ends with the process.
-  ~GrpcClient() override { static_cast<void>(embedded_.release()); }
+  ~GrpcClient() override {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (embedded_ && abandoned_) embedded_->AwaitCalls();
+    }
+    static_cast<void>(embedded_.release());
+  }
 
 #define RK_UNARY_OF(stub, Name, Response)                                        \
   absl::StatusOr<v1::Response> Name(const v1::Name##Request& request) override { \
@@ -158,7 +164,7 @@ class GrpcClient final : public Client {
     const grpc::Status finished = reader->Finish();
     if (!wanted && finished.error_code() == grpc::StatusCode::CANCELLED)
       return absl::CancelledError("no more of the image was wanted");
-    absl::Status status = FromGrpc(finished);
+    absl::Status status = OfStream(finished);
     // Whoever was to get it is this process.
     if (embedded_ && absl::IsCancelled(status))
       return absl::CancelledError("interrupted before all of the image was sent");
@@ -243,6 +249,8 @@ class GrpcClient final : public Client {
       if (!events_.joinable()) return;
       context_.TryCancel();
       End().IgnoreError();
+      absl::MutexLock lock(&client_.mutex_);
+      client_.abandoned_ = true;
     }
 
     bool Write(std::string data) override {
@@ -270,7 +278,7 @@ class GrpcClient final : public Client {
         if (client_.cancelled_ && !status.ok())
           return absl::CancelledError("interrupted; nothing of it is left");
       }
-      return client_.FromGrpc(status);
+      return client_.OfStream(status);
     }
 
     GrpcClient& client_;
@@ -315,6 +323,23 @@ class GrpcClient final : public Client {
                      " has ended in the middle of this call: try again when it is back"));
   }
 
+  bool Listens() const {
+    absl::string_view socket = host_;
+    return absl::ConsumePrefix(&socket, "unix:") && UnixSocketAnswers(std::string(socket));
+  }
+
+  // Of an image on its way. A service that gives it up can't tell why: gRPC says something of its own.
+  absl::Status OfStream(const grpc::Status& status) const ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::Status told = FromGrpc(status);
+    if (status.error_code() != grpc::StatusCode::CANCELLED || host_.empty()) return told;
+    const bool given_up = told.message() == "Cancelled on the server side";
+    if (!given_up && (!absl::IsUnavailable(told) || !Listens())) return told;
+    return absl::UnavailableError(
+        absl::StrCat("the daemon (rekindled) at ", host_,
+                     " has given up this call, because nothing of the image moved for too long or because it "
+                     "was started anew: its log says which. Try again"));
+  }
+
   absl::Status FromGrpc(const grpc::Status& status) const ABSL_LOCKS_EXCLUDED(mutex_) {
     if (status.ok()) return absl::OkStatus();
     {
@@ -337,8 +362,7 @@ class GrpcClient final : public Client {
                           // What no connection can be made with has no addresses, for gRPC.
                           (!absl::StartsWith(host_, "unix:") &&
                            absl::StrContains(status.error_message(), "empty address list"));
-      absl::string_view socket = host_;
-      const bool listens = absl::ConsumePrefix(&socket, "unix:") && UnixSocketAnswers(std::string(socket));
+      const bool listens = Listens();
       // What was being said to it when it went.
       const bool was_there =
           absl::StrContains(why, "Broken pipe") || absl::StrContains(why, "onnection reset");
@@ -373,6 +397,8 @@ class GrpcClient final : public Client {
   grpc::ClientContext* asking_ ABSL_GUARDED_BY(mutex_) = nullptr;  // for that
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool receiving_ ABSL_GUARDED_BY(mutex_) = false;
+  // What came of an image is still being put away.
+  bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const Endpoint& endpoint) {

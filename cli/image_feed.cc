@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
 
@@ -34,10 +35,9 @@ Input AwaitInput(int fd, int stop, absl::FunctionRef<bool(absl::Duration waited)
 
 bool Never(absl::Duration) { return false; }
 
-}  // namespace
-
-absl::StatusOr<bool> Feed(int fd, ImageReceiver& receiver,
-                          absl::FunctionRef<bool(absl::Duration waited)> given_up) {
+// `*begun`: something has come.
+absl::StatusOr<bool> FeedUntil(int fd, ImageReceiver& receiver, bool* begun,
+                               absl::FunctionRef<bool(absl::Duration waited)> given_up) {
   for (;;) {
     const Input input = AwaitInput(fd, receiver.ended_fd(), given_up);
     if (input != Input::kThere) return input == Input::kGivenUp;
@@ -46,12 +46,31 @@ absl::StatusOr<bool> Feed(int fd, ImageReceiver& receiver,
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return ErrnoStatus(errno, "reading the image");
     if (n == 0) return true;
+    *begun = true;
     data.resize(static_cast<size_t>(n));
     if (!receiver.Write(std::move(data))) return false;
   }
 }
 
-absl::StatusOr<bool> Feed(int fd, ImageReceiver& receiver) { return Feed(fd, receiver, Never); }
+}  // namespace
+
+absl::StatusOr<bool> Feed(int fd, ImageReceiver& receiver,
+                          absl::FunctionRef<bool(absl::Duration waited)> given_up) {
+  bool begun = false;
+  return FeedUntil(fd, receiver, &begun, given_up);
+}
+
+absl::StatusOr<bool> Feed(int fd, ImageReceiver& receiver, absl::Duration patience) {
+  bool begun = false, stalled = false;
+  absl::StatusOr<bool> fed = FeedUntil(
+      fd, receiver, &begun, [&](absl::Duration waited) { return stalled = begun && waited >= patience; });
+  if (!stalled) return fed;
+  return absl::DeadlineExceededError(absl::StrCat(
+      "it stops in the middle: for ", absl::FormatDuration(patience),
+      " nothing came, and what an image shares with others stays in the store as long as it comes. Nothing "
+      "of "
+      "it is left; send it once more (REKINDLE_STREAM_TIMEOUT: so many seconds are waited, 0 for ever)"));
+}
 
 void Drain(int fd, int stop) {
   struct stat info;

@@ -12,8 +12,8 @@ namespace rekindle::cli {
 // every second while nothing comes, and told for how long that has been so: what there is was all that comes.
 absl::StatusOr<bool> Feed(int fd, ImageReceiver& receiver,
                           absl::FunctionRef<bool(absl::Duration waited)> given_up);
-// The same, where it may take as long as it likes.
-absl::StatusOr<bool> Feed(int fd, ImageReceiver& receiver);
+// The same. DeadlineExceeded: some of it has come, and then nothing for so long.
+absl::StatusOr<bool> Feed(int fd, ImageReceiver& receiver, absl::Duration patience);
 
 // Reads a pipe to its end, or until `stop` is readable: whoever writes into it shall not find it closed for
 // an image that was here already. Nothing where `fd` is no pipe.

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/status.h"
+#include "base/stream_patience.h"
 #include "base/unique_fd.h"
 #include "cli/copy_report.h"
 #include "cli/exit_code.h"
@@ -147,7 +148,7 @@ int ImportImageFromFile(Client& client, const Output& output, Interrupts& interr
   std::unique_ptr<ImageReceiver> receiver =
       client.ReceiveImage(what.begin, [&](const v1::Progress& now) { progress.Update(now); });
   absl::StatusOr<v1::ReceiveImageResult> result = absl::UnknownError("nothing was read");
-  if (absl::StatusOr<bool> fed = Feed(fd, *receiver); fed.ok()) {
+  if (absl::StatusOr<bool> fed = Feed(fd, *receiver, StreamPatience()); fed.ok()) {
     result = receiver->Finish();
   } else {
     result = fed.status();

@@ -41,6 +41,7 @@ class InProcessService : public EmbeddedService {
   }
 
   void CancelCalls() override { cancelled_.store(true); }
+  void AwaitCalls() override { server_->Shutdown(); }
 
   std::shared_ptr<grpc::Channel> channel() override {
     grpc::ChannelArguments arguments;

@@ -28,6 +28,8 @@ class EmbeddedService {
   // Makes the calls under way give up and say what came of it: a client that cancels its own side would be
   // told nothing, and might end this process before everything is put right. Any thread.
   virtual void CancelCalls() = 0;
+  // Until all calls have ended, those that were cancelled by the client too. No others are taken then.
+  virtual void AwaitCalls() = 0;
 };
 
 // Quick: neither opens the store nor looks for CRIU; the calls that need them do. The caller of every call is

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -17,7 +18,7 @@
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
-#include "daemon/stalled_reader.h"
+#include "daemon/stalled_stream.h"
 #include "daemon/version.h"
 #include "restore/restore.h"
 #include "restore/send_image.h"
@@ -101,9 +102,9 @@ absl::Status SendImage(Node& node, const Call& call, const v1::SendImageRequest&
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
   RK_ASSIGN_OR_RETURN(store::ImageInfo info,
                       FindImageFor(node, *store, call.caller, request.image(), "send"));
-  StalledReader reader(node.options().reader_patience, call.abandon);
+  StalledStream reader(node.options().stream_patience, call.abandon);
   const EventSink<v1::SendImageEvent> send = [&](const v1::SendImageEvent& event) {
-    const StalledReader::Sending sending(reader);
+    const StalledStream::Waiting waiting(reader);
     return send_event(event);
   };
   const CallMonitor monitor(call, [](const v1::Progress&) { return true; });
@@ -142,7 +143,7 @@ absl::Status SendImage(Node& node, const Call& call, const v1::SendImageRequest&
   if (sent.ok() || !reader.given_up()) return sent;
   const absl::Status given_up = absl::DeadlineExceededError(absl::StrCat(
       "sending image ", info.reference, " to uid ", call.caller.uid, " was given up: for ",
-      absl::FormatDuration(node.options().reader_patience),
+      absl::FormatDuration(node.options().stream_patience),
       " nothing of it was taken, and what an image needs of the store stays as long as it is being sent. "
       "Send it again to somebody who reads it"));
   // It may not get through to who reads nothing.
@@ -172,10 +173,20 @@ absl::Status ReceiveImage(Node& node, const Call& call,
   TakeInObserver observer(monitor);
   options.observer = &observer;
   options.cancel = &monitor.cancelled();
+  // Longer than a command waits for what it is to send on, which can say what has stalled.
+  const absl::Duration patience = node.options().stream_patience * 1.1;
+  StalledStream sender(patience, call.abandon);
+  bool begun = false;
+  // Before the first of it comes nothing is held; it may have to be made first.
+  const auto read_more = [&] {
+    std::optional<StalledStream::Waiting> waiting;
+    if (begun) waiting.emplace(sender);
+    return begun = read(&message);
+  };
   absl::string_view left;
   auto source = [&](absl::Span<std::byte> out) -> absl::StatusOr<size_t> {
     while (left.empty()) {
-      if (!read(&message)) return 0;
+      if (!read_more()) return 0;
       left = message.data();
     }
     const size_t n = std::min(left.size(), out.size());
@@ -185,6 +196,16 @@ absl::Status ReceiveImage(Node& node, const Call& call,
   };
   absl::StatusOr<ckpt::ReceivedImage> received = ckpt::ReceiveImage(*store, options, source);
   monitor.Stop();
+  if (!received.ok() && sender.given_up()) {
+    const absl::Status given_up =
+        absl::DeadlineExceededError(absl::StrCat("taking in an image from uid ", call.caller.uid,
+                                                 " was given up: for ", absl::FormatDuration(patience),
+                                                 " nothing of it came, and what it shares with others stays "
+                                                 "in the store as long as it comes. Nothing of "
+                                                 "it is left; send it once more"));
+    Log(LogLevel::kWarning, given_up.message());  // it may not get through
+    return given_up;
+  }
   if (!received.ok() && monitor.cancelled()) {
     return absl::CancelledError("taking the image in was cancelled; nothing of it is left");
   }

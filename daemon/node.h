@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/stream_patience.h"
 #include "ckpt/dirty_pages.h"
 #include "criu/installation.h"
 #include "daemon/access_policy.h"
@@ -47,9 +48,9 @@ struct NodeOptions {
   size_t standby_copies = 2;
   // Memory that instances of functions, and what is kept for them, may take; 0: a share of what is free.
   uint64_t function_memory_bytes = 0;
-  // How long whoever is sent an image may take nothing of it: as long as it is being sent, what it needs of
-  // the store stays, though it may be removed long since.
-  absl::Duration reader_patience = absl::Minutes(10);
+  // How long whoever is sent an image may take nothing of it, and whoever sends one may send nothing: as long
+  // as that goes on, what it needs of the store stays, though it may be removed long since.
+  absl::Duration stream_patience = StreamPatience();
   bool track_dirty_pages = false;  // see ckpt/dirty_pages.h
   bool daemon = false;             // false: hosted in the command's own process
 };

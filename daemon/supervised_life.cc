@@ -62,6 +62,15 @@ bool RemovingImagesHelps(const absl::Status& status) {
   return absl::IsResourceExhausted(status) && absl::StrContains(status.message(), "`rekindle rm`");
 }
 
+// Where no older image of the job can go any more.
+absl::Status WithWhatIsKept(const absl::Status& no_room, const std::string& newest) {
+  if (newest.empty()) return no_room;
+  return absl::Status(no_room.code(),
+                      absl::StrCat(no_room.message(), ". The newest image of this job, ", newest,
+                                   ", stays until a newer one is whole, and no other of its images may go: "
+                                   "beside them there has to be room for what has changed since"));
+}
+
 std::string ImageTag() { return absl::FormatTime("%Y%m%d-%H%M%E3S", absl::Now(), absl::UTCTimeZone()); }
 
 }  // namespace
@@ -411,6 +420,13 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
   const supervise::ProgressSample before = gate.before(), after = Sample();
   gate.Account(result.freeze_seconds(), after);
   if (job_file_) job_file_->Release(status.ok()).IgnoreError();
+  // Otherwise those that are kept would keep all that come after them away, for good.
+  const bool made_room = RemovingImagesHelps(status) && RemoveOldImages(/*make_room=*/true);
+  if (RemovingImagesHelps(status) && !made_room) {
+    absl::MutexLock lock(&mutex_);
+    const auto& points = record_.points();
+    status = WithWhatIsKept(status, points.empty() ? "" : points.rbegin()->image());
+  }
   if (status.ok()) {
     // What the job would have computed meanwhile, but did not: it stood still, and shared the processors.
     const double taken = after.at_seconds - before.at_seconds, used = after.cpu_seconds - before.cpu_seconds;
@@ -449,8 +465,6 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
     PlanNextImage(std::max(0.1, interval_.Seconds() - (MonotonicSeconds() - began)));
     RemoveOldImages();
   } else if (absl::IsResourceExhausted(status)) {
-    // Otherwise those that are kept would keep all that come after them away, for good.
-    const bool made_room = RemovingImagesHelps(status) && RemoveOldImages(/*make_room=*/true);
     node_.supervisor().CollectGarbageSoon(0);
     PlanNextImage(std::min(interval_.Seconds(), made_room ? kRoomMadeSeconds : kImageRetrySeconds));
   } else {

@@ -26,6 +26,10 @@ class FaultCount {
     if (total > 0) printf("[  faults  ] %d: %s\n", total, text.c_str());
   }
   void Add(Fault fault) { ++counts_[fault]; }
+  int of(Fault fault) const {
+    auto count = counts_.find(fault);
+    return count == counts_.end() ? 0 : count->second;
+  }
 
  private:
   std::map<Fault, int> counts_;

@@ -19,10 +19,11 @@
 #include "dedup_store/catalog_rebuild.h"
 #include "dedup_store/frame_loader.h"
 #include "dedup_store/image_reader.h"
+#include "dedup_store/index_file.h"
+#include "dedup_store/index_merge.h"
 #include "dedup_store/limit_guard.h"
 #include "dedup_store/locked_file.h"
 #include "dedup_store/maintenance.h"
-#include "dedup_store/page_index.h"
 #include "dedup_store/page_table.h"
 #include "dedup_store/store_notes.h"
 

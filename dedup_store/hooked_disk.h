@@ -17,7 +17,17 @@ namespace rekindle::store {
 // Thread-safe when the hook is.
 class HookedDisk : public BlockIo {
  public:
-  enum class Call { kOpen, kRead, kReadUncached, kLock, kIsLinked, kPunchHole, kSync, kNewWriteQueue };
+  enum class Call {
+    kOpen,
+    kRead,
+    kReadUncached,
+    kLock,
+    kIsLinked,
+    kPunchHole,
+    kSync,
+    kNewWriteQueue,
+    kAllocate
+  };
   struct Operation {
     Call call;
     const std::string& path;
@@ -105,6 +115,7 @@ class HookedDisk : public BlockIo {
     }
     absl::Status Allocate(uint64_t offset, uint64_t bytes) override {
       if (disk_->cannot_allocate_) return absl::UnimplementedError("as NFS before 4.2");
+      RK_RETURN_IF_ERROR(Ask(Call::kAllocate, offset, bytes));
       return real_->Allocate(offset, bytes);
     }
     absl::Status Truncate(uint64_t size) override {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "dedup_store/index_file.h"
 #include "dedup_store/page_index.h"
 #include "dedup_store/store_core.h"
 #include "dedup_store/store_testing.h"

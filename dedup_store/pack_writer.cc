@@ -100,12 +100,16 @@ absl::StatusOr<uint64_t> PackWriter::TakeRoom(size_t bytes) {
   }
   // Small packs need no plan: their few writes find a full disk themselves.
   while (options_.expected_bytes > kAllocationStep && offset + bytes > allocated_) {
-    // Where that can't be done a full disk is only found later.
-    if (absl::Status status = file_->Allocate(allocated_, kAllocationStep);
-        !status.ok() && !absl::IsUnimplemented(status)) {
-      return status;
+    uint64_t step = kAllocationStep;
+    absl::Status status = file_->Allocate(allocated_, step);
+    if (absl::IsResourceExhausted(status)) {
+      // Of an image that is mostly as its parent little may come.
+      step = std::min(step, offset + bytes - allocated_);
+      status = file_->Allocate(allocated_, step);
     }
-    allocated_ += kAllocationStep;
+    // Where that can't be done a full disk is only found later.
+    if (!status.ok() && !absl::IsUnimplemented(status)) return status;
+    allocated_ += step;
   }
   next_offset_.store(offset + bytes, std::memory_order_relaxed);
   return offset;

@@ -10,22 +10,14 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "dedup_store/direct_buffer.h"
-#include "dedup_store/locked_file.h"
+#include "dedup_store/index_file.h"
 #include "dedup_store/page_table.h"
 
 namespace rekindle::store {
 
 namespace {
 
-// Each pack without an index file costs every look-up of an absent digest one probe.
-constexpr size_t kMaxLoosePacks = 8;
-// An index file joins a merge when it is at most this many times as large as what is merged so far: each
-// entry is then rewritten a logarithmic number of times.
-constexpr uint64_t kMergeFactor = 3;
-constexpr uint64_t kMaxMergedEntries = uint64_t{1} << 28;
-constexpr int kEntriesPerBucketBits = 3;
-
+// As look-ups need it: mapped.
 class IndexFile {
  public:
   static absl::StatusOr<std::unique_ptr<IndexFile>> Open(StoreCore* core, const IndexRecord& record) {
@@ -42,14 +34,7 @@ class IndexFile {
     memcpy(&index->header_, bytes.data(), sizeof(IndexHeader));
     if (index->lost()) return damaged();
     const IndexHeader& h = index->header_;
-    if (memcmp(h.magic, kIndexMagic, sizeof h.magic) != 0 ||
-        h.checksum != Checksum(&h, offsetof(IndexHeader, checksum)) || h.index_id != record.id ||
-        h.version != kFormatVersion || h.bucket_bits > 32 || h.packs > size / 8 || h.entries > size / 16 ||
-        h.buckets_at != sizeof h + h.packs * 8 ||
-        h.entries_at != (h.buckets_at + ((uint64_t{1} << h.bucket_bits) + 1) * 4 + 7) / 8 * 8 ||
-        h.entries_at + h.entries * sizeof(IndexEntry) > size) {
-      return damaged();
-    }
+    if (!IsHeaderOfIndex(h, record.id, size)) return damaged();
     index->pack_ids_ = {reinterpret_cast<const uint64_t*>(bytes.data() + sizeof h), h.packs};
     index->buckets_ = {reinterpret_cast<const uint32_t*>(bytes.data() + h.buckets_at),
                        (uint64_t{1} << h.bucket_bits) + 1};
@@ -57,17 +42,10 @@ class IndexFile {
     return index;
   }
 
-  // Reads all of it.
-  bool IsWhole() const {
-    const absl::Span<const std::byte> body = bytes().subspan(sizeof(IndexHeader));
-    return Checksum(body.data(), body.size()) == header_.body_checksum && !lost();
-  }
   // A part of the file can't be read: none of it is to be used.
   bool lost() const { return mapping_->lost(); }
   const IndexHeader& header() const { return header_; }
-  absl::Span<const std::byte> bytes() const { return mapping_->bytes(); }
   absl::Span<const uint64_t> pack_ids() const { return pack_ids_; }
-  absl::Span<const IndexEntry> entries() const { return entries_; }
 
   void PrefetchBucket(uint64_t fingerprint) const { __builtin_prefetch(&buckets_[BucketOf(fingerprint)]); }
   // After that.
@@ -90,9 +68,7 @@ class IndexFile {
 
  private:
   IndexFile() = default;
-  uint64_t BucketOf(uint64_t fingerprint) const {
-    return header_.bucket_bits == 0 ? 0 : fingerprint >> (64 - header_.bucket_bits);
-  }
+  uint64_t BucketOf(uint64_t fingerprint) const { return IndexBucketOf(fingerprint, header_.bucket_bits); }
 
   std::unique_ptr<FileMapping> mapping_;
   IndexHeader header_{};
@@ -266,233 +242,12 @@ class LoadedIndex : public PageIndex {
   std::vector<std::unique_ptr<LoosePack>> loose_;
 };
 
-absl::Status CollectPack(StoreCore* core, uint64_t id, uint32_t number, std::vector<IndexEntry>& entries) {
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<const Pack> pack, core->OpenPack(id));
-  const PageTable table = PageTable::Load(core, *pack);
-  for (uint32_t frame = 0; frame < pack->frames(); ++frame) {
-    if (pack->IsDeadFrame(frame)) continue;
-    for (uint32_t page = pack->frame(frame).first_page; page < pack->FirstPageAfter(frame); ++page) {
-      if (table.fingerprints()[page] != 0) entries.push_back({table.fingerprints()[page], number, page});
-    }
-  }
-  return absl::OkStatus();
-}
-
-bool IsBefore(const IndexEntry& a, const IndexEntry& b) { return a.fingerprint < b.fingerprint; }
-
-// What an index file has of `packs`, all of which it covers, in its order. False: it can't be used, and
-// nothing was added.
-bool CollectIndexFile(StoreCore* core, const IndexRecord& record, const std::vector<PackRecord>& packs,
-                      std::vector<uint64_t>& pack_ids, std::vector<IndexEntry>& entries) {
-  auto index = IndexFile::Open(core, record);
-  if (!index.ok() || !(*index)->IsWhole()) return false;
-  auto txn = core->catalog().Read();
-  if (!txn.ok()) return false;
-  struct Source {
-    uint32_t pages = 0, number = 0;
-    std::shared_ptr<const Pack> with_dead;  // null: all of its frames live
-  };
-  std::map<uint64_t, Source> sources;
-  const size_t packs_before = pack_ids.size(), entries_before = entries.size();
-  for (const PackRecord& pack : packs) {
-    auto dead = txn->FindDead(pack.id);
-    Source source{pack.pages, static_cast<uint32_t>(pack_ids.size()), nullptr};
-    if (!dead.ok() || *dead) {
-      auto opened = core->OpenPack(pack.id);
-      if (!opened.ok()) continue;  // left to its own table, or to fsck
-      source.with_dead = *std::move(opened);
-    }
-    pack_ids.push_back(pack.id);
-    sources.emplace(pack.id, std::move(source));
-  }
-  const absl::Span<const uint64_t> ids = (*index)->pack_ids();
-  std::vector<const Source*> source_of(ids.size());
-  for (size_t i = 0; i < ids.size(); ++i) {
-    auto source = sources.find(ids[i]);
-    if (source != sources.end()) source_of[i] = &source->second;
-  }
-  for (const IndexEntry& entry : (*index)->entries()) {
-    const Source* source = entry.pack < source_of.size() ? source_of[entry.pack] : nullptr;
-    if (source == nullptr || entry.page >= source->pages) continue;
-    const Pack* pack = source->with_dead.get();
-    if (pack != nullptr && pack->IsDeadFrame(pack->FrameOfPage(entry.page))) continue;
-    entries.push_back({entry.fingerprint, source->number, entry.page});
-  }
-  if (!(*index)->lost()) return true;
-  pack_ids.resize(packs_before);
-  entries.resize(entries_before);
-  return false;
-}
-
-// The file stays locked until the result goes, so that gc does not take it for a dead writer's before it is
-// in the catalog.
-struct NewIndexFile {
-  IndexRecord record;
-  std::unique_ptr<BlockFile> file;
-};
-
-absl::StatusOr<NewIndexFile> WriteIndexFile(StoreCore* core, const std::vector<uint64_t>& packs,
-                                            const std::vector<IndexEntry>& entries) {
-  IndexHeader header{};
-  memcpy(header.magic, kIndexMagic, sizeof header.magic);
-  header.version = kFormatVersion;
-  while ((uint64_t{1} << (header.bucket_bits + kEntriesPerBucketBits)) < entries.size()) ++header.bucket_bits;
-  header.index_id = NewFileId();
-  header.entries = entries.size();
-  header.packs = packs.size();
-  header.buckets_at = sizeof header + packs.size() * 8;
-  uint64_t buckets = uint64_t{1} << header.bucket_bits;
-  header.entries_at = (header.buckets_at + (buckets + 1) * 4 + 7) / 8 * 8;
-  std::string bytes(header.entries_at, '\0');
-  memcpy(bytes.data() + sizeof header, packs.data(), packs.size() * 8);
-  auto* starts = reinterpret_cast<uint32_t*>(bytes.data() + header.buckets_at);
-  for (const IndexEntry& entry : entries) {
-    ++starts[(header.bucket_bits == 0 ? 0 : entry.fingerprint >> (64 - header.bucket_bits)) + 1];
-  }
-  for (uint64_t i = 1; i <= buckets; ++i) starts[i] += starts[i - 1];
-  bytes.append(reinterpret_cast<const char*>(entries.data()), entries.size() * sizeof(IndexEntry));
-  header.body_checksum = Checksum(absl::string_view(bytes).substr(sizeof header));
-  header.checksum = Checksum(&header, offsetof(IndexHeader, checksum));
-  memcpy(bytes.data(), &header, sizeof header);
-
-  RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, CreateLocked(core->io(), /*direct=*/true, [&] {
-                        return absl::StrCat(core->path(), "/tmp/", IndexFileName(header.index_id), ".",
-                                            absl::Hex(NewFileId()));
-                      }));
-  const std::string temporary = file->path();
-  auto write = [&]() -> absl::Status {
-    constexpr size_t kBuffer = size_t{1} << 20;
-    RK_ASSIGN_OR_RETURN(std::unique_ptr<WriteQueue> queue, file->NewWriteQueue(kBuffer, 4));
-    for (size_t at = 0; at < bytes.size(); at += kBuffer) {
-      RK_ASSIGN_OR_RETURN(WriteBuffer * buffer, queue->Acquire());
-      size_t n = std::min(kBuffer, bytes.size() - at);
-      size_t padded = DirectCeiling(n);
-      memcpy(buffer->data, bytes.data() + at, n);
-      memset(buffer->data + n, 0, padded - n);
-      RK_RETURN_IF_ERROR(queue->Submit(buffer, padded, at));
-    }
-    RK_RETURN_IF_ERROR(queue->Drain());
-    RK_RETURN_IF_ERROR(file->Truncate(bytes.size()));
-    RK_RETURN_IF_ERROR(file->Sync());
-    RK_RETURN_IF_ERROR(core->io()->Rename(temporary, core->index_path(header.index_id)));
-    return core->io()->SyncDirectory(core->index_folder());
-  };
-  if (absl::Status status = write(); !status.ok()) {
-    (void)core->io()->Unlink(temporary);
-    (void)core->io()->Unlink(core->index_path(header.index_id));
-    return status;
-  }
-  return NewIndexFile{{header.index_id, entries.size(), bytes.size()}, std::move(file)};
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PageIndex>> PageIndex::Load(StoreCore* core) {
   auto index = std::make_unique<LoadedIndex>(core);
   RK_RETURN_IF_ERROR(index->Load());
   return std::unique_ptr<PageIndex>(std::move(index));
-}
-
-absl::Status MergeIndexes(StoreCore* core, bool all) {
-  std::vector<PackRecord> packs;
-  std::vector<IndexRecord> indexes;
-  {
-    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core->catalog().Read());
-    RK_ASSIGN_OR_RETURN(packs, txn.Packs());
-    RK_ASSIGN_OR_RETURN(indexes, txn.Indexes());
-  }
-  std::set<uint64_t> merged_packs;
-  uint64_t total = 0;
-  for (const PackRecord& pack : packs) {
-    if (pack.index_id != 0 || pack.pages == 0) continue;
-    merged_packs.insert(pack.id);
-    total += pack.pages;
-  }
-  if (merged_packs.empty() || (!all && merged_packs.size() <= kMaxLoosePacks)) return absl::OkStatus();
-  std::sort(indexes.begin(), indexes.end(), [](auto& a, auto& b) { return a.entries < b.entries; });
-  std::set<uint64_t> merged_indexes;
-  for (const IndexRecord& index : indexes) {
-    if (index.entries > total * kMergeFactor || total + index.entries > kMaxMergedEntries) break;
-    merged_indexes.insert(index.id);
-    total += index.entries;
-    for (const PackRecord& pack : packs) {
-      if (pack.index_id == index.id) merged_packs.insert(pack.id);
-    }
-  }
-
-  std::map<uint64_t, std::vector<PackRecord>> to_collect;  // by the index file that covers them; 0: none
-  for (const PackRecord& pack : packs) {
-    if (merged_packs.count(pack.id)) to_collect[pack.index_id].push_back(pack);
-  }
-  std::vector<uint64_t> pack_ids;
-  std::vector<IndexEntry> entries;
-  entries.reserve(total);
-  const auto merge_from = [&](size_t sorted) {
-    std::inplace_merge(entries.begin(), entries.begin() + static_cast<ptrdiff_t>(sorted), entries.end(),
-                       IsBefore);
-  };
-  // What is sorted already is most of it: the packs' own tables are read once only.
-  for (const IndexRecord& index : indexes) {
-    const size_t sorted = entries.size();
-    if (merged_indexes.count(index.id) == 0 ||
-        !CollectIndexFile(core, index, to_collect[index.id], pack_ids, entries)) {
-      continue;
-    }
-    merge_from(sorted);
-    to_collect.erase(index.id);
-  }
-  const size_t sorted = entries.size();
-  for (const auto& [index, of_index] : to_collect) {
-    for (const PackRecord& pack : of_index) {
-      // One that can't be read is left to its own table, or to fsck.
-      if (CollectPack(core, pack.id, static_cast<uint32_t>(pack_ids.size()), entries).ok())
-        pack_ids.push_back(pack.id);
-    }
-  }
-  std::sort(entries.begin() + static_cast<ptrdiff_t>(sorted), entries.end(), IsBefore);
-  merge_from(sorted);
-  RK_ASSIGN_OR_RETURN(NewIndexFile written, WriteIndexFile(core, pack_ids, entries));
-  const IndexRecord& record = written.record;
-
-  RK_RETURN_IF_ERROR(core->io()->BeforeCatalogCommit("merge of indexes"));
-  absl::Status status = core->catalog().Update([&](Catalog::Txn& txn) -> absl::Status {
-    RK_ASSIGN_OR_RETURN(std::vector<IndexRecord> now, txn.Indexes());
-    size_t still = 0;
-    for (const IndexRecord& index : now) still += merged_indexes.count(index.id);
-    if (still != merged_indexes.size()) return absl::AbortedError("another process merged the index");
-    for (uint64_t id : merged_indexes) RK_RETURN_IF_ERROR(txn.DeleteIndex(id));
-    RK_RETURN_IF_ERROR(txn.PutIndex(record));
-    RK_ASSIGN_OR_RETURN(std::vector<PackRecord> all_packs, txn.Packs());
-    const std::set<uint64_t> in_file(pack_ids.begin(), pack_ids.end());
-    // One that is in another file by now, or in none since pages of it were forgotten, stays so.
-    std::map<uint64_t, uint64_t> before;
-    for (const PackRecord& pack : packs) before[pack.id] = pack.index_id;
-    for (PackRecord& pack : all_packs) {
-      if (in_file.count(pack.id) && pack.index_id == before[pack.id]) {
-        pack.index_id = record.id;
-      } else if (merged_indexes.count(pack.index_id)) {
-        pack.index_id = 0;
-      } else {
-        continue;
-      }
-      RK_RETURN_IF_ERROR(txn.PutPack(pack));
-    }
-    return absl::OkStatus();
-  });
-  if (!status.ok()) {
-    RK_RETURN_IF_ERROR(core->io()->Unlink(core->index_path(record.id)));
-    return absl::IsAborted(status) ? absl::OkStatus() : status;
-  }
-  for (uint64_t id : merged_indexes) RK_RETURN_IF_ERROR(core->io()->Unlink(core->index_path(id)));
-  return absl::OkStatus();
-}
-
-absl::Status VerifyIndexFile(StoreCore* core, const IndexRecord& record) {
-  RK_ASSIGN_OR_RETURN(std::unique_ptr<IndexFile> index, IndexFile::Open(core, record));
-  if (!index->IsWhole()) {
-    return absl::DataLossError(absl::StrCat("the index file ", core->index_path(record.id), " is damaged"));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace rekindle::store

@@ -37,11 +37,4 @@ class PageIndex {
   virtual size_t Count(uint64_t fingerprint) const = 0;
 };
 
-// Puts packs that no index file covers into one, together with index files that are not much larger, when
-// there are more than a few such packs (or any, with `all`).
-absl::Status MergeIndexes(StoreCore* core, bool all);
-
-// Reads an index file wholly and checks it against its checksums.
-absl::Status VerifyIndexFile(StoreCore* core, const IndexRecord& record);
-
 }  // namespace rekindle::store

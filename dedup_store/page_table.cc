@@ -18,6 +18,8 @@ namespace rekindle::store {
 
 namespace {
 
+constexpr uint32_t kTablePiece = (256 << 10) / sizeof(uint64_t);
+
 std::vector<uint64_t> FingerprintsOf(StoreCore* core, const Pack& pack) {
   std::vector<uint64_t> fingerprints(pack.pages(), 0);
   FrameLoader loader(core->fingerprinter());
@@ -38,27 +40,42 @@ std::vector<uint64_t> FingerprintsOf(StoreCore* core, const Pack& pack) {
 
 }  // namespace
 
-absl::StatusOr<PageTable> PageTable::LoadFile(StoreCore* core, uint64_t pack_id, uint32_t pages) {
+absl::Status ReadPageTable(StoreCore* core, uint64_t pack_id, uint32_t pages,
+                           absl::FunctionRef<void(uint32_t first, absl::Span<const uint64_t>)> take) {
   RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file,
                       core->io()->Open(core->page_table_path(pack_id), false));
   RK_ASSIGN_OR_RETURN(uint64_t size, file->Size());
-  const uint64_t body = uint64_t{pages} * sizeof(uint64_t);
   auto damaged = [&] {
     return absl::DataLossError(absl::StrCat("the page table ", file->path(), " is damaged"));
   };
   PageTableHeader header;
-  if (size != sizeof header + body) return damaged();
+  if (size != sizeof header + uint64_t{pages} * sizeof(uint64_t)) return damaged();
   RK_RETURN_IF_ERROR(file->ReadAt(0, {reinterpret_cast<std::byte*>(&header), sizeof header}));
-  PageTable table;
-  table.fingerprints_.resize(pages);
-  RK_RETURN_IF_ERROR(
-      file->ReadAt(sizeof header, {reinterpret_cast<std::byte*>(table.fingerprints_.data()), body}));
   if (memcmp(header.magic, kPageTableMagic, sizeof header.magic) != 0 ||
       !(header.checksum == Checksum(&header, offsetof(PageTableHeader, checksum))) ||
-      header.version != kFormatVersion || header.pages != pages || header.pack_id != pack_id ||
-      !(header.body_checksum == Checksum(table.fingerprints_.data(), body))) {
+      header.version != kFormatVersion || header.pages != pages || header.pack_id != pack_id) {
     return damaged();
   }
+  std::vector<uint64_t> piece;
+  RunningChecksum checksum;
+  for (uint32_t first = 0; first < pages; first += static_cast<uint32_t>(piece.size())) {
+    piece.resize(std::min(pages - first, kTablePiece));
+    const size_t bytes = piece.size() * sizeof(uint64_t);
+    RK_RETURN_IF_ERROR(file->ReadAt(sizeof header + uint64_t{first} * sizeof(uint64_t),
+                                    {reinterpret_cast<std::byte*>(piece.data()), bytes}));
+    checksum.Update(piece.data(), bytes);
+    take(first, piece);
+  }
+  return checksum.Sum() == header.body_checksum ? absl::OkStatus() : damaged();
+}
+
+absl::StatusOr<PageTable> PageTable::LoadFile(StoreCore* core, uint64_t pack_id, uint32_t pages) {
+  PageTable table;
+  RK_RETURN_IF_ERROR(
+      ReadPageTable(core, pack_id, pages, [&table, pages](uint32_t first, absl::Span<const uint64_t> piece) {
+        if (first == 0) table.fingerprints_.reserve(pages);
+        table.fingerprints_.insert(table.fingerprints_.end(), piece.begin(), piece.end());
+      }));
   return table;
 }
 

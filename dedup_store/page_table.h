@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -27,6 +28,12 @@ class PageTable {
  private:
   std::vector<uint64_t> fingerprints_;
 };
+
+// Goes through the table of a pack, as its file has it, a piece at a time: `take` gets the number of a page,
+// and the fingerprints of those from there on. Errors as PageTable::LoadFile; that the file is damaged may
+// show only at its end.
+absl::Status ReadPageTable(StoreCore* core, uint64_t pack_id, uint32_t pages,
+                           absl::FunctionRef<void(uint32_t first, absl::Span<const uint64_t>)> take);
 
 // Writes the file of a new pack, or replaces it. A power failure may take the file, never leave a damaged
 // one.

@@ -95,6 +95,30 @@ TEST_F(WorkCountTest, WriteBuffersAreForAsManyThreadsAsAnImageIsWorth) {
   small.ExpectIn(*store_, "small:1");
 }
 
+// On a disk that is nearly full an image needs room for what is new in it, not for what is taken ahead.
+TEST_F(WorkCountTest, ALargeImageOfWhichLittleIsNewNeedsLittleRoom) {
+  constexpr size_t kAllPages = 40'000, kNewPages = 100;
+  constexpr uint64_t kFree = 2 * kMiB;
+  std::atomic<uint64_t> taken{0}, refused{0};
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    if (operation.call != Call::kAllocate || !OfAPack(operation)) return absl::OkStatus();
+    if (operation.offset + operation.bytes > kFree) {
+      ++refused;
+      return absl::ResourceExhaustedError("the disk is full");
+    }
+    taken = operation.offset + operation.bytes;
+    return absl::OkStatus();
+  };
+  TestImage image;
+  image.objects[kObject][0] = MakePages(kAllPages - kNewPages, 0, Content::kZero) + MakePages(kNewPages, 1);
+  RK_ASSERT_OK(image.Commit(*store_, "little:1"));
+  EXPECT_GT(refused, 0u);
+  EXPECT_GT(taken, kNewPages * kPageSize);
+  image.ExpectIn(*store_, "little:1");
+  image.objects[kObject][0] += MakePages(2 * kFree / kPageSize, 2);
+  EXPECT_TRUE(absl::IsResourceExhausted(image.Commit(*store_, "much:1").status()));
+}
+
 // Not by one thread after another.
 TEST_F(WorkCountTest, PagesThatAnotherImageWasStoringAreComparedBySeveralThreads) {
   constexpr size_t kPages = 8 * 1024;

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "dedup_store/index_file.h"
 #include "dedup_store/page_index.h"
 #include "dedup_store/page_table.h"
 #include "dedup_store/store_core.h"

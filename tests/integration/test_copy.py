@@ -146,6 +146,43 @@ class FileTest(RekindleTest):
         self.assertIn("interrupted", result.message)
 
 
+    def test_a_sender_that_stalls_is_given_up(self):
+        job, _ = self.start_memory_job(_SIZE)
+        self.checkpoint(job.pid, "job:1", "--stop")
+        job.reap()
+        whole = self.path("whole")
+        self.succeed("export", "job:1", "--file", whole)
+        with open(whole, "rb") as file:
+            half = file.read()[: os.path.getsize(whole) // 2]
+        self.environment["REKINDLE_STREAM_TIMEOUT"] = "2"
+        there = self.make_cli(store=self.path("other/store"))
+        fifo = self.path("fifo")
+        os.mkfifo(fifo)
+        child = there.start("import", "--file", fifo)
+        with open(fifo, "wb", buffering=0) as pipe:
+            pipe.write(half)
+            result = there.finish(child, 60)
+        self.assert_refused(result, FAILED, fifo, "for 2s nothing came", "REKINDLE_STREAM_TIMEOUT")
+        self.assertEqual(os.listdir(self.path("other/store/packs")), [])
+
+        # A command that stands still itself: the daemon lets go.
+        daemon = self.start_daemon()
+        remote = self.make_cli(host=daemon.host, env={"REKINDLE_STREAM_TIMEOUT": "0"})
+        child = remote.start("import", "--file", fifo, "-t", "again:1")
+        with open(fifo, "wb", buffering=0) as pipe:
+            pipe.write(half)
+            waiting.until(lambda: bytes_in(pipe) == 0, "that it waits for more")
+            os.kill(child.pid, signal.SIGSTOP)
+            waiting.until(lambda: "nothing of it came" in daemon.log_text(), "that it is given up", 60, 0.2)
+            self.succeed("rm", "job:1", cli=remote)
+            self.assertEqual(int(self.succeed("gc", cli=remote).get("packs_in_use", 0)), 0)
+            self.assertEqual(os.listdir(os.path.join(self.store, "packs")), [])
+            os.kill(child.pid, signal.SIGCONT)
+            result = remote.finish(child, 60)
+        self.assertEqual(result.code, FAILED, str(result))
+        self.assertIn("given up this call", result.message)
+
+
 def bytes_in(pipe):
     count = array.array("i", [0])
     fcntl.ioctl(pipe, termios.FIONREAD, count)

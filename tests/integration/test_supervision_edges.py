@@ -62,6 +62,24 @@ class KeptImagesTest(SupervisedTest):
         for _ in range(3):
             self.wait_for_image(self.state()["checkpoints"])
 
+    def test_who_has_room_for_no_newer_image_is_told_which_one_stays(self):
+        self.succeed("run", "--name", "job", "--detach", "--every", "300ms", "--restarts", "3", "--keep", "1", "--",
+                     jobs.PYTHON, "-c", _REWRITES, cli=self.remote)  # fmt: skip
+        self.wait_for_image()
+        (owner,) = self.succeed("quota", cli=self.remote)["owners"]
+        self.succeed("quota", "--owner", "root", "--max", str(int(owner["used_bytes"]) + 1), cli=self.remote)
+
+        def told():
+            said = self.job()["supervised"].get("last_error", "")
+            return "the quota of uid 0" in said and "stays until a newer one is whole" in said and said
+
+        said = waiting.until(told, "that it says so", 60, 0.05)
+        self.assertTrue(any(f"image of this job, {image}, stays" in said for image in self.images()), said)
+        taken = self.state()["checkpoints"]
+        self.succeed("quota", "--owner", "root", "--max", "none", cli=self.remote)
+        self.wait_for_image(taken)
+        waiting.until(lambda: not self.job()["supervised"].get("last_error"), "that all is well", 60, 0.05)
+
     def test_prune_leaves_what_it_goes_on_from(self):
         self.start(100000, options=["--restarts", "3"])
         self.succeed("ckpt", "job", "-t", "mine:1", cli=self.remote)

@@ -1,4 +1,4 @@
-#include "daemon/stalled_reader.h"
+#include "daemon/stalled_stream.h"
 
 #include <utility>
 
@@ -7,12 +7,12 @@
 
 namespace rekindle::daemon {
 
-StalledReader::StalledReader(absl::Duration patience, std::function<void()> give_up)
+StalledStream::StalledStream(absl::Duration patience, std::function<void()> give_up)
     : patience_(patience), give_up_(std::move(give_up)) {
-  if (give_up_) thread_ = std::thread(&StalledReader::Watch, this);
+  if (give_up_) thread_ = std::thread(&StalledStream::Watch, this);
 }
 
-StalledReader::~StalledReader() {
+StalledStream::~StalledStream() {
   {
     absl::MutexLock lock(&mutex_);
     ending_ = true;
@@ -20,17 +20,17 @@ StalledReader::~StalledReader() {
   if (thread_.joinable()) thread_.join();
 }
 
-void StalledReader::Watch() {
+void StalledStream::Watch() {
   {
     absl::MutexLock lock(&mutex_);
     uint64_t watched = 0;
-    const auto begins = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return ending_ || sending_; };
+    const auto begins = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return ending_ || waiting_; };
     const auto goes_on = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-      return ending_ || !sending_ || sends_ != watched;
+      return ending_ || !waiting_ || waits_ != watched;
     };
     do {
       mutex_.Await(absl::Condition(&begins));
-      watched = sends_;
+      watched = waits_;
     } while (!ending_ && AwaitUntil(mutex_, absl::Condition(&goes_on), Deadline(patience_)));
     if (ending_) return;
     given_up_ = true;

@@ -1,0 +1,250 @@
+#include "daemon/stalled_stream.h"
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "daemon/grpc_service.h"
+#include "daemon/rpcs.h"
+#include "dedup_store/store_testing.h"
+#include "rekindle/v1/image_layout.h"
+#include "rekindle/v1/rekindle.grpc.pb.h"
+
+namespace rekindle::store {
+namespace {
+
+using daemon::StalledStream;
+
+// Nobody waits so long who is not stuck.
+constexpr absl::Duration kForEver = absl::Minutes(1);
+
+TEST(StalledStreamTest, OneSendThatTakesTooLongIsGivenUp) {
+  absl::Notification given_up;
+  StalledStream reader(absl::Milliseconds(1), [&] { given_up.Notify(); });
+  const StalledStream::Waiting sending(reader);
+  ASSERT_TRUE(given_up.WaitForNotificationWithTimeout(kForEver));
+  EXPECT_TRUE(reader.given_up());
+}
+
+TEST(StalledStreamTest, ManyShortOnesAreNot) {
+  StalledStream reader(kForEver, [] { FAIL() << "it was given up"; });
+  for (int i = 0; i < 1000; ++i) const StalledStream::Waiting sending(reader);
+  EXPECT_FALSE(reader.given_up());
+}
+
+class SendToStalledStreamTest : public StoreTest {};
+
+TEST_F(SendToStalledStreamTest, EndsAndLetsGoOfTheImage) {
+  Reopen();
+  TestImage image;
+  image.objects["mem/1"][0] = MakePages(1000, 1);
+  RK_ASSERT_OK(image.Commit(*store_, "job:1"));
+  daemon::NodeOptions options;
+  options.store = options_.path;
+  options.runtime_directory = folder_->path() + "/run";
+  options.log_directory = folder_->path() + "/log";
+  options.stream_patience = absl::Milliseconds(1);
+  daemon::Node node(options);
+  absl::Notification abandoned;
+  daemon::Call call;
+  call.caller.uid = ::geteuid();
+  call.cancelled = [&] { return abandoned.HasBeenNotified(); };
+  call.abandon = [&] { abandoned.Notify(); };
+  v1::SendImageRequest request;
+  request.set_image("job:1");
+  const absl::Status sent = daemon::SendImage(node, call, request, [&](const v1::SendImageEvent&) {
+    abandoned.WaitForNotificationWithTimeout(kForEver);
+    return false;
+  });
+  EXPECT_TRUE(absl::IsDeadlineExceeded(sent)) << sent;
+  EXPECT_NE(sent.message().find("job:1"), std::string::npos) << sent;
+  RK_ASSERT_OK(store_->Remove("job:1"));
+  auto report = store_->Gc({});
+  RK_ASSERT_OK(report);
+  EXPECT_EQ(report->packs_in_use, 0u);
+  EXPECT_EQ(report->packs_removed, 1u);
+}
+
+// What is called to abandon the call ends a send that waits for the client.
+TEST_F(SendToStalledStreamTest, OverTheWire) {
+  Reopen();
+  TestImage image;
+  image.objects["mem/1"][0] = MakePages(16'000, 1);  // more than is under way at once
+  RK_ASSERT_OK(image.Commit(*store_, "job:1"));
+  daemon::NodeOptions options;
+  options.store = options_.path;
+  options.runtime_directory = folder_->path() + "/run";
+  options.log_directory = folder_->path() + "/log";
+  options.stream_patience = absl::Milliseconds(100);
+  daemon::Node node(options);
+  const auto service = daemon::MakeGrpcService(node, [](const daemon::Peer&) { return daemon::Caller(); });
+  const std::string address = "unix:" + folder_->path() + "/socket";
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+  builder.RegisterService(service.get());
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  ASSERT_NE(server, nullptr);
+  const auto stub = v1::Rekindle::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  v1::SendImageRequest request;
+  request.set_image("job:1");
+  const auto reader = stub->SendImage(&context, request);
+  v1::SendImageEvent event;
+  ASSERT_TRUE(reader->Read(&event));
+  RK_ASSERT_OK(store_->Remove("job:1"));
+  // Nobody else than who sends has its pack in use.
+  const absl::Time latest = absl::Now() + kForEver;
+  uint64_t removed = 0;
+  while (removed == 0 && absl::Now() < latest) {
+    auto report = store_->Gc({});
+    RK_ASSERT_OK(report);
+    removed = report->packs_removed;
+  }
+  EXPECT_EQ(removed, 1u);
+  while (reader->Read(&event)) EXPECT_FALSE(event.has_result());
+  EXPECT_FALSE(reader->Finish().ok());
+}
+
+// A store with job:1, to which job:2 is being sent: what has changed since job:1. The first half comes.
+class ReceiveFromStalledSenderTest : public StoreTest {
+ protected:
+  void SetUp() override {
+    SetLogLevel(LogLevel::kError);
+    StoreTest::SetUp();
+    Reopen();
+    TestImage image;
+    image.blobs[v1::kJobManifestObject] = "a job";
+    image.objects["mem/1"][0] = MakePages(4000, 1);
+    RK_ASSERT_OK(image.Commit(*store_, "job:1"));
+    image.objects["mem/1"][0].replace(0, 3000 * kPageSize, MakePages(3000, 2));
+    RK_ASSERT_OK(image.Commit(*store_, "job:2", "job:1"));
+    node_options_.store = options_.path;
+    node_options_.runtime_directory = folder_->path() + "/run";
+    node_options_.log_directory = folder_->path() + "/log";
+    {
+      daemon::Node node(node_options_);
+      daemon::Call call;
+      call.caller.uid = ::geteuid();
+      call.cancelled = [] { return false; };
+      v1::SendImageRequest request;
+      request.set_image("job:2");
+      request.set_since("job:1");
+      RK_ASSERT_OK(daemon::SendImage(node, call, request, [&](const v1::SendImageEvent& event) {
+        sent_ += event.data();
+        return true;
+      }));
+    }
+    RK_ASSERT_OK(store_->Remove("job:2"));
+    RK_ASSERT_OK(store_->Gc({}));
+    node_options_.stream_patience = absl::Milliseconds(100);
+  }
+  void TearDown() override { SetLogLevel(LogLevel::kWarning); }
+
+  std::string Half() const { return sent_.substr(0, sent_.size() / 2); }
+  // That it came to hold something, and lets go of it.
+  void ExpectNothingHeld() {
+    RK_ASSERT_OK(store_->Remove("job:1"));
+    auto report = store_->Gc({});
+    RK_ASSERT_OK(report);
+    EXPECT_EQ(report->packs_in_use, 0u);
+    EXPECT_TRUE(ListDirectory(options_.path + "/packs")->empty());
+  }
+
+  daemon::NodeOptions node_options_;
+  std::string sent_;
+};
+
+TEST_F(ReceiveFromStalledSenderTest, EndsAndLetsGo) {
+  daemon::Node node(node_options_);
+  absl::Notification abandoned;
+  daemon::Call call;
+  call.caller.uid = ::geteuid();
+  call.cancelled = [&] { return abandoned.HasBeenNotified(); };
+  call.abandon = [&] { abandoned.Notify(); };
+  int messages = 0;
+  const absl::Status received = daemon::ReceiveImage(
+      node, call,
+      [&](v1::ReceiveImageRequest* message) {
+        message->Clear();
+        ++messages;
+        if (messages == 1) message->mutable_begin()->set_reference("taken:1");
+        if (messages == 2) message->set_data(Half());
+        if (messages <= 2) return true;
+        // What comes is stored as it comes: its pack is there, and job:1 is in use.
+        EXPECT_GT(ListDirectory(options_.path + "/packs")->size(), 1u);
+        EXPECT_TRUE(abandoned.WaitForNotificationWithTimeout(kForEver));
+        return false;
+      },
+      [](const v1::ReceiveImageEvent&) { return true; });
+  EXPECT_TRUE(absl::IsDeadlineExceeded(received)) << received;
+  EXPECT_EQ(messages, 3);
+  ExpectNothingHeld();
+}
+
+// Where nothing has come yet, nothing is held.
+TEST_F(ReceiveFromStalledSenderTest, TheFirstOfItMayTakeAsLongAsItLikes) {
+  daemon::Node node(node_options_);
+  daemon::Call call;
+  call.caller.uid = ::geteuid();
+  call.cancelled = [] { return false; };
+  call.abandon = [] { ADD_FAILURE() << "it was given up"; };
+  int messages = 0;
+  const absl::Status received = daemon::ReceiveImage(
+      node, call,
+      [&](v1::ReceiveImageRequest* message) {
+        message->Clear();
+        if (++messages > 3) return false;
+        if (messages == 1) {
+          message->mutable_begin()->set_reference("taken:1");
+        } else if (messages == 2) {
+          absl::SleepFor(3 * node_options_.stream_patience);  // is to take longer than that
+          message->set_data(Half());
+        } else {
+          message->set_data(sent_.substr(Half().size()));
+        }
+        return true;
+      },
+      [](const v1::ReceiveImageEvent&) { return true; });
+  RK_ASSERT_OK(received);
+  EXPECT_TRUE(store_->Find("taken:1").ok());
+}
+
+TEST_F(ReceiveFromStalledSenderTest, OverTheWire) {
+  daemon::Node node(node_options_);
+  const auto service = daemon::MakeGrpcService(node, [](const daemon::Peer&) {
+    daemon::Caller caller;
+    caller.uid = ::geteuid();
+    return caller;
+  });
+  const std::string address = "unix:" + folder_->path() + "/socket";
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+  builder.RegisterService(service.get());
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  ASSERT_NE(server, nullptr);
+  const auto stub = v1::Rekindle::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kForEver));
+  const auto stream = stub->ReceiveImage(&context);
+  v1::ReceiveImageRequest message;
+  message.mutable_begin()->set_reference("taken:1");
+  ASSERT_TRUE(stream->Write(message));
+  const std::string half = Half();
+  for (size_t at = 0; at < half.size(); at += 1 << 20) {
+    message.set_data(half.substr(at, 1 << 20));
+    ASSERT_TRUE(stream->Write(message));
+  }
+  for (v1::ReceiveImageEvent event; stream->Read(&event);) EXPECT_FALSE(event.has_result());
+  const grpc::Status status = stream->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED) << status.error_message();
+  server->Shutdown();
+  ExpectNothingHeld();
+}
+
+}  // namespace
+}  // namespace rekindle::store

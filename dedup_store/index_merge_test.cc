@@ -1,0 +1,170 @@
+// What merges of the index take and leave: all pages are found, whatever their number, in a fixed amount of
+// memory.
+#include "dedup_store/index_merge.h"
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/base/config.h"
+#include "absl/strings/match.h"
+#include "dedup_store/index_file.h"
+#include "dedup_store/page_index.h"
+#include "dedup_store/sparse_pack.h"
+#include "dedup_store/store_testing.h"
+
+namespace rekindle::store {
+namespace {
+
+#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER) || \
+    defined(ABSL_HAVE_MEMORY_SANITIZER)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+class IndexMergeTest : public TroubledStoreTest {
+ protected:
+  void SetUp() override {
+    TroubledStoreTest::SetUp();
+    store_.reset();
+    auto core = StoreCore::Open(options_);
+    RK_ASSERT_OK(core);
+    core_ = *core;
+  }
+
+  void MakePacks(size_t packs, uint32_t pages) {
+    for (size_t i = 0; i < packs; ++i) {
+      MakeSparsePack(*core_, made_, pages);
+      made_ += pages;
+    }
+  }
+  std::vector<IndexRecord> Indexes() const { return *core_->catalog().Read()->Indexes(); }
+  size_t LoosePacks() const {
+    const std::vector<PackRecord> packs = *core_->catalog().Read()->Packs();
+    return static_cast<size_t>(
+        std::count_if(packs.begin(), packs.end(), [](const PackRecord& pack) { return pack.index_id == 0; }));
+  }
+  // Each page once, and nothing else.
+  void ExpectAllFound(uint64_t step = 1) const {
+    auto index = PageIndex::Load(core_.get());
+    RK_ASSERT_OK(index);
+    for (uint64_t page = 0; page < made_; page += step) {
+      ASSERT_EQ((*index)->Count(SparseFingerprint(page)), 1u) << page;
+    }
+    for (uint64_t page = made_; page < made_ + 1000; ++page) {
+      ASSERT_EQ((*index)->Count(SparseFingerprint(page)), 0u) << page;
+    }
+  }
+  std::string Bytes(const IndexRecord& record) const { return *ReadFile(core_->index_path(record.id)); }
+
+  std::shared_ptr<StoreCore> core_;
+  uint64_t made_ = 0;
+};
+
+TEST_F(IndexMergeTest, AFileIsAsItIsDescribed) {
+  MakePacks(3, 100'000);
+  RK_ASSERT_OK(MergeIndexes(core_.get(), true));
+  MakePacks(2, 170'001);
+  RK_ASSERT_OK(MergeIndexes(core_.get(), true));
+  ASSERT_EQ(Indexes().size(), 1u);
+  const IndexRecord record = Indexes().front();
+  EXPECT_EQ(record.entries, made_);
+  const std::string bytes = Bytes(record);
+  EXPECT_EQ(bytes.size(), record.file_bytes);
+  RK_ASSERT_OK(VerifyIndexFile(core_.get(), record));
+  IndexHeader header;
+  ASSERT_GT(bytes.size(), sizeof header);
+  memcpy(&header, bytes.data(), sizeof header);
+  EXPECT_EQ(header.body_checksum, Checksum(absl::string_view(bytes).substr(sizeof header)));
+  EXPECT_EQ(header.entries, made_);
+  EXPECT_EQ(header.packs, 5u);
+  EXPECT_GT(header.bucket_bits, 15u);  // several slices
+  const uint64_t buckets = uint64_t{1} << header.bucket_bits;
+  std::vector<uint32_t> starts(buckets + 1);
+  memcpy(starts.data(), bytes.data() + header.buckets_at, starts.size() * sizeof(uint32_t));
+  std::vector<IndexEntry> entries(header.entries);
+  ASSERT_EQ(header.entries_at + entries.size() * sizeof(IndexEntry), bytes.size());
+  memcpy(entries.data(), bytes.data() + header.entries_at, entries.size() * sizeof(IndexEntry));
+  uint32_t at = 0;
+  for (uint64_t bucket = 0; bucket < buckets; ++bucket) {
+    ASSERT_EQ(starts[bucket], at) << bucket;
+    for (; at < entries.size() && entries[at].fingerprint >> (64 - header.bucket_bits) == bucket; ++at) {
+      ASSERT_TRUE(at == 0 || entries[at - 1].fingerprint <= entries[at].fingerprint) << at;
+      ASSERT_LT(entries[at].pack, header.packs);
+    }
+  }
+  EXPECT_EQ(at, entries.size());
+  EXPECT_EQ(starts[buckets], at);
+  ExpectAllFound();
+}
+
+TEST_F(IndexMergeTest, TheSmallestFilesAre) {
+  RK_ASSERT_OK(MergeIndexes(core_.get(), true));
+  EXPECT_TRUE(Indexes().empty());
+  for (uint32_t pages : {1, 2, 9, 1000}) {
+    MakePacks(1, pages);
+    RK_ASSERT_OK(MergeIndexes(core_.get(), true));
+    for (const IndexRecord& record : Indexes()) RK_ASSERT_OK(VerifyIndexFile(core_.get(), record));
+    ExpectAllFound();
+  }
+  EXPECT_EQ(LoosePacks(), 0u);
+}
+
+// More than what of packs' tables is held at a time, and much more than the memory that it may take.
+TEST_F(IndexMergeTest, TheMemoryIsTheSameHoweverManyPagesThereAre) {
+  constexpr double kMost = 100 * kMiB;
+  MakePacks(8, kSanitized ? 300'000 : 1'000'000);
+  std::ofstream("/proc/self/clear_refs") << "5";  // the peak from here on
+  const auto resident = [](const std::string& key) {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);) {
+      if (absl::StartsWith(line, key)) return strtod(line.c_str() + key.size(), nullptr) * 1024;
+    }
+    return 0.0;
+  };
+  const double before = resident("VmRSS:");
+  RK_ASSERT_OK(MergeIndexes(core_.get(), true));
+  const double taken = resident("VmHWM:") - before;
+  EXPECT_TRUE(kSanitized || taken < kMost) << taken / kMiB << " MiB";
+  EXPECT_EQ(LoosePacks(), 0u);
+  EXPECT_EQ(Indexes().front().entries, made_);
+  ExpectAllFound(7);
+}
+
+// Their tables are held in memory by whoever writes an image.
+TEST_F(IndexMergeTest, FewPacksWithManyPagesAreMerged) {
+  MakePacks(4, 1'000'000);
+  RK_ASSERT_OK(MergeIndexes(core_.get(), false));
+  EXPECT_EQ(LoosePacks(), 4u);
+  MakePacks(1, 300'000);
+  RK_ASSERT_OK(MergeIndexes(core_.get(), false));
+  EXPECT_EQ(LoosePacks(), 0u);
+  ExpectAllFound(11);
+}
+
+TEST_F(IndexMergeTest, AFileThatProvesToBeDamagedIsLeftOutAndItsPacksAreAsked) {
+  MakePacks(3, 100'000);
+  RK_ASSERT_OK(MergeIndexes(core_.get(), true));
+  const IndexRecord old = Indexes().front();
+  std::string bytes = Bytes(old);
+  // In the last entry, which says where the page is: all before it was read already.
+  bytes[bytes.size() - 1] = static_cast<char>(bytes[bytes.size() - 1] ^ 1);
+  RK_ASSERT_OK(core_->io()->Unlink(core_->index_path(old.id)));
+  auto file = core_->io()->CreateBuffered(core_->index_path(old.id));
+  RK_ASSERT_OK(file);
+  RK_ASSERT_OK((*file)->WriteAt(0, rekindle::store::Bytes(bytes)));
+  EXPECT_TRUE(absl::IsDataLoss(VerifyIndexFile(core_.get(), old)));
+  MakePacks(2, 100'000);
+  RK_ASSERT_OK(MergeIndexes(core_.get(), true));
+  ASSERT_EQ(Indexes().size(), 1u);
+  EXPECT_NE(Indexes().front().id, old.id);
+  EXPECT_EQ(Indexes().front().entries, made_);
+  EXPECT_EQ(LoosePacks(), 0u);
+  ExpectAllFound();
+  EXPECT_TRUE(ListDirectory(core_->path() + "/tmp")->empty());
+}
+
+}  // namespace
+}  // namespace rekindle::store
