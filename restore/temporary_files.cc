@@ -170,6 +170,13 @@ absl::Status TemporaryFiles::MakeIn(const std::string& root_path) const {
   return absl::OkStatus();
 }
 
+absl::Status OwnPlaces::MakeFolders(Sandbox& sandbox, std::vector<std::string> needed) const {
+  if (temporary.bytes > 0) RK_RETURN_IF_ERROR(sandbox.Set("", {}, temporary));
+  if (!shared_memory) return absl::OkStatus();
+  needed.insert(needed.end(), temporary.keep.begin(), temporary.keep.end());
+  return sandbox.OwnSharedMemory(needed);
+}
+
 std::vector<std::string> OwnPlaces::folders() const {
   std::vector<std::string> folders;
   for (const char* folder : {"/tmp", "/var/tmp"}) {
