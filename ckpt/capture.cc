@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -43,6 +44,7 @@
 #include "ckpt/staging_room.h"
 #include "ckpt/stand_still.h"
 #include "ckpt/standing_job.h"
+#include "ckpt/temporary_files.h"
 #include "ckpt/thread_placement.h"
 #include "ckpt/uninterruptible_waits.h"
 #include "ckpt/written_files.h"
@@ -203,6 +205,7 @@ class CaptureRun {
     }
     if (!gpu || StaysStopped()) EndPhase("freeze");
     RK_RETURN_IF_ERROR(MendLostNames());
+    RK_RETURN_IF_ERROR(temporary_.status());
     return ReadFrozenTree();
   }
 
@@ -218,6 +221,7 @@ class CaptureRun {
     frozen_.image.files.clear();
     RK_RETURN_IF_ERROR(AddWrittenFiles(&manifest));
     AddSocketFolders(&manifest);
+    RK_RETURN_IF_ERROR(AddTemporaryFiles(&manifest));
     RK_RETURN_IF_ERROR(writer_->AddBlob(v1::kJobManifestObject, manifest.SerializeAsString()));
     if (options_.gate) RK_RETURN_IF_ERROR(options_.gate->BeforeCommit());
     const auto progress = [this](uint64_t done, uint64_t total) {
@@ -355,6 +359,8 @@ class CaptureRun {
     WrittenFilesOptions options;
     options.contents = options_.file_contents;
     options.ignore_paths = options_.ignore_paths;
+    if (options_.temporary_files)
+      options.ignore_paths.insert(options.ignore_paths.end(), {"/tmp", "/var/tmp"});
     if (!sees_our_files_) options.sandbox_root = JobsRoot();
     return options;
   }
@@ -393,40 +399,66 @@ class CaptureRun {
   // which files they are, how long, and where the job stands in them, but not which inode and content a name
   // has, and once the job runs that may be another.
   FrozenLook FilesLook() {
-    if (LooksAtWrittenFiles()) written_ = absl::UnavailableError("CRIU's images were not complete in time");
+    const absl::Status too_late = absl::UnavailableError("CRIU's images were not complete in time");
+    if (LooksAtWrittenFiles()) written_ = too_late;
+    if (options_.temporary_files) temporary_ = too_late;
     FrozenLook look;
     look.most_file_bytes = most_file_bytes_;
     look.takes_nameless_memory = LooksAtWrittenFiles();
     look.at = [this](const std::map<std::string, std::string>& files) {
-      const auto tree = files.find("pstree.img");
-      std::vector<pid_t> pids = FrozenProcesses(tree == files.end() ? "" : tree->second);
-      // It may have become another's, or begun one that is, since it was inspected.
-      may_have_it_ = CheckMayHaveImageOf(pids, options_.caller, options_.caller_groups);
-      NoteOpenedFiles(pids);
-      ReadableFiles readable = FilesTheOwnerMayHave(std::move(pids));
-      lost_names_ = LookAtLostNames(files, session_->run(), JobsRoot(), NameOfJob(),
-                                    std::min(kGhostLimitBytes, most_file_bytes_), &readable);
-      if (sees_our_files_) read_files_ = ReadFiles::Open(files, &readable);
-      socket_folders_ = LookAtSocketFolders(files, sees_our_files_ ? "/" : JobsRoot(), job_.processes[0].uid);
-      if (!LooksAtWrittenFiles()) {
-        if (socket_folders_.ok()) socket_folders_->folders.clear();
-        return;
-      }
-      WrittenFilesOptions options = FilesOptions();
-      options.readable = std::move(readable);
-      if (!lost_names_.ok() || lost_names_->by_link.empty()) {
-        written_ = LookAtWrittenFiles(files, options, arena_.get());
-        return;
-      }
-      std::map<std::string, std::string> named;
-      for (const auto& [name, content] : files) {
-        if (!criu::HasContent(name)) named.emplace(name, content);
-      }
-      const absl::Status status = PutIntoImages(lost_names_->WithoutContents(), &named);
-      options.nameless = lost_names_->nameless;
-      written_ = status.ok() ? LookAtWrittenFiles(named, options, arena_.get()) : status;
+      LookAtFrozen(files);
+      if (options_.temporary_files) temporary_ = TakeTemporary();
     };
     return look;
+  }
+
+  void LookAtFrozen(const std::map<std::string, std::string>& files) {
+    const auto tree = files.find("pstree.img");
+    std::vector<pid_t> pids = FrozenProcesses(tree == files.end() ? "" : tree->second);
+    // It may have become another's, or begun one that is, since it was inspected.
+    may_have_it_ = CheckMayHaveImageOf(pids, options_.caller, options_.caller_groups);
+    NoteOpenedFiles(pids);
+    ReadableFiles readable = FilesTheOwnerMayHave(std::move(pids));
+    lost_names_ = LookAtLostNames(files, session_->run(), JobsRoot(), NameOfJob(),
+                                  std::min(kGhostLimitBytes, most_file_bytes_), &readable);
+    if (sees_our_files_) read_files_ = ReadFiles::Open(files, &readable);
+    socket_folders_ = LookAtSocketFolders(files, sees_our_files_ ? "/" : JobsRoot(), job_.processes[0].uid);
+    if (!LooksAtWrittenFiles()) {
+      if (socket_folders_.ok()) socket_folders_->folders.clear();
+      return;
+    }
+    WrittenFilesOptions options = FilesOptions();
+    options.readable = std::move(readable);
+    if (!lost_names_.ok() || lost_names_->by_link.empty()) {
+      written_ = LookAtWrittenFiles(files, options, arena_.get());
+      return;
+    }
+    std::map<std::string, std::string> named;
+    for (const auto& [name, content] : files) {
+      if (!criu::HasContent(name)) named.emplace(name, content);
+    }
+    const absl::Status status = PutIntoImages(lost_names_->WithoutContents(), &named);
+    options.nameless = lost_names_->nameless;
+    written_ = status.ok() ? LookAtWrittenFiles(named, options, arena_.get()) : status;
+  }
+
+  absl::StatusOr<TakenTemporaryFiles> TakeTemporary() const {
+    // Names of CRIU's for the time of the dump, and memory that the image has.
+    std::set<std::string> without;
+    if (lost_names_.ok()) without.insert(lost_names_->on_disk.begin(), lost_names_->on_disk.end());
+    if (written_.ok()) {
+      for (const v1::WrittenFile& file : written_->files) {
+        if (file.shared_memory()) without.insert(file.path());
+      }
+    }
+    return TakeTemporaryFiles(JobsRoot(), without);
+  }
+
+  absl::Status AddTemporaryFiles(v1::JobManifest* manifest) {
+    if (!options_.temporary_files) return absl::OkStatus();
+    *manifest->mutable_temporary() = std::move(temporary_->record);
+    return temporary_->contents.empty() ? absl::OkStatus()
+                                        : writer_->AddBlob(v1::kTemporaryContents, temporary_->contents);
   }
 
   // Of a job with all its namespaces CRIU has the memory file systems, too.
@@ -746,6 +778,7 @@ class CaptureRun {
   absl::StatusOr<SocketFolders> socket_folders_ = SocketFolders();
   std::map<InodeIdentity, int> opened_;                    // with R_OK, W_OK, X_OK
   absl::StatusOr<WrittenFiles> written_ = WrittenFiles();  // the contents lie in the arena
+  absl::StatusOr<TakenTemporaryFiles> temporary_ = TakenTemporaryFiles();
   std::string job_id_, dump_gate_;
   std::vector<pid_t> gpu_pids_;
   std::map<pid_t, pid_t> gpu_numbers_;  // of these, to those in the image

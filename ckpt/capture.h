@@ -56,12 +56,15 @@ struct CaptureOptions {
   absl::Duration gpu_lock_timeout = absl::Seconds(10);  // for work under way on a GPU to end
   bool file_contents = false;                           // the content of files that the job rewrites in place
   std::vector<std::string> ignore_paths;                // whose content is left out; absolute
-  uid_t owner = 0;                                      // of the image
-  uid_t caller = 0;                                     // 0 may capture anything, others what is theirs
-  std::vector<gid_t> caller_groups;                     // all of them, where it is not 0
-  pid_t caller_pid = 0;  // the process that asked; it must not be part of the job
-  std::string job_name;  // "": none
-  std::string log;       // where the job's output goes, if known
+  // Its copies have a /tmp of their own, and begin with what the job has in one of its own
+  // (temporary_files.h).
+  bool temporary_files = false;
+  uid_t owner = 0;                   // of the image
+  uid_t caller = 0;                  // 0 may capture anything, others what is theirs
+  std::vector<gid_t> caller_groups;  // all of them, where it is not 0
+  pid_t caller_pid = 0;              // the process that asked; it must not be part of the job
+  std::string job_name;              // "": none
+  std::string log;                   // where the job's output goes, if known
   std::map<std::string, std::string> labels;
   CaptureGate* gate = nullptr;  // null: nobody; not owned
   // What is not written between images is copied only once; null: always; not owned. The same one for all

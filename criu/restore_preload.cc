@@ -2,6 +2,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/companion_program.h"
 #include "base/file.h"
@@ -41,10 +42,11 @@ absl::Status CheckPreloaded(int criu_pidfd) {
 }
 
 absl::Status WriteBounds(const std::string& bounds_file, const Owner& user,
-                         const std::vector<std::string>& placed_sockets) {
+                         const std::vector<std::string>& placed_sockets,
+                         const std::vector<std::string>& own_folders) {
   std::string text = absl::StrCat(user.uid, " ", user.gid);
   for (const gid_t group : user.groups) absl::StrAppend(&text, " ", group);
-  text += '\n';
+  absl::StrAppend(&text, "\n", absl::StrJoin(own_folders, " "), "\n");
   for (const std::string& name : placed_sockets) text.append(name.c_str(), name.size() + 1);
   return WriteFileAtomically(bounds_file, text, 0600);
 }

@@ -21,8 +21,10 @@ absl::StatusOr<std::vector<std::string>> RestoreVariables(const std::string& bou
 absl::Status CheckPreloaded(int criu_pidfd);
 
 // `placed_sockets`: names of Unix sockets that root may bind for that user, and remove if they are his.
+// `own_folders`: where file systems are mounted that are the copy's alone, in which CRIU is root; no spaces.
 absl::Status WriteBounds(const std::string& bounds_file, const Owner& user,
-                         const std::vector<std::string>& placed_sockets);
+                         const std::vector<std::string>& placed_sockets,
+                         const std::vector<std::string>& own_folders = {});
 
 inline constexpr char kBoundsFile[] = "user-bounds";
 

@@ -11,6 +11,10 @@
 // nobody else could have a hand in it: each folder on the way is root's, no other may write to it, and none
 // is a link.
 //
+// As root, too, where a file system is a copy's alone, with nothing in it but what Rekindle and CRIU have put
+// there: nobody else has a hand in that as long as the copy does not run. Links on the way, which are the
+// image's, and what is mounted below are left out.
+//
 // That the job had a file there is sure of files, whose names are the kernel's. A socket's is what the job
 // gave it, perhaps where it saw a file system of its own in that place. So as root only sockets are bound and
 // removed that were seen there when the image was taken.
@@ -43,7 +47,8 @@
 
 #define MOST_GROUPS 65536
 #define MOST_PLACED 1000u
-#define MOST_TEXT (MOST_GROUPS * 11u + MOST_PLACED * (sizeof((struct sockaddr_un*)0)->sun_path + 1u))
+#define MOST_TEXT \
+  (MOST_GROUPS * 11u + PATH_MAX + MOST_PLACED * (sizeof((struct sockaddr_un*)0)->sun_path + 1u))
 
 // In the names that CRIU gives to files and folders whose own were gone.
 static const char kGhost[] = ".cr.";
@@ -55,6 +60,7 @@ static unsigned user, group;
 static unsigned groups[MOST_GROUPS], own_groups[MOST_GROUPS];
 static size_t group_count;
 static char text[MOST_TEXT];
+static const char *own, *own_end;        // folders in it, each with a space or the line's end behind it
 static const char *placed, *placed_end;  // names of sockets in it
 
 static int Number(const char** at, unsigned* value) {
@@ -96,8 +102,12 @@ static void Read(void) {
     if (!Number(&at, &groups[group_count])) return;
   }
   if (*at != '\n') return;
+  own = at + 1;
+  own_end = memchr(own, '\n', (size_t)(text + length - own));
+  if (own_end == NULL) return;
+  ++own_end;
   state = user == 0 ? kUnbounded : kBounded;
-  placed = at + 1;
+  placed = own_end;
   placed_end = text + length;
 }
 
@@ -157,16 +167,22 @@ static int IsRootFolder(int folder) {
          there.stx_ino == root.stx_ino;
 }
 
-// Where `path` leads, if every folder on the way is root's. The caller closes the last one.
-static int FindRootsPlace(int at, const char* path, struct Place* place) {
-  if (path[0] != '/' && (at == AT_FDCWD || !IsRootFolder(at))) return 0;
-  int folder = (int)syscall(SYS_openat, AT_FDCWD, "/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+static int IsOnFileSystemOf(int folder, const struct statx* other) {
+  struct statx info;
+  return Look(folder, "", &info) && info.stx_dev_major == other->stx_dev_major &&
+         info.stx_dev_minor == other->stx_dev_minor;
+}
+
+// Where the rest of a path leads from a folder, which it closes, if every folder on the way is on the same
+// file system as this one, or, where `system` is null, root's. The caller closes the last one.
+static int Walk(int folder, const char* path, const struct statx* system, struct Place* place) {
   for (;;) {
     while (*path == '/') ++path;
     const char* end = path;
     while (*end != '\0' && *end != '/') ++end;
     const size_t length = (size_t)(end - path);
-    if (folder < 0 || length == 0 || length > NAME_MAX || !IsRoots(folder)) break;
+    if (folder < 0 || length == 0 || length > NAME_MAX) break;
+    if (system != NULL ? !IsOnFileSystemOf(folder, system) : !IsRoots(folder)) break;
     memcpy(place->name, path, length);
     place->name[length] = '\0';
     if (strcmp(place->name, ".") == 0 || strcmp(place->name, "..") == 0) break;
@@ -182,6 +198,50 @@ static int FindRootsPlace(int at, const char* path, struct Place* place) {
   }
   if (folder >= 0) close(folder);
   return 0;
+}
+
+static int IsLink(const struct Place* place) {
+  struct statx there;
+  return syscall(SYS_statx, place->folder, place->name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &there) ==
+             0 &&
+         S_ISLNK(there.stx_mode);
+}
+
+// Where `path` leads in a file system that is this copy's alone.
+static int FindOwnPlace(int at, const char* path, struct Place* place) {
+  if (path[0] != '/' && (at == AT_FDCWD || !IsRootFolder(at))) return 0;
+  while (*path == '/') ++path;
+  for (const char *name = own, *end; name < own_end; name = end + 1) {
+    end = name;
+    while (*end != ' ' && *end != '\n') ++end;
+    const size_t length = (size_t)(end - name);
+    char folder[PATH_MAX];
+    if (length < 2 || length >= sizeof folder || strncmp(path, name + 1, length - 1) != 0 ||
+        path[length - 1] != '/') {
+      continue;
+    }
+    memcpy(folder, name, length);
+    folder[length] = '\0';
+    const int opened =
+        (int)syscall(SYS_openat, AT_FDCWD, folder, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct statx system;
+    if (opened < 0) return 0;
+    if (!Look(opened, "", &system)) {
+      close(opened);
+      return 0;
+    }
+    if (!Walk(opened, path + length, &system, place)) return 0;
+    if (!IsLink(place)) return 1;
+    close(place->folder);
+    return 0;
+  }
+  return 0;
+}
+
+// Where `path` leads, if every folder on the way is root's.
+static int FindRootsPlace(int at, const char* path, struct Place* place) {
+  if (path[0] != '/' && (at == AT_FDCWD || !IsRootFolder(at))) return 0;
+  return Walk((int)syscall(SYS_openat, AT_FDCWD, "/", O_PATH | O_DIRECTORY | O_CLOEXEC), path, NULL, place);
 }
 
 static int IsPlacedSocket(const char* path) {
@@ -215,28 +275,28 @@ static int FindPlaceOfFolder(int at, const char* path, struct Place* place) {
 static int Denied(void) { return errno == EACCES || errno == EPERM || errno == EROFS; }
 
 // `call` is a system call that uses `at` and `path`. It is made with the user's rights, and where these do
-// not suffice as root in the place that `find` finds, if any.
-#define DO_BOUNDED_IN(find, result, at, path, call)          \
-  do {                                                       \
-    long had_groups_ = -1;                                   \
-    if (!TakeRights(&had_groups_)) {                         \
-      GiveBackRights(had_groups_);                           \
-      return -1;                                             \
-    }                                                        \
-    result = call;                                           \
-    GiveBackRights(had_groups_);                             \
-    struct Place place_;                                     \
-    const int error_ = errno;                                \
-    if (result < 0 && Denied() && find(at, path, &place_)) { \
-      at = place_.folder;                                    \
-      path = place_.name;                                    \
-      result = call;                                         \
-      const int last_ = errno;                               \
-      close(place_.folder);                                  \
-      errno = last_;                                         \
-    } else {                                                 \
-      errno = error_;                                        \
-    }                                                        \
+// not suffice as root in a place of the copy's own, or one that `find` finds, if any.
+#define DO_BOUNDED_IN(find, result, at, path, call)                                               \
+  do {                                                                                            \
+    long had_groups_ = -1;                                                                        \
+    if (!TakeRights(&had_groups_)) {                                                              \
+      GiveBackRights(had_groups_);                                                                \
+      return -1;                                                                                  \
+    }                                                                                             \
+    result = call;                                                                                \
+    GiveBackRights(had_groups_);                                                                  \
+    struct Place place_;                                                                          \
+    const int error_ = errno;                                                                     \
+    if (result < 0 && Denied() && (FindOwnPlace(at, path, &place_) || find(at, path, &place_))) { \
+      at = place_.folder;                                                                         \
+      path = place_.name;                                                                         \
+      result = call;                                                                              \
+      const int last_ = errno;                                                                    \
+      close(place_.folder);                                                                       \
+      errno = last_;                                                                              \
+    } else {                                                                                      \
+      errno = error_;                                                                             \
+    }                                                                                             \
   } while (0)
 #define DO_BOUNDED(result, at, path, call) DO_BOUNDED_IN(FindRootsPlace, result, at, path, call)
 
@@ -323,7 +383,11 @@ int lutimes(const char* path, const struct timeval times[2]) {
   return (int)result;
 }
 
-// Both names must be the user's, or both root's.
+static int FindOwnOrRootsPlace(int at, const char* path, struct Place* place) {
+  return FindOwnPlace(at, path, place) || FindRootsPlace(at, path, place);
+}
+
+// Both names must be the user's, or both root's or the copy's.
 static int LinkBounded(int from_at, const char* from, int to_at, const char* to, int flags) {
   long had_groups = -1;
   if (!TakeRights(&had_groups)) {
@@ -335,8 +399,8 @@ static int LinkBounded(int from_at, const char* from, int to_at, const char* to,
   if (result == 0 || !Denied()) return (int)result;
   const int error = errno;
   struct Place source, target;
-  if (FindRootsPlace(from_at, from, &source)) {
-    if (FindRootsPlace(to_at, to, &target)) {
+  if (FindOwnOrRootsPlace(from_at, from, &source)) {
+    if (FindOwnOrRootsPlace(to_at, to, &target)) {
       result = syscall(SYS_linkat, source.folder, source.name, target.folder, target.name, flags);
       const int last = errno;
       close(target.folder);
@@ -384,10 +448,12 @@ int bind(int fd, const struct sockaddr* address, socklen_t length) {
   const long result = syscall(SYS_bind, fd, address, length);
   GiveBackRights(had_groups);
   // The socket's name is what it is bound to, as it is told: no other way leads there. But where all of it is
-  // root's, nobody can change what that way is.
+  // root's, or the copy's, nobody can change what that way is.
   struct Place place;
   const int error = errno;
-  if (result == 0 || !Denied() || !IsPlacedSocket(name) || !FindRootsPlace(AT_FDCWD, name, &place)) {
+  if (result == 0 || !Denied() ||
+      (!FindOwnPlace(AT_FDCWD, name, &place) &&
+       (!IsPlacedSocket(name) || !FindRootsPlace(AT_FDCWD, name, &place)))) {
     errno = error;
     return (int)result;
   }

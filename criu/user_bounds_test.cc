@@ -309,8 +309,46 @@ TEST_F(UserBoundsTest, ASocketInAFolderOfRootsThatWasNotSeenThere) {
   EXPECT_EQ(Bind(roots_ + "/socket2"), EACCES);
 
   ASSERT_EQ(::unlink(name.c_str()), 0);
-  ASSERT_TRUE(WriteFileAtomically(Bounds(), absl::StrCat(kNobody, " ", kNobody, "\n", name)).ok());
+  ASSERT_TRUE(WriteFileAtomically(Bounds(), absl::StrCat(kNobody, " ", kNobody, "\n\n", name)).ok());
   EXPECT_EQ(Bind(name), EACCES) << "who knows what is missing of it";
+}
+
+TEST_F(UserBoundsTest, InFileSystemsThatAreTheCopysAloneRootDoesIt) {
+  ASSERT_EQ(::mkdir(Closed("folder").c_str(), 0700), 0);
+  ASSERT_EQ(::symlink(roots_.c_str(), Closed("out").c_str()), 0);
+  ASSERT_EQ(::symlink((roots_ + "/file").c_str(), Closed("link").c_str()), 0);
+  const auto unlink = [&](const std::string& path) {
+    return Do([&](const Library& library) { return library.Call<const char*>("unlink", path.c_str()); });
+  };
+  EXPECT_EQ(MakeGhost(Closed("folder/file.cr.1.ghost")), EACCES);
+  EXPECT_EQ(unlink(Closed("file")), EACCES);
+
+  ASSERT_TRUE(WriteBounds(Bounds(), {kNobody, kNobody, {}}, {}, {"/nowhere", shared_ + "/closed"}).ok());
+  EXPECT_EQ(MakeGhost(Closed("folder/file.cr.1.ghost")), 0);
+  EXPECT_EQ(OwnerOf(Closed("folder/file.cr.1.ghost")), 0u);
+  EXPECT_EQ(Do([&](const Library& library) {
+              return library.Call<int, const char*, int, const char*, int>(
+                  "linkat", AT_FDCWD, Closed("folder/file.cr.1.ghost").c_str(), AT_FDCWD,
+                  Closed("named").c_str(), 0);
+            }),
+            0);
+  EXPECT_EQ(unlink(Closed("folder/file.cr.1.ghost")), 0);
+  EXPECT_EQ(unlink(Closed("file")), 0);
+  EXPECT_EQ(Bind(Closed("folder/socket")), 0);
+  EXPECT_EQ(ChangeOwner(Closed("folder/socket"), kNobody), 0);
+  EXPECT_EQ(OwnerOf(Closed("folder/socket")), kNobody);
+
+  // Links lead out of it, or may have been put there.
+  EXPECT_EQ(MakeGhost(Closed("out/file.cr.1.ghost")), EACCES);
+  EXPECT_EQ(unlink(Closed("out/file")), EACCES);
+  EXPECT_EQ(unlink(Theirs("link/named")), EACCES);
+  EXPECT_EQ(Do([&](const Library& library) {
+              return library.Call<int, const char*, mode_t, int>("fchmodat", AT_FDCWD, Closed("link").c_str(),
+                                                                 0666, 0);
+            }),
+            EACCES);
+  EXPECT_EQ(MakeGhost(Closed("folder/../../file.cr.1.ghost")), EACCES);
+  EXPECT_EQ(MakeGhost(shared_ + "/closed-too.cr.1.ghost"), EACCES);
 }
 
 TEST_F(UserBoundsTest, CriusOwnFilesAreNotBounded) {

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -31,6 +32,7 @@
 #include "base/timed_await.h"
 #include "ckpt/capture.h"
 #include "ckpt/held_job.h"
+#include "ckpt/temporary_files.h"
 #include "daemon/function_runtime.h"
 #include "daemon/held_copy.h"
 #include "daemon/instance_record.h"
@@ -341,12 +343,13 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
   copy.stdio = {nothing.get(), written.get(), written.get()};
   // Users choose what is loaded, with root's rights, which copies need to become their owners: it finds
   // nothing that other users have made, neither files nor sockets.
-  copy.temporary = TemporaryOn(node_.options(), kMostTemporary);
+  copy.temporary = TemporaryOn(node_.options(), restore::kMostTemporary);
   copy.own_shared_memory = true;
   copy.network = restore::Network::kOwn;
   ckpt::CaptureOptions capture;
   capture.reference = ReferenceOf(runtime, modules);
   capture.parent = base.info.digest;
+  capture.temporary_files = true;
   DependencyImage built;
   built.runtime = runtime;
   built.modules = modules;
@@ -354,9 +357,14 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
   bool ready = false;
   const auto look = [&](pid_t root, bool /*has_after_restore*/) {
     ready = true;
-    loaded.Add(root, list.Read(), list.began_ns());
-    restore::UnmountOwnTemporary(root, copy.temporary);
-    return absl::OkStatus();
+    loaded.Add(root, list.Read(), list.began_ns(), [&copy](const std::string& path) {
+      return restore::LiesInOwnTemporary(path, copy.temporary.keep) || absl::StartsWith(path, "/dev/shm/");
+    });
+    const absl::Status may = ckpt::CheckTemporaryFiles(absl::StrCat("/proc/", root, "/root"));
+    if (may.ok()) return may;
+    return absl::FailedPreconditionError(absl::StrCat(
+        what, ": ", may.message(),
+        ": leave out the module that makes it, or have that use another folder (docs/functions.md)"));
   };
   absl::StatusOr<CapturedCopy> captured =
       CaptureNextReadyPoint(node_, store, copy, std::move(capture), {kLongestLoad, cancel, look}, what,
@@ -425,6 +433,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildBare(
   ckpt::CaptureOptions options;
   options.pid = pid;
   options.reference = ReferenceOf(runtime, {});
+  options.temporary_files = true;  // it has none: so far it has seen the machine's
   options.stop = true;
   options.replace = true;
   options.replace_others = true;  // the name is ours

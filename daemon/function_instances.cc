@@ -228,10 +228,7 @@ const absl::Status& FunctionInstances::LimitsUsable() {
 
 restore::OwnTemporary FunctionInstances::TemporaryOf(const functions::FunctionRecord& record) const {
   // It is of the instance's memory.
-  restore::OwnTemporary temporary =
-      TemporaryOn(node_.options(), std::min(kMostTemporary, record.spec.memory_bytes / 2));
-  temporary.keep.push_back(record.folder->path());
-  return temporary;
+  return TemporaryOn(node_.options(), std::min(restore::kMostTemporary, record.spec.memory_bytes / 2));
 }
 
 restore::CloneOptions FunctionInstances::OptionsFor(const LiveFunction& live,
@@ -418,6 +415,7 @@ absl::StatusOr<uint64_t> FunctionInstances::MakeTemplate(const std::string& func
     RK_ASSIGN_OR_RETURN(store::ImageInfo info, store->Find(dependency_image));
     restore::CloneOptions options;  // no user's code runs in it
     options.image = info.digest;
+    options.temporary = TemporaryOn(node_.options(), restore::kMostTemporary);
     RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up, LiveTemplate::Up(node_, std::move(options)));
     absl::MutexLock lock(&mutex_);
     // With the lock: whoever removes the image takes its template down after that.
@@ -444,6 +442,7 @@ absl::StatusOr<uint64_t> FunctionInstances::MakeTemplate(const std::string& func
   restore::CloneOptions options;
   options.image = digest;
   options.network = NetworkOf(live->record.spec.network);
+  options.temporary = TemporaryOf(live->record);
   if (LimitsUsable().ok()) options.limits = LimitsOf(live->record.spec);
   options.cancel_fd = making.cancellation().fd();
   RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up, LiveTemplate::Up(node_, std::move(options)));
@@ -497,10 +496,9 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   capture.reference = ImageReference(record);
   capture.parent = live->dependency_digest;
   capture.owner = record.owner.uid;
+  capture.temporary_files = true;
   const auto check = [this, &record](pid_t root, bool has_after_restore) {
-    const restore::OwnTemporary temporary = TemporaryOf(record);
-    absl::Status may = CheckLoadedFunction(root, has_after_restore, temporary);
-    if (may.ok()) restore::UnmountOwnTemporary(root, temporary);
+    absl::Status may = CheckLoadedFunction(root, has_after_restore);
     // Who has written the function looks there.
     auto log = may.ok() ? nullptr : logs_.OpenStream(record.name(), "image", record.owner).value_or(nullptr);
     if (log != nullptr) log->Note(absl::StrCat("rekindle: ", may.message()));

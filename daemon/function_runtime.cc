@@ -77,14 +77,15 @@ std::vector<std::string> OwnFolders() {
   return folders;
 }
 
+std::vector<std::string> KeptFolders(const NodeOptions& node) {
+  std::vector<std::string> kept = OwnFolders();
+  // The functions' code is in the store.
+  kept.insert(kept.end(), {node.runtime_directory, node.log_directory, node.store});
+  return kept;
+}
+
 restore::OwnTemporary TemporaryOn(const NodeOptions& node, uint64_t bytes) {
-  restore::OwnTemporary temporary;
-  temporary.bytes = bytes;
-  // What is needed of ours, should it lie there.
-  temporary.keep = OwnFolders();
-  for (const std::string& folder : {node.runtime_directory, node.log_directory})
-    temporary.keep.push_back(folder);
-  return temporary;
+  return {bytes, KeptFolders(node)};
 }
 
 absl::StatusOr<std::vector<std::string>> RuntimeCommand(const functions::Runtime& runtime,

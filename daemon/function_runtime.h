@@ -35,8 +35,9 @@ std::vector<std::string> OwnFolders();
 // A /tmp of its own for what loads a function, or modules for functions: what others have put into the
 // machine's is not seen there, and nothing is left in that. `bytes`: that it may have, in memory.
 restore::OwnTemporary TemporaryOn(const NodeOptions& node, uint64_t bytes);
-// What a /tmp may have, as Lambda's usually may.
-inline constexpr uint64_t kMostTemporary = uint64_t{512} << 20;
+// The folders that stay the machine's there: what processes of functions need something of, should it lie in
+// the machine's /tmp.
+std::vector<std::string> KeptFolders(const NodeOptions& node);
 
 // What every process of a function begins with, before anything of a function is known.
 Environment BaseEnvironment();

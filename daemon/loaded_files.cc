@@ -33,10 +33,12 @@ std::optional<LoadedFiles::State> LoadedFiles::StateOf(const std::string& path, 
   return State{static_cast<uint64_t>(info.st_size), Nanos(info.st_mtim)};
 }
 
-void LoadedFiles::Add(pid_t pid, absl::string_view paths, int64_t began_ns) {
+void LoadedFiles::Add(pid_t pid, absl::string_view paths, int64_t began_ns,
+                      const std::function<bool(const std::string& path)>& own) {
   const auto add = [&](absl::string_view name) {
     const std::string path(name);
-    if (!absl::StartsWith(path, "/") || ToUtf8(path) != path || files_.contains(path)) return;
+    if (!absl::StartsWith(path, "/") || ToUtf8(path) != path || files_.contains(path) || (own && own(path)))
+      return;
     int64_t changed_ns = 0;
     auto state = StateOf(path, &changed_ns);
     if (!state) return;

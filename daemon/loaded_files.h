@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -25,8 +26,10 @@ class LoadedFiles {
   // Takes down as they are now programs and libraries that a process has mapped, and these paths
   // (NUL-separated; what is no absolute path of a regular file, in UTF-8, is left out). What has changed
   // since `began_ns` (of the Unix epoch) is taken for changed from then on: nobody knows which one was
-  // loaded.
-  void Add(pid_t pid, absl::string_view paths, int64_t began_ns);
+  // loaded. `own`: of which paths nothing is taken down, since the process has other files there than the
+  // machine; null: of none.
+  void Add(pid_t pid, absl::string_view paths, int64_t began_ns,
+           const std::function<bool(const std::string& path)>& own = nullptr);
   // Of an image that lies below: those it had before.
   void AddBelow(const LoadedFiles& below);
 

@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/process_stat.h"
 #include "base/unique_fd.h"
+#include "ckpt/temporary_files.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -98,13 +99,12 @@ std::optional<std::string> ConnectionToOthers(const std::vector<pid_t>& processe
   return std::nullopt;
 }
 
-absl::Status CheckLoadedFunction(pid_t root, bool has_after_restore, const restore::OwnTemporary& temporary) {
-  if (const auto files = restore::LyingInOwnTemporary(root, temporary);
-      temporary.bytes > 0 && !files.empty()) {
+absl::Status CheckLoadedFunction(pid_t root, bool has_after_restore) {
+  if (const absl::Status may = ckpt::CheckTemporaryFiles(absl::StrCat("/proc/", root, "/root")); !may.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "once loaded it has /tmp/", absl::CHexEscape(files.front()),
-        ", which no copy would have, so it has no image of its own: make it in the handler, or remove it in "
-        "what is registered with register_before_snapshot (docs/functions.md)"));
+        may.message(),
+        ", so the function has no image of its own: make that in the handler, or remove it in what is "
+        "registered with register_before_snapshot (docs/functions.md)"));
   }
   if (has_after_restore) return absl::OkStatus();
   const std::optional<std::string> connection = ConnectionToOthers(ProcessTree(root));

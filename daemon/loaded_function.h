@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "restore/own_temporary.h"
 
 namespace rekindle::daemon {
 
@@ -17,8 +16,9 @@ namespace rekindle::daemon {
 // sockets again. Thread-safe.
 std::optional<std::string> ConnectionToOthers(const std::vector<pid_t>& processes);
 
-// FailedPrecondition: copies would not have something that it has, files in its /tmp, or a connection, where
-// nothing is called in each copy (`has_after_restore`) to make it anew; names the cure. Thread-safe.
-absl::Status CheckLoadedFunction(pid_t root, bool has_after_restore, const restore::OwnTemporary& temporary);
+// FailedPrecondition: copies would not have something that it has, more files in its /tmp than an image has
+// room for, or a connection, where nothing is called in each copy (`has_after_restore`) to make it anew;
+// names the cure. Thread-safe.
+absl::Status CheckLoadedFunction(pid_t root, bool has_after_restore);
 
 }  // namespace rekindle::daemon

@@ -100,11 +100,11 @@ TEST(CheckLoadedFunction, WhoIsCalledInEachCopyMayHaveConnections) {
   const UniqueFd client = Socket(AF_INET, SOCK_STREAM);
   ASSERT_EQ(::connect(client.get(), server.raw(), sizeof server.address), 0);
   const Holder holder(client);
-  const absl::Status refused = CheckLoadedFunction(holder.pid(), /*has_after_restore=*/false, {});
+  const absl::Status refused = CheckLoadedFunction(holder.pid(), /*has_after_restore=*/false);
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   EXPECT_TRUE(absl::StrContains(refused.message(), server.text())) << refused;
   EXPECT_TRUE(absl::StrContains(refused.message(), "register_after_restore")) << refused;
-  EXPECT_TRUE(CheckLoadedFunction(holder.pid(), /*has_after_restore=*/true, {}).ok());
+  EXPECT_TRUE(CheckLoadedFunction(holder.pid(), /*has_after_restore=*/true).ok());
 }
 
 }  // namespace

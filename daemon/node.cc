@@ -20,6 +20,7 @@
 #include "base/parallel.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
+#include "daemon/function_runtime.h"
 #include "daemon/supervisor.h"
 #include "restore/hot_list.h"
 #include "restore/restore.h"
@@ -105,7 +106,7 @@ Node::Node(NodeOptions options)
       gpu_jobs_(&gpus_, options_.gpu_host_budget,
                 absl::StrCat(options_.runtime_directory, "/gpu/leases.json")),
       clones_(options_.runtime_directory, options_.page_cache_bytes, options_.daemon ? kPooledSandboxes : 0,
-              options_.daemon ? options_.standby_copies : 0),
+              options_.daemon ? options_.standby_copies : 0, KeptFolders(options_)),
       no_functions_(
           absl::FailedPreconditionError("functions live in the daemon: start rekindled, and name it "
                                         "with --host if it is not at its usual socket")),

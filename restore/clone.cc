@@ -68,7 +68,8 @@ absl::StatusOr<bool> Listens(const store::ImageReader& image) {
   return criu::HasListeningSocket(files);
 }
 
-absl::StatusOr<FileIdentities> CheckPrograms(const store::ImageReader& image,
+// `own`: which are no files of the machine's; may be null.
+absl::StatusOr<FileIdentities> CheckPrograms(const store::ImageReader& image, const TemporaryFiles* own,
                                              const FileIdentities::Checked& checked) {
   auto read = [&image](absl::string_view name) {
     return image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, name));
@@ -78,6 +79,8 @@ absl::StatusOr<FileIdentities> CheckPrograms(const store::ImageReader& image,
   if (!remaps.ok() && !absl::IsNotFound(remaps.status())) return remaps.status();
   RK_ASSIGN_OR_RETURN(std::vector<criu::RegularFile> parsed,
                       criu::ParseRegularFiles(files, remaps.ok() ? *remaps : ""));
+  if (own != nullptr)
+    std::erase_if(parsed, [own](const criu::RegularFile& file) { return own->Has(file.path); });
   return FileIdentities::Check(parsed, checked);
 }
 
@@ -86,15 +89,25 @@ absl::StatusOr<std::vector<TouchedFile>> ReadTouchedFiles(store::Store& store, c
   return DecodeTouchedFiles(note);
 }
 
+// A needed file, and the folder that it works in, may lie in what is a copy's own: then it has them.
+void ForgetOwn(const TemporaryFiles& own, v1::JobManifest* manifest) {
+  if (own.Has(manifest->working_directory())) manifest->clear_working_directory();
+  const auto files = manifest->mutable_files();
+  for (int i = files->size(); i-- > 0;) {
+    if (own.Has(files->at(i).path())) files->DeleteSubrange(i, 1);
+  }
+}
+
 absl::Status CheckFilesOf(const store::ImageReader& image, const FileIdentities::Checked& checked,
                           PreparedImage& prepared) {
-  RK_ASSIGN_OR_RETURN(prepared.programs, CheckPrograms(image, checked));
+  RK_ASSIGN_OR_RETURN(prepared.programs, CheckPrograms(image, prepared.temporary.get(), checked));
   v1::JobManifest manifest = prepared.manifest;
   const std::set<std::string> shared_memory = prepared.shared_memory.paths();
   manifest.clear_files();
   for (const v1::NeededFile& file : prepared.manifest.files()) {
     if (!shared_memory.contains(file.path())) *manifest.add_files() = file;
   }
+  if (prepared.temporary) ForgetOwn(*prepared.temporary, &manifest);
   std::vector<std::string> warnings;
   return CheckFiles(manifest, prepared.user, &warnings);
 }
@@ -175,11 +188,11 @@ absl::StatusOr<CloneResult> CloneStarter::Make(const PreparedImage& image, const
   const int64_t connecting = MonotonicNanos();
   RK_ASSIGN_OR_RETURN(PagerClient pager, ConnectToPager(place));
   Span connected = SpanSince(connecting, "rekindle", "restore", "reaching the pager");
-  CloneRun run(image, kind, options, runtime_directory_, std::move(pager));
+  CloneRun run(image, kind, options, runtime_directory_, KeptWith(criu), std::move(pager));
   RK_RETURN_IF_ERROR(run.TakeSandbox(*pool));
   absl::Status status = park ? absl::OkStatus() : run.LimitMemory();
   if (status.ok()) status = run.AttachPager();
-  if (status.ok()) status = run.MakeSharedMemory();
+  if (status.ok()) status = run.MakeOwnPlaces();
   if (status.ok()) status = run.MakeSocketFolders();
   if (status.ok()) status = run.RunCriu(park);
   if (!status.ok()) {
@@ -218,11 +231,12 @@ StandbyPool* CloneStarter::Standby(const store::Store& store, const criu::Instal
 }
 
 CloneStarter::CloneStarter(std::string runtime_directory, std::optional<uint64_t> cache_bytes,
-                           size_t pool_size, size_t standby_size)
+                           size_t pool_size, size_t standby_size, std::vector<std::string> kept)
     : runtime_directory_(std::move(runtime_directory)),
       cache_bytes_(cache_bytes),
       pool_size_(pool_size),
-      standby_size_(standby_size) {}
+      standby_size_(standby_size),
+      kept_(std::move(kept)) {}
 
 CloneStarter::~CloneStarter() {
   std::unique_ptr<StandbyPool> standby;
@@ -311,6 +325,16 @@ absl::StatusOr<PagerClient> CloneStarter::ConnectToRunningPager(const store::Sto
   return PagerClient::ConnectToRunning(PagerOf(store));
 }
 
+std::vector<std::string> CloneStarter::KeptWith(const criu::Installation& criu) const {
+  std::vector<std::string> kept = kept_;
+  kept.push_back(runtime_directory_);
+  // It may just be starting, and loads its libraries.
+  for (const std::string& part : criu.command) {
+    if (part.find('/') == 0 && part.rfind('/') > 0) kept.push_back(part.substr(0, part.rfind('/')));
+  }
+  return kept;
+}
+
 PagerPlace CloneStarter::PagerOf(const store::Store& store) const {
   return {runtime_directory_, store.path(), cache_bytes_.value_or(kDefaultCacheBytes)};
 }
@@ -331,14 +355,19 @@ void CloneStarter::RecordTouchedFiles(store::Store& store, const store::ImageInf
     if (!files_recorded_.insert(image.digest).second) return;
   }
   FileIdentities::Checked checked;
+  std::shared_ptr<const TemporaryFiles> own;
   {
     absl::MutexLock lock(&mutex_);
-    if (const auto prepared = prepared_.Find(image.digest)) checked = prepared->programs.Lasting();
+    if (const auto prepared = prepared_.Find(image.digest)) {
+      checked = prepared->programs.Lasting();
+      own = prepared->temporary;
+    }
   }
   absl::StatusOr<std::vector<TouchedFile>> known = ReadTouchedFiles(store, image.digest);
   if (!known.ok() && !absl::IsNotFound(known.status())) return;
   const std::vector<TouchedFile> before = known.value_or(std::vector<TouchedFile>());
   std::vector<TouchedFile> files = known.ok() ? before : FindTouchedFiles(ProcessTree(root));
+  if (own) std::erase_if(files, [&own](const TouchedFile& file) { return own->Has(file.path); });
   for (TouchedFile& file : files) {
     auto was = checked.find(file.path);
     if (was != checked.end()) file.checked = was->second;
@@ -435,6 +464,11 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
   RK_ASSIGN_OR_RETURN(prepared->user, UserWithBounds(*reader, prepared->manifest));
   RK_ASSIGN_OR_RETURN(prepared->listens, Listens(*reader));
   RK_ASSIGN_OR_RETURN(prepared->locks, LocksOfJob(*reader));
+  RK_ASSIGN_OR_RETURN(prepared->temporary, TemporaryFiles::Read(*reader, prepared->manifest, KeptWith(criu)));
+  if (prepared->temporary) {
+    std::erase_if(prepared->locks,
+                  [own = prepared->temporary](const JobLock& lock) { return own->Has(lock.path); });
+  }
   RK_ASSIGN_OR_RETURN(prepared->shared_memory, CloneSharedMemory::Read(*reader, prepared->manifest));
   RK_ASSIGN_OR_RETURN(prepared->may_stand_by, MayStandBy(*reader, prepared->manifest));
   // A copy that nobody has asked for must not keep others from their files.
@@ -473,7 +507,9 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
   const uint64_t room = OwnAvailableMemoryBytes().value_or(0) / kPartForSharedMemory;
   KeptByUse<const PreparedImage>::Gone gone;  // not destroyed under the lock
   absl::MutexLock lock(&mutex_);
-  gone = prepared_.Keep(image, prepared, prepared->shared_memory.bytes(), room);
+  gone = prepared_.Keep(
+      image, prepared,
+      prepared->shared_memory.bytes() + (prepared->temporary ? prepared->temporary->bytes() : 0), room);
   return prepared;
 }
 

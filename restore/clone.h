@@ -34,6 +34,7 @@
 #include "restore/pager_client.h"
 #include "restore/sandbox.h"
 #include "restore/sandbox_pool.h"
+#include "restore/temporary_files.h"
 #include "restore/touched_files.h"
 
 namespace rekindle::restore {
@@ -43,7 +44,7 @@ struct CloneOptions {
   std::string name;   // host name, and told to the job
   Network network = Network::kHost;
   std::vector<std::pair<std::string, std::string>> binds;
-  OwnTemporary temporary;
+  OwnTemporary temporary;  // copies of an image that has its own have one in any case
   bool own_shared_memory =
       false;  // an empty /dev/shm of its own; one whose image has files there has it anyway
   CgroupLimits limits;
@@ -66,6 +67,7 @@ struct CloneResult {
   pid_t root = 0;         // as seen by us
   pid_t root_inside = 0;  // in the sandbox
   UniqueFd more_control;  // of a template's sandbox: see Sandbox::AnotherControl
+  OwnPlaces own;          // of a template: as each copy of it is to have them
   UniqueFd root_pidfd;
   UniqueFd channel;  // the job's control channel; not valid: the image has none
   double total_seconds = 0;
@@ -92,6 +94,7 @@ struct PreparedImage {
   std::vector<JobLock> locks;
   std::unique_ptr<ImageDirectory> directory;
   CloneSharedMemory shared_memory;
+  std::shared_ptr<const TemporaryFiles> temporary;  // null: its copies have the machine's
 };
 
 class StandbyPool;  // standby.h
@@ -103,8 +106,9 @@ class CloneStarter {
  public:
   // `cache_bytes`: of the pager's memory; nothing: what a running one has, or a gibibyte. `pool_size`:
   // sandboxes of a kind that are made ahead of time. `standby_size`: copies of an image in use that stand by.
+  // `kept`: folders that stay the machine's where a copy has a /tmp of its own.
   CloneStarter(std::string runtime_directory, std::optional<uint64_t> cache_bytes, size_t pool_size,
-               size_t standby_size);
+               size_t standby_size, std::vector<std::string> kept);
 
   // Jobs need their pagers for longer than this lives.
   ~CloneStarter();
@@ -151,12 +155,14 @@ class CloneStarter {
                                    const criu::Installation& criu, const PagerPlace& pager,
                                    const CloneOptions& options, const Park& park) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<PagerClient> ConnectToPager(const PagerPlace& place) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<std::string> KeptWith(const criu::Installation& criu) const;
 
   const std::string runtime_directory_;
   PagerPlace PagerOf(const store::Store& store) const;
 
   const std::optional<uint64_t> cache_bytes_;
   const size_t pool_size_, standby_size_;
+  const std::vector<std::string> kept_;
   absl::Mutex mutex_;
   UniqueFd stop_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> waiters_ ABSL_GUARDED_BY(mutex_);  // one for each pager that we have started

@@ -95,7 +95,6 @@ absl::Status CloneRun::Personalize() {
   if (!options_.name.empty() || !options_.binds.empty() || options_.temporary.bytes > 0) {
     RK_RETURN_IF_ERROR(sandbox_.Set(options_.name, options_.binds, options_.temporary));
   }
-  if (options_.own_shared_memory && image_.shared_memory.empty()) RK_RETURN_IF_ERROR(OwnSharedMemory());
   // Its path is in the copy's memory, and the job that is there may still run. Not before CRIU has opened
   // what the image has open.
   if (image_.info.labels.contains(v1::kJobMarkLabel)) {
@@ -124,15 +123,22 @@ absl::Status CloneRun::AttachPager() {
   return absl::OkStatus();
 }
 
-absl::Status CloneRun::OwnSharedMemory() {
-  return sandbox_.OwnSharedMemory({image_.directory->path(), sandbox_.directory()});
-}
-
-absl::Status CloneRun::MakeSharedMemory() {
-  if (image_.shared_memory.empty()) return absl::OkStatus();
-  RK_RETURN_IF_ERROR(OwnSharedMemory());
+absl::Status CloneRun::MakeOwnPlaces() {
+  OwnPlaces& own = result_.own;
+  own.files = image_.temporary;
+  own.temporary = options_.temporary;
+  if (own.temporary.bytes == 0 && own.files != nullptr) own.temporary.bytes = kMostTemporary;
+  for (const std::string& folder : kept_) {
+    std::vector<std::string>& keep = own.temporary.keep;
+    if (std::find(keep.begin(), keep.end(), folder) == keep.end()) keep.push_back(folder);
+  }
+  own.shared_memory = options_.own_shared_memory || !image_.shared_memory.empty() ||
+                      (own.files != nullptr && own.files->has_shared_memory());
+  if (own.temporary.bytes == 0 && !own.shared_memory) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(own.MakeFolders(sandbox_, {image_.directory->path(), sandbox_.directory()}));
   RK_RETURN_IF_ERROR(image_.shared_memory.MakeIn(Root()));
-  EndPhase("shared memory");
+  RK_RETURN_IF_ERROR(own.MakeFiles(sandbox_));
+  EndPhase("own folders");
   return absl::OkStatus();
 }
 
@@ -164,9 +170,9 @@ absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
   double prefill_seconds = 0;
   criu::RestoredTree tree;
   if (image_.user) {
-    RK_RETURN_IF_ERROR(
-        criu::WriteBounds(absl::StrCat(sandbox_.directory(), "/", criu::kBoundsFile), *image_.user,
-                          {manifest.placed_sockets().begin(), manifest.placed_sockets().end()}));
+    RK_RETURN_IF_ERROR(criu::WriteBounds(
+        absl::StrCat(sandbox_.directory(), "/", criu::kBoundsFile), *image_.user,
+        {manifest.placed_sockets().begin(), manifest.placed_sockets().end()}, result_.own.folders()));
   }
   in_our_hands_ = false;
   criu_began_unix_ns_ = UnixNanos();
@@ -220,8 +226,8 @@ absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
 
 absl::Status CloneRun::CheckOpened(const std::vector<UniqueFd>& processes) const {
   if (!image_.user) return absl::OkStatus();
-  OpenedFilesCheck check{image_.manifest, *image_.user,        {},       Root(),
-                         options_.stdio,  criu_began_unix_ns_, CriuLog()};
+  OpenedFilesCheck check{image_.manifest, *image_.user,        {},        Root(),
+                         options_.stdio,  criu_began_unix_ns_, CriuLog(), result_.own.folders()};
   for (const UniqueFd& process : processes) {
     RK_ASSIGN_OR_RETURN(const pid_t pid, PidOf(process.get()));
     check.processes.push_back(pid);

@@ -30,11 +30,12 @@ class CloneRun {
  public:
   // `image` must outlive it.
   CloneRun(const PreparedImage& image, const SandboxKind& kind, const CloneOptions& options,
-           const std::string& runtime_directory, PagerClient pager)
+           const std::string& runtime_directory, std::vector<std::string> kept, PagerClient pager)
       : image_(image),
         kind_(kind),
         options_(options),
         runtime_directory_(runtime_directory),
+        kept_(std::move(kept)),
         pager_(std::move(pager)) {}
 
   // What the job gets in place of what was its starter's: terminal, pipes, control channel.
@@ -42,8 +43,7 @@ class CloneRun {
   // So that making it takes no more either. The other limits would only hold that up.
   absl::Status LimitMemory();
   absl::Status AttachPager();
-  absl::Status OwnSharedMemory();
-  absl::Status MakeSharedMemory();
+  absl::Status MakeOwnPlaces();
   absl::Status MakeSocketFolders();
   // With `park` the copy waits for its owner just before it runs; the times are his then.
   absl::Status RunCriu(const StandbyPool::Park& park);
@@ -70,6 +70,7 @@ class CloneRun {
   const SandboxKind kind_;
   CloneOptions options_;
   const std::string runtime_directory_;
+  std::vector<std::string> kept_;
   PagerClient pager_;
   std::unique_ptr<Cgroup> group_;  // goes after the sandbox
   Sandbox sandbox_;

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <map>
 #include <set>
 #include <utility>
@@ -58,6 +59,13 @@ class Checker {
     }
   }
 
+  absl::Status AcceptAllOn(const std::string& folder) {
+    const UniqueFd place = FollowInRoot(root_, folder, O_DIRECTORY);
+    if (!place.valid()) return ErrnoStatus(errno, absl::StrCat("looking at ", folder, " of a copy"));
+    RK_ASSIGN_OR_RETURN(const InodeIdentity identity, IdentityOf(place.get()));
+    own_.insert(identity.device);
+    return absl::OkStatus();
+  }
   absl::Status Accept(int fd) {
     RK_ASSIGN_OR_RETURN(const int access, AccessOf(fd));
     return AcceptFor(access, fd);
@@ -73,7 +81,9 @@ class Checker {
     const std::string own = absl::StrCat("/proc/", process, "/");
     RK_ASSIGN_OR_RETURN(std::vector<OpenedFile> files, FilesOpenedBy(process, OpenedFilesOf::kMappingsToo));
     for (OpenedFile& file : files) {
-      if (IsAccepted(file) || memory_.contains(file.identity.device)) continue;
+      if (IsAccepted(file) || memory_.contains(file.identity.device) || own_.contains(file.identity.device)) {
+        continue;
+      }
       if (!seen_.insert({file.identity, file.access}).second) continue;
       // The process itself, as it sees itself.
       if (absl::StartsWith(file.name, own) && LiesInProc(file)) continue;
@@ -149,6 +159,7 @@ class Checker {
   const int root_;
   const int64_t began_unix_ns_;
   const std::set<uint64_t> memory_ = MemoryDevices();
+  std::set<uint64_t> own_;                 // devices
   std::map<InodeIdentity, int> accepted_;  // with R_OK, W_OK, X_OK
   std::set<std::pair<InodeIdentity, int>> seen_;
   std::vector<Question> asked_;
@@ -191,6 +202,7 @@ absl::Status CheckOpenedFiles(const OpenedFilesCheck& check) {
   RK_ASSIGN_OR_RETURN(const UniqueFd root, OpenFile(check.root, O_PATH | O_DIRECTORY));
   Checker checker(check, root.get());
   for (const int fd : check.given) RK_RETURN_IF_ERROR(checker.Accept(fd));
+  for (const std::string& folder : check.own_folders) RK_RETURN_IF_ERROR(checker.AcceptAllOn(folder));
   if (!check.criu_log.empty()) {
     RK_ASSIGN_OR_RETURN(const UniqueFd log, OpenFile(check.criu_log, O_PATH | O_NOFOLLOW));
     RK_RETURN_IF_ERROR(checker.AcceptFor(W_OK, log.get()));

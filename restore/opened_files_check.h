@@ -35,6 +35,8 @@ struct OpenedFilesCheck {
       0;  // when CRIU was told to restore it: files without a name born later are its doing
   // CRIU's own, which it writes in each process until it lets go of it; empty: it has none.
   std::string criu_log;
+  // Folders where file systems are mounted that are the job's alone: what lies there it may have.
+  std::vector<std::string> own_folders = {};
 };
 
 // Each descriptor, folder, program and mapping of them must be a file that the image says the job had for as

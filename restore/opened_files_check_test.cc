@@ -69,7 +69,7 @@ class OpenedFilesCheckTest : public ::testing::Test {
   absl::Status Check(const std::function<bool()>& prepare) {
     TestChild child(prepare);
     if (!child.prepared() || !child.Stop()) return absl::InternalError("the child is not prepared");
-    return CheckOpenedFiles({manifest_, user_, {child.pid()}, "/", given_, began_unix_ns_, ""});
+    return CheckOpenedFiles({manifest_, user_, {child.pid()}, "/", given_, began_unix_ns_, "", own_folders_});
   }
   absl::Status CheckOpen(const std::string& name, int flags) {
     return Check([&] { return ::open(Path(name).c_str(), flags) >= 0; });
@@ -79,6 +79,7 @@ class OpenedFilesCheckTest : public ::testing::Test {
   v1::JobManifest manifest_;
   Owner user_{kNobody, kNobody, {}};
   std::vector<int> given_;
+  std::vector<std::string> own_folders_;
   int64_t began_unix_ns_ = INT64_MAX;
 };
 
@@ -90,6 +91,16 @@ TEST_F(OpenedFilesCheckTest, WhatTheUserMayOpen) {
   EXPECT_EQ(Check([&] { return ::chdir(Path("theirs").c_str()) == 0; }), absl::OkStatus());
   EXPECT_EQ(Check([] { return ::open("/proc/self/maps", O_RDONLY) >= 0; }), absl::OkStatus());
   EXPECT_EQ(Check([] { return ::memfd_create("m", 0) >= 0; }), absl::OkStatus());
+}
+
+TEST_F(OpenedFilesCheckTest, WhatLiesOnAFileSystemOfItsOwn) {
+  EXPECT_TRUE(absl::IsPermissionDenied(CheckOpen("secret", O_RDWR)));
+  own_folders_ = {"/proc"};
+  EXPECT_TRUE(absl::IsPermissionDenied(CheckOpen("secret", O_RDWR)));
+  own_folders_ = {folder_.path()};
+  EXPECT_EQ(CheckOpen("secret", O_RDWR), absl::OkStatus());
+  own_folders_ = {Path("nowhere")};
+  EXPECT_FALSE(CheckOpen("readable", O_RDONLY).ok());
 }
 
 TEST_F(OpenedFilesCheckTest, AFolderThatWasReplacedByALink) {

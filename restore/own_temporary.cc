@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <set>
 #include <thread>
 #include <utility>
 
@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
+#include "base/human_units.h"
 #include "base/parallel.h"
 #include "base/status.h"
 
@@ -24,7 +25,7 @@ namespace {
 
 constexpr char kFirst[] = "/tmp", kSecond[] = "/var/tmp";
 
-bool LiesInThem(const std::string& path) {
+bool LiesInThem(absl::string_view path) {
   return absl::StartsWith(path, absl::StrCat(kFirst, "/")) ||
          absl::StartsWith(path, absl::StrCat(kSecond, "/"));
 }
@@ -91,42 +92,24 @@ absl::StatusOr<UniqueFd> MountsWithOwnTemporary(const OwnTemporary& temporary) {
   return mounts;
 }
 
-void UnmountOwnTemporary(pid_t process, const OwnTemporary& temporary) {
-  const UniqueFd mounts(::open(absl::StrCat("/proc/", process, "/ns/mnt").c_str(), O_RDONLY | O_CLOEXEC));
-  // What is mounted for everybody must not be unmounted.
-  struct stat theirs, ours;
-  if (!mounts.valid() || ::fstat(mounts.get(), &theirs) != 0 || ::stat("/proc/self/ns/mnt", &ours) != 0 ||
-      (theirs.st_dev == ours.st_dev && theirs.st_ino == ours.st_ino)) {
-    return;
-  }
-  const auto unmount = [&] {
-    if (::unshare(CLONE_FS) != 0 || ::setns(mounts.get(), CLONE_NEWNS) != 0) return;
-    for (auto path = temporary.keep.rbegin(); path != temporary.keep.rend(); ++path) {
-      if (LiesInThem(*path)) ::umount2(path->c_str(), 0);
-    }
-    if (AreOne()) ::umount2(kSecond, UMOUNT_NOFOLLOW);
-    ::umount2(kFirst, 0);
-  };
-  CatchNoMoreThreads([&] {
-    std::thread(unmount).join();
+absl::Status ResizeOwnTemporary(uint64_t bytes) {
+  if (!PathExists(kFirst)) return absl::OkStatus();
+  const std::string options = absl::StrCat("size=", bytes);
+  if (::mount("tmpfs", kFirst, "tmpfs", MS_REMOUNT | MS_NOSUID | MS_NODEV, options.c_str()) == 0)
     return absl::OkStatus();
-  }).IgnoreError();
+  if (errno == EINVAL) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("what lies in its ", kFirst, " from the start takes more than the ", FormatBytes(bytes),
+                     " that it may have there: give it more memory"));
+  }
+  return ErrnoStatus(errno, absl::StrCat("giving a ", kFirst, " of its own another size"));
 }
 
-std::vector<std::string> LyingInOwnTemporary(pid_t process, const OwnTemporary& temporary) {
-  // Of what was kept, the names of the topmost folders: they lie in both.
-  std::set<std::string> kept;
-  for (absl::string_view path : temporary.keep) {
-    if (!absl::ConsumePrefix(&path, kFirst) && !absl::ConsumePrefix(&path, kSecond)) continue;
-    if (absl::ConsumePrefix(&path, "/")) kept.emplace(path.substr(0, path.find('/')));
-  }
-  std::vector<std::string> lying;
-  auto names = ListDirectory(absl::StrCat("/proc/", process, "/root", kFirst));
-  if (!names.ok()) return lying;
-  for (std::string& name : *names) {
-    if (!kept.contains(name)) lying.push_back(std::move(name));
-  }
-  return lying;
+bool LiesInOwnTemporary(absl::string_view path, const std::vector<std::string>& keep) {
+  return LiesInThem(path) && std::none_of(keep.begin(), keep.end(), [path](absl::string_view kept) {
+           absl::string_view rest = path;
+           return absl::ConsumePrefix(&rest, kept) && (rest.empty() || rest[0] == '/');
+         });
 }
 
 }  // namespace rekindle::restore

@@ -10,9 +10,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::restore {
+
+// What both together may have where nothing else is said, as on Lambda.
+inline constexpr uint64_t kMostTemporary = uint64_t{512} << 20;
 
 struct OwnTemporary {
   uint64_t bytes = 0;             // that both together may have; 0: the machine's are used
@@ -26,12 +30,10 @@ absl::Status MountOwnTemporary(const OwnTemporary& temporary);
 // A mount namespace that is otherwise the caller's, for setns. Starts a thread. Thread-safe.
 absl::StatusOr<UniqueFd> MountsWithOwnTemporary(const OwnTemporary& temporary);
 
-// The names of what lies in the /tmp and /var/tmp of a process that has its own, without what was kept; empty
-// too when they can't be looked at. Thread-safe.
-std::vector<std::string> LyingInOwnTemporary(pid_t process, const OwnTemporary& temporary);
+// In such a mount namespace: gives it another size. ResourceExhausted: more lies there. Thread-safe.
+absl::Status ResizeOwnTemporary(uint64_t bytes);
 
-// Gives a process the machine's again, for an image of it: CRIU takes none of who has a file of the machine's
-// open that lies behind a mount. Of what is in use it keeps its own. Starts a thread. Thread-safe.
-void UnmountOwnTemporary(pid_t process, const OwnTemporary& temporary);
+// Would this path lie in a /tmp or /var/tmp that is a copy's own, in which these folders stay the machine's?
+bool LiesInOwnTemporary(absl::string_view path, const std::vector<std::string>& keep);
 
 }  // namespace rekindle::restore

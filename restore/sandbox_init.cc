@@ -22,6 +22,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -245,7 +246,11 @@ class Init {
     }
     const OwnTemporary temporary{request.value("temporary", uint64_t{0}),
                                  request.value("keep", std::vector<std::string>())};
-    if (temporary.bytes > 0) RK_RETURN_IF_ERROR(MountOwnTemporary(temporary));
+    if (temporary.bytes > 0 && temporary.bytes != temporary_bytes_) {
+      RK_RETURN_IF_ERROR(temporary_bytes_ == 0 ? MountOwnTemporary(temporary)
+                                               : ResizeOwnTemporary(temporary.bytes));
+      temporary_bytes_ = temporary.bytes;
+    }
     for (const auto& [from, to] :
          request.value("binds", std::vector<std::pair<std::string, std::string>>())) {
       if (::mount(from.c_str(), to.c_str(), nullptr, MS_BIND | MS_REC, nullptr) != 0) {
@@ -270,7 +275,8 @@ class Init {
     std::vector<std::pair<std::string, UniqueFd>> kept;
     for (const std::string& path : request.at("keep").get<std::vector<std::string>>()) {
       if (!absl::StartsWith(path, "/dev/shm/")) continue;
-      kept.emplace_back(path, ::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+      UniqueFd folder(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+      if (folder.valid()) kept.emplace_back(path, std::move(folder));
     }
     if (::mount("tmpfs", kFolder, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777") != 0) {
       return ErrnoStatus(errno, "mounting a /dev/shm of its own in a sandbox");
@@ -386,6 +392,7 @@ class Init {
   int asked_on_ = setup_.control.get();
   std::optional<JobEndNote> root_end_;
   pid_t root_ = 0;
+  uint64_t temporary_bytes_ = 0;  // of a /tmp of its own; 0: it has none
   std::map<pid_t, JobEndNote> early_ends_;
 };
 

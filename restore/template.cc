@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -52,6 +53,14 @@ absl::StatusOr<std::unique_ptr<Template>> Template::Take(CloneResult& started,
   } else if (type != "up") {
     return absl::InternalError(absl::StrCat("the template's first message is '", type, "'"));
   }
+  made->own_ = std::move(started.own);
+  // Memory that is mapped its copies share with it.
+  made->own_.shared_memory = made->own_.files != nullptr && made->own_.files->has_shared_memory();
+  // A copy would get the same file: it opens what the template has open, not what has that name for the copy.
+  if (made->refusal_.empty() && made->own_.files != nullptr && !made->own_.files->written().empty()) {
+    made->refusal_ = absl::StrCat(absl::CHexEscape(made->own_.files->written()),
+                                  " is open for writing: a copy would write into the template's file");
+  }
   made->pid_ = started.root_inside;
   made->process_.Reset(::fcntl(started.root_pidfd.get(), F_DUPFD_CLOEXEC, 0));
   made->directory_ = absl::StrCat(runtime_directory, "/s");
@@ -95,6 +104,8 @@ absl::StatusOr<Sandbox> Template::MakeSandbox(Network network) {
     made = MakeInside(control_.get(), directory_, network);
   }
   if (!made.ok()) return made.status();
+  RK_RETURN_IF_ERROR(own_.MakeFolders(*made, {made->directory()}));
+  RK_RETURN_IF_ERROR(own_.MakeFiles(*made));
   RK_RETURN_IF_ERROR(made->SetNextPid(pid_ - kForkers));
   return made;
 }

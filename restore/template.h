@@ -71,6 +71,7 @@ class Template {
                          const Cgroup* group, bool wait) ABSL_LOCKS_EXCLUDED(mutex_, channel_mutex_);
 
   std::string refusal_, directory_;
+  OwnPlaces own_;     // as each copy has them
   pid_t pid_ = 0;     // of the template within its sandbox, and so of each copy in its own
   UniqueFd process_;  // its pidfd
   std::atomic<bool> given_up_{false};

@@ -202,10 +202,10 @@ class TemporaryTest(FunctionsTest):
         self.deploy("caches", "--deps", "none", files={"app.py": _WRITES.format(module=module)})
         read = {"open": "/tmp/cache"}
         self.assertEqual(self.invoke("caches", read)[0], "loaded")
-        problem = waiting.until(lambda: self.function("caches").get("problem"), "its image refused", SECONDS)
-        self.assertIn("/tmp/cache", problem)
+        self.wait_for_image("caches")
         self.end_instances("caches")
-        self.assertEqual(self.invoke("caches", read)[0], "loaded")
+        answer, how = self.invoke("caches", read)
+        self.assertEqual((answer, how["start_level"] in FROM_OWN_IMAGE), ("loaded", True), how)
 
 
 class ConnectedTest(FunctionsTest):

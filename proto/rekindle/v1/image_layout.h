@@ -16,6 +16,8 @@ inline constexpr char kRawPagesPrefix[] = "pages/";
 // Prefix of paged objects: content of a file that the job rewrote in place, by offset; no page where it has a
 // hole.
 inline constexpr char kFileContentPrefix[] = "files/";
+// Blob: contents of what lay in folders for temporary files that were the job's own (TemporaryFiles).
+inline constexpr char kTemporaryContents[] = "rekindle/temporary";
 // Begins the paths that shared memory without a name has while a job is being restored.
 inline constexpr char kNamelessPrefix[] = "/dev/shm/rekindle-nameless.";
 // Labels of the store's catalog.

@@ -1,0 +1,204 @@
+#include "ckpt/temporary_files.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/human_units.h"
+#include "base/open_in_root.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+namespace rekindle::ckpt {
+namespace {
+
+constexpr uint64_t kPage = 4096;
+constexpr size_t kDeepest = 64;
+// Beyond the limit things are counted, to tell what takes most; this many.
+constexpr size_t kMostCounted = 100'000;
+
+class Walk {
+ public:
+  Walk(const std::set<std::string>& without, bool take) : without_(without), take_(take) {}
+
+  absl::Status Go(const std::string& root) {
+    for (const char* name : {"/tmp", "/dev/shm"}) {
+      absl::StatusOr<UniqueFd> place = OpenInRoot(root, name);
+      if (absl::IsNotFound(place.status())) continue;
+      RK_RETURN_IF_ERROR(place.status());
+      struct stat folder, machines;
+      struct statfs kind;
+      if (::fstat(place->get(), &folder) != 0 || ::fstatfs(place->get(), &kind) != 0)
+        return ErrnoStatus(errno, absl::StrCat("looking at the ", name, " of a job"));
+      if (!S_ISDIR(folder.st_mode) || kind.f_type != TMPFS_MAGIC ||
+          (::stat(name, &machines) == 0 && machines.st_dev == folder.st_dev)) {
+        continue;  // the machine's
+      }
+      device_ = folder.st_dev;
+      names_.clear();
+      const size_t before = seen_;
+      RK_RETURN_IF_ERROR(Enter(*std::move(place), name, 1).status());
+      if (name != absl::string_view("/tmp")) taken_.record.set_shared_memory(seen_ > before);
+    }
+    if (bytes_ <= kMostTemporaryBytes && seen_ <= kMostTemporaryFiles) return absl::OkStatus();
+    return TooMuch();
+  }
+
+  TakenTemporaryFiles Take() && { return std::move(taken_); }
+
+ private:
+  // What lies in one folder of the topmost level, for the error.
+  struct Share {
+    uint64_t bytes = 0;
+    size_t files = 0;
+  };
+
+  bool Fits() const { return bytes_ <= kMostTemporaryBytes && seen_ <= kMostTemporaryFiles; }
+
+  // False: it was only made as a way to what is mounted below.
+  absl::StatusOr<bool> Enter(UniqueFd place, const std::string& path, size_t depth) {
+    if (depth > kDeepest) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("it has left folders in ", path, ", more than ", kDeepest, " below one another"));
+    }
+    const auto names = ListDirectory(absl::StrCat("/proc/self/fd/", place.get()));
+    if (!names.ok()) return Annotate(names.status(), absl::StrCat("looking at ", path, " of a job"));
+    bool mounted = false, other = false;
+    for (const std::string& name : *names) {
+      const std::string below = absl::StrCat(path, "/", name);
+      if (without_.contains(below) || seen_ > kMostCounted) continue;
+      UniqueFd entry(::openat(place.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+      struct stat info;
+      if (!entry.valid() && errno == ENOENT) continue;  // where the job runs
+      if (!entry.valid() || ::fstat(entry.get(), &info) != 0)
+        return ErrnoStatus(errno, absl::StrCat("looking at ", below, " of a job"));
+      if (info.st_dev != device_) {
+        mounted = true;
+        continue;
+      }
+      if (depth == 1) top_ = &shares_[below];
+      RK_ASSIGN_OR_RETURN(const bool taken, Look(std::move(entry), info, below, depth));
+      (taken ? other : mounted) = true;
+    }
+    return other || !mounted;
+  }
+
+  absl::StatusOr<bool> Look(UniqueFd entry, const struct stat& info, const std::string& path, size_t depth) {
+    ++seen_;
+    ++top_->files;
+    const bool known = !S_ISDIR(info.st_mode) && !S_ISLNK(info.st_mode) && names_.contains(info.st_ino);
+    const uint64_t has = S_ISREG(info.st_mode) && !known ? static_cast<uint64_t>(info.st_blocks) * 512 : 0;
+    bytes_ += has;
+    top_->bytes += has;
+    const int at = taken_.record.files_size();
+    v1::TemporaryFile file;
+    file.set_path(path);
+    file.set_mode(info.st_mode);
+    file.set_uid(info.st_uid);
+    file.set_gid(info.st_gid);
+    file.set_modified_ns(Nanos(info.st_mtim));
+    if (known) {
+      file.set_target(names_[info.st_ino]);
+    } else if (S_ISLNK(info.st_mode)) {
+      char target[PATH_MAX];
+      const ssize_t length = ::readlinkat(entry.get(), "", target, sizeof target);
+      if (length < 0) return ErrnoStatus(errno, absl::StrCat("reading ", path, " of a job"));
+      file.set_target(std::string(target, static_cast<size_t>(length)));
+    } else if (S_ISREG(info.st_mode)) {
+      file.set_size(static_cast<uint64_t>(info.st_size));
+      if (take_ && Fits()) RK_RETURN_IF_ERROR(Read(entry.get(), &file));
+    } else if (!S_ISDIR(info.st_mode) && !S_ISFIFO(info.st_mode)) {
+      return true;
+    }
+    if (take_ && Fits()) *taken_.record.add_files() = std::move(file);
+    if (!S_ISDIR(info.st_mode)) {
+      names_.emplace(info.st_ino, path);
+      return true;
+    }
+    RK_ASSIGN_OR_RETURN(const bool own, Enter(std::move(entry), path, depth + 1));
+    if (own || !take_) return own;
+    taken_.record.mutable_files()->DeleteSubrange(at, taken_.record.files_size() - at);
+    return false;
+  }
+
+  absl::Status Read(int place, v1::TemporaryFile* file) {
+    const std::string what = absl::StrCat("reading ", file->path(), " of a job");
+    absl::StatusOr<UniqueFd> opened = OpenFileAt(place);
+    if (!opened.ok()) return Annotate(opened.status(), what);
+    for (off_t at = 0; static_cast<uint64_t>(at) < file->size();) {
+      at = ::lseek(opened->get(), at, SEEK_DATA);
+      if (at < 0 && errno == ENXIO) break;
+      const off_t hole = at < 0 ? at : ::lseek(opened->get(), at, SEEK_HOLE);
+      if (hole < 0 || ::lseek(opened->get(), at, SEEK_SET) < 0) return ErrnoStatus(errno, what);
+      const uint64_t end = std::min(static_cast<uint64_t>(hole), file->size());
+      const uint64_t length = end - static_cast<uint64_t>(at);
+      const size_t before = taken_.contents.size();
+      // A process that does not belong to the job may still write.
+      if (before + length > kMostTemporaryBytes + kPage * kMostTemporaryFiles) return TooMuch();
+      taken_.contents.resize(before + length);
+      RK_RETURN_IF_ERROR(ReadFully(opened->get(), taken_.contents.data() + before, length, what));
+      v1::FileExtent* extent = file->add_extents();
+      extent->set_offset(static_cast<uint64_t>(at));
+      extent->set_length(length);
+      at = hole;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status TooMuch() const {
+    const bool by_bytes = bytes_ > kMostTemporaryBytes;
+    auto most = std::max_element(shares_.begin(), shares_.end(), [&](const auto& a, const auto& b) {
+      return by_bytes ? a.second.bytes < b.second.bytes : a.second.files < b.second.files;
+    });
+    const std::string path = most == shares_.end() ? "/tmp" : absl::CHexEscape(most->first);
+    if (by_bytes) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "once loaded it has ", FormatBytes(bytes_), " in its own /tmp and /dev/shm, most of it in ", path,
+          ", and an image takes no more than ", FormatBytes(kMostTemporaryBytes), " of that"));
+    }
+    return absl::FailedPreconditionError(
+        absl::StrCat("once loaded it has ", seen_, seen_ > kMostCounted ? " or more" : "",
+                     " files in its own /tmp and /dev/shm, most of them in ", path,
+                     ", and an image takes no more than ", kMostTemporaryFiles, " of these"));
+  }
+
+  const std::set<std::string>& without_;
+  const bool take_;
+  TakenTemporaryFiles taken_;
+  dev_t device_ = 0;
+  uint64_t bytes_ = 0;
+  size_t seen_ = 0;
+  std::map<ino_t, std::string> names_;  // of what is no folder, the first ones
+  std::map<std::string, Share> shares_;
+  Share* top_ = nullptr;
+};
+
+}  // namespace
+
+absl::StatusOr<TakenTemporaryFiles> TakeTemporaryFiles(const std::string& root,
+                                                       const std::set<std::string>& without) {
+  Walk walk(without, /*take=*/true);
+  RK_RETURN_IF_ERROR(walk.Go(root));
+  return std::move(walk).Take();
+}
+
+absl::Status CheckTemporaryFiles(const std::string& root) {
+  const std::set<std::string> nothing;
+  return Walk(nothing, /*take=*/false).Go(root);
+}
+
+}  // namespace rekindle::ckpt
