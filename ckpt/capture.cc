@@ -443,15 +443,19 @@ class CaptureRun {
   }
 
   absl::StatusOr<TakenTemporaryFiles> TakeTemporary() const {
-    // Names of CRIU's for the time of the dump, and memory that the image has.
+    // Names of CRIU's for the time of the dump, and memory that the image has. What lies in /tmp lies in
+    // /var/tmp.
     std::set<std::string> without;
-    if (lost_names_.ok()) without.insert(lost_names_->on_disk.begin(), lost_names_->on_disk.end());
+    if (lost_names_.ok()) {
+      for (const std::string& path : lost_names_->on_disk)
+        without.insert(absl::StartsWith(path, "/var/tmp/") ? path.substr(sizeof "/var" - 1) : path);
+    }
     if (written_.ok()) {
       for (const v1::WrittenFile& file : written_->files) {
         if (file.shared_memory()) without.insert(file.path());
       }
     }
-    return TakeTemporaryFiles(JobsRoot(), without);
+    return TakeTemporaryFiles(JobsRoot(), without, *options_.temporary_files);
   }
 
   absl::Status AddTemporaryFiles(v1::JobManifest* manifest) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "absl/time/time.h"
 #include "ckpt/staging_arena.h"
 #include "ckpt/standing_job.h"
+#include "ckpt/temporary_files.h"
 #include "criu/installation.h"
 #include "dedup_store/store.h"
 #include "gpu_state/job_mover.h"
@@ -57,8 +59,8 @@ struct CaptureOptions {
   bool file_contents = false;                           // the content of files that the job rewrites in place
   std::vector<std::string> ignore_paths;                // whose content is left out; absolute
   // Its copies have a /tmp of their own, and begin with what the job has in one of its own
-  // (temporary_files.h).
-  bool temporary_files = false;
+  // (temporary_files.h), of which there may be so much; nullopt: they have the machine's.
+  std::optional<TemporaryLimits> temporary_files;
   uid_t owner = 0;                   // of the image
   uid_t caller = 0;                  // 0 may capture anything, others what is theirs
   std::vector<gid_t> caller_groups;  // all of them, where it is not 0

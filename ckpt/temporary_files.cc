@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/follow_in_root.h"
 #include "base/human_units.h"
 #include "base/open_in_root.h"
 #include "base/status.h"
@@ -26,23 +27,25 @@
 namespace rekindle::ckpt {
 namespace {
 
-constexpr uint64_t kPage = 4096;
 constexpr size_t kDeepest = 64;
 // Beyond the limit things are counted, to tell what takes most; this many.
 constexpr size_t kMostCounted = 100'000;
 
 class Walk {
  public:
-  Walk(const std::set<std::string>& without, bool take) : without_(without), take_(take) {}
+  Walk(const std::set<std::string>& without, const TemporaryLimits& limits, bool take)
+      : without_(without), limits_(limits), take_(take) {}
 
   absl::Status Go(const std::string& root) {
+    RK_ASSIGN_OR_RETURN(const UniqueFd top, OpenFile(root, O_PATH | O_DIRECTORY));
     for (const char* name : {"/tmp", "/dev/shm"}) {
-      absl::StatusOr<UniqueFd> place = OpenInRoot(root, name);
-      if (absl::IsNotFound(place.status())) continue;
-      RK_RETURN_IF_ERROR(place.status());
+      // Where it is a link, the job's own is mounted at its end.
+      UniqueFd place = FollowInRoot(top.get(), name, 0);
+      if (!place.valid() && errno == ENOENT) continue;
+      if (!place.valid()) return ErrnoStatus(errno, absl::StrCat("opening the ", name, " of a job"));
       struct stat folder, machines;
       struct statfs kind;
-      if (::fstat(place->get(), &folder) != 0 || ::fstatfs(place->get(), &kind) != 0)
+      if (::fstat(place.get(), &folder) != 0 || ::fstatfs(place.get(), &kind) != 0)
         return ErrnoStatus(errno, absl::StrCat("looking at the ", name, " of a job"));
       if (!S_ISDIR(folder.st_mode) || kind.f_type != TMPFS_MAGIC ||
           (::stat(name, &machines) == 0 && machines.st_dev == folder.st_dev)) {
@@ -50,12 +53,12 @@ class Walk {
       }
       device_ = folder.st_dev;
       names_.clear();
-      const size_t before = seen_;
-      RK_RETURN_IF_ERROR(Enter(*std::move(place), name, 1).status());
-      if (name != absl::string_view("/tmp")) taken_.record.set_shared_memory(seen_ > before);
+      has_own_ = false;
+      RK_RETURN_IF_ERROR(Enter(std::move(place), name, 1).status());
+      if (name != absl::string_view("/tmp")) taken_.record.set_shared_memory(has_own_);
+      if (has_own_) RK_RETURN_IF_ERROR(CheckIsNoLink(root, name));
     }
-    if (bytes_ <= kMostTemporaryBytes && seen_ <= kMostTemporaryFiles) return absl::OkStatus();
-    return TooMuch();
+    return Fits() ? absl::OkStatus() : TooMuch();
   }
 
   TakenTemporaryFiles Take() && { return std::move(taken_); }
@@ -67,16 +70,28 @@ class Walk {
     size_t files = 0;
   };
 
-  bool Fits() const { return bytes_ <= kMostTemporaryBytes && seen_ <= kMostTemporaryFiles; }
+  bool Fits() const { return bytes_ <= limits_.bytes && seen_ <= limits_.files; }
+
+  // The kernel's names of what is open there begin otherwise: they would be taken for the machine's.
+  static absl::Status CheckIsNoLink(const std::string& root, const char* name) {
+    const absl::StatusOr<std::string> target = ReadLink(absl::StrCat(root, name));
+    if (!target.ok()) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "once loaded it has files in its own ", name, ", which no image takes on a machine where ", name,
+        " is a symbolic link (to ", absl::CHexEscape(*target), "): mount that folder on ", name,
+        " instead ('mount --bind')"));
+  }
 
   // False: it was only made as a way to what is mounted below.
   absl::StatusOr<bool> Enter(UniqueFd place, const std::string& path, size_t depth) {
     if (depth > kDeepest) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("it has left folders in ", path, ", more than ", kDeepest, " below one another"));
+      return absl::FailedPreconditionError(absl::StrCat("once loaded it has folders in ",
+                                                        absl::CHexEscape(path), ", more than ", kDeepest,
+                                                        " below one another, which no image takes"));
     }
     const auto names = ListDirectory(absl::StrCat("/proc/self/fd/", place.get()));
-    if (!names.ok()) return Annotate(names.status(), absl::StrCat("looking at ", path, " of a job"));
+    if (!names.ok())
+      return Annotate(names.status(), absl::StrCat("looking at ", absl::CHexEscape(path), " of a job"));
     bool mounted = false, other = false;
     for (const std::string& name : *names) {
       const std::string below = absl::StrCat(path, "/", name);
@@ -85,7 +100,7 @@ class Walk {
       struct stat info;
       if (!entry.valid() && errno == ENOENT) continue;  // where the job runs
       if (!entry.valid() || ::fstat(entry.get(), &info) != 0)
-        return ErrnoStatus(errno, absl::StrCat("looking at ", below, " of a job"));
+        return ErrnoStatus(errno, absl::StrCat("looking at ", absl::CHexEscape(below), " of a job"));
       if (info.st_dev != device_) {
         mounted = true;
         continue;
@@ -93,6 +108,7 @@ class Walk {
       if (depth == 1) top_ = &shares_[below];
       RK_ASSIGN_OR_RETURN(const bool taken, Look(std::move(entry), info, below, depth));
       (taken ? other : mounted) = true;
+      has_own_ |= taken;
     }
     return other || !mounted;
   }
@@ -116,7 +132,8 @@ class Walk {
     } else if (S_ISLNK(info.st_mode)) {
       char target[PATH_MAX];
       const ssize_t length = ::readlinkat(entry.get(), "", target, sizeof target);
-      if (length < 0) return ErrnoStatus(errno, absl::StrCat("reading ", path, " of a job"));
+      if (length < 0)
+        return ErrnoStatus(errno, absl::StrCat("reading ", absl::CHexEscape(path), " of a job"));
       file.set_target(std::string(target, static_cast<size_t>(length)));
     } else if (S_ISREG(info.st_mode)) {
       file.set_size(static_cast<uint64_t>(info.st_size));
@@ -136,7 +153,7 @@ class Walk {
   }
 
   absl::Status Read(int place, v1::TemporaryFile* file) {
-    const std::string what = absl::StrCat("reading ", file->path(), " of a job");
+    const std::string what = absl::StrCat("reading ", absl::CHexEscape(file->path()), " of a job");
     absl::StatusOr<UniqueFd> opened = OpenFileAt(place);
     if (!opened.ok()) return Annotate(opened.status(), what);
     for (off_t at = 0; static_cast<uint64_t>(at) < file->size();) {
@@ -148,7 +165,7 @@ class Walk {
       const uint64_t length = end - static_cast<uint64_t>(at);
       const size_t before = taken_.contents.size();
       // A process that does not belong to the job may still write.
-      if (before + length > kMostTemporaryBytes + kPage * kMostTemporaryFiles) return TooMuch();
+      if (before + length > limits_.bytes) return TooMuch();
       taken_.contents.resize(before + length);
       RK_RETURN_IF_ERROR(ReadFully(opened->get(), taken_.contents.data() + before, length, what));
       v1::FileExtent* extent = file->add_extents();
@@ -160,7 +177,7 @@ class Walk {
   }
 
   absl::Status TooMuch() const {
-    const bool by_bytes = bytes_ > kMostTemporaryBytes;
+    const bool by_bytes = bytes_ > limits_.bytes || seen_ <= limits_.files;
     auto most = std::max_element(shares_.begin(), shares_.end(), [&](const auto& a, const auto& b) {
       return by_bytes ? a.second.bytes < b.second.bytes : a.second.files < b.second.files;
     });
@@ -168,17 +185,19 @@ class Walk {
     if (by_bytes) {
       return absl::FailedPreconditionError(absl::StrCat(
           "once loaded it has ", FormatBytes(bytes_), " in its own /tmp and /dev/shm, most of it in ", path,
-          ", and an image takes no more than ", FormatBytes(kMostTemporaryBytes), " of that"));
+          ", and an image takes no more than ", FormatBytes(limits_.bytes), " of that"));
     }
     return absl::FailedPreconditionError(
         absl::StrCat("once loaded it has ", seen_, seen_ > kMostCounted ? " or more" : "",
                      " files in its own /tmp and /dev/shm, most of them in ", path,
-                     ", and an image takes no more than ", kMostTemporaryFiles, " of these"));
+                     ", and an image takes no more than ", limits_.files, " of these"));
   }
 
   const std::set<std::string>& without_;
+  const TemporaryLimits limits_;
   const bool take_;
   TakenTemporaryFiles taken_;
+  bool has_own_ = false;  // in this folder, besides ways to what is mounted
   dev_t device_ = 0;
   uint64_t bytes_ = 0;
   size_t seen_ = 0;
@@ -190,15 +209,16 @@ class Walk {
 }  // namespace
 
 absl::StatusOr<TakenTemporaryFiles> TakeTemporaryFiles(const std::string& root,
-                                                       const std::set<std::string>& without) {
-  Walk walk(without, /*take=*/true);
+                                                       const std::set<std::string>& without,
+                                                       const TemporaryLimits& limits) {
+  Walk walk(without, limits, /*take=*/true);
   RK_RETURN_IF_ERROR(walk.Go(root));
   return std::move(walk).Take();
 }
 
-absl::Status CheckTemporaryFiles(const std::string& root) {
+absl::Status CheckTemporaryFiles(const std::string& root, const TemporaryLimits& limits) {
   const std::set<std::string> nothing;
-  return Walk(nothing, /*take=*/false).Go(root);
+  return Walk(nothing, limits, /*take=*/false).Go(root);
 }
 
 }  // namespace rekindle::ckpt

@@ -13,9 +13,14 @@
 
 namespace rekindle::ckpt {
 
-// That an image has room for: each copy gets all of it before it runs.
-inline constexpr uint64_t kMostTemporaryBytes = uint64_t{32} << 20;
-inline constexpr size_t kMostTemporaryFiles = 4096;
+// What an image has room for: each copy gets all of it before it runs.
+struct TemporaryLimits {
+  uint64_t bytes = 0;  // of memory
+  size_t files = 0;    // folders and links, too
+};
+inline constexpr TemporaryLimits kDependencyTemporary = {uint64_t{32} << 20, 4096};
+// A function's has what its dependencies have left, and room for its own. The smallest function has 64 MiB.
+inline constexpr TemporaryLimits kFunctionTemporary = {uint64_t{48} << 20, 6144};
 
 struct TakenTemporaryFiles {
   v1::TemporaryFiles record;
@@ -24,11 +29,13 @@ struct TakenTemporaryFiles {
 
 // `root` leads to the job's root folder ("/proc/PID/root"). Of folders that are the machine's nothing is
 // taken, nor of what is mounted in its own; neither are sockets, which CRIU makes, and `without`: paths.
-// FailedPrecondition: there is more than an image has room for; says what takes most.
+// FailedPrecondition: there is more than an image has room for, of which it says what takes most, or folders
+// that are links on this machine have anything in them.
 absl::StatusOr<TakenTemporaryFiles> TakeTemporaryFiles(const std::string& root,
-                                                       const std::set<std::string>& without);
+                                                       const std::set<std::string>& without,
+                                                       const TemporaryLimits& limits);
 
 // Whether there would be room, by a look at a job that runs.
-absl::Status CheckTemporaryFiles(const std::string& root);
+absl::Status CheckTemporaryFiles(const std::string& root, const TemporaryLimits& limits);
 
 }  // namespace rekindle::ckpt

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 
 namespace rekindle::ckpt {
 namespace {
@@ -22,6 +23,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+
+constexpr TemporaryLimits kLimits = {uint64_t{3} << 20, 100};
 
 // A process whose /tmp and /dev/shm are its own, once `fill` has run there.
 class Owner {
@@ -89,8 +92,8 @@ TEST(TemporaryFiles, AllKinds) {
            ::chown("/tmp/a", 12, 34) == 0;
   });
   SKIP_UNLESS_MOUNTS(owner);
-  ASSERT_TRUE(CheckTemporaryFiles(owner.root()).ok());
-  const auto taken = TakeTemporaryFiles(owner.root(), {"/dev/shm/without"});
+  ASSERT_TRUE(CheckTemporaryFiles(owner.root(), kLimits).ok());
+  const auto taken = TakeTemporaryFiles(owner.root(), {"/dev/shm/without"}, kLimits);
   ASSERT_TRUE(taken.ok()) << taken.status();
   EXPECT_THAT(Paths(*taken), ElementsAre("/tmp/a", "/tmp/folder", "/tmp/folder/again", "/tmp/folder/b",
                                          "/tmp/link", "/tmp/queue", "/tmp/z", "/dev/shm/memory"));
@@ -113,7 +116,9 @@ TEST(TemporaryFiles, AllKinds) {
 }
 
 TEST(TemporaryFiles, NothingOfTheMachines) {
-  const auto taken = TakeTemporaryFiles("/proc/self/root", {});
+  auto there = TemporaryDirectory::Make("/dev/shm", "rk-temporary-files-");
+  ASSERT_TRUE(there.ok()) << there.status();
+  const auto taken = TakeTemporaryFiles("/proc/self/root", {}, kLimits);
   ASSERT_TRUE(taken.ok()) << taken.status();
   EXPECT_THAT(Paths(*taken), IsEmpty());
   EXPECT_FALSE(taken->record.shared_memory());
@@ -121,32 +126,79 @@ TEST(TemporaryFiles, NothingOfTheMachines) {
 
 TEST(TemporaryFiles, NotMoreThanThereIsRoomFor) {
   const Owner much([] {
-    return ::mkdir("/tmp/cache", 0700) == 0 &&
-           Make("/tmp/cache/much", std::string(kMostTemporaryBytes, 'x')) && Make("/tmp/little", "x");
+    return ::mkdir("/tmp/cache", 0700) == 0 && Make("/tmp/cache/much", std::string(kLimits.bytes, 'x')) &&
+           Make("/tmp/little", "x");
   });
   SKIP_UNLESS_MOUNTS(much);
   for (const absl::Status& refused :
-       {CheckTemporaryFiles(much.root()), TakeTemporaryFiles(much.root(), {}).status()}) {
+       {CheckTemporaryFiles(much.root(), kLimits), TakeTemporaryFiles(much.root(), {}, kLimits).status()}) {
     EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
     EXPECT_THAT(refused.message(), HasSubstr("/tmp/cache"));
-    EXPECT_THAT(refused.message(), HasSubstr("32.0 MiB"));
+    EXPECT_THAT(refused.message(), HasSubstr("3.0 MiB"));
   }
   const Owner many([] {
     bool made = ::mkdir("/dev/shm/many", 0700) == 0;
-    for (size_t i = 0; i < kMostTemporaryFiles; ++i)
+    for (size_t i = 0; i < kLimits.files; ++i)
       made = made && Make(absl::StrCat("/dev/shm/many/", i).c_str(), "");
     return made;
   });
   ASSERT_TRUE(many.filled());
-  const absl::Status refused = CheckTemporaryFiles(many.root());
+  const absl::Status refused = CheckTemporaryFiles(many.root(), kLimits);
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
-  EXPECT_THAT(refused.message(), HasSubstr("4097 files"));
+  EXPECT_THAT(refused.message(), HasSubstr("101 files"));
   EXPECT_THAT(refused.message(), HasSubstr("/dev/shm/many"));
   const Owner sparse([] { return Make("/tmp/sparse", "end", int64_t{4} << 30); });
   ASSERT_TRUE(sparse.filled());
-  const auto taken = TakeTemporaryFiles(sparse.root(), {});
+  const auto taken = TakeTemporaryFiles(sparse.root(), {}, kLimits);
   ASSERT_TRUE(taken.ok()) << taken.status();
   EXPECT_EQ(taken->contents, "end");
+}
+
+TEST(TemporaryFiles, WaysToWhatIsMountedAreNothingOfItsOwn) {
+  const Owner owner([] {
+    return ::mkdir("/dev/shm/way", 0700) == 0 && ::mkdir("/dev/shm/way/to", 0700) == 0 &&
+           ::mount("/usr", "/dev/shm/way/to", nullptr, MS_BIND, nullptr) == 0;
+  });
+  SKIP_UNLESS_MOUNTS(owner);
+  const auto taken = TakeTemporaryFiles(owner.root(), {}, kLimits);
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  EXPECT_THAT(Paths(*taken), IsEmpty());
+  EXPECT_FALSE(taken->record.shared_memory());
+}
+
+// Its text goes to who may read UTF-8 only.
+TEST(TemporaryFiles, TooDeepFoldersAreNamedInPlainText) {
+  const Owner owner([] {
+    std::string path = "/tmp";
+    for (int i = 0; i < 65; ++i) {
+      path += "/\xff";
+      if (::mkdir(path.c_str(), 0700) != 0) return false;
+    }
+    return true;
+  });
+  SKIP_UNLESS_MOUNTS(owner);
+  const absl::Status refused = CheckTemporaryFiles(owner.root(), kLimits);
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(refused.message(), HasSubstr("/tmp/\\xff/"));
+}
+
+TEST(TemporaryFiles, FoldersThatAreLinks) {
+  const auto linked = [](bool with_files) {
+    return [with_files] {
+      return ::umount("/dev/shm") == 0 && ::mount("tmpfs", "/dev", "tmpfs", 0, "mode=755") == 0 &&
+             ::mkdir("/dev/target", 01777) == 0 && ::symlink("target", "/dev/shm") == 0 &&
+             ::mount("tmpfs", "/dev/shm", "tmpfs", 0, "mode=1777") == 0 &&
+             (!with_files || Make("/dev/shm/memory", "m"));
+    };
+  };
+  const Owner empty(linked(false));
+  SKIP_UNLESS_MOUNTS(empty);
+  EXPECT_TRUE(CheckTemporaryFiles(empty.root(), kLimits).ok());
+  const Owner full(linked(true));
+  ASSERT_TRUE(full.filled());
+  const absl::Status refused = CheckTemporaryFiles(full.root(), kLimits);
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(refused.message(), HasSubstr("/dev/shm is a symbolic link (to target)"));
 }
 
 }  // namespace

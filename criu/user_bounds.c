@@ -200,11 +200,13 @@ static int Walk(int folder, const char* path, const struct statx* system, struct
   return 0;
 }
 
-static int IsLink(const struct Place* place) {
+// A link, which is the image's, or another file system, which is mounted there.
+static int LeadsElsewhere(const struct Place* place, const struct statx* system) {
   struct statx there;
-  return syscall(SYS_statx, place->folder, place->name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &there) ==
-             0 &&
-         S_ISLNK(there.stx_mode);
+  if (syscall(SYS_statx, place->folder, place->name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &there) != 0)
+    return 0;
+  return S_ISLNK(there.stx_mode) || there.stx_dev_major != system->stx_dev_major ||
+         there.stx_dev_minor != system->stx_dev_minor;
 }
 
 // Where `path` leads in a file system that is this copy's alone.
@@ -231,7 +233,7 @@ static int FindOwnPlace(int at, const char* path, struct Place* place) {
       return 0;
     }
     if (!Walk(opened, path + length, &system, place)) return 0;
-    if (!IsLink(place)) return 1;
+    if (!LeadsElsewhere(place, &system)) return 1;
     close(place->folder);
     return 0;
   }
@@ -261,6 +263,20 @@ static int FindPlaceToRemove(int at, const char* path, struct Place* place) {
   const int found =
       syscall(SYS_statx, place->folder, place->name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &there) == 0;
   if (found && (!S_ISSOCK(there.stx_mode) || (there.stx_uid == user && IsPlacedSocket(path)))) return 1;
+  close(place->folder);
+  return 0;
+}
+
+// Of root's only what CRIU has made there itself: files that were gone, and sockets.
+static int FindPlaceToChange(int at, const char* path, struct Place* place) {
+  if (!FindRootsPlace(at, path, place)) return 0;
+  struct statx there;
+  if (strstr(place->name, kGhost) != NULL ||
+      (IsPlacedSocket(path) &&
+       syscall(SYS_statx, place->folder, place->name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &there) == 0 &&
+       S_ISSOCK(there.stx_mode))) {
+    return 1;
+  }
   close(place->folder);
   return 0;
 }
@@ -353,7 +369,8 @@ int fchownat(int at, const char* path, uid_t to_user, gid_t to_group, int flags)
   // What is open is CRIU's own.
   if (path[0] == '\0' || !Bounded()) return (int)syscall(SYS_fchownat, at, path, to_user, to_group, flags);
   long result;
-  DO_BOUNDED(result, at, path, syscall(SYS_fchownat, at, path, to_user, to_group, flags));
+  DO_BOUNDED_IN(FindPlaceToChange, result, at, path,
+                syscall(SYS_fchownat, at, path, to_user, to_group, flags));
   return (int)result;
 }
 
@@ -362,9 +379,9 @@ int fchmodat(int at, const char* path, mode_t mode, int flags) {
   if (!Bounded()) return (int)syscall(SYS_fchmodat2, at, path, mode, flags);
   long result;
   if (flags == 0) {
-    DO_BOUNDED(result, at, path, syscall(SYS_fchmodat, at, path, mode));
+    DO_BOUNDED_IN(FindPlaceToChange, result, at, path, syscall(SYS_fchmodat, at, path, mode));
   } else {
-    DO_BOUNDED(result, at, path, syscall(SYS_fchmodat2, at, path, mode, flags));
+    DO_BOUNDED_IN(FindPlaceToChange, result, at, path, syscall(SYS_fchmodat2, at, path, mode, flags));
   }
   return (int)result;
 }
@@ -379,7 +396,8 @@ int lutimes(const char* path, const struct timeval times[2]) {
   const struct timespec* to = times != NULL ? spec : NULL;
   if (!Bounded()) return (int)syscall(SYS_utimensat, at, path, to, AT_SYMLINK_NOFOLLOW);
   long result;
-  DO_BOUNDED(result, at, path, syscall(SYS_utimensat, at, path, to, AT_SYMLINK_NOFOLLOW));
+  DO_BOUNDED_IN(FindPlaceToChange, result, at, path,
+                syscall(SYS_utimensat, at, path, to, AT_SYMLINK_NOFOLLOW));
   return (int)result;
 }
 

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/fsuid.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -239,6 +240,10 @@ TEST_F(UserBoundsTest, WhereOnlyRootHasAHandInIt) {
   EXPECT_EQ(MakeGhost(roots_ + "/f.cr.1.ghost"), 0);
   EXPECT_EQ(ChangeOwner(roots_ + "/f.cr.1.ghost", kNobody), 0);
   EXPECT_EQ(OwnerOf(roots_ + "/f.cr.1.ghost"), kNobody);
+  EXPECT_EQ(ChangeOwner(roots_ + "/file", kNobody), EPERM);
+  ASSERT_EQ(::mkdir((roots_ + "/folder").c_str(), 0755), 0);
+  EXPECT_EQ(ChangeOwner(roots_ + "/folder", kNobody), EPERM);
+  EXPECT_EQ(OwnerOf(roots_ + "/folder"), 0u);
   EXPECT_EQ(Do([&](const Library& library) {
               return library.Call<const char*>("unlink", (roots_ + "/f.cr.1.ghost").c_str());
             }),
@@ -346,9 +351,18 @@ TEST_F(UserBoundsTest, InFileSystemsThatAreTheCopysAloneRootDoesIt) {
               return library.Call<int, const char*, mode_t, int>("fchmodat", AT_FDCWD, Closed("link").c_str(),
                                                                  0666, 0);
             }),
-            EACCES);
+            EPERM);
   EXPECT_EQ(MakeGhost(Closed("folder/../../file.cr.1.ghost")), EACCES);
   EXPECT_EQ(MakeGhost(shared_ + "/closed-too.cr.1.ghost"), EACCES);
+
+  // So does what is mounted there.
+  ASSERT_EQ(::mkdir(Closed("folder/mounted").c_str(), 0755), 0);
+  if (::mount("tmpfs", Closed("folder/mounted").c_str(), "tmpfs", 0, "mode=755") != 0)
+    GTEST_SKIP() << "mounts can't be made";
+  EXPECT_EQ(ChangeOwner(Closed("folder/mounted"), kNobody), EACCES);
+  EXPECT_EQ(OwnerOf(Closed("folder/mounted")), 0u);
+  EXPECT_EQ(MakeGhost(Closed("folder/mounted/file.cr.1.ghost")), EACCES);
+  EXPECT_EQ(::umount2(Closed("folder/mounted").c_str(), MNT_DETACH), 0);
 }
 
 TEST_F(UserBoundsTest, CriusOwnFilesAreNotBounded) {

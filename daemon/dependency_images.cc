@@ -349,7 +349,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
   ckpt::CaptureOptions capture;
   capture.reference = ReferenceOf(runtime, modules);
   capture.parent = base.info.digest;
-  capture.temporary_files = true;
+  capture.temporary_files = ckpt::kDependencyTemporary;
   DependencyImage built;
   built.runtime = runtime;
   built.modules = modules;
@@ -360,7 +360,8 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
     loaded.Add(root, list.Read(), list.began_ns(), [&copy](const std::string& path) {
       return restore::LiesInOwnTemporary(path, copy.temporary.keep) || absl::StartsWith(path, "/dev/shm/");
     });
-    const absl::Status may = ckpt::CheckTemporaryFiles(absl::StrCat("/proc/", root, "/root"));
+    const absl::Status may =
+        ckpt::CheckTemporaryFiles(absl::StrCat("/proc/", root, "/root"), ckpt::kDependencyTemporary);
     if (may.ok()) return may;
     return absl::FailedPreconditionError(absl::StrCat(
         what, ": ", may.message(),
@@ -433,7 +434,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildBare(
   ckpt::CaptureOptions options;
   options.pid = pid;
   options.reference = ReferenceOf(runtime, {});
-  options.temporary_files = true;  // it has none: so far it has seen the machine's
+  options.temporary_files = ckpt::kDependencyTemporary;  // it has none: it has seen the machine's
   options.stop = true;
   options.replace = true;
   options.replace_others = true;  // the name is ours

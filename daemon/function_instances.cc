@@ -240,8 +240,10 @@ restore::CloneOptions FunctionInstances::OptionsFor(const LiveFunction& live,
   options.network = NetworkOf(spec.network);
   if (LimitsUsable().ok()) options.limits = LimitsOf(spec);
   options.temporary = TemporaryOf(live.record);
-  if (live.record.owner.uid != ::geteuid())
+  if (live.record.owner.uid != ::geteuid()) {
     options.environment["REKINDLE_RUN_AS"] = RunAsText(live.record.owner);
+    options.files_owner = live.record.owner;
+  }
   return options;
 }
 
@@ -496,7 +498,7 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   capture.reference = ImageReference(record);
   capture.parent = live->dependency_digest;
   capture.owner = record.owner.uid;
-  capture.temporary_files = true;
+  capture.temporary_files = ckpt::kFunctionTemporary;
   const auto check = [this, &record](pid_t root, bool has_after_restore) {
     absl::Status may = CheckLoadedFunction(root, has_after_restore);
     // Who has written the function looks there.

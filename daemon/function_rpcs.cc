@@ -13,6 +13,7 @@
 #include "base/deadline.h"
 #include "base/status.h"
 #include "base/timed_await.h"
+#include "base/utf8.h"
 #include "daemon/call_monitor.h"
 #include "daemon/functions.h"
 #include "functions/function_spec.h"
@@ -36,13 +37,13 @@ void Describe(Functions& functions, const functions::FunctionRecord& record, v1:
     out->set_state(absl::IsDataLoss(record.trouble)             ? "damaged"
                    : absl::IsFailedPrecondition(record.trouble) ? "newer"
                                                                 : "unreadable");
-    out->set_problem(std::string(record.trouble.message()));
+    out->set_problem(ToUtf8(record.trouble.message()));
     return;
   }
   auto numbers = functions.Numbers(record.name());
   out->set_state(numbers.ok() ? "ready" : "deploying");
   if (!numbers.ok()) return;
-  out->set_problem(numbers->problem);
+  out->set_problem(ToUtf8(numbers->problem));  // a function's own words may be in it
   out->set_instances_busy(numbers->busy);
   out->set_instances_idle(numbers->idle);
   out->set_invocations(numbers->invocations);

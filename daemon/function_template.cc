@@ -25,7 +25,8 @@ absl::StatusOr<std::shared_ptr<LiveTemplate>> LiveTemplate::Up(Node& node, resto
   std::shared_ptr<LiveTemplate> live(new LiveTemplate());
   live->template_ = *std::move(taken);
   const uint64_t charged = started.group ? started.group->MemoryInUse() : 0;
-  live->memory_bytes_ = charged > 0 ? charged : MeasureTree(started.root).resident_bytes;
+  live->memory_bytes_ =
+      (charged > 0 ? charged : MeasureTree(started.root).resident_bytes) + live->template_->ready_bytes();
   // Its sandbox ends with the last copy that was forked from it, its group with that.
   auto kept = std::make_shared<restore::CloneResult>(std::move(started));
   UniqueFd control = std::move(kept->sandbox.control);

@@ -14,8 +14,8 @@ namespace rekindle::daemon {
 // Its end takes it down; what was forked from it goes on. Thread-safe.
 class LiveTemplate {
  public:
-  // Of the options it takes image, network, temporary, limits, cancel_fd. FailedPrecondition: it can't be forked; says
-  // why. Cancelled: `cancel_fd` became readable.
+  // Of the options it takes image, network, temporary, limits, cancel_fd. FailedPrecondition: it can't be
+  // forked; says why. Cancelled: `cancel_fd` became readable.
   static absl::StatusOr<std::shared_ptr<LiveTemplate>> Up(Node& node, restore::CloneOptions options);
 
   restore::Template& forks() { return *template_; }

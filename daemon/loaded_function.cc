@@ -100,7 +100,9 @@ std::optional<std::string> ConnectionToOthers(const std::vector<pid_t>& processe
 }
 
 absl::Status CheckLoadedFunction(pid_t root, bool has_after_restore) {
-  if (const absl::Status may = ckpt::CheckTemporaryFiles(absl::StrCat("/proc/", root, "/root")); !may.ok()) {
+  const absl::Status may =
+      ckpt::CheckTemporaryFiles(absl::StrCat("/proc/", root, "/root"), ckpt::kFunctionTemporary);
+  if (!may.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(
         may.message(),
         ", so the function has no image of its own: make that in the handler, or remove it in what is "

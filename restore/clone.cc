@@ -166,7 +166,10 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
     made = Make(*image, {options.network, options.limits.any()}, criu, PagerOf(store), options, nullptr);
   if (!made->ok()) return *std::move(made);
   CloneResult result = *std::move(*made);
-  if (standby != nullptr && result.working_set_bytes > 0) standby->Want(options, result.working_set_bytes);
+  if (standby != nullptr && result.working_set_bytes > 0) {
+    const uint64_t files = image->temporary == nullptr ? 0 : image->temporary->bytes_in_copy();
+    standby->Want(options, result.working_set_bytes + files);
+  }
   result.phases.insert(result.phases.begin(), {"prepare", prepare});
   result.total_seconds = watch.seconds();
   if (options.timeline) {

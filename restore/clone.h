@@ -47,6 +47,8 @@ struct CloneOptions {
   OwnTemporary temporary;  // copies of an image that has its own have one in any case
   bool own_shared_memory =
       false;  // an empty /dev/shm of its own; one whose image has files there has it anyway
+  // Who gets what root has left in such folders: the copy becomes him (REKINDLE_RUN_AS).
+  std::optional<Owner> files_owner;
   CgroupLimits limits;
   std::map<std::string, std::string> environment;  // told to a job that has the hook
   Fill fill = Fill::kIdle;

@@ -92,8 +92,13 @@ absl::Status CloneRun::Explain(absl::Status failure) {
 absl::Status CloneRun::Personalize() {
   if (result_.channel.valid()) RK_RETURN_IF_ERROR(SayHello());
   if (options_.limits.any()) RK_RETURN_IF_ERROR(Annotate(group_->Set(options_.limits), What()));
-  if (!options_.name.empty() || !options_.binds.empty() || options_.temporary.bytes > 0) {
+  const OwnPlaces& own = result_.own;
+  // One that has not stood by has them since the start.
+  const bool resized = options_.temporary.bytes > 0 && options_.temporary.bytes != own.temporary.bytes;
+  if (options_.name != host_name_ || !options_.binds.empty() || resized)
     RK_RETURN_IF_ERROR(sandbox_.Set(options_.name, options_.binds, options_.temporary));
+  if (options_.files_owner) {
+    RK_RETURN_IF_ERROR(Annotate(own.GiveFilesTo(*options_.files_owner, sandbox_), What()));
   }
   // Its path is in the copy's memory, and the job that is there may still run. Not before CRIU has opened
   // what the image has open.
@@ -135,7 +140,9 @@ absl::Status CloneRun::MakeOwnPlaces() {
   own.shared_memory = options_.own_shared_memory || !image_.shared_memory.empty() ||
                       (own.files != nullptr && own.files->has_shared_memory());
   if (own.temporary.bytes == 0 && !own.shared_memory) return absl::OkStatus();
-  RK_RETURN_IF_ERROR(own.MakeFolders(sandbox_, {image_.directory->path(), sandbox_.directory()}));
+  RK_RETURN_IF_ERROR(
+      own.MakeFolders(sandbox_, options_.name, {image_.directory->path(), sandbox_.directory()}));
+  if (own.temporary.bytes > 0) host_name_ = options_.name;
   RK_RETURN_IF_ERROR(image_.shared_memory.MakeIn(Root()));
   RK_RETURN_IF_ERROR(own.MakeFiles(sandbox_));
   EndPhase("own folders");

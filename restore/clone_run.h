@@ -74,6 +74,7 @@ class CloneRun {
   PagerClient pager_;
   std::unique_ptr<Cgroup> group_;  // goes after the sandbox
   Sandbox sandbox_;
+  std::string host_name_;  // that it has got
   Sandbox::Criu criu_process_;
   SocketFolders socket_folders_;
   UniqueFd listener_;

@@ -10,8 +10,7 @@
 //   [descriptors…, cgroup.procs files…]
 //        -> + [CRIU's RPC socket, pidfd of CRIU]
 //   set {host_name, binds: [[from, to]…], temporary: bytes, keep: folders}: the last two as OwnTemporary;
-//   where
-//        it has one already, that gets another size
+//        where it has one already, that gets another size
 //   hide {folder}: it is an empty one from now on
 //   own shared memory {keep: folders}: a /dev/shm of its own, empty but for those of these that lie in it
 //   processes {pids: in the sandbox} -> + [a pidfd each]

@@ -2,9 +2,13 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -12,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/opened_files.h"
 #include "base/packet_socket.h"
 #include "base/pidfd.h"
 #include "base/status.h"
@@ -31,6 +36,24 @@ constexpr pid_t kForkers = 1;
 // A copy that has come to write more than this until it answers is left to do so itself.
 constexpr uint64_t kMostTouchedBytes = uint64_t{128} << 20;
 constexpr char kNotSaid[] = "it does not say why";
+
+// What it has open in a /tmp, /var/tmp or /dev/shm of its own; empty: nothing. A copy opens what the template
+// has open, not what has that name for the copy. Libraries that are mapped don't matter: nobody writes them.
+absl::StatusOr<std::string> OpenInItsOwn(pid_t process) {
+  std::set<uint64_t> own;
+  for (const char* folder : {"/tmp", "/dev/shm"}) {
+    struct stat its, machines;
+    if (::stat(absl::StrCat("/proc/", process, "/root", folder).c_str(), &its) != 0) continue;
+    if (::stat(folder, &machines) != 0 || its.st_dev != machines.st_dev) own.insert(its.st_dev);
+  }
+  if (own.empty()) return std::string();
+  RK_ASSIGN_OR_RETURN(const std::vector<OpenedFile> files,
+                      FilesOpenedBy(process, OpenedFilesOf::kDescriptorsAndFolders));
+  const auto found = std::find_if(files.begin(), files.end(), [&own](const OpenedFile& file) {
+    return own.contains(file.identity.device);
+  });
+  return found == files.end() ? std::string() : found->name;
+}
 
 }  // namespace
 
@@ -56,10 +79,14 @@ absl::StatusOr<std::unique_ptr<Template>> Template::Take(CloneResult& started,
   made->own_ = std::move(started.own);
   // Memory that is mapped its copies share with it.
   made->own_.shared_memory = made->own_.files != nullptr && made->own_.files->has_shared_memory();
-  // A copy would get the same file: it opens what the template has open, not what has that name for the copy.
-  if (made->refusal_.empty() && made->own_.files != nullptr && !made->own_.files->written().empty()) {
-    made->refusal_ = absl::StrCat(absl::CHexEscape(made->own_.files->written()),
-                                  " is open for writing: a copy would write into the template's file");
+  if (made->refusal_.empty()) {
+    RK_ASSIGN_OR_RETURN(const std::string open, OpenInItsOwn(started.root));
+    if (!open.empty()) {
+      made->refusal_ =
+          absl::StrCat(absl::CHexEscape(open),
+                       " is open, and a copy would have the template's: close it before ready(), "
+                       "open it again after the restore");
+    }
   }
   made->pid_ = started.root_inside;
   made->process_.Reset(::fcntl(started.root_pidfd.get(), F_DUPFD_CLOEXEC, 0));
@@ -104,7 +131,7 @@ absl::StatusOr<Sandbox> Template::MakeSandbox(Network network) {
     made = MakeInside(control_.get(), directory_, network);
   }
   if (!made.ok()) return made.status();
-  RK_RETURN_IF_ERROR(own_.MakeFolders(*made, {made->directory()}));
+  RK_RETURN_IF_ERROR(own_.MakeFolders(*made, "", {made->directory()}));
   RK_RETURN_IF_ERROR(own_.MakeFiles(*made));
   RK_RETURN_IF_ERROR(made->SetNextPid(pid_ - kForkers));
   return made;
@@ -122,6 +149,10 @@ absl::StatusOr<Sandbox> Template::TakeSandbox(Network network) {
   }
   return MakeSandbox(network);
 }
+
+uint64_t Template::FileBytes() const { return own_.files == nullptr ? 0 : own_.files->bytes_in_copy(); }
+
+uint64_t Template::ready_bytes() const { return FileBytes() * kReady; }
 
 bool Template::HasWork() const {
   return stop_ || answered_.has_value() || (!failing_ && ready_.size() < kReady);
@@ -182,7 +213,7 @@ void Template::WantMore(const CloneOptions& options) {
   const uint64_t bytes = own_bytes_;
   lock.Release();
   // Those that stand by are to have their pages.
-  if (learned) standby_->Want(options, bytes);
+  if (learned) standby_->Want(options, bytes + FileBytes());
 }
 
 absl::Status Template::AskToFork(const CloneOptions& options, const Sandbox& sandbox, int channel,
@@ -239,6 +270,7 @@ bool Template::lost() const { return given_up_ || AwaitExit(process_.get(), absl
 
 absl::Status Template::Personalize(const CloneOptions& options, Sandbox& sandbox, Cgroup* group) {
   if (group != nullptr) RK_RETURN_IF_ERROR(group->Set(options.limits));
+  if (options.files_owner) RK_RETURN_IF_ERROR(own_.GiveFilesTo(*options.files_owner, sandbox));
   if (options.name.empty() && options.binds.empty() && options.temporary.bytes == 0) return absl::OkStatus();
   return sandbox.Set(options.name, options.binds, options.temporary);
 }

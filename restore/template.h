@@ -36,6 +36,8 @@ class Template {
 
   // Why it can't be forked; empty: it can.
   const std::string& refusal() const { return refusal_; }
+  // Of memory, that what its ready sandboxes begin with takes.
+  uint64_t ready_bytes() const;
 
   // A copy of the template as it is, in a sandbox inside of the template's: it answers on its own channel. Of
   // the options it takes name, environment, network, limits, binds. FailedPrecondition: the template can't be
@@ -69,6 +71,8 @@ class Template {
   absl::Status AwaitForked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(channel_mutex_);
   absl::Status AskToFork(const CloneOptions& options, const Sandbox& sandbox, int channel,
                          const Cgroup* group, bool wait) ABSL_LOCKS_EXCLUDED(mutex_, channel_mutex_);
+
+  uint64_t FileBytes() const;
 
   std::string refusal_, directory_;
   OwnPlaces own_;     // as each copy has them

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/file_rights.h"
 #include "dedup_store/store.h"
 #include "rekindle/v1/job_manifest.pb.h"
 #include "restore/own_temporary.h"
@@ -28,21 +29,23 @@ class TemporaryFiles {
                                                                     const v1::JobManifest& manifest,
                                                                     std::vector<std::string> kept);
 
-  uint64_t bytes() const { return contents_.size(); }  // of memory
+  // Of memory: what the contents take here, and what all takes in a copy.
+  uint64_t bytes() const { return contents_.size(); }
+  uint64_t bytes_in_copy() const { return bytes_in_copy_; }
   bool has_shared_memory() const { return record_.shared_memory(); }
   // Would that be a copy's own?
   bool Has(const std::string& path) const;
-  // A file of a copy's own that the job has open for writing; empty: there is none.
-  const std::string& written() const { return written_; }
 
   // `root`: the copy's root folder as we see it, in which nothing runs yet. The folders must be its own.
   absl::Status MakeIn(const std::string& root) const;
+  // Gives those of root's to who the copy becomes before it runs on: had he loaded it, they were his.
+  absl::Status GiveTo(const Owner& owner, const std::string& root) const;
 
  private:
   v1::TemporaryFiles record_;
   std::string contents_;
+  uint64_t bytes_in_copy_ = 0;
   std::vector<std::string> kept_;
-  std::string written_;
 };
 
 // Of one copy in a sandbox.
@@ -51,9 +54,12 @@ struct OwnPlaces {
   bool shared_memory = false;                   // a /dev/shm, too
   std::shared_ptr<const TemporaryFiles> files;  // null: none
 
-  // Makes the folders, empty. Of the /dev/shm `needed` stays the machine's, too.
-  absl::Status MakeFolders(Sandbox& sandbox, std::vector<std::string> needed) const;
+  // Makes the folders, empty; the sandbox gets its host name by the way. Of the /dev/shm `needed` stays the
+  // machine's, too.
+  absl::Status MakeFolders(Sandbox& sandbox, const std::string& host_name,
+                           std::vector<std::string> needed) const;
   absl::Status MakeFiles(const Sandbox& sandbox) const;
+  absl::Status GiveFilesTo(const Owner& owner, const Sandbox& sandbox) const;
   // Where they are mounted.
   std::vector<std::string> folders() const;
 };

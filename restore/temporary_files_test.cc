@@ -2,11 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
@@ -16,6 +18,20 @@
 
 namespace rekindle::restore {
 namespace {
+
+// The folder, mounted on itself.
+class Mounted {
+ public:
+  explicit Mounted(std::string path) : path_(std::move(path)) {
+    EXPECT_EQ(::mount(path_.c_str(), path_.c_str(), nullptr, MS_BIND, nullptr), 0);
+  }
+  ~Mounted() { ::umount2(path_.c_str(), MNT_DETACH); }
+  Mounted(const Mounted&) = delete;
+  Mounted& operator=(const Mounted&) = delete;
+
+ private:
+  const std::string path_;
+};
 
 class TemporaryFilesTest : public store::StoreTest {
  protected:
@@ -96,24 +112,53 @@ TEST_F(TemporaryFilesTest, AsTheyWere) {
 
 TEST_F(TemporaryFilesTest, WhatIsItsOwn) {
   manifest_.mutable_temporary();
-  for (const char* path : {"/work/log", "/tmp/kept/log", "/dev/shm/memory", "/tmp/read"})
-    manifest_.add_files()->set_path(path);
-  for (v1::NeededFile& file : *manifest_.mutable_files()) file.set_written(file.path() != "/tmp/read");
   auto files = Read();
   ASSERT_TRUE(files.ok() && *files) << files.status();
   EXPECT_TRUE((*files)->Has("/var/tmp/a"));
   EXPECT_FALSE((*files)->Has("/tmp/kept/a"));
   EXPECT_FALSE((*files)->Has("/dev/shm/a"));
-  EXPECT_EQ((*files)->written(), "");
   manifest_.mutable_temporary()->set_shared_memory(true);
   files = Read();
   ASSERT_TRUE(files.ok() && *files) << files.status();
   EXPECT_TRUE((*files)->Has("/dev/shm/a"));
-  EXPECT_EQ((*files)->written(), "/dev/shm/memory");
   manifest_.clear_temporary();
   files = Read();
   ASSERT_TRUE(files.ok()) << files.status();
   EXPECT_EQ(*files, nullptr);
+}
+
+TEST_F(TemporaryFilesTest, WhatIsRootsIsGivenToTheUser) {
+  Add("/tmp/folder", S_IFDIR | 0700);
+  AddContent(Add("/tmp/folder/file", S_IFREG | 0600), 0, "x");
+  Add("/tmp/folder/link", S_IFLNK | 0777).set_target("/etc/shadow");
+  AddContent(Add("/tmp/others", S_IFREG | 0600), 0, "x");
+  manifest_.mutable_temporary()->mutable_files(3)->set_uid(54321);
+  const auto files = Read();
+  ASSERT_TRUE(files.ok() && *files) << files.status();
+  ASSERT_TRUE((*files)->MakeIn(root_->path()).ok());
+  ASSERT_TRUE((*files)->GiveTo({12345, 23456, {}}, root_->path()).ok());
+  for (const char* path : {"/tmp/folder", "/tmp/folder/file", "/tmp/folder/link"}) {
+    EXPECT_EQ(At(path).st_uid, 12345U) << path;
+    EXPECT_EQ(At(path).st_gid, 23456U) << path;
+  }
+  EXPECT_EQ(At("/tmp/others").st_uid, 54321U);
+  struct stat target {};
+  ASSERT_EQ(::stat("/etc/shadow", &target), 0);
+  EXPECT_EQ(target.st_uid, 0U);
+}
+
+TEST_F(TemporaryFilesTest, NoMoreThanThereCanBe) {
+  v1::TemporaryFile& first = Add("/tmp/a", S_IFREG | 0600);
+  AddContent(first, 0, "content");
+  v1::TemporaryFile& endless = Add("/tmp/b", S_IFREG | 0600);
+  endless.set_size(~uint64_t{0});
+  v1::FileExtent& extent = *endless.add_extents();
+  extent.set_length(~uint64_t{0} - 6);  // with the seven before it nothing
+  EXPECT_TRUE(absl::IsDataLoss(Read().status()));
+  manifest_.Clear();
+  image_.blobs.clear();
+  for (int i = 0; i < 20000; ++i) Add(absl::StrCat("/tmp/", i), S_IFREG | 0600);
+  EXPECT_TRUE(absl::IsDataLoss(Read().status()));
 }
 
 TEST_F(TemporaryFilesTest, NothingElsewhere) {
@@ -137,12 +182,46 @@ TEST_F(TemporaryFilesTest, NothingElsewhere) {
   EXPECT_TRUE(absl::IsDataLoss(Read().status()));
 }
 
+TEST_F(TemporaryFilesTest, NothingInTheMachinesSharedMemory) {
+  AddContent(Add("/dev/shm/a", S_IFREG | 04755), 0, "x");
+  EXPECT_TRUE(absl::IsDataLoss(Read().status()));
+  manifest_.mutable_temporary()->set_shared_memory(true);
+  EXPECT_TRUE(Read().ok());
+}
+
+TEST_F(TemporaryFilesTest, NothingIsMadeOrChangedInWhatIsMountedThere) {
+  ASSERT_TRUE(MakeDirectories(In("/tmp/way/kept/below")).ok());
+  ASSERT_EQ(::chmod(In("/tmp/way/kept").c_str(), 0711), 0);
+  const Mounted mounted(In("/tmp/way/kept"));
+  Add("/tmp/way", S_IFDIR | 0750);
+  Add("/tmp/way/kept", S_IFDIR | 0777).set_uid(12345);
+  auto files = Read();
+  ASSERT_TRUE(files.ok() && *files) << files.status();
+  EXPECT_TRUE((*files)->MakeIn(root_->path()).ok());
+  EXPECT_EQ(At("/tmp/way").st_mode, S_IFDIR | 0750U);
+  EXPECT_EQ(At("/tmp/way/kept").st_mode, S_IFDIR | 0711U);
+  EXPECT_EQ(At("/tmp/way/kept").st_uid, 0U);
+  AddContent(Add("/tmp/way/kept/below/a", S_IFREG | 0600), 0, "x");
+  files = Read();
+  ASSERT_TRUE(files.ok() && *files) << files.status();
+  const absl::Status refused = (*files)->MakeIn(root_->path());
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(refused.message(), testing::HasSubstr("/tmp/way/kept/below/a"));
+  EXPECT_FALSE(PathExists(In("/tmp/way/kept/below/a")));
+}
+
 TEST_F(TemporaryFilesTest, NothingIsMadeBehindALink) {
   ASSERT_EQ(::symlink("/", In("/tmp/a").c_str()), 0);
   AddContent(Add("/tmp/a", S_IFREG | 0600), 0, "x");
   const auto files = Read();
   ASSERT_TRUE(files.ok() && *files) << files.status();
   EXPECT_FALSE((*files)->MakeIn(root_->path()).ok());
+  manifest_.Clear();
+  image_.blobs.clear();
+  AddContent(Add("/tmp/a/etc/rk-made", S_IFREG | 0600), 0, "x");
+  const auto below = Read();
+  ASSERT_TRUE(below.ok() && *below) << below.status();
+  EXPECT_FALSE((*below)->MakeIn(root_->path()).ok());
 }
 
 }  // namespace

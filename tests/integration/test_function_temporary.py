@@ -180,11 +180,21 @@ exports.handler = async (event) => {{
   return before;
 }};
 """
+_READS = """
+with open("/tmp/read", "w") as file:
+    file.write("loaded")
+_file = open("/tmp/read")
+"""
+_WORKS_THERE = """import os
+
+os.mkdir("/tmp/folder")
+_folder = os.open("/tmp/folder", os.O_RDONLY | os.O_DIRECTORY)
+"""
 _MUCH = """import os
 
 os.mkdir("/tmp/cache")
 with open("/tmp/cache/much", "wb") as file:
-    file.write(bytes(33 << 20))
+    file.write(bytes({mib} << 20))
 
 
 def change(text):
@@ -310,14 +320,14 @@ class ModuleTest(Loaded):
             self.assertEqual(os.stat(path).st_uid, ALICE)
 
     def test_of_others(self):
-        """Instances that run as their owner, who has only what root has left open of what is root's."""
+        """Instances that run as their owner, who gets what root has left for him: it were his, had he loaded it."""
         alice = self.make_cli(host=self.daemon.host, uid=ALICE)
         os.chmod(self.directory, 0o777)
         secret = "with open('/tmp/secret', 'w') as file:\n    os.chmod('/tmp/secret', 0o600)\n"
         for source in (_LEFT.format(folder="/tmp", more=secret), _DELETED.format(folder="/tmp") + "import os\n" + secret):
             with self.subTest(source), self.module(source) as module:
                 files = {"app.py": _HANDLER.format(module=module).replace(
-                    "    before =", "    assert os.path.exists('/tmp/secret') and not os.access('/tmp/secret', os.R_OK)\n"
+                    "    before =", "    assert os.stat('/tmp/secret').st_uid == os.getuid() and os.access('/tmp/secret', os.R_OK)\n"
                     "    before =")}
                 self.deploy("f", "--deps", module, files=files, cli=alice)
                 self.check_each_has_its_own("f", _FROM_DEPENDENCIES + FROM_OWN_IMAGE, cli=alice)
@@ -357,7 +367,7 @@ class ModuleTest(Loaded):
             self.check_each_has_its_own("f", FROM_OWN_IMAGE)
 
     def test_too_much(self):
-        with self.module(_MUCH) as module:
+        with self.module(_MUCH.replace("{mib}", "33")) as module:
             refused = self.cli.run("deps", "build", module, "--runtime", "python")
             self.assert_refused(refused, FAILED, "/tmp/cache", "33.0 MiB", "32.0 MiB", module)
             deployed = self.deploy("f", "--deps", module, files={"app.py": _HANDLER.format(module=module)})
@@ -396,6 +406,13 @@ class TemplateTest(Loaded):
             up = self.succeed("template", "up", image, "--name", "t")
             self.assertIn("/tmp/open", up["refusal"], up)
 
+    def test_nor_is_what_only_reads_them(self):
+        for source, name in ((_READS, "/tmp/read"), (_WORKS_THERE, "/tmp/folder")):
+            with self.subTest(source), self.module(source) as module:
+                image = self.build(module)
+                up = self.succeed("template", "up", image, "--name", os.path.basename(name))
+                self.assertIn(name, up["refusal"], up)
+
 
 class FunctionTest(Loaded):
     """What the function itself leaves."""
@@ -412,14 +429,14 @@ class FunctionTest(Loaded):
                 self.succeed("fn", "rm", "f")
 
     def test_too_much(self):
-        files = {"app.py": _HANDLER.format(module="own"), "own.py": _MUCH}
+        files = {"app.py": _HANDLER.format(module="own"), "own.py": _MUCH.replace("{mib}", "49")}
         self.deploy("f", "--deps", "none", files=files)
-        self.assertEqual(self.invoke("f", {"text": ""})[0], str(33 << 20))
+        self.assertEqual(self.invoke("f", {"text": ""})[0], str(49 << 20))
         problem = waiting.until(lambda: self.function("f").get("problem"), "its image refused", SECONDS)
         self.assertIn("/tmp/cache", problem)
         self.assertIn("register_before_snapshot", problem)
         self.end_instances("f")
-        self.assertEqual(self.invoke("f", {"text": ""})[0], str(33 << 20))
+        self.assertEqual(self.invoke("f", {"text": ""})[0], str(49 << 20))
         self.assertEqual(self.cli.run("fn", "logs", "f").out.count("register_before_snapshot"), 1)
 
     def test_node(self):
