@@ -78,22 +78,21 @@ class IndexMerge {
     file.records = std::move(packs);
     files_.push_back(std::move(file));
   }
-  // A pack that no index file covers. False: it is not taken. One that can't be read is left to its own
+  // A pack that no index file covers. One that can't be read is left to its own
   // table, or to fsck, and what is more than may be loose to another merge.
-  bool AddPack(const PackRecord& record) {
-    if (loose_pages_ > 0 && loose_pages_ + record.pages > most_loose_) return false;
+  void AddPack(const PackRecord& record) {
+    if (loose_pages_ > 0 && loose_pages_ + record.pages > most_loose_) return;
     const auto pack = core_->OpenPack(record.id);
-    if (!pack.ok()) return false;
+    if (!pack.ok()) return;
     const auto table_is_whole = [&] {
       return ReadPageTable(core_, record.id, record.pages, [](uint32_t, absl::Span<const uint64_t>) {}).ok();
     };
     if (!table_is_whole()) {
       (void)PageTable::Load(core_, **pack);  // makes it anew
-      if (!table_is_whole()) return false;
+      if (!table_is_whole()) return;
     }
     tables_.push_back({{record.id, record.pages, DeadPagesOf(**pack)}, false});
     loose_pages_ += record.pages;
-    return true;
   }
   uint64_t loose_pages() const { return loose_pages_; }
   size_t loose_packs() const { return tables_.size(); }
@@ -420,9 +419,9 @@ absl::StatusOr<int64_t> MergeOnce(StoreCore* core, bool all, uint64_t most_loose
     for (uint64_t id : merged_indexes) RK_RETURN_IF_ERROR(txn.DeleteIndex(id));
     RK_RETURN_IF_ERROR(txn.PutIndex(record));
     RK_ASSIGN_OR_RETURN(std::vector<PackRecord> all_packs, txn.Packs());
-    // One that is in another file by now, or in none since pages of it were forgotten, stays so.
     fewer = 0;
     size_t covered = 0;
+    // One that is in another file by now, or in none since pages of it were forgotten, stays so.
     std::map<uint64_t, uint64_t> before;
     for (const PackRecord& pack : packs) before[pack.id] = pack.index_id;
     for (PackRecord& pack : all_packs) {
