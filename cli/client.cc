@@ -249,8 +249,6 @@ class GrpcClient final : public Client {
       if (!events_.joinable()) return;
       context_.TryCancel();
       End().IgnoreError();
-      absl::MutexLock lock(&client_.mutex_);
-      client_.abandoned_ = true;
     }
 
     bool Write(std::string data) override {
@@ -275,6 +273,8 @@ class GrpcClient final : public Client {
       {
         absl::MutexLock lock(&client_.mutex_);
         client_.receiving_ = false;
+        // The call has ended here, and maybe not yet at the service, which has to remove what it began.
+        if (!status.ok()) client_.abandoned_ = true;
         if (client_.cancelled_ && !status.ok())
           return absl::CancelledError("interrupted; nothing of it is left");
       }

@@ -95,7 +95,7 @@ TEST_F(SendToStalledStreamTest, OverTheWire) {
   request.set_image("job:1");
   const auto reader = stub->SendImage(&context, request);
   v1::SendImageEvent event;
-  ASSERT_TRUE(reader->Read(&event));
+  (void)reader->Read(&event);  // false: it was given up already
   RK_ASSERT_OK(store_->Remove("job:1"));
   // Nobody else than who sends has its pack in use.
   const absl::Time latest = absl::Now() + kForEver;
@@ -198,14 +198,12 @@ TEST_F(ReceiveFromStalledSenderTest, TheFirstOfItMayTakeAsLongAsItLikes) {
       node, call,
       [&](v1::ReceiveImageRequest* message) {
         message->Clear();
-        if (++messages > 3) return false;
+        if (++messages > 2) return false;  // at once: for this there is no more time than the patience
         if (messages == 1) {
           message->mutable_begin()->set_reference("taken:1");
-        } else if (messages == 2) {
-          absl::SleepFor(3 * node_options_.stream_patience);  // is to take longer than that
-          message->set_data(Half());
         } else {
-          message->set_data(sent_.substr(Half().size()));
+          absl::SleepFor(3 * node_options_.stream_patience);  // is to take longer than that
+          message->set_data(sent_);
         }
         return true;
       },
@@ -237,7 +235,8 @@ TEST_F(ReceiveFromStalledSenderTest, OverTheWire) {
   const std::string half = Half();
   for (size_t at = 0; at < half.size(); at += 1 << 20) {
     message.set_data(half.substr(at, 1 << 20));
-    ASSERT_TRUE(stream->Write(message));
+    // Given up before all of this has come, it takes no more.
+    if (!stream->Write(message)) break;
   }
   for (v1::ReceiveImageEvent event; stream->Read(&event);) EXPECT_FALSE(event.has_result());
   const grpc::Status status = stream->Finish();

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -65,10 +67,14 @@ bool RemovingImagesHelps(const absl::Status& status) {
 // Where no older image of the job can go any more.
 absl::Status WithWhatIsKept(const absl::Status& no_room, const std::string& newest) {
   if (newest.empty()) return no_room;
-  return absl::Status(no_room.code(),
-                      absl::StrCat(no_room.message(), ". The newest image of this job, ", newest,
-                                   ", stays until a newer one is whole, and no other of its images may go: "
-                                   "beside them there has to be room for what has changed since"));
+  absl::Status told(
+      no_room.code(),
+      absl::StrCat(absl::StripSuffix(no_room.message(), "."), ". The newest image of this job, ", newest,
+                   ", stays until a newer one is whole, and no other of its images may go: "
+                   "beside them there has to be room for what has changed since"));
+  no_room.ForEachPayload(
+      [&](absl::string_view url, const absl::Cord& payload) { told.SetPayload(url, payload); });
+  return told;
 }
 
 std::string ImageTag() { return absl::FormatTime("%Y%m%d-%H%M%E3S", absl::Now(), absl::UTCTimeZone()); }

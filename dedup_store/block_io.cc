@@ -206,6 +206,11 @@ class RealFile : public BlockFile {
   absl::Status WriteAt(uint64_t offset, absl::Span<const std::byte> bytes) override {
     return WriteAll(fd_.get(), path_, bytes.data(), bytes.size(), offset);
   }
+  absl::StatusOr<uint64_t> FreeBytes() const override {
+    struct statvfs fs;
+    if (fstatvfs(fd_.get(), &fs) != 0) return FileError(errno, "looking at the room for", path_, fd_.get());
+    return uint64_t{fs.f_bavail} * fs.f_frsize;
+  }
   absl::Status Allocate(uint64_t offset, uint64_t bytes) override {
     while (fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes)) !=
            0) {

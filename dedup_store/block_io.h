@@ -72,7 +72,11 @@ class BlockFile {
   virtual absl::StatusOr<std::unique_ptr<WriteQueue>> NewWriteQueue(size_t buffer_bytes, size_t buffers) = 0;
   // A single write of any size and place, for repairs; the file must not have come from Create.
   virtual absl::Status WriteAt(uint64_t offset, absl::Span<const std::byte> bytes) = 0;
-  // Takes disk space, keeps the size. Unimplemented where the file system can't.
+  // Of the file system that the file is on, for who is not root; a quota may leave less.
+  virtual absl::StatusOr<uint64_t> FreeBytes() const = 0;
+  // Takes disk space, keeps the size. Unimplemented where the file system can't. After an error some of it
+  // may be taken: ext4 keeps what it got before it found no more. Truncate gives back what lies behind the
+  // size.
   virtual absl::Status Allocate(uint64_t offset, uint64_t bytes) = 0;
   virtual absl::Status Truncate(uint64_t size) = 0;
   // The range reads as zeros afterwards and its whole blocks go back to the file system.

@@ -46,6 +46,8 @@ class HookedDisk : public BlockIo {
   void Remember(Memory memory) { memory_ = memory; }
   // From now on no disk space can be taken beforehand.
   void RefuseAllocation() { cannot_allocate_ = true; }
+  // From now on files are told that so much of the disk is free.
+  void TellFree(uint64_t bytes) { free_ = bytes; }
 
   absl::StatusOr<std::unique_ptr<BlockFile>> Create(const std::string& path) override {
     return Wrap(RealBlockIo()->Create(path), Call::kRead, true);
@@ -113,6 +115,10 @@ class HookedDisk : public BlockIo {
       if (size_ >= 0) Learn();
       return absl::OkStatus();
     }
+    absl::StatusOr<uint64_t> FreeBytes() const override {
+      if (const uint64_t free = disk_->free_; free != kAsItIs) return free;
+      return real_->FreeBytes();
+    }
     absl::Status Allocate(uint64_t offset, uint64_t bytes) override {
       if (disk_->cannot_allocate_) return absl::UnimplementedError("as NFS before 4.2");
       RK_RETURN_IF_ERROR(Ask(Call::kAllocate, offset, bytes));
@@ -159,6 +165,8 @@ class HookedDisk : public BlockIo {
   const Hook hook_;
   std::atomic<Memory> memory_{Memory::kNone};
   std::atomic<bool> cannot_allocate_{false};
+  static constexpr uint64_t kAsItIs = ~uint64_t{0};
+  std::atomic<uint64_t> free_{kAsItIs};
 };
 
 }  // namespace rekindle::store

@@ -102,9 +102,11 @@ class Committing {
     stats.metadata_bytes = writer.MetadataBytes(encoded.size() + record.Encode().size());
     if (home == kLatePack) stats.metadata_bytes += writers_[kMainPack]->MetadataBytes(0);
 
-    WriteTable(writer);
     absl::Status status = writer.Seal(encoded, record.Encode());
-    if (status.ok()) status = CommitToCatalog(record, manifest, writer);
+    if (status.ok()) {
+      WriteTable(writer);
+      status = CommitToCatalog(record, manifest, writer);
+    }
     if (!status.ok()) {
       KeepIfListed(writer);
       return status;
@@ -135,7 +137,8 @@ class Committing {
     return PackWriter::Create(core_->io(), options);
   }
 
-  // Nothing is lost without it: the table is made anew when it is wanted.
+  // Of a sealed pack, which has given back what it had taken of the disk too much. Nothing is lost without
+  // it: the table is made anew when it is wanted.
   void WriteTable(const PackWriter& writer) {
     if (writer.pages() == 0) return;
     absl::Status status = WritePageTable(core_.get(), writer.id(), writer.fingerprints());
@@ -148,8 +151,8 @@ class Committing {
 
   // Makes a pack part of the store before the image is, so that the images that wait for its pages find them.
   absl::Status Register(PackWriter& writer) {
-    WriteTable(writer);
     RK_RETURN_IF_ERROR(writer.Seal("", ""));
+    WriteTable(writer);
     RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("pack"));
     absl::Status status = core_->catalog().Update([&](Catalog::Txn& txn) -> absl::Status {
       RK_RETURN_IF_ERROR(txn.PutPack(RecordOf(writer)));

@@ -64,18 +64,19 @@ absl::Status IndexScan::Begin() {
   left_ = header_.entries;
   last_ = 0;
   if (checked_) return absl::OkStatus();
-  checksum_.Update(pack_ids_.data(), pack_ids_.size() * sizeof(uint64_t));
+  checksum_.emplace();
+  checksum_->Update(pack_ids_.data(), pack_ids_.size() * sizeof(uint64_t));
   std::vector<std::byte> buckets(kReadEntries * sizeof(IndexEntry));
   for (uint64_t at = header_.buckets_at; at < header_.entries_at;) {
     const size_t bytes = std::min<uint64_t>(buckets.size(), header_.entries_at - at);
     if (absl::Status read = file_->ReadAt(at, {buckets.data(), bytes}); !read.ok()) return Failed(read);
-    checksum_.Update(buckets.data(), bytes);
+    checksum_->Update(buckets.data(), bytes);
     at += bytes;
   }
   // Of a file without entries this was all.
   if (left_ > 0) return absl::OkStatus();
   checked_ = true;
-  return checksum_.Sum() == header_.body_checksum ? absl::OkStatus() : Damaged();
+  return checksum_->Sum() == header_.body_checksum ? absl::OkStatus() : Damaged();
 }
 
 absl::Status IndexScan::ReadPiece() {
@@ -91,10 +92,10 @@ absl::Status IndexScan::ReadPiece() {
     last_ = entry.fingerprint;
   }
   if (!checked_) {
-    checksum_.Update(piece_.data(), bytes);
+    checksum_->Update(piece_.data(), bytes);
     if (left_ == 0) {
       checked_ = true;
-      if (!(checksum_.Sum() == header_.body_checksum)) return Damaged();
+      if (!(checksum_->Sum() == header_.body_checksum)) return Damaged();
     }
   }
   at_ = 0;

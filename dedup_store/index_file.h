@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,7 @@ class IndexScan {
   uint64_t entries() const { return header_.entries; }
   absl::Span<const uint64_t> pack_ids() const { return pack_ids_; }
 
-  // Before the first entry, and again for another time.
+  // Before the first entry, and again for another time, whether or not all were taken before.
   absl::Status Begin();
   // Calls `take(entry)` for those that come next, in ascending order, up to this fingerprint. The first time
   // through all of the file is checked against its checksum; the end of it is not handed out before.
@@ -52,6 +53,7 @@ class IndexScan {
       RK_RETURN_IF_ERROR(ReadPiece());
     }
   }
+  const std::string& path() const { return file_->path(); }
   // Whether reading it has failed: it is not to be used any more.
   bool failed() const { return failed_; }
 
@@ -67,7 +69,7 @@ class IndexScan {
   std::unique_ptr<BlockFile> file_;
   IndexHeader header_{};
   std::vector<uint64_t> pack_ids_;
-  RunningChecksum checksum_;
+  std::optional<RunningChecksum> checksum_;  // of what was read since Begin
   bool checked_ = false;
   bool failed_ = false;
   std::vector<IndexEntry> piece_;

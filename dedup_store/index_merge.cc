@@ -1,6 +1,8 @@
 // Everything is read twice, in the order of the fingerprints: first to count what each bucket will have,
 // since the buckets come first in the file, then to write the entries. Index files are in that order. The
-// tables of packs are not: as many of their entries as the memory is for are picked out of them at a time.
+// tables of packs are not: as many of their entries as the memory is for are picked out of them at a time,
+// and all of the others are read over each time. So only so many of these packs are merged at a time: next
+// time their pages are in a file.
 
 #include "dedup_store/index_merge.h"
 
@@ -60,13 +62,15 @@ std::vector<bool> DeadPagesOf(const Pack& pack) {
 
 class IndexMerge {
  public:
-  explicit IndexMerge(StoreCore* core) : core_(core) {}
+  IndexMerge(StoreCore* core, uint64_t most_loose) : core_(core), most_loose_(most_loose) {}
 
-  // An index file, with the packs that it covers; a pack that none covers.
+  // An index file, with the packs that it covers. Of one that can't be used the packs are taken as loose
+  // ones.
   void AddFile(const IndexRecord& record, std::vector<PackRecord> packs) {
     SourceFile file;
     auto scan = IndexScan::Open(core_, record);
     if (!scan.ok() || (*scan)->entries() != record.entries || !CollectPacks(packs, file.packs)) {
+      TellLeftOut(core_->index_path(record.id));
       for (const PackRecord& pack : packs) AddPack(pack);
       return;
     }
@@ -74,8 +78,10 @@ class IndexMerge {
     file.records = std::move(packs);
     files_.push_back(std::move(file));
   }
-  // One that can't be read is left to its own table, or to fsck.
+  // A pack that no index file covers. One that can't be read is left to its own
+  // table, or to fsck, and what is more than may be loose to another merge.
   void AddPack(const PackRecord& record) {
+    if (loose_pages_ > 0 && loose_pages_ + record.pages > most_loose_) return;
     const auto pack = core_->OpenPack(record.id);
     if (!pack.ok()) return;
     const auto table_is_whole = [&] {
@@ -86,7 +92,10 @@ class IndexMerge {
       if (!table_is_whole()) return;
     }
     tables_.push_back({{record.id, record.pages, DeadPagesOf(**pack)}, false});
+    loose_pages_ += record.pages;
   }
+  uint64_t loose_pages() const { return loose_pages_; }
+  size_t loose_packs() const { return tables_.size(); }
 
   // What proves to be unreadable on the way is left out: of an index file the packs are asked themselves.
   absl::StatusOr<NewIndexFile> Write() {
@@ -131,12 +140,22 @@ class IndexMerge {
     return true;
   }
 
+  static void TellLeftOut(const std::string& index) {
+    Log(LogLevel::kWarning, absl::StrCat("the index file ", index,
+                                         " can't be read or is damaged: it is left out of the merged index, "
+                                         "which is made of the page tables of its packs instead"));
+  }
+
   bool DropUnreadable() {
-    const auto failed = [](const SourceTable& table) { return table.failed; };
+    const auto failed = [this](const SourceTable& table) {
+      if (table.failed) loose_pages_ -= table.pack.pages;
+      return table.failed;
+    };
     bool any = std::erase_if(tables_, failed) > 0;
     std::vector<PackRecord> of_files;
     std::erase_if(files_, [&](const SourceFile& file) {
       if (!file.scan->failed()) return false;
+      TellLeftOut(file.scan->path());
       any = true;
       of_files.insert(of_files.end(), file.records.begin(), file.records.end());
       return true;
@@ -329,6 +348,8 @@ class IndexMerge {
   }
 
   StoreCore* const core_;
+  const uint64_t most_loose_;
+  uint64_t loose_pages_ = 0;  // of tables_
   std::vector<SourceFile> files_;
   std::vector<SourceTable> tables_;
   std::vector<uint64_t> pack_ids_;
@@ -339,9 +360,13 @@ class IndexMerge {
   std::vector<uint64_t> next_;
 };
 
-}  // namespace
+bool WantsMerge(size_t loose_packs, uint64_t loose_pages, bool all) {
+  return loose_packs > 0 && (all || loose_packs > kMaxLoosePacks || loose_pages > kMaxLoosePages);
+}
 
-absl::Status MergeIndexes(StoreCore* core, bool all) {
+// By how many the packs have become fewer that no index file covers. 0 when there is nothing to merge, or
+// another process has done it; less than 0 where a damaged file covered more than can be taken at a time.
+absl::StatusOr<int64_t> MergeOnce(StoreCore* core, bool all, uint64_t most_loose) {
   std::vector<PackRecord> packs;
   std::vector<IndexRecord> indexes;
   {
@@ -350,18 +375,21 @@ absl::Status MergeIndexes(StoreCore* core, bool all) {
     RK_ASSIGN_OR_RETURN(indexes, txn.Indexes());
   }
   std::vector<PackRecord> loose;
-  uint64_t total = 0;
+  uint64_t loose_pages = 0;
   for (const PackRecord& pack : packs) {
     if (pack.index_id != 0 || pack.pages == 0) continue;
-    if (!loose.empty() && total + pack.pages > kMaxMergedEntries) break;
     loose.push_back(pack);
-    total += pack.pages;
+    loose_pages += pack.pages;
   }
-  if (loose.empty() || (!all && loose.size() <= kMaxLoosePacks && total <= kMaxLoosePages)) {
-    return absl::OkStatus();
-  }
+  if (!WantsMerge(loose.size(), loose_pages, all)) return 0;
+  // The largest first: then what is more than can be taken is put off by as much that is not.
+  std::sort(loose.begin(), loose.end(), [](auto& a, auto& b) { return a.pages > b.pages; });
+  IndexMerge merge(core, most_loose);
+  for (const PackRecord& pack : loose) merge.AddPack(pack);
+  // Those that can't be used stay as they are: for their sake nothing is written anew, commit after commit.
+  if (!WantsMerge(merge.loose_packs(), merge.loose_pages(), all)) return 0;
+  uint64_t total = merge.loose_pages();
   std::sort(indexes.begin(), indexes.end(), [](auto& a, auto& b) { return a.entries < b.entries; });
-  IndexMerge merge(core);
   std::set<uint64_t> merged_indexes;
   for (const IndexRecord& index : indexes) {
     if (index.entries > total * kMergeFactor || total + index.entries > kMaxMergedEntries) break;
@@ -373,15 +401,15 @@ absl::Status MergeIndexes(StoreCore* core, bool all) {
     }
     merge.AddFile(index, std::move(covered));
   }
-  for (const PackRecord& pack : loose) merge.AddPack(pack);
 
   absl::StatusOr<NewIndexFile> written = merge.Write();
   // The next commit tries again.
-  if (absl::IsAborted(written.status())) return absl::OkStatus();
+  if (absl::IsAborted(written.status())) return 0;
   RK_RETURN_IF_ERROR(written.status());
   const IndexRecord& record = written->record;
   const std::set<uint64_t> in_file(merge.pack_ids().begin(), merge.pack_ids().end());
 
+  int64_t fewer = 0;
   RK_RETURN_IF_ERROR(core->io()->BeforeCatalogCommit("merge of indexes"));
   absl::Status status = core->catalog().Update([&](Catalog::Txn& txn) -> absl::Status {
     RK_ASSIGN_OR_RETURN(std::vector<IndexRecord> now, txn.Indexes());
@@ -391,27 +419,43 @@ absl::Status MergeIndexes(StoreCore* core, bool all) {
     for (uint64_t id : merged_indexes) RK_RETURN_IF_ERROR(txn.DeleteIndex(id));
     RK_RETURN_IF_ERROR(txn.PutIndex(record));
     RK_ASSIGN_OR_RETURN(std::vector<PackRecord> all_packs, txn.Packs());
+    fewer = 0;
+    size_t covered = 0;
     // One that is in another file by now, or in none since pages of it were forgotten, stays so.
     std::map<uint64_t, uint64_t> before;
     for (const PackRecord& pack : packs) before[pack.id] = pack.index_id;
     for (PackRecord& pack : all_packs) {
       if (in_file.count(pack.id) && pack.index_id == before[pack.id]) {
+        fewer += pack.index_id == 0 ? 1 : 0;
+        ++covered;
         pack.index_id = record.id;
       } else if (merged_indexes.count(pack.index_id)) {
+        --fewer;
         pack.index_id = 0;
       } else {
         continue;
       }
       RK_RETURN_IF_ERROR(txn.PutPack(pack));
     }
+    if (covered == 0) return absl::AbortedError("other processes have put all of the packs into indexes");
     return absl::OkStatus();
   });
   if (!status.ok()) {
     RK_RETURN_IF_ERROR(core->io()->Unlink(core->index_path(record.id)));
-    return absl::IsAborted(status) ? absl::OkStatus() : status;
+    if (absl::IsAborted(status)) return 0;
+    return status;
   }
   for (uint64_t id : merged_indexes) RK_RETURN_IF_ERROR(core->io()->Unlink(core->index_path(id)));
-  return absl::OkStatus();
+  return fewer;
+}
+
+}  // namespace
+
+absl::Status MergeIndexes(StoreCore* core, bool all, uint64_t most_loose) {
+  for (;;) {
+    RK_ASSIGN_OR_RETURN(const int64_t fewer, MergeOnce(core, all, most_loose));
+    if (fewer <= 0) return absl::OkStatus();
+  }
 }
 
 }  // namespace rekindle::store

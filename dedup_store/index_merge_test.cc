@@ -4,11 +4,15 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/config.h"
 #include "absl/strings/match.h"
+#include "dedup_store/hooked_store_testing.h"
 #include "dedup_store/index_file.h"
 #include "dedup_store/page_index.h"
 #include "dedup_store/sparse_pack.h"
@@ -24,10 +28,10 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
-class IndexMergeTest : public TroubledStoreTest {
+class IndexMergeTest : public HookedStoreTest {
  protected:
   void SetUp() override {
-    TroubledStoreTest::SetUp();
+    HookedStoreTest::SetUp();
     store_.reset();
     auto core = StoreCore::Open(options_);
     RK_ASSERT_OK(core);
@@ -58,6 +62,21 @@ class IndexMergeTest : public TroubledStoreTest {
     }
   }
   std::string Bytes(const IndexRecord& record) const { return *ReadFile(core_->index_path(record.id)); }
+  // In the last entry, which says where the page is: all before it is read by then.
+  void DamageTheEndOf(const IndexRecord& record) {
+    std::string bytes = Bytes(record);
+    bytes[bytes.size() - 1] = static_cast<char>(bytes[bytes.size() - 1] ^ 1);
+    RK_ASSERT_OK(core_->io()->Unlink(core_->index_path(record.id)));
+    auto file = core_->io()->CreateBuffered(core_->index_path(record.id));
+    RK_ASSERT_OK(file);
+    RK_ASSERT_OK((*file)->WriteAt(0, rekindle::store::Bytes(bytes)));
+    EXPECT_TRUE(absl::IsDataLoss(VerifyIndexFile(core_.get(), record)));
+  }
+  size_t IndexFiles() const {
+    const std::vector<std::string> names = *ListDirectory(core_->index_folder());
+    return static_cast<size_t>(std::count_if(
+        names.begin(), names.end(), [](const std::string& name) { return absl::EndsWith(name, ".idx"); }));
+  }
 
   std::shared_ptr<StoreCore> core_;
   uint64_t made_ = 0;
@@ -148,14 +167,7 @@ TEST_F(IndexMergeTest, AFileThatProvesToBeDamagedIsLeftOutAndItsPacksAreAsked) {
   MakePacks(3, 100'000);
   RK_ASSERT_OK(MergeIndexes(core_.get(), true));
   const IndexRecord old = Indexes().front();
-  std::string bytes = Bytes(old);
-  // In the last entry, which says where the page is: all before it was read already.
-  bytes[bytes.size() - 1] = static_cast<char>(bytes[bytes.size() - 1] ^ 1);
-  RK_ASSERT_OK(core_->io()->Unlink(core_->index_path(old.id)));
-  auto file = core_->io()->CreateBuffered(core_->index_path(old.id));
-  RK_ASSERT_OK(file);
-  RK_ASSERT_OK((*file)->WriteAt(0, rekindle::store::Bytes(bytes)));
-  EXPECT_TRUE(absl::IsDataLoss(VerifyIndexFile(core_.get(), old)));
+  DamageTheEndOf(old);
   MakePacks(2, 100'000);
   RK_ASSERT_OK(MergeIndexes(core_.get(), true));
   ASSERT_EQ(Indexes().size(), 1u);
@@ -164,6 +176,115 @@ TEST_F(IndexMergeTest, AFileThatProvesToBeDamagedIsLeftOutAndItsPacksAreAsked) {
   EXPECT_EQ(LoosePacks(), 0u);
   ExpectAllFound();
   EXPECT_TRUE(ListDirectory(core_->path() + "/tmp")->empty());
+}
+
+// The sound ones are begun again, too, wherever they were when the damage was found.
+TEST_F(IndexMergeTest, SoundFilesAreUsedBesideADamagedOne) {
+  MakePacks(4, 100'000);
+  RK_ASSERT_OK(MergeIndexes(core_.get(), true));
+  const IndexRecord sound = Indexes().front();
+  std::set<std::string> tables_of_sound;
+  for (const PackRecord& pack : *core_->catalog().Read()->Packs()) {
+    tables_of_sound.insert(core_->page_table_path(pack.id));
+  }
+  MakePacks(1, 50'000);
+  RK_ASSERT_OK(MergeIndexes(core_.get(), true));
+  ASSERT_EQ(Indexes().size(), 2u);
+  for (const IndexRecord& record : Indexes()) {
+    if (record.id != sound.id) DamageTheEndOf(record);
+  }
+  MakePacks(2, 100'000);
+  size_t asked = 0;
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    asked += operation.call == HookedDisk::Call::kOpen ? tables_of_sound.count(operation.path) : 0;
+    return absl::OkStatus();
+  };
+  RK_ASSERT_OK(MergeIndexes(core_.get(), true));
+  hook_ = [](const HookedDisk::Operation&) { return absl::OkStatus(); };
+  EXPECT_EQ(asked, 0u);
+  ASSERT_EQ(Indexes().size(), 1u);
+  EXPECT_EQ(Indexes().front().entries, made_);
+  EXPECT_EQ(LoosePacks(), 0u);
+  ExpectAllFound(3);
+}
+
+TEST_F(IndexMergeTest, ManyLoosePagesAreMergedStepByStep) {
+  MakePacks(7, 50'000);
+  MakePacks(1, 150'000);
+  RK_ASSERT_OK(MergeIndexes(core_.get(), true, 100'000));
+  EXPECT_EQ(LoosePacks(), 0u);
+  uint64_t entries = 0;
+  for (const IndexRecord& record : Indexes()) {
+    RK_ASSERT_OK(VerifyIndexFile(core_.get(), record));
+    entries += record.entries;
+  }
+  EXPECT_EQ(entries, made_);
+  EXPECT_EQ(IndexFiles(), Indexes().size());
+  ExpectAllFound(3);
+}
+
+TEST_F(IndexMergeTest, OfADamagedFileNoMoreIsTakenThanOfLoosePacks) {
+  MakePacks(4, 50'000);
+  RK_ASSERT_OK(MergeIndexes(core_.get(), true));
+  DamageTheEndOf(Indexes().front());
+  MakePacks(1, 100'000);
+  RK_ASSERT_OK(MergeIndexes(core_.get(), true, 100'000));
+  EXPECT_EQ(LoosePacks(), 4u);
+  ExpectAllFound(3);
+  RK_ASSERT_OK(MergeIndexes(core_.get(), true, 100'000));
+  EXPECT_EQ(LoosePacks(), 0u);
+  EXPECT_EQ(IndexFiles(), Indexes().size());
+  ExpectAllFound(3);
+}
+
+TEST_F(IndexMergeTest, PacksThatCannotBeReadAloneAreNoReasonToMerge) {
+  MakePacks(1, 1000);
+  RK_ASSERT_OK(MergeIndexes(core_.get(), true));
+  const IndexRecord before = Indexes().front();
+  std::vector<PackRecord> lost;
+  for (int i = 0; i < 20; ++i) lost.push_back(MakeSparsePack(*core_, 1'000'000 + 400u * i, 400));
+  for (const PackRecord& pack : lost) RK_ASSERT_OK(core_->io()->Unlink(core_->pack_path(pack.id)));
+  for (const bool all : {false, true}) {
+    RK_ASSERT_OK(MergeIndexes(core_.get(), all));
+    ASSERT_EQ(Indexes().size(), 1u);
+    EXPECT_EQ(Indexes().front().id, before.id);
+  }
+  MakePacks(9, 400);
+  RK_ASSERT_OK(MergeIndexes(core_.get(), false));
+  ASSERT_EQ(Indexes().size(), 1u);
+  EXPECT_EQ(Indexes().front().entries, made_);
+  EXPECT_EQ(LoosePacks(), lost.size());
+}
+
+TEST_F(IndexMergeTest, OfTwoThatMergeTheSamePacksOneLeavesAFile) {
+  class InterruptedDisk : public HookedDisk {
+   public:
+    using HookedDisk::HookedDisk;
+    absl::Status BeforeCatalogCommit(absl::string_view) override {
+      if (before_commit) std::exchange(before_commit, nullptr)();
+      return absl::OkStatus();
+    }
+    std::function<void()> before_commit;
+  };
+  MakePacks(3, 1000);
+  InterruptedDisk disk([](const HookedDisk::Operation&) { return absl::OkStatus(); });
+  StoreOptions options = options_;
+  options.io = &disk;
+  auto other = StoreCore::Open(options);
+  RK_ASSERT_OK(other);
+  uint64_t first = 0;
+  disk.before_commit = [&] {
+    RK_ASSERT_OK(MergeIndexes(core_.get(), true));
+    ASSERT_EQ(Indexes().size(), 1u);
+    first = Indexes().front().id;
+  };
+  RK_ASSERT_OK(MergeIndexes(other->get(), true));
+  EXPECT_EQ(disk.before_commit, nullptr);
+  ASSERT_EQ(Indexes().size(), 1u);
+  EXPECT_EQ(Indexes().front().id, first);
+  EXPECT_EQ(IndexFiles(), 1u);
+  EXPECT_EQ(LoosePacks(), 0u);
+  ExpectAllFound();
 }
 
 }  // namespace

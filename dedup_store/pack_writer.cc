@@ -20,8 +20,10 @@ namespace {
 constexpr size_t kBufferBytes = size_t{4} << 20, kLeastOfMany = size_t{1} << 20;
 constexpr size_t kMostBytesOfBuffers = size_t{128} << 20;
 constexpr size_t kFrameBytes = kMaxZstdFramePages * kPageSize;
-// Disk space is taken in steps of this: a full disk shows early, and the file lies in few pieces.
+// Disk space is taken in steps of this: a full disk shows early, and the file lies in few pieces. Only where
+// so many of them are free: what is taken too much nobody else has until the pack is sealed.
 constexpr uint64_t kAllocationStep = uint64_t{64} << 20;
+constexpr uint64_t kLeastFreeSteps = 2;
 // Transposing takes its time on both ways; what it saves has to be this part of what is stored.
 constexpr size_t kWorthTransposing = 16;
 constexpr size_t kSampleBytes = 8192;
@@ -99,20 +101,33 @@ absl::StatusOr<uint64_t> PackWriter::TakeRoom(size_t bytes) {
     RK_RETURN_IF_ERROR(options_.may_take(bytes, allocated_ > offset ? allocated_ - offset : 0));
   }
   // Small packs need no plan: their few writes find a full disk themselves.
-  while (options_.expected_bytes > kAllocationStep && offset + bytes > allocated_) {
-    uint64_t step = kAllocationStep;
+  const uint64_t end = offset + bytes;
+  if (options_.expected_bytes > kAllocationStep && end > allocated_) {
+    // Of an image that is mostly as its parent little may come.
+    uint64_t step = end - allocated_;
+    const bool ahead = step < kAllocationStep && MayTakeAhead();
+    if (ahead) step = kAllocationStep;
     absl::Status status = file_->Allocate(allocated_, step);
-    if (absl::IsResourceExhausted(status)) {
-      // Of an image that is mostly as its parent little may come.
-      step = std::min(step, offset + bytes - allocated_);
+    if (ahead && absl::IsResourceExhausted(status)) {
+      // A quota, or others were faster. What the file system has given nevertheless goes back; all that was
+      // submitted lies before `offset`.
+      refused_ = true;
+      RK_RETURN_IF_ERROR(file_->Truncate(std::max(allocated_, offset)));
+      step = end - allocated_;
       status = file_->Allocate(allocated_, step);
     }
     // Where that can't be done a full disk is only found later.
     if (!status.ok() && !absl::IsUnimplemented(status)) return status;
     allocated_ += step;
   }
-  next_offset_.store(offset + bytes, std::memory_order_relaxed);
+  next_offset_.store(end, std::memory_order_relaxed);
   return offset;
+}
+
+bool PackWriter::MayTakeAhead() const {
+  if (refused_) return false;
+  const absl::StatusOr<uint64_t> free = file_->FreeBytes();
+  return !free.ok() || *free >= kLeastFreeSteps * kAllocationStep;
 }
 
 PackWriter::Appender::Appender(PackWriter* writer) : writer_(writer), zstd_(ZSTD_createCCtx()) {}

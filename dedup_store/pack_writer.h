@@ -145,6 +145,8 @@ class PackWriter {
   absl::Status Begin();
   // Takes the next `bytes` of the file.
   absl::StatusOr<uint64_t> TakeRoom(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // More than what comes now.
+  bool MayTakeAhead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   class SectionStream;
 
   BlockIo* const io_;
@@ -158,6 +160,7 @@ class PackWriter {
   absl::Mutex mutex_;
   std::atomic<uint64_t> next_offset_{kPackHeaderBytes};
   uint64_t allocated_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool refused_ ABSL_GUARDED_BY(mutex_) = false;  // what was to be taken ahead
   // Appended to under mutex_; read without it only after all appenders have ended.
   std::vector<FrameEntry> frames_;
   std::vector<uint64_t> fingerprints_;

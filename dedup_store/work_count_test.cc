@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <set>
 #include <string>
@@ -117,6 +118,30 @@ TEST_F(WorkCountTest, ALargeImageOfWhichLittleIsNewNeedsLittleRoom) {
   image.ExpectIn(*store_, "little:1");
   image.objects[kObject][0] += MakePages(2 * kFree / kPageSize, 2);
   EXPECT_TRUE(absl::IsResourceExhausted(image.Commit(*store_, "much:1").status()));
+}
+
+// Before a disk is asked for more than it has, which some give what they have and keep it from others.
+TEST_F(WorkCountTest, NothingIsTakenAheadOfADiskThatIsNearlyFull) {
+  constexpr size_t kAllPages = 40'000, kNewPages = 100;
+  std::atomic<uint64_t> taken{0}, most{0};
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    if (operation.call != Call::kAllocate || !OfAPack(operation)) return absl::OkStatus();
+    taken = operation.offset + operation.bytes;
+    most = std::max<uint64_t>(most, operation.bytes);
+    return absl::OkStatus();
+  };
+  TestImage image;
+  image.objects[kObject][0] = MakePages(kAllPages - kNewPages, 0, Content::kZero) + MakePages(kNewPages, 1);
+  disk_.TellFree(100 * kMiB);
+  RK_ASSERT_OK(image.Commit(*store_, "little:1"));
+  EXPECT_GT(taken, kNewPages * kPageSize);
+  EXPECT_LT(most, 8 * kMiB);
+  image.ExpectIn(*store_, "little:1");
+  disk_.TellFree(1000 * kMiB);
+  image.objects[kObject][0] += MakePages(kNewPages, 2);
+  RK_ASSERT_OK(image.Commit(*store_, "little:2"));
+  EXPECT_GE(most, 64 * kMiB);
+  image.ExpectIn(*store_, "little:2");
 }
 
 // Not by one thread after another.

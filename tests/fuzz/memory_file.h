@@ -30,6 +30,7 @@ class MemoryFile : public BlockFile {
   absl::Status Revalidate() const override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<WriteQueue>> NewWriteQueue(size_t, size_t) override { return ReadOnly(); }
   absl::Status WriteAt(uint64_t, absl::Span<const std::byte>) override { return ReadOnly(); }
+  absl::StatusOr<uint64_t> FreeBytes() const override { return 0; }
   absl::Status Allocate(uint64_t, uint64_t) override { return ReadOnly(); }
   absl::Status Truncate(uint64_t) override { return ReadOnly(); }
   absl::Status PunchHole(uint64_t, uint64_t) override { return ReadOnly(); }

@@ -145,6 +145,25 @@ class FileTest(RekindleTest):
         self.assertEqual(result.code, FAILED, str(result))
         self.assertIn("interrupted", result.message)
 
+    def test_half_an_image_that_is_interrupted_leaves_nothing(self):
+        job, _ = self.start_memory_job(_SIZE)
+        self.checkpoint(job.pid, "job:1", "--stop")
+        job.reap()
+        whole, fifo, packs = self.path("whole"), self.path("fifo"), self.path("other/store/packs")
+        self.succeed("export", "job:1", "--file", whole)
+        with open(whole, "rb") as file:
+            half = file.read()[: os.path.getsize(whole) // 2]
+        os.mkfifo(fifo)
+        child = self.there.start("import", "--file", fifo)
+        with open(fifo, "wb", buffering=0) as pipe:
+            pipe.write(half)
+            waiting.until(lambda: os.path.isdir(packs) and os.listdir(packs), "that it has begun a pack")
+            os.kill(child.pid, signal.SIGINT)
+            result = self.there.finish(child, 60)
+        self.assert_refused(result, FAILED, "interrupted", "nothing of it is left")
+        self.assertEqual(os.listdir(packs), [])
+        self.assertEqual(os.listdir(self.path("other/store/tmp")), [])
+        self.assertEqual(self.images_there(), [])
 
     def test_a_sender_that_stalls_is_given_up(self):
         job, _ = self.start_memory_job(_SIZE)

@@ -30,8 +30,8 @@ class FullDiskTest(RekindleTest):
     NOTES = 1
     REMOVED_FIRST = 0  # the oldest, of whose pack others need parts
 
-    def use_disk(self, kind, mkfs_options=()):
-        self.disk = SmallDisk(self, kind, mkfs_options)
+    def use_disk(self, kind, mkfs_options=(), size=None):
+        self.disk = SmallDisk(self, kind, mkfs_options, size)
         self.store = os.path.join(self.disk.path, "store")
         self.cli = self.make_cli(store=self.store)
         self.images = []
@@ -273,6 +273,23 @@ class Ext4Test(FullDiskTest):
     def test_removal_when_completely_full(self):
         self.use_disk("ext4")
         self.remove_when_completely_full()
+
+    def test_a_large_image_of_which_little_is_new_leaves_room_for_others(self):
+        """An ext4 that is asked for more than is free keeps what it found, until the file is cut."""
+        large, room = 80 * MIB, 40 * MIB
+        self.use_disk("ext4", size=160 * MIB)
+        job, memory = self.start_memory_job(large, "large")
+        images = [self.take(job, memory, "large:1")]
+        self.disk.leave(room)
+        for number in range(2, 5):
+            memory.touch(24)
+            # The store's own limit, a high water, must not take for used what the image itself has asked for.
+            images.append(self.take(job, memory, f"large:{number}"))
+            tables = [name for name in os.listdir(os.path.join(self.store, "index")) if name.endswith(".pages")]
+            self.assertEqual(len(tables), number)
+        self.assertGreater(self.disk.free_bytes(), room - 8 * MIB)
+        self.assert_store_whole([image.reference for image in images])
+        self.assert_exports(images[-1:])
 
 
 class XfsTest(FullDiskTest):
