@@ -115,11 +115,16 @@ absl::StatusOr<std::vector<OpenedFile>> FilesOpenedBy(pid_t pid, OpenedFilesOf w
 }
 
 // "7f00-8000 rw-s 00000000 00:1b 7      /dev/shm/x"
-absl::StatusOr<std::vector<FileMapping>> FileMappingsOf(pid_t pid) {
+absl::StatusOr<std::vector<FileMapping>> FileMappingsOf(pid_t pid, MappingsOf which) {
   const std::string process = absl::StrCat("/proc/", pid);
   RK_ASSIGN_OR_RETURN(const std::string text, ReadFile(process + "/maps"));
   std::vector<FileMapping> mappings;
   for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    // Of thousands few are shared.
+    if (const size_t kind = line.find(' ') + 4;
+        which == MappingsOf::kSharedFiles && (kind >= line.size() || line[kind] != 's')) {
+      continue;
+    }
     const std::vector<absl::string_view> fields = absl::StrSplit(line, absl::MaxSplits(' ', 5));
     if (fields.size() < 6 || fields[1].size() < 4 || fields[4] == "0") continue;
     const std::vector<absl::string_view> range = absl::StrSplit(fields[0], '-');

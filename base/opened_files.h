@@ -46,7 +46,8 @@ struct FileMapping {
   int access = 0;
 };
 
-absl::StatusOr<std::vector<FileMapping>> FileMappingsOf(pid_t pid);
+enum class MappingsOf { kFiles, kSharedFiles };
+absl::StatusOr<std::vector<FileMapping>> FileMappingsOf(pid_t pid, MappingsOf which = MappingsOf::kFiles);
 
 // What a descriptor of ours is, and for what it is open.
 absl::StatusOr<InodeIdentity> IdentityOf(int fd);

@@ -374,6 +374,9 @@ class CaptureRun {
         if (auto pid = namespaces_.Outside(entry.pid); pid.ok()) pids.push_back(*pid);
       }
     }
+    // Most are in both, and each is looked at while the job stands still.
+    std::sort(pids.begin(), pids.end());
+    pids.erase(std::unique(pids.begin(), pids.end()), pids.end());
     return pids;
   }
 

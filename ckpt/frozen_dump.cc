@@ -176,12 +176,13 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   absl::Status said;  // by `say`; read once the gate's thread has ended
   auto ours = [&staging, &look, &tracking, &said, say, gpu, d = direct.get()] {
     absl::Status status = staging.WaitUntilPagesAreOurs();
-    if (status.ok() && d) status = d->Finish();
+    // While memory is copied: CRIU's images have been complete for long by the time that much of it is.
     // Without the look there is an image all the same.
     if (status.ok() && look.at) {
       if (absl::Status seen = staging.LookAtFiles(look.at); !seen.ok())
         Log(LogLevel::kWarning, seen.message());
     }
+    if (status.ok() && d) status = d->Finish();
     if (status.ok() && d && tracking.copied) tracking.copied(d->Memory());
     if (status.ok() && say) status = said = say->OnFrozen();
     if (status.ok() && gpu) gpu->MayGoOn();

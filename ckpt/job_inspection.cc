@@ -34,6 +34,7 @@
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "base/trace_rights.h"
+#include "ckpt/held_job.h"
 #include "gpu_state/keeper_client.h"
 #include "rekindle/v1/control_channel.h"
 
@@ -307,7 +308,8 @@ class DescriptorScan {
     return absl::OkStatus();
   }
 
-  void Finish(JobInspection& job) {
+  // FailedPrecondition: the hook holds several processes.
+  absl::Status Finish(JobInspection& job) {
     for (const auto& [resource, index] : terminals_used_) {
       if (!masters_.contains(index)) job.external_ttys.push_back(resource);
     }
@@ -318,17 +320,29 @@ class DescriptorScan {
       if (slot.kind == "tty" && !external) slot.resource.clear();
     }
     job.stdio = std::move(stdio_);
-    for (auto& [pid, sockets] : control_) {
-      if (sockets.size() != 2) continue;
-      job.control_sockets = std::move(sockets);
-      job.hook_process = pid;
-      break;
-    }
+    RK_RETURN_IF_ERROR(FindHeld(job));
     job.device_users.assign(device_users_.begin(), device_users_.end());
     SumUpTcp(job);
+    return absl::OkStatus();
   }
 
  private:
+  absl::Status FindHeld(JobInspection& job) {
+    for (auto& [pid, sockets] : control_) {
+      // What it has forked since has its channel, too.
+      if (sockets.size() != 2 || sockets == job.control_sockets || !IsHeld(pid)) continue;
+      if (job.hook_process != 0) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "processes ", job.hook_process, " and ", pid,
+            " both wait in ready(), and an image lets one go on only, in each copy, too: call ready() in one "
+            "process of the job, before it starts others that would (docs/hook.md)"));
+      }
+      job.control_sockets = std::move(sockets);
+      job.hook_process = pid;
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Classify(const OpenDescriptor& d) {
     auto refuse = [&](absl::string_view what, absl::string_view cure) {
       return absl::FailedPreconditionError(absl::StrCat("capturing process ", d.pid, ": its descriptor ",
@@ -574,7 +588,7 @@ absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_p
     RK_RETURN_IF_ERROR(CheckProgram(process.pid));
     RK_RETURN_IF_ERROR(scan.Add(process, process.pid == pid));
   }
-  scan.Finish(job);
+  RK_RETURN_IF_ERROR(scan.Finish(job));
   return job;
 }
 

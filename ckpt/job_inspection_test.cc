@@ -27,8 +27,10 @@
 #include "base/process_stat.h"
 #include "base/test_child.h"
 #include "base/unique_fd.h"
+#include "ckpt/held_job.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "rekindle/v1/control_channel.h"
 
 namespace rekindle::ckpt {
 namespace {
@@ -406,6 +408,54 @@ TEST_F(JobInspectionTest, StandardDescriptorsAreSorted) {
   EXPECT_EQ(job->stdio[2].kind, "file");
   EXPECT_EQ(job->stdio[2].path, log);
   EXPECT_TRUE(job->stdio[2].writable);
+}
+
+// As the hook's channel, or connections of a server that has many.
+bool HasChannel(int type) {
+  int ends[2];
+  return ::socketpair(AF_UNIX, type, 0, ends) == 0 && ::dup2(ends[0], v1::kControlDescriptor) >= 0 &&
+         ::dup2(ends[1], v1::kControlPeer) >= 0;
+}
+
+TEST_F(JobInspectionTest, ConnectionsThatHaveTheNumbersOfTheHooksChannelAreNone) {
+  TestChild server([] { return HasChannel(SOCK_STREAM); });
+  ASSERT_TRUE(server.prepared());
+  auto job = InspectJob(server.pid(), 0, 0);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_THAT(job->control_sockets, IsEmpty());
+  EXPECT_EQ(job->hook_process, 0);
+  EXPECT_TRUE(absl::IsNotFound(LetHeldJobGoOn(server.pid())));
+  TestChild held([] { return HasChannel(SOCK_SEQPACKET); });
+  ASSERT_TRUE(held.prepared());
+  job = InspectJob(held.pid(), 0, 0);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_THAT(job->control_sockets, SizeIs(2));
+  EXPECT_EQ(job->hook_process, held.pid());
+  EXPECT_TRUE(LetHeldJobGoOn(held.pid()).ok());
+}
+
+TEST_F(JobInspectionTest, SeveralHeldProcessesAreRefused) {
+  const auto with_child = [](bool of_its_own) {
+    return [of_its_own] {
+      if (!HasChannel(SOCK_SEQPACKET)) return false;
+      int ready[2];
+      char byte = 0;
+      if (::setsid() < 0 || ::pipe(ready) != 0) return false;
+      if (::fork() == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if ((of_its_own && !HasChannel(SOCK_SEQPACKET)) || ::write(ready[1], &byte, 1) != 1) ::_exit(1);
+        for (;;) ::pause();
+      }
+      return ::read(ready[0], &byte, 1) == 1;
+    };
+  };
+  TestChild two(with_child(true));
+  EXPECT_THAT(Obstacle(two), HasSubstr("both wait in ready()"));
+  TestChild forked(with_child(false));
+  ASSERT_TRUE(forked.prepared());
+  const auto job = InspectJob(forked.pid(), 0, 0);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->hook_process, forked.pid());
 }
 
 TEST_F(JobInspectionTest, TreeIsListedParentsFirstWithItsMemory) {

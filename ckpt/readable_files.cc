@@ -31,9 +31,8 @@ void ReadableFiles::LookAtProcesses() {
       if (access.ok() && (*access & R_OK) != 0) add(absl::StrCat(process, "/fd/", fd));
     }
     // A program's own text need not be readable to be run, and is mapped privately.
-    for (const FileMapping& mapping : FileMappingsOf(pid).value_or(std::vector<FileMapping>())) {
-      if (mapping.shared) add(mapping.link);
-    }
+    const auto mappings = FileMappingsOf(pid, MappingsOf::kSharedFiles);
+    for (const FileMapping& mapping : mappings.value_or(std::vector<FileMapping>())) add(mapping.link);
   }
 }
 

@@ -110,9 +110,10 @@ void* dlopen(const char* file, int mode) {
 }
 
 int execvp(const char* file, char* const arguments[]) {
-  if (!entered) return execvpe(file, arguments, environ);
+  // Outside, too: the job stands still while a program is started.
   const int status = run_inside != NULL ? run_inside(file) : -1;
   if (status >= 0) _exit(status);
+  if (!entered) return execvpe(file, arguments, environ);
   errno = EACCES;
   return -1;
 }

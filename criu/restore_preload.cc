@@ -48,7 +48,7 @@ absl::Status WriteBounds(const std::string& bounds_file, const Owner& user,
   for (const gid_t group : user.groups) absl::StrAppend(&text, " ", group);
   absl::StrAppend(&text, "\n", absl::StrJoin(own_folders, " "), "\n");
   for (const std::string& name : placed_sockets) text.append(name.c_str(), name.size() + 1);
-  return WriteFileAtomically(bounds_file, text, 0600);
+  return ReplaceFile(bounds_file, text, 0600);  // no CRIU outlives a power cut
 }
 
 }  // namespace rekindle::criu

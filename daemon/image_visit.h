@@ -22,7 +22,11 @@ class ImageVisit final : public ckpt::CaptureGate {
   ~ImageVisit() override { job_->EndVisit(number_, stored_); }
 
   absl::Status BeforeFreeze() override { return job_->BeginVisit(cancelled_, &number_); }
-  absl::Status OnFrozen() override { return absl::OkStatus(); }
+  // Its memory is ours: the job goes on while the image is stored.
+  absl::Status OnFrozen() override {
+    job_->VisitIsFrozen(number_);
+    return absl::OkStatus();
+  }
   absl::Status BeforeCommit() override { return absl::OkStatus(); }
 
   void OnStored() { stored_ = true; }

@@ -46,7 +46,7 @@ void SeenProcesses::Note(std::vector<SeenProcess> processes) {
   if (processes == processes_ && written_) return;
   processes_ = std::move(processes);
   absl::Status written = MakeDirectories(path_.substr(0, path_.rfind('/')));
-  if (written.ok()) written = WriteFileAtomically(path_, TextOf(processes_));
+  if (written.ok()) written = ReplaceFile(path_, TextOf(processes_));  // none of them outlives a power cut
   if (!written.ok() && written_) {
     Log(LogLevel::kWarning,
         absl::StrCat("which processes a supervised job has can't be noted, so a daemon that starts now would "

@@ -777,6 +777,11 @@ absl::Status SupervisedJob::BeginVisit(const std::atomic<bool>& cancelled, uint6
   return absl::OkStatus();
 }
 
+void SupervisedJob::VisitIsFrozen(uint64_t number) {
+  absl::MutexLock lock(&mutex_);
+  if (number != 0 && visit_ == number) visit_frozen_ = number;
+}
+
 void SupervisedJob::EndVisit(uint64_t number, bool stored) {
   absl::MutexLock lock(&mutex_);
   if (number == 0 || visit_ != number) return;

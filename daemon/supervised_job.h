@@ -83,8 +83,10 @@ class SupervisedJob {
   // waiting.
   void AwaitOwnImage(const std::atomic<bool>& cancelled) ABSL_LOCKS_EXCLUDED(mutex_);
   // A call takes an image of it. Returns when the job stands at a boundary of its choice, or comes to none in
-  // time; then, or with Cancelled, EndVisit() has to follow, and lets it go on. `number`: for that.
+  // time; then, or with Cancelled, EndVisit() has to follow, and lets it go on. `number`: for that. One that
+  // has not asked for an image itself goes on from VisitIsFrozen() on.
   absl::Status BeginVisit(const std::atomic<bool>& cancelled, uint64_t* number) ABSL_LOCKS_EXCLUDED(mutex_);
+  void VisitIsFrozen(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
   void EndVisit(uint64_t number, bool stored) ABSL_LOCKS_EXCLUDED(mutex_);
   // Of one that has ended: takes its thread back, and records the end, which the disk may not have taken at
   // first. For one thread.
@@ -178,8 +180,10 @@ class SupervisedJob {
   // Until the job stands at a boundary of its own choice, if it knows any. Was it so?
   // `given_up`: nobody waits for that any more; may be null.
   bool AwaitBoundary(const std::function<bool()>& given_up = nullptr);
-  // Of another thread that takes an image: has the job stand at a boundary until that is stored.
+  // Of another thread that takes an image: has the job stand at a boundary until that has all its memory, or
+  // is stored where the job has asked for one.
   void ReceiveVisit() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool AsksForImage() const;
   bool VisitWaits() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return visit_ != 0 && !visit_may_freeze_; }
   // `make_room`: also those that --keep would keep, but for the newest and the one to go back to. False:
   // there were none.
@@ -297,7 +301,7 @@ class SupervisedJob {
   // whether the job is ready for it, and the last of which there is an image.
   uint64_t visits_ ABSL_GUARDED_BY(mutex_) = 0, visit_ ABSL_GUARDED_BY(mutex_) = 0;
   bool visit_may_freeze_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t visit_stored_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t visit_frozen_ ABSL_GUARDED_BY(mutex_) = 0, visit_stored_ ABSL_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };
 

@@ -281,26 +281,32 @@ void SupervisedJob::ReceiveVisit() {
   if (!at_boundary && job_file_) job_file_->Release(/*image_taken=*/false).IgnoreError();
   const supervise::ProgressSample before = Sample();
   progress_.Add(before);
+  // What it asks for itself it wants to be stored.
+  const bool asks = at_boundary && AsksForImage();
+  bool taken;
   {
     absl::MutexLock lock(&mutex_);
     if (visit_ == visit) visit_may_freeze_ = true;
-    const auto ended = [this, visit]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return visit_ != visit; };
+    const auto over = [this, visit, asks]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return visit_ != visit || (!asks && visit_frozen_ == visit);
+    };
     while (at_boundary && !leave_ && !stop_ && !end_->WaitFor(absl::ZeroDuration())) {
       job_file_->KeepWaiting().IgnoreError();
-      if (AwaitUntil(mutex_, absl::Condition(&ended), Deadline(kTick))) break;
+      if (AwaitUntil(mutex_, absl::Condition(&over), Deadline(kTick))) break;
     }
     phase_ = "running";
+    taken = visit_stored_ == visit || (!asks && visit_frozen_ == visit);
   }
   if (!at_boundary) return;
-  bool stored;
-  {
-    absl::MutexLock lock(&mutex_);
-    stored = visit_stored_ == visit;
-  }
-  job_file_->Release(stored).IgnoreError();
+  job_file_->Release(taken).IgnoreError();
   const supervise::ProgressSample after = Sample();
   progress_.Rebase(after, after.at_seconds - before.at_seconds);
   cpu_sampled_ = 0;  // the rate is that of a job that runs
+}
+
+bool SupervisedJob::AsksForImage() const {
+  const auto said = job_file_->Read();
+  return said.ok() && said->job.wanted != wanted_;
 }
 
 // The job is waited for when all else is ready, and waits itself no longer than it has to.

@@ -110,9 +110,10 @@ absl::StatusOr<uint64_t> PackWriter::TakeRoom(size_t bytes) {
     absl::Status status = file_->Allocate(allocated_, step);
     if (ahead && absl::IsResourceExhausted(status)) {
       // A quota, or others were faster. What the file system has given nevertheless goes back; all that was
-      // submitted lies before `offset`.
+      // submitted lies before `offset`. The first time the file may get longer, which gives nothing back on
+      // ext4; the second time does.
       refused_ = true;
-      RK_RETURN_IF_ERROR(file_->Truncate(std::max(allocated_, offset)));
+      for (int time = 0; time < 2; ++time) RK_RETURN_IF_ERROR(file_->Truncate(std::max(allocated_, offset)));
       step = end - allocated_;
       status = file_->Allocate(allocated_, step);
     }

@@ -608,6 +608,9 @@ enum rekindle_event rekindle_serve_as_template(void) {
 enum rekindle_event rekindle_ready(struct rekindle_restored* out) {
   if (!rekindle_held()) return REKINDLE_NOT_HELD;
   rekindle_run_before_snapshot();
+  /* What is buffered would be written by each copy. */
+  fflush(stdout);
+  fflush(stderr);
   if (rekindle_park() < 0) return REKINDLE_ERROR;
   enum rekindle_event event;
   do {

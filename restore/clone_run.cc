@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "base/file.h"
 #include "base/packet_socket.h"
+#include "base/parallel.h"
 #include "base/status.h"
 #include "criu/image_files.h"
 #include "criu/restore_log.h"
@@ -195,20 +196,27 @@ absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
         // What the copy starts would get the lowest numbers that are free, and have them in its image: those
         // that CRIU itself has where that is restored. Where they can't be chosen, that may happen.
         sandbox_.SetNextPid(HighestNumber(image_.directory->tree()) + 1).IgnoreError();
-        if (absl::Status opened = CheckOpened(processes); !opened.ok()) return opened;
+        absl::Status opened;
+        absl::StatusOr<PagerClient::Prefilled> prefilled = absl::UnknownError("");
+        // Neither waits for the other, and nothing runs before both have ended.
+        InParallel(image_.user ? 2 : 1, [&](size_t part) {
+          if (part == 0) prefilled = pager_.Prefill(sandbox_.id(), pids, processes);
+          if (part == 1) opened = CheckOpened(processes);
+        });
+        if (!opened.ok()) return opened;
+        if (!prefilled.ok()) return prefilled.status();
         image_.shared_memory.RemoveNameless(Root());
         if (!options_.stdio.empty()) {
           absl::Status appended = AppendToLogs(processes[0].get(), image_.manifest);
           if (!appended.ok()) return appended;
         }
-        RK_ASSIGN_OR_RETURN(PagerClient::Prefilled prefilled, pager_.Prefill(sandbox_.id(), pids, processes));
-        result_.prefilled_pages = prefilled.pages;
+        result_.prefilled_pages = prefilled->pages;
         // It may have ended by the time that anybody could look for it.
         RK_ASSIGN_OR_RETURN(result_.root, PidOf(processes[0].get()));
         result_.root_pidfd = std::move(processes[0]);
-        result_.working_set_bytes = prefilled.settled_bytes;
+        result_.working_set_bytes = prefilled->settled_bytes;
         prefill_seconds = watch.seconds();
-        AddSpan("working set", begin, {{"pages", static_cast<int64_t>(prefilled.pages)}});
+        AddSpan("working set", begin, {{"pages", static_cast<int64_t>(prefilled->pages)}});
         if (park) {
           RK_ASSIGN_OR_RETURN(options_, park());
           result_.phases.clear();

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -78,6 +79,9 @@ std::vector<Holder> HoldersOf(const std::set<pid_t>& ids) {
   }
   for (pid_t pid : ListProcesses()) {
     if (ids.contains(pid)) continue;
+    // Of the thousands that a machine may have hardly one is.
+    const pid_t session = ::getsid(pid), group = ::getpgid(pid);
+    if (session >= 0 && group >= 0 && !ids.contains(session) && !ids.contains(group)) continue;
     auto stat = ReadProcessStat(pid);
     if (!stat.ok()) continue;
     if (ids.contains(stat->session)) {

@@ -134,6 +134,17 @@ class ReadyTest(unittest.TestCase):
         wait_until_parked(program.process)
         self.assertEqual(program.wake({"type": "continue"}), "continued")
 
+    def test_what_is_buffered_is_written_once(self):
+        program = HeldProgram("""
+            import json, rekindle
+            print("loaded")
+            rekindle.ready()
+            print(json.dumps("ready"))
+            """)
+        self.assertTrue(select.select([program.process.stdout], [], [], SECONDS)[0], "written before it waits")
+        self.assertEqual(program.process.stdout.readline(), b"loaded\n")
+        self.assertEqual(program.wake(RESTORED), "ready")
+
     def test_modules_that_are_not_to_be_had(self):
         self.assertEqual(run("""
             import json, sys, rekindle
@@ -212,9 +223,10 @@ class RandomnessTest(unittest.TestCase):
             uuid._node = 1 << 40 | 5
             import rekindle
             rekindle.ready()
-            print(json.dumps(uuid._node))
+            print(json.dumps(uuid.uuid1().node))
             """)
-        self.assertIsNone(node)
+        self.assertNotEqual(node, 1 << 40 | 5)
+        self.assertTrue(node >> 40 & 1)
         address = run("""
             import json, uuid
             uuid._node = 5
@@ -223,6 +235,23 @@ class RandomnessTest(unittest.TestCase):
             print(json.dumps(uuid._node))
             """)
         self.assertEqual(address, 5, "a hardware address stays")
+
+    def test_the_clock_sequence_of_uuids(self):
+        """libuuid keeps it for as long as the process lives."""
+        program = """
+            import json, uuid
+            first = uuid.uuid1()
+            import rekindle
+            rekindle.ready()
+            drawn = [uuid.uuid1() for _ in range(5)]
+            assert first.node >> 40 & 1 or {each.node for each in drawn} == {first.node}
+            print(json.dumps([each.clock_seq for each in drawn]))
+            """
+        self.assertGreater(len(set(run(program) + run(program))), 1)
+
+    def test_names_of_semaphores(self):
+        self.changed("import multiprocessing.synchronize as s; s.SemLock._rand._rng_pid = __import__('os').getpid(); "
+                     "s.SemLock._rand._rng = __import__('random').Random(1)", "next(s.SemLock._rand)")
 
     def test_the_key_of_multiprocessing(self):
         self.changed("import multiprocessing.process as mp; mp.current_process().authkey = bytes(32)",

@@ -80,7 +80,7 @@ class SupervisedHookTest(ReportingTest):
     def test_an_image_that_somebody_asks_for_is_of_a_boundary(self):
         self.start_supervised("--restarts", "5")
         waiting.until(lambda: (self.job("train")["progress"] or {}).get("boundaries"), "boundaries")
-        # It stands there until the image is stored.
+        # It stands there until the image has all of its memory.
         self.succeed("ckpt", "train", "-t", "mine:1")
         step = self.wait_for_event("continued")
         waiting.until(lambda: self.last_step() > step, "it goes on")
@@ -284,6 +284,28 @@ class SlowStoreTest(Reporting, RekindleTest):
         shell("fsfreeze", "--unfreeze", self.disk.path)
         waiting.until(lambda: f"continued at {at}" in self.lines(), "it goes on", 60)
         self.assertEqual(file.daemon().taken, due)
+
+    def test_nor_does_it_wait_for_an_image_of_a_caller_to_be_stored(self):
+        self.start_reporting_with("run", "--detach", "--name", "train", "--restarts", "5")
+        self.addCleanup(self.cli.run, "stop", "train", "--grace", "1s")
+        waiting.until(lambda: (self.job("train")["progress"] or {}).get("boundaries"), "boundaries", 60)
+        pid, file = self.job("train")["pid"], self.file()
+        os.kill(pid, signal.SIGSTOP)
+        asks = self.cli.start("ckpt", "train", "-t", "mine:1")
+        waiting.until(lambda: file.daemon().due > file.daemon().released, "it is waited for", 60)
+        due = file.daemon().due
+        shell("fsfreeze", "--freeze", self.disk.path)
+        self.addCleanup(subprocess.run, ["fsfreeze", "--unfreeze", self.disk.path], check=False, capture_output=True)
+        at = self.last_step()
+        os.kill(pid, signal.SIGCONT)
+        waiting.until(lambda: file.daemon().released >= due, "it may go on", 60)
+        waiting.until(lambda: self.last_step() > at + 100, "it goes on", 60)
+        self.assertEqual((file.daemon().taken, asks.poll()), (due, None))
+        shell("fsfreeze", "--unfreeze", self.disk.path)
+        self.assertEqual(self.cli.finish(asks).code, 0)
+        os.kill(pid, signal.SIGKILL)
+        self.wait_for_event("restored", 60)
+        self.assert_no_step_is_missing()
 
     def test_an_image_for_a_caller_while_the_supervisor_stores_its_own(self):
         """It comes after that: there is one capture of a job at a time."""

@@ -199,6 +199,7 @@ def ready():
         device_caches.empty_cache()
     randomness.prepare()
     hook.holding.rekindle_has_after_restore(1 if _registered(_after_restore, "get_after_restore") else 0)
+    _flush_output()
     parked = hook.waiting.rekindle_park() == 0
     os.environ.pop("REKINDLE_HOLD", None)  # as the library does, which remembers it
     if not parked:
@@ -229,6 +230,15 @@ def ready():
         func(*args, **kwargs)
     hook.waiting.rekindle_up()
     return RESTORED
+
+
+def _flush_output():
+    """What is buffered would be written by each copy."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):  # the program has closed or replaced it
+            pass
 
 
 def _is_held():

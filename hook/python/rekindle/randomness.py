@@ -7,6 +7,9 @@ import os
 import sys
 
 _drawn_key = None  # by _renew_multiprocessing()
+# multiprocessing's, and those that are made after it.
+_SEMAPHORES = ("multiprocessing.synchronize", "loky.backend.synchronize",
+               "joblib.externals.loky.backend.synchronize")  # fmt: skip
 
 
 def _loaded(name):
@@ -22,6 +25,9 @@ def prepare():
         _loaded("numpy.random").RandomState()
     if _loaded("torch"):
         _loaded("torch").Generator().seed()
+    if _loaded("uuid") and getattr(_loaded("uuid"), "_generate_time_safe", None):
+        # Of libuuid, which has it drawn once; later Python would start programs to find it.
+        _loaded("uuid").getnode()
 
 
 def renew():
@@ -31,6 +37,9 @@ def renew():
     if _loaded("tempfile"):
         # Its generator notices a fork by the PID, which copies have in common.
         _loaded("tempfile")._name_sequence = None
+    for name in _SEMAPHORES:
+        if _loaded(name):
+            _renew_names(_loaded(name))
     if _loaded("uuid"):
         _renew_uuid(_loaded("uuid"))
     if _loaded("multiprocessing.process"):
@@ -42,10 +51,21 @@ def renew():
 
 
 def _renew_uuid(uuid):
-    """The node of uuid1(), where there was no hardware address to take: those that were drawn have the group bit."""
+    """The node of uuid1(), where there was no hardware address to take: those that were drawn have the group bit. And
+    the clock sequence: Python draws one for each, libuuid keeps that, and the node, where nobody can change them.
+    """
     node = getattr(uuid, "_node", None)
     if node is not None and node >> 40 & 1:
-        uuid._node = None
+        uuid._node = int.from_bytes(os.urandom(6), "big") | 1 << 40
+    if hasattr(uuid, "_generate_time_safe"):
+        uuid._generate_time_safe = None
+
+
+def _renew_names(synchronize):
+    """Of semaphores: these notice a fork by the PID, too."""
+    names = getattr(getattr(synchronize, "SemLock", None), "_rand", None)
+    if names is not None:
+        synchronize.SemLock._rand = type(names)()
 
 
 def _renew_multiprocessing(process):

@@ -20,7 +20,8 @@ for (const name of [
 function describe(error) {
   try {
     if (util.types.isNativeError(error) || looksLikeError(error)) {
-      return { errorType: error.name, errorMessage: error.message, trace: String(error.stack).split('\n') };
+      // Their types are what the program has made them.
+      return { errorType: String(error.name), errorMessage: String(error.message), trace: String(error.stack).split('\n') };
     }
     return { errorType: typeof error, errorMessage: String(error), trace: [] };
   } catch {

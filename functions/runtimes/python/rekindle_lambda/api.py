@@ -88,10 +88,12 @@ class RuntimeApi:
         try:
             if self._address is None:
                 self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+                self._socket.settimeout(None)  # whatever default the function has set: the next event may be long in coming
                 self._socket.connect(self._where)
                 return
             family, kind, protocol, _, address = _socket.getaddrinfo(*self._address, 0, _socket.SOCK_STREAM)[0]
             self._socket = _socket.socket(family, kind, protocol)
+            self._socket.settimeout(None)
             self._socket.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
             self._socket.connect(address)
         except OSError as error:

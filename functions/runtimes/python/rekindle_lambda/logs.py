@@ -12,7 +12,8 @@ class _Handler(logging.Handler):
     def emit(self, record):
         try:
             record.aws_request_id = request_id
-            sys.stdout.write(self.format(record))
+            # Behind a traceback, too.
+            sys.stdout.write(self.format(record) + "\n")
         except Exception:
             self.handleError(record)
 
@@ -23,7 +24,7 @@ def install():
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
     formatter = logging.Formatter(
-        "[%(levelname)s]\t%(asctime)s.%(msecs)03dZ\t%(aws_request_id)s\t%(message)s\n", "%Y-%m-%dT%H:%M:%S")
+        "[%(levelname)s]\t%(asctime)s.%(msecs)03dZ\t%(aws_request_id)s\t%(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler = _Handler()
     handler.setFormatter(formatter)
