@@ -33,6 +33,7 @@
 #include "ckpt/gpu_move.h"
 #include "ckpt/gpu_record.h"
 #include "ckpt/job_inspection.h"
+#include "ckpt/leases.h"
 #include "ckpt/lost_names.h"
 #include "ckpt/mounts_check.h"
 #include "ckpt/openable_files.h"
@@ -161,6 +162,7 @@ class CaptureRun {
     const auto freezes = [this] {
       stands_still_.emplace();
       may_freeze_ = true;
+      if (LooksAtWrittenFiles()) leases_ = Leases::BeginReading();
     };
     // The job stops as soon as CRIU lets it go. What CRIU does itself (--leave-stopped) is for a job that
     // will not go on: it leaves its TCP connections locked.
@@ -432,6 +434,7 @@ class CaptureRun {
     }
     WrittenFilesOptions options = FilesOptions();
     options.readable = std::move(readable);
+    options.leases = leases_;
     if (!lost_names_.ok() || lost_names_->by_link.empty()) {
       written_ = LookAtWrittenFiles(files, options, arena_.get());
       return;
@@ -785,6 +788,7 @@ class CaptureRun {
   absl::StatusOr<SocketFolders> socket_folders_ = SocketFolders();
   std::map<InodeIdentity, int> opened_;                    // with R_OK, W_OK, X_OK
   absl::StatusOr<WrittenFiles> written_ = WrittenFiles();  // the contents lie in the arena
+  std::shared_ptr<Leases> leases_;
   absl::StatusOr<TakenTemporaryFiles> temporary_ = TakenTemporaryFiles();
   std::string job_id_, dump_gate_;
   std::vector<pid_t> gpu_pids_;

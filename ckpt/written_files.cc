@@ -165,32 +165,6 @@ struct Room {
   uint64_t limit, left;
 };
 
-// Which files have leases (F_SETLEASE)? Looked up when first asked; by inode alone, to be sure.
-class Leases {
- public:
-  bool Has(uint64_t inode) {
-    if (!read_) Read();
-    return inodes_.contains(inode);
-  }
-
- private:
-  void Read() {
-    read_ = true;
-    const std::string table = ReadFile("/proc/locks").value_or("");
-    for (absl::string_view line : absl::StrSplit(table, '\n')) {
-      // "3: LEASE  ACTIVE    WRITE 1234 fe:00:5310821 0 EOF"
-      const std::vector<absl::string_view> f = absl::StrSplit(line, ' ', absl::SkipWhitespace());
-      uint64_t inode = 0;
-      if (f.size() > 5 && f[1] == "LEASE" && absl::SimpleAtoi(f[5].substr(f[5].rfind(':') + 1), &inode)) {
-        inodes_.insert(inode);
-      }
-    }
-  }
-
-  bool read_ = false;
-  std::set<uint64_t> inodes_;
-};
-
 // Room for part of a file.
 struct Piece {
   uint64_t offset;
@@ -218,7 +192,7 @@ absl::Status Read(int fd, uint64_t file_size, const std::vector<Piece>& pieces) 
 class ContentCopier {
  public:
   ContentCopier(const WrittenFilesOptions& options, StagingArena* arena)
-      : options_(options), arena_(arena), readable_(options.readable) {}
+      : options_(options), arena_(arena), readable_(options.readable), leases_(options.leases) {}
 
   // The message of an error says why there is no content.
   absl::StatusOr<std::vector<CopiedRange>> Copy(const Found& found, Room* room) {
@@ -233,8 +207,8 @@ class ContentCopier {
           absl::StrCat("the job can't read it, and it belongs to uid ", file.uid()));
     }
     if (std::min(file.size(), found.allocated_bytes) > room->left) return TooLarge(file, *room);
-    // To open it would send whoever has the lease a signal, which ends a program that does not expect it.
-    if (leases_.Has(file.inode())) return absl::UnavailableError("somebody has a lease of it");
+    if (!leases_) leases_ = Leases::BeginReading();
+    if (leases_->Has(file.inode())) return absl::UnavailableError("somebody has a lease of it");
     RK_ASSIGN_OR_RETURN(const UniqueFd fd, OpenFileAt(place.get()));
     std::vector<Piece> pieces;
     for (uint64_t at = 0; at < file.size();) {
@@ -288,7 +262,7 @@ class ContentCopier {
   StagingArena* const arena_;
   ReadableFiles readable_;
   absl::Span<std::byte> block_;
-  Leases leases_;
+  std::shared_ptr<Leases> leases_;
 };
 
 constexpr uint64_t kNoLimit = uint64_t{1} << 62;

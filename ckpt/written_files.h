@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "ckpt/leases.h"
 #include "ckpt/readable_files.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
@@ -43,6 +44,8 @@ struct WrittenFilesOptions {
   std::map<std::string, std::string> nameless;
   // The image's owner gets to see the content: what of it he may see.
   ReadableFiles readable;
+  // As they were shortly before; null: they are read when the first content is taken.
+  std::shared_ptr<Leases> leases;
 };
 
 struct WrittenFiles {
