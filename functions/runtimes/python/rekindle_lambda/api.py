@@ -88,7 +88,8 @@ class RuntimeApi:
         try:
             if self._address is None:
                 self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-                self._socket.settimeout(None)  # whatever default the function has set: the next event may be long in coming
+                # Whatever default the function has set: the next event may be long in coming.
+                self._socket.settimeout(None)
                 self._socket.connect(self._where)
                 return
             family, kind, protocol, _, address = _socket.getaddrinfo(*self._address, 0, _socket.SOCK_STREAM)[0]
