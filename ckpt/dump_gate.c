@@ -1,6 +1,5 @@
-// Part of rekindle-criu-preload.so: the process that CRIU has made to run rekindle-dump-gate is the dump gate
-// itself (criu/enter_mounts.c). Within a container that program is not to be found, and anywhere it takes
-// time, for which the job stands still.
+// Part of rekindle-criu-preload.so: within a container (criu/enter_mounts.c), where rekindle-dump-gate is not
+// to be found, the process that CRIU has made to run it is the dump gate itself.
 //
 // Linked against no part of the C library, as page_filter.c.
 #include "ckpt/dump_gate.h"

@@ -110,10 +110,9 @@ void* dlopen(const char* file, int mode) {
 }
 
 int execvp(const char* file, char* const arguments[]) {
-  // Outside, too: the job stands still while a program is started.
+  if (!entered) return execvpe(file, arguments, environ);
   const int status = run_inside != NULL ? run_inside(file) : -1;
   if (status >= 0) _exit(status);
-  if (!entered) return execvpe(file, arguments, environ);
   errno = EACCES;
   return -1;
 }

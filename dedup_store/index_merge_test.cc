@@ -184,9 +184,9 @@ TEST_F(IndexMergeTest, SoundFilesAreUsedBesideADamagedOne) {
   RK_ASSERT_OK(MergeIndexes(core_.get(), true));
   const IndexRecord sound = Indexes().front();
   std::set<std::string> tables_of_sound;
-  for (const PackRecord& pack : *core_->catalog().Read()->Packs()) {
-    tables_of_sound.insert(core_->page_table_path(pack.id));
-  }
+  const auto packs = core_->catalog().Read()->Packs();
+  ASSERT_TRUE(packs.ok()) << packs.status();
+  for (const PackRecord& pack : *packs) tables_of_sound.insert(core_->page_table_path(pack.id));
   MakePacks(1, 50'000);
   RK_ASSERT_OK(MergeIndexes(core_.get(), true));
   ASSERT_EQ(Indexes().size(), 2u);
