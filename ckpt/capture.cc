@@ -449,8 +449,8 @@ class CaptureRun {
   }
 
   absl::StatusOr<TakenTemporaryFiles> TakeTemporary() const {
-    // Names of CRIU's for the time of the dump, and memory that the image has. What lies in /tmp lies in
-    // /var/tmp.
+    // Names of CRIU's for the time of the dump, and memory that the image has. A job's own /var/tmp is its
+    // /tmp.
     std::set<std::string> without;
     if (lost_names_.ok()) {
       for (const std::string& path : lost_names_->on_disk)

@@ -67,9 +67,9 @@ absl::StatusOr<bool> Feed(int fd, ImageReceiver& receiver, absl::Duration patien
   if (!stalled) return fed;
   return absl::DeadlineExceededError(absl::StrCat(
       "it stops in the middle: for ", absl::FormatDuration(patience),
-      " nothing came, and what an image shares with others stays in the store as long as it comes. Nothing "
-      "of "
-      "it is left; send it once more (REKINDLE_STREAM_TIMEOUT: so many seconds are waited, 0 for ever)"));
+      " nothing came, and what an image shares with others stays in the store as long as it comes. "
+      "Nothing of it is left; send it once more (REKINDLE_STREAM_TIMEOUT: so many seconds are waited, 0 for "
+      "ever)"));
 }
 
 void Drain(int fd, int stop) {

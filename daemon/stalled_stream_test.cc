@@ -37,19 +37,54 @@ TEST(StalledStreamTest, ManyShortOnesAreNot) {
   EXPECT_FALSE(reader.given_up());
 }
 
-class SendToStalledStreamTest : public StoreTest {};
+// A node over the store, and its service at a socket.
+class TransferTest : public StoreTest {
+ protected:
+  void UseNode(absl::Duration patience) {
+    node_options_.store = options_.path;
+    node_options_.runtime_directory = folder_->path() + "/run";
+    node_options_.log_directory = folder_->path() + "/log";
+    node_options_.stream_patience = patience;
+  }
+
+  class Served {
+   public:
+    Served(daemon::Node& node, const std::string& address)
+        : service_(daemon::MakeGrpcService(node, [](const daemon::Peer&) {
+            daemon::Caller caller;
+            caller.uid = ::geteuid();
+            return caller;
+          })) {
+      grpc::ServerBuilder builder;
+      builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+      builder.RegisterService(service_.get());
+      server_ = builder.BuildAndStart();
+      stub_ = v1::Rekindle::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+    }
+    bool ok() const { return server_ != nullptr; }
+    v1::Rekindle::Stub& stub() { return *stub_; }
+    void Shutdown() { server_->Shutdown(); }
+
+   private:
+    const std::shared_ptr<grpc::Service> service_;
+    std::unique_ptr<grpc::Server> server_;
+    std::unique_ptr<v1::Rekindle::Stub> stub_;
+  };
+
+  std::string Address() const { return "unix:" + folder_->path() + "/socket"; }
+
+  daemon::NodeOptions node_options_;
+};
+
+class SendToStalledStreamTest : public TransferTest {};
 
 TEST_F(SendToStalledStreamTest, EndsAndLetsGoOfTheImage) {
   Reopen();
   TestImage image;
   image.objects["mem/1"][0] = MakePages(1000, 1);
   RK_ASSERT_OK(image.Commit(*store_, "job:1"));
-  daemon::NodeOptions options;
-  options.store = options_.path;
-  options.runtime_directory = folder_->path() + "/run";
-  options.log_directory = folder_->path() + "/log";
-  options.stream_patience = absl::Milliseconds(1);
-  daemon::Node node(options);
+  UseNode(absl::Milliseconds(1));
+  daemon::Node node(node_options_);
   absl::Notification abandoned;
   daemon::Call call;
   call.caller.uid = ::geteuid();
@@ -76,24 +111,14 @@ TEST_F(SendToStalledStreamTest, OverTheWire) {
   TestImage image;
   image.objects["mem/1"][0] = MakePages(16'000, 1);  // more than is under way at once
   RK_ASSERT_OK(image.Commit(*store_, "job:1"));
-  daemon::NodeOptions options;
-  options.store = options_.path;
-  options.runtime_directory = folder_->path() + "/run";
-  options.log_directory = folder_->path() + "/log";
-  options.stream_patience = absl::Milliseconds(100);
-  daemon::Node node(options);
-  const auto service = daemon::MakeGrpcService(node, [](const daemon::Peer&) { return daemon::Caller(); });
-  const std::string address = "unix:" + folder_->path() + "/socket";
-  grpc::ServerBuilder builder;
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
-  builder.RegisterService(service.get());
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  ASSERT_NE(server, nullptr);
-  const auto stub = v1::Rekindle::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  UseNode(absl::Milliseconds(100));
+  daemon::Node node(node_options_);
+  Served served(node, Address());
+  ASSERT_TRUE(served.ok());
   grpc::ClientContext context;
   v1::SendImageRequest request;
   request.set_image("job:1");
-  const auto reader = stub->SendImage(&context, request);
+  const auto reader = served.stub().SendImage(&context, request);
   v1::SendImageEvent event;
   (void)reader->Read(&event);  // false: it was given up already
   RK_ASSERT_OK(store_->Remove("job:1"));
@@ -111,7 +136,7 @@ TEST_F(SendToStalledStreamTest, OverTheWire) {
 }
 
 // A store with job:1, to which job:2 is being sent: what has changed since job:1. The first half comes.
-class ReceiveFromStalledSenderTest : public StoreTest {
+class ReceiveFromStalledSenderTest : public TransferTest {
  protected:
   void SetUp() override {
     SetLogLevel(LogLevel::kError);
@@ -123,9 +148,7 @@ class ReceiveFromStalledSenderTest : public StoreTest {
     RK_ASSERT_OK(image.Commit(*store_, "job:1"));
     image.objects["mem/1"][0].replace(0, 3000 * kPageSize, MakePages(3000, 2));
     RK_ASSERT_OK(image.Commit(*store_, "job:2", "job:1"));
-    node_options_.store = options_.path;
-    node_options_.runtime_directory = folder_->path() + "/run";
-    node_options_.log_directory = folder_->path() + "/log";
+    UseNode(daemon::NodeOptions().stream_patience);
     {
       daemon::Node node(node_options_);
       daemon::Call call;
@@ -155,7 +178,6 @@ class ReceiveFromStalledSenderTest : public StoreTest {
     EXPECT_TRUE(ListDirectory(options_.path + "/packs")->empty());
   }
 
-  daemon::NodeOptions node_options_;
   std::string sent_;
 };
 
@@ -214,21 +236,11 @@ TEST_F(ReceiveFromStalledSenderTest, TheFirstOfItMayTakeAsLongAsItLikes) {
 
 TEST_F(ReceiveFromStalledSenderTest, OverTheWire) {
   daemon::Node node(node_options_);
-  const auto service = daemon::MakeGrpcService(node, [](const daemon::Peer&) {
-    daemon::Caller caller;
-    caller.uid = ::geteuid();
-    return caller;
-  });
-  const std::string address = "unix:" + folder_->path() + "/socket";
-  grpc::ServerBuilder builder;
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
-  builder.RegisterService(service.get());
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  ASSERT_NE(server, nullptr);
-  const auto stub = v1::Rekindle::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  Served served(node, Address());
+  ASSERT_TRUE(served.ok());
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + kForEver));
-  const auto stream = stub->ReceiveImage(&context);
+  const auto stream = served.stub().ReceiveImage(&context);
   v1::ReceiveImageRequest message;
   message.mutable_begin()->set_reference("taken:1");
   ASSERT_TRUE(stream->Write(message));
@@ -241,7 +253,7 @@ TEST_F(ReceiveFromStalledSenderTest, OverTheWire) {
   for (v1::ReceiveImageEvent event; stream->Read(&event);) EXPECT_FALSE(event.has_result());
   const grpc::Status status = stream->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED) << status.error_message();
-  server->Shutdown();
+  served.Shutdown();
   ExpectNothingHeld();
 }
 

@@ -78,8 +78,8 @@ class IndexMerge {
     file.records = std::move(packs);
     files_.push_back(std::move(file));
   }
-  // A pack that no index file covers. One that can't be read is left to its own
-  // table, or to fsck, and what is more than may be loose to another merge.
+  // A pack that no index file covers. One that can't be read is left to its own table, or to fsck, and what
+  // is more than may be loose to another merge.
   void AddPack(const PackRecord& record) {
     if (loose_pages_ > 0 && loose_pages_ + record.pages > most_loose_) return;
     const auto pack = core_->OpenPack(record.id);

@@ -25,7 +25,6 @@ namespace {
 
 constexpr mode_t kPermissions = 07777;
 constexpr char kOwnSharedMemory[] = "/dev/shm/";
-constexpr uint64_t kPageOfTmpfs = 4096;
 // Whoever has made the image. More than any that is taken has (ckpt/temporary_files.h).
 constexpr uint64_t kMostBytes = uint64_t{128} << 20;
 constexpr size_t kMostFiles = 16384;
@@ -235,7 +234,7 @@ absl::StatusOr<std::shared_ptr<const TemporaryFiles>> TemporaryFiles::Read(const
       if (extent.length() > kMostBytes - bytes)
         return absl::DataLossError(absl::StrCat(what, " makes no sense: there is too much"));
       bytes += extent.length();
-      files->bytes_in_copy_ += (extent.length() + kPageOfTmpfs - 1) / kPageOfTmpfs * kPageOfTmpfs;
+      files->bytes_in_copy_ += (extent.length() + store::kPageSize - 1) / store::kPageSize * store::kPageSize;
     }
   }
   if (bytes > 0) {
