@@ -2,7 +2,10 @@
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
+#include <google/protobuf/stubs/logging.h>
 
+#include <cstddef>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,15 +27,18 @@ std::vector<const FieldDescriptor*> FieldsOf(const Message& message) {
 
 }  // namespace
 
-bool IsText(const Message& message) {
+namespace {
+
+// Field by field.
+bool HasTextAlone(const Message& message) {
   const Reflection* reflection = message.GetReflection();
   std::string scratch;
   for (const FieldDescriptor* field : FieldsOf(message)) {
     const int count = field->is_repeated() ? reflection->FieldSize(message, field) : 1;
     for (int i = 0; i < count; ++i) {
       if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-        if (!IsText(field->is_repeated() ? reflection->GetRepeatedMessage(message, field, i)
-                                         : reflection->GetMessage(message, field)))
+        if (!HasTextAlone(field->is_repeated() ? reflection->GetRepeatedMessage(message, field, i)
+                                               : reflection->GetMessage(message, field)))
           return false;
       } else if (field->type() == FieldDescriptor::TYPE_STRING) {
         const std::string& text = field->is_repeated()
@@ -45,7 +51,13 @@ bool IsText(const Message& message) {
   return true;
 }
 
-namespace {
+// What a reader takes, unlike the fields, needs no descriptors. They are made at first use, for all messages
+// of a file, which takes milliseconds: as long as all else that a short command does.
+bool IsRead(const Message& message) {
+  const google::protobuf::LogSilencer of_what_is_no_text;
+  const std::unique_ptr<Message> read(message.New());
+  return read->ParseFromString(message.SerializeAsString());
+}
 
 void Mend(Message* message) {
   const Reflection* reflection = message->GetReflection();
@@ -66,6 +78,11 @@ void Mend(Message* message) {
 }
 
 }  // namespace
+
+bool IsText(const Message& message) {
+  constexpr size_t kCopied = size_t{1} << 20;
+  return (message.ByteSizeLong() <= kCopied && IsRead(message)) || HasTextAlone(message);
+}
 
 void MakeText(Message* message) {
   // Most are, and a map that is touched is built anew.

@@ -69,6 +69,17 @@ TEST(MessageTextTest, KeysAndValuesOfAMap) {
   EXPECT_EQ(message.fields().at("b").string_value(), "c");
 }
 
+TEST(MessageTextTest, OfALargeOne) {
+  ListValue message;
+  message.add_values()->set_string_value(std::string(size_t{2} << 20, 'a'));
+  EXPECT_TRUE(IsText(message));
+  message.add_values()->set_string_value(kNoText);
+  EXPECT_FALSE(IsText(message));
+  MakeText(&message);
+  EXPECT_EQ(message.values(1).string_value(), kMadeText);
+  EXPECT_TRUE(IsText(message));
+}
+
 TEST(MessageTextTest, DeepInside) {
   constexpr int kLevels = 100;
   Value message;

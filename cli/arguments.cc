@@ -41,6 +41,13 @@ bool TakesValue(absl::string_view word) {
          std::find(supervision.begin(), supervision.end(), word) != supervision.end();
 }
 
+// Where the command's name belongs: the first word that is neither an option nor one's value. May be the end.
+size_t CommandAt(const std::vector<std::string>& words) {
+  size_t at = 0;
+  while (at < words.size() && absl::StartsWith(words[at], "-")) at += TakesValue(words[at]) ? 2 : 1;
+  return std::min(at, words.size());
+}
+
 // Splits "… run [options] [--] COMMAND…" in two: CLI11 must not look at the job's own options.
 std::pair<std::vector<std::string>, std::vector<std::string>> SplitJobCommand(
     const std::vector<std::string>& arguments) {
@@ -138,7 +145,10 @@ std::string MeantCommand(absl::string_view word, const std::vector<std::string>&
 // The whole command line, as CLI11 fills it in.
 class Parser {
  public:
-  explicit Parser(const std::string& working_directory) : working_directory_(working_directory) {
+  // `command`: the word where the command's name belongs. To take in what all commands may have takes as long
+  // as many a command's work: where it is a command's name, only that one is.
+  Parser(const std::string& working_directory, absl::string_view command)
+      : working_directory_(working_directory) {
     app_.name("rekindle");
     app_.require_subcommand(1);
     app_.fallthrough();
@@ -153,21 +163,13 @@ class Parser {
                      "'rekindle COMMAND --help' has more.\n",
                      kExitCodes));
     AddGlobals();
-    AddJobCommands();
-    AddImageCommands();
-    AddStoreCommands();
-    gpu_.AddTo(app_);
-    template_.AddTo(app_, &timeline_);
-    group_.AddTo(app_);
-    function_.AddTo(app_);
-    sim_.AddTo(app_);
-    top_.AddTo(app_);
+    AddCommands(command);
   }
 
-  ParsedArguments Parse(const std::vector<std::string>& arguments,
+  // `ours`: up to the words of `job`.
+  ParsedArguments Parse(std::vector<std::string> ours, const std::vector<std::string>& job,
                         const std::vector<std::string>& environment) {
     ParsedArguments parsed;
-    auto [ours, job] = SplitJobCommand(InOurWords(arguments));
     const std::vector<std::string> words = ours;
     std::reverse(ours.begin(), ours.end());  // as CLI11 wants it
     try {
@@ -204,13 +206,6 @@ class Parser {
   }
 
  private:
-  CLI::App* AddCommand(const std::string& name, const std::string& description, const std::string& examples) {
-    CLI::App* command = app_.add_subcommand(name, description);
-    command->fallthrough();
-    command->footer("Examples:\n" + examples);
-    return command;
-  }
-
   // Of the command that was named, or of the whole.
   std::string Help() const {
     for (const CLI::App* command : app_.get_subcommands()) {
@@ -293,9 +288,48 @@ class Parser {
                   "Show every CRIU command line that is run, and debug messages");
   }
 
-  void AddJobCommands();
-  void AddImageCommands();
-  void AddStoreCommands();
+  CLI::App* AddCommand(const std::string& name, const std::string& description, const std::string& examples) {
+    CLI::App* command = app_.add_subcommand(name, description);
+    command->fallthrough();
+    command->footer("Examples:\n" + examples);
+    return command;
+  }
+
+  void AddCommands(absl::string_view command);
+  void AddRun();
+  void AddStop();
+  void AddAttach();
+  void AddCkpt();
+  void AddRestore();
+  void AddPs();
+  void AddLs();
+  void AddInspect();
+  void AddDiff();
+  void AddRm();
+  void AddWorkingSet();
+  void AddPrune();
+  void AddExport();
+  void AddImport();
+  void AddCopy();
+  void AddGc();
+  void AddFsck();
+  void AddQuota();
+  void AddStats() {
+    AddCommand("stats", "Show what the store holds, on disk and in memory", "  rekindle stats --json\n");
+  }
+  void AddDoctor() {
+    AddCommand("doctor", "Check everything that Rekindle needs on this machine", "  rekindle doctor\n");
+  }
+  void AddVersion() {
+    AddCommand("version", "Show versions; with -v also CRIU's", "  rekindle version -v\n");
+  }
+  void AddGpu() { gpu_.AddTo(app_); }
+  void AddTemplate() { template_.AddTo(app_, &timeline_); }
+  void AddGroup() { group_.AddTo(app_); }
+  void AddFn() { function_.AddFnTo(app_); }
+  void AddDeps() { function_.AddDepsTo(app_); }
+  void AddSim() { sim_.AddTo(app_); }
+  void AddTop() { top_.AddTo(app_); }
   absl::Status Finish(const std::vector<std::string>& job, const std::vector<std::string>& environment);
   absl::Status FinishPrune();
   absl::Status FinishQuota();
@@ -324,7 +358,6 @@ class Parser {
   RollbackArguments ckpt_files_, restore_files_;
   CloneArguments clone_;
   v1::RemoveImagesRequest remove_;
-  CLI::App* working_set_ = nullptr;
   v1::DropWorkingSetRequest drop_;
   std::vector<std::string> remove_images_;
   v1::DoctorRequest doctor_;
@@ -354,7 +387,45 @@ CLI::Option* Flag(CLI::App* app, const std::string& names, Set set, const std::s
   return app->add_flag_callback(names, set, description);
 }
 
-void Parser::AddJobCommands() {
+void Parser::AddCommands(absl::string_view command) {
+  // In the order in which the help has them.
+  static constexpr std::pair<absl::string_view, void (Parser::*)()> kCommands[] = {
+      {"run", &Parser::AddRun},
+      {"stop", &Parser::AddStop},
+      {"attach", &Parser::AddAttach},
+      {"ckpt", &Parser::AddCkpt},
+      {"restore", &Parser::AddRestore},
+      {"ps", &Parser::AddPs},
+      {"ls", &Parser::AddLs},
+      {"inspect", &Parser::AddInspect},
+      {"diff", &Parser::AddDiff},
+      {"rm", &Parser::AddRm},
+      {"working-set", &Parser::AddWorkingSet},
+      {"prune", &Parser::AddPrune},
+      {"export", &Parser::AddExport},
+      {"import", &Parser::AddImport},
+      {"copy", &Parser::AddCopy},
+      {"gc", &Parser::AddGc},
+      {"fsck", &Parser::AddFsck},
+      {"quota", &Parser::AddQuota},
+      {"stats", &Parser::AddStats},
+      {"doctor", &Parser::AddDoctor},
+      {"version", &Parser::AddVersion},
+      {"gpu", &Parser::AddGpu},
+      {"template", &Parser::AddTemplate},
+      {"group", &Parser::AddGroup},
+      {"fn", &Parser::AddFn},
+      {"deps", &Parser::AddDeps},
+      {"sim", &Parser::AddSim},
+      {"top", &Parser::AddTop},
+  };
+  for (const auto& [name, add] : kCommands) {
+    if (name == command) return (this->*add)();
+  }
+  for (const auto& [name, add] : kCommands) (this->*add)();
+}
+
+void Parser::AddRun() {
   CLI::App* run = AddCommand(
       "run", "Start a command as a job that is easy to checkpoint",
       "  rekindle run -- python3 train.py\n"
@@ -378,16 +449,24 @@ void Parser::AddJobCommands() {
       run, "--hold", [this] { run_.set_hold(true); },
       "The runtime hook holds it at its ready() until an image was taken; with --detach, return then");
   supervision_.AddTo(run);
+}
+
+void Parser::AddStop() {
   supervision_.AddToStop(AddCommand("stop", "End a job, for good where it is supervised",
                                     "  rekindle stop llm\n"
                                     "  rekindle stop llm --checkpoint --grace 30s\n"));
+}
+
+void Parser::AddAttach() {
   supervision_.AddToAttach(
       AddCommand("attach", "Follow a supervised job as 'run' does",
                  "  rekindle attach llm\n"
                  "Its output is shown from now on, SIGINT and SIGTERM go to it, and its exit\n"
                  "status is returned. A SIGHUP, as of a connection that is lost, lets go of it:\n"
                  "it runs on.\n"));
+}
 
+void Parser::AddCkpt() {
   CLI::App* ckpt = AddCommand("ckpt", "Take an image of a running job",
                               "  rekindle ckpt 4711 -t web:v1\n"
                               "  rekindle ckpt train -t train:epoch2 --parent train:epoch1\n"
@@ -428,7 +507,9 @@ void Parser::AddJobCommands() {
       ->type_name("SECONDS")
       ->check(AboveZero());
   ckpt_files_.AddToCheckpoint(ckpt);
+}
 
+void Parser::AddRestore() {
   CLI::App* restore =
       AddCommand("restore", "Bring a job back from an image",
                  "  rekindle restore train:epoch1\n"
@@ -470,25 +551,31 @@ void Parser::AddJobCommands() {
   restore_files_.AddToRestore(restore);
   clone_.AddTo(restore);
   AddTimelineOptions(restore, &timeline_);
+}
 
+void Parser::AddPs() {
   CLI::App* ps = AddCommand("ps", "List jobs", "  rekindle ps\n  rekindle ps --all\n");
   Flag(
       ps, "-a,--all", [this] { ps_.set_all(true); }, "Those that have ended within a day too");
 }
 
-void Parser::AddImageCommands() {
+void Parser::AddLs() {
   CLI::App* ls = AddCommand("ls", "List images", "  rekindle ls\n  rekindle ls train\n");
   Text(
       ls, "text", [this](const std::string& v) { ls_.set_name_contains(v); }, "Only names that contain it",
       "TEXT");
+}
 
+void Parser::AddInspect() {
   CLI::App* inspect = AddCommand("inspect", "Show one image", "  rekindle inspect web:v1 --objects\n");
   Text(
       inspect, "image", [this](const std::string& v) { inspect_.set_image(v); }, "The image", "IMAGE")
       ->required();
   Flag(
       inspect, "--objects", [this] { inspect_.set_objects(true); }, "List its objects too");
+}
 
+void Parser::AddDiff() {
   CLI::App* diff = AddCommand("diff", "Compare the memory of two images, area by area",
                               "  rekindle diff train:epoch1 train:epoch2\n");
   Text(
@@ -497,21 +584,26 @@ void Parser::AddImageCommands() {
   Text(
       diff, "b", [this](const std::string& v) { diff_.set_b(v); }, "The other", "B")
       ->required();
+}
 
+void Parser::AddRm() {
   CLI::App* rm = AddCommand("rm", "Remove images; 'gc' frees their space", "  rekindle rm web:v1 web:v2\n");
   rm->add_option("images", remove_images_, "The images")->type_name("IMAGE")->required();
+}
 
-  working_set_ = AddCommand("working-set", "What was recorded of the memory that clones touch first",
-                            "  rekindle working-set drop web:v1\n'inspect' shows it.\n");
-  working_set_->require_subcommand(1);
-  CLI::App* drop =
-      working_set_->add_subcommand("drop", "Forget it: the next clones of the image record anew");
+void Parser::AddWorkingSet() {
+  CLI::App* working_set = AddCommand("working-set", "What was recorded of the memory that clones touch first",
+                                     "  rekindle working-set drop web:v1\n'inspect' shows it.\n");
+  working_set->require_subcommand(1);
+  CLI::App* drop = working_set->add_subcommand("drop", "Forget it: the next clones of the image record anew");
   drop->fallthrough();
   drop->footer("Examples:\n  rekindle working-set drop web:v1\n");
   Text(
       drop, "image", [this](const std::string& v) { drop_.set_image(v); }, "The image", "IMAGE")
       ->required();
+}
 
+void Parser::AddPrune() {
   CLI::App* prune =
       AddCommand("prune", "Remove images that no rule keeps",
                  "  rekindle prune train --keep-last 3\n"
@@ -535,18 +627,26 @@ void Parser::AddImageCommands() {
       prune, "--dry-run", [this] { prune_.set_dry_run(true); }, "Only say what would be removed");
   Flag(
       prune, "--gc", [this] { prune_.set_collect_garbage(true); }, "Free their space afterwards");
+}
 
+void Parser::AddExport() {
   transfer_.AddToExport(
       AddCommand("export", "Write an image to a file, or as a CRIU image directory",
                  "  rekindle export train:7 --file /backup/train-7.rekindle\n"
                  "  rekindle export train:8 --since train:7 --file - | aws s3 cp - s3://bucket/train-8\n"
                  "  rekindle export web:v1 --criu /tmp/web && criu restore -d -D /tmp/web\n"));
+}
+
+void Parser::AddImport() {
   transfer_.AddToImport(AddCommand(
       "import", "Take in what 'export' wrote, or a CRIU image directory",
       "  rekindle import --file /backup/train-7.rekindle\n"
       "  ssh node1 rekindle export web:v1 --file - | rekindle import --file - -t web:v1\n"
       "  rekindle import --criu /tmp/web -t web:v1\n"
       "Whoever writes an image decides what runs when it is restored: take in only what you trust.\n"));
+}
+
+void Parser::AddCopy() {
   transfer_.AddToCopy(AddCommand(
       "copy", "Copy an image to or from another store or an object store; only what is missing is sent",
       "  rekindle copy train:7 --to /mnt/shared/rekindle\n"
@@ -557,16 +657,22 @@ void Parser::AddImageCommands() {
       "machine is lost, its jobs go on from there.\n"));
 }
 
-void Parser::AddStoreCommands() {
+void Parser::AddGc() {
   CLI::App* gc = AddCommand("gc", "Free what no image reaches", "  rekindle gc --dry-run\n");
   Flag(
       gc, "--dry-run", [this] { gc_.set_dry_run(true); }, "Only say what would be freed");
+}
+
+void Parser::AddFsck() {
   CLI::App* fsck =
       AddCommand("fsck", "Check the store", "  rekindle fsck --read\n  rekindle fsck --repair\n");
   Flag(
       fsck, "--read,--read-data", [this] { fsck_.set_read_data(true); }, "Read and verify every stored byte");
   Flag(
       fsck, "--repair", [this] { fsck_.set_repair(true); }, "Mend what can be mended");
+}
+
+void Parser::AddQuota() {
   CLI::App* quota = AddCommand("quota", "Show or set the limits of the store",
                                "  rekindle quota\n"
                                "  rekindle quota --owner alice --max 50G\n"
@@ -582,9 +688,6 @@ void Parser::AddStoreCommands() {
       ->add_option("--high-water", quota_high_water_,
                    "Refuse new images once this much of the file system is taken, or 'none' [95%]")
       ->type_name("PERCENT");
-  AddCommand("stats", "Show what the store holds, on disk and in memory", "  rekindle stats --json\n");
-  AddCommand("doctor", "Check everything that Rekindle needs on this machine", "  rekindle doctor\n");
-  AddCommand("version", "Show versions; with -v also CRIU's", "  rekindle version -v\n");
 }
 
 absl::Status Parser::Finish(const std::vector<std::string>& job,
@@ -722,7 +825,9 @@ absl::Status Parser::FinishQuota() {
 ParsedArguments ParseArguments(const std::vector<std::string>& arguments,
                                const std::string& working_directory,
                                const std::vector<std::string>& environment) {
-  return Parser(working_directory).Parse(arguments, environment);
+  const auto [ours, job] = SplitJobCommand(InOurWords(arguments));
+  const size_t command = CommandAt(ours);
+  return Parser(working_directory, command < ours.size() ? ours[command] : "").Parse(ours, job, environment);
 }
 
 }  // namespace rekindle::cli

@@ -28,7 +28,7 @@ CLI::App* FunctionArguments::AddCommand(CLI::App* above, const std::string& name
   return command;
 }
 
-void FunctionArguments::AddTo(CLI::App& app) {
+void FunctionArguments::AddFnTo(CLI::App& app) {
   fn_ = app.add_subcommand("fn", "Deploy and invoke functions, compatible with AWS Lambda");
   fn_->fallthrough();
   fn_->require_subcommand(1);
@@ -54,7 +54,6 @@ void FunctionArguments::AddTo(CLI::App& app) {
   CLI::App* stats = AddCommand(fn_, "stats", "Show how functions did since the daemon started",
                                "  rekindle fn stats\n  rekindle fn stats hello --json\n");
   stats->add_option("name", name_, "The function [all]")->type_name("NAME");
-  AddDeps(app);
 }
 
 void FunctionArguments::AddDeploy() {
@@ -129,7 +128,7 @@ void FunctionArguments::AddInvoke() {
   invoke->add_option("--output", output_, "Write what it returns here")->type_name("FILE");
 }
 
-void FunctionArguments::AddDeps(CLI::App& app) {
+void FunctionArguments::AddDepsTo(CLI::App& app) {
   deps_ = app.add_subcommand("deps", "Images of runtimes with libraries loaded, which functions start from");
   deps_->fallthrough();
   deps_->require_subcommand(1);
@@ -152,7 +151,7 @@ void FunctionArguments::AddDeps(CLI::App& app) {
 }
 
 absl::StatusOr<Command> FunctionArguments::Finish(const std::string& working_directory) const {
-  if (deps_->parsed()) return FinishDeps();
+  if (deps_ != nullptr && deps_->parsed()) return FinishDeps();
   const std::string command = fn_->get_subcommands().front()->get_name();
   if (command == "deploy") return FinishDeploy(working_directory);
   if (command == "logs") return FinishLogs();

@@ -13,7 +13,8 @@ namespace rekindle::cli {
 // Outlives the CLI::App that it is added to.
 class FunctionArguments {
  public:
-  void AddTo(CLI::App& app);
+  void AddFnTo(CLI::App& app);
+  void AddDepsTo(CLI::App& app);
   // What was asked for; call it when `fn` or `deps` was the command.
   absl::StatusOr<Command> Finish(const std::string& working_directory) const;
 
@@ -22,7 +23,6 @@ class FunctionArguments {
                        const std::string& examples);
   void AddDeploy();
   void AddInvoke();
-  void AddDeps(CLI::App& app);
   absl::StatusOr<Command> FinishDeploy(const std::string& working_directory) const;
   absl::StatusOr<Command> FinishLogs() const;
   absl::StatusOr<Command> FinishDeps() const;

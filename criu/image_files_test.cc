@@ -83,7 +83,7 @@ std::string SampleMm() {
   file->set_status(1 | 1 << 6);
   file->set_advice_bits(1 << MADV_DONTFORK);
   // A field that our schema does not know must survive a rewrite.
-  mm.mutable_unknown_fields()->AddVarint(12, 4711);
+  mm.mutable_unknown_fields()->append("\x60\xe7\x24");  // number 12: 4711
   return Image(0x57492820, {Record(mm)});
 }
 
@@ -107,7 +107,7 @@ std::string SampleTcpStream(uint32_t unsent) {
   pb::TcpStream stream;
   stream.set_sending_length(6);
   stream.set_unsent_length(unsent);
-  stream.mutable_unknown_fields()->AddVarint(2, 4711);  // the receive queue's sequence number
+  stream.mutable_unknown_fields()->append("\x10\xe7\x24");  // 2, the receive queue's sequence number: 4711
   return absl::StrCat(Image(0x51465506, {Record(stream)}), "received", "tosend");
 }
 
@@ -188,7 +188,9 @@ TEST(ImageFilesTest, PagemapOfOlderCriu) {
 
 TEST(ImageFilesTest, PagemapRefusesWhatItDoesNotKnow) {
   pb::PagemapEntry compressed = NewEntry(0x1000, 1, kPagePresent);
-  compressed.mutable_unknown_fields()->AddLengthDelimited(6, "blocks");
+  compressed.mutable_unknown_fields()->append(
+      "\x32\x06"
+      "blocks");  // number 6, of that length
   EXPECT_EQ(ParsePagemap(PagemapImage({Record(compressed)})).status().code(),
             absl::StatusCode::kUnimplemented);
   EXPECT_EQ(ParsePagemap(PagemapImage({Record(NewEntry(0x1000, 1, 8 | kPagePresent))})).status().code(),

@@ -93,6 +93,9 @@ absl::Status CheckNoUnknownFields(const Message& message) {
 }  // namespace
 
 absl::Status CheckRequest(const Message& request) {
+  // The first look at what a message consists of takes milliseconds, for all messages of its file: as long as
+  // all else that a short command does.
+  if (request.ByteSizeLong() == 0) return absl::OkStatus();
   RK_RETURN_IF_ERROR(CheckNoUnknownFields(request));
   std::vector<const FieldDescriptor*> fields;
   request.GetReflection()->ListFields(request, &fields);

@@ -24,7 +24,6 @@
 namespace rekindle::restore {
 namespace {
 
-constexpr size_t kBufferBytes = size_t{64} << 10;
 constexpr char kAsking[] = "asking the kernel for sockets";
 
 // The states of the kernel's sockets; <netinet/tcp.h> has them too, but not beside <linux/tcp.h>.
@@ -240,12 +239,11 @@ absl::Status SocketDiag::Dump(absl::string_view request,
                               absl::FunctionRef<void(absl::string_view message)> each) {
   RK_RETURN_IF_ERROR(Send(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, request));
   nlmsghdr header;
-  alignas(nlmsghdr) static thread_local std::array<char, kBufferBytes> buffer;
   for (;;) {
-    const ssize_t n = ::recv(requests_.get(), buffer.data(), buffer.size(), 0);
+    const ssize_t n = ::recv(requests_.get(), buffer_.get(), kBufferBytes, 0);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return ErrnoStatus(errno, kAsking);
-    absl::string_view left(buffer.data(), static_cast<size_t>(n));
+    absl::string_view left(buffer_.get(), static_cast<size_t>(n));
     while (left.size() >= sizeof header) {
       memcpy(&header, left.data(), sizeof header);
       if (header.nlmsg_len < sizeof header || header.nlmsg_len > left.size()) break;
@@ -310,12 +308,11 @@ absl::StatusOr<std::vector<UnixSocket>> SocketDiag::Unix() {
 std::vector<TcpSocket> SocketDiag::DestroyedTcp() {
   std::vector<TcpSocket> sockets;
   if (!destroyed_.valid()) return sockets;
-  alignas(nlmsghdr) static thread_local std::array<char, kBufferBytes> buffer;
   for (;;) {
-    const ssize_t n = ::recv(destroyed_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    const ssize_t n = ::recv(destroyed_.get(), buffer_.get(), kBufferBytes, MSG_DONTWAIT);
     if (n < 0 && (errno == EINTR || errno == ENOBUFS)) continue;
     if (n <= 0) return sockets;
-    absl::string_view left(buffer.data(), static_cast<size_t>(n));
+    absl::string_view left(buffer_.get(), static_cast<size_t>(n));
     nlmsghdr header;
     TcpSocket socket;
     if (TakeMessage(left, &header) && header.nlmsg_len <= left.size() &&

@@ -4,7 +4,9 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -66,14 +68,17 @@ class SocketDiag {
   std::vector<TcpSocket> DestroyedTcp();
 
  private:
+  static constexpr size_t kBufferBytes = size_t{64} << 10;
+
   SocketDiag(UniqueFd requests, UniqueFd destroyed)
-      : requests_(std::move(requests)), destroyed_(std::move(destroyed)) {}
+      : requests_(std::move(requests)), destroyed_(std::move(destroyed)), buffer_(new char[kBufferBytes]) {}
   // `message`: what follows the netlink header of each answer. NotFound: the kernel tells nothing of such
   // sockets (IPv6, tcp_diag, unix_diag).
   absl::Status Dump(absl::string_view request, absl::FunctionRef<void(absl::string_view message)> each);
   absl::Status Send(uint16_t type, uint16_t flags, absl::string_view request);
 
   UniqueFd requests_, destroyed_;
+  std::unique_ptr<char[]> buffer_;  // of what the kernel sends
 };
 
 }  // namespace rekindle::restore
