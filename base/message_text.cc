@@ -1,11 +1,11 @@
 #include "base/message_text.h"
 
+#include <google/protobuf/arena.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 #include <google/protobuf/stubs/logging.h>
 
 #include <cstddef>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,8 +55,8 @@ bool HasTextAlone(const Message& message) {
 // of a file, which takes milliseconds: as long as all else that a short command does.
 bool IsRead(const Message& message) {
   const google::protobuf::LogSilencer of_what_is_no_text;
-  const std::unique_ptr<Message> read(message.New());
-  return read->ParseFromString(message.SerializeAsString());
+  google::protobuf::Arena memory;  // freed as one
+  return message.New(&memory)->ParseFromString(message.SerializeAsString());
 }
 
 void Mend(Message* message) {

@@ -1,4 +1,5 @@
 // The command `rekindle`.
+#include <malloc.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -77,6 +78,13 @@ bool MayTakeImages(const Command& command) {
          std::holds_alternative<v1::StopJobRequest>(command);
 }
 
+// For a short command: each thread's own heap grows by single pages, each of which is a call of the kernel.
+// To be called before there are threads.
+void UseOneHeap() {
+  ::mallopt(M_ARENA_MAX, 1);
+  ::mallopt(M_TOP_PAD, 1 << 20);
+}
+
 int Execute(const Invocation& invocation, const Output& output) {
   if (const auto* sim = std::get_if<SimRequest>(&invocation.command)) return RunSimulation(output, *sim);
   Surroundings surroundings;
@@ -93,7 +101,11 @@ int Execute(const Invocation& invocation, const Output& output) {
   if (endpoint->host.empty() && MayTakeImages(invocation.command))
     terminal_stops = std::make_unique<TerminalStops>();
   std::unique_ptr<Interrupts> interrupts;
-  if (HandlesSignals(invocation.command)) interrupts = std::make_unique<Interrupts>();
+  if (HandlesSignals(invocation.command)) {
+    interrupts = std::make_unique<Interrupts>();
+  } else {
+    UseOneHeap();
+  }
   absl::StatusOr<std::unique_ptr<Client>> opened = Client::Open(*endpoint);
   if (!opened.ok()) return output.Fail(opened.status());
   Client& client = **opened;

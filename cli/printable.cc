@@ -1,5 +1,6 @@
 #include "cli/printable.h"
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/utf8.h"
@@ -14,12 +15,26 @@ bool IsControl(absl::string_view character) {
   return first == 0xc2 && static_cast<uint8_t>(character[1]) < 0xa0;  // U+0080 to U+009F
 }
 
+// So many bytes at the beginning are shown as they are, at a glance: most text is ASCII.
+size_t PlainBytes(absl::string_view text) {
+  size_t at = 0;
+  while (at < text.size() &&
+         ((text[at] >= 0x20 && text[at] < 0x7f) || text[at] == '\n' || text[at] == '\t')) {
+    ++at;
+  }
+  return at;
+}
+
 }  // namespace
 
 std::string Printable(absl::string_view text) {
   std::string printable;
   printable.reserve(text.size());
-  while (!text.empty()) {
+  for (;;) {
+    const size_t plain = PlainBytes(text);
+    printable.append(text.data(), plain);
+    text.remove_prefix(plain);
+    if (text.empty()) return printable;
     const Utf8Character next = FirstUtf8Character(text);
     const size_t length = next.whole ? next.bytes : 1;
     const absl::string_view character = text.substr(0, length);
@@ -30,7 +45,6 @@ std::string Printable(absl::string_view text) {
     }
     text.remove_prefix(length);
   }
-  return printable;
 }
 
 }  // namespace rekindle::cli

@@ -24,15 +24,17 @@ std::string Table::ToString() const {
   }
   std::string out;
   auto add_line = [&](auto cell_of) {
-    std::string line;
+    const size_t begin = out.size();
     for (size_t i = 0; i < columns_.size(); ++i) {
       const std::string& cell = cell_of(i);
-      std::string padding(widths[i] - DisplayWidth(cell), ' ');
-      if (i > 0) line += "  ";
-      line += columns_[i].align == Align::kRight ? padding + cell : cell + padding;
+      const size_t padding = widths[i] - DisplayWidth(cell);
+      if (i > 0) out += "  ";
+      if (columns_[i].align == Align::kRight) out.append(padding, ' ');
+      out += cell;
+      if (columns_[i].align != Align::kRight) out.append(padding, ' ');
     }
-    line.erase(line.find_last_not_of(' ') + 1);
-    out += line + "\n";
+    while (out.size() > begin && out.back() == ' ') out.pop_back();
+    out += '\n';
   };
   add_line([&](size_t i) -> const std::string& { return columns_[i].title; });
   for (const auto& row : rows_) add_line([&](size_t i) -> const std::string& { return row[i]; });

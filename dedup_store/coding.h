@@ -104,6 +104,7 @@ inline std::string BytesOfHex(absl::string_view hex) {
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
   };
   std::string bytes;
+  bytes.reserve(hex.size() / 2);
   for (size_t i = 0; i + 1 < hex.size(); i += 2) {
     int high = value(hex[i]), low = value(hex[i + 1]);
     if (high < 0 || low < 0) break;
