@@ -42,12 +42,16 @@ absl::Status ErrnoStatus(int error_number, absl::string_view what) {
   }
 }
 
-absl::Status Annotate(const absl::Status& status, absl::string_view context) {
+absl::Status WithMessage(const absl::Status& status, absl::string_view message) {
   if (status.ok()) return status;
-  absl::Status annotated(status.code(), absl::StrCat(context, ": ", status.message()));
+  absl::Status told(status.code(), message);
   status.ForEachPayload(
-      [&](absl::string_view url, const absl::Cord& payload) { annotated.SetPayload(url, payload); });
-  return annotated;
+      [&](absl::string_view url, const absl::Cord& payload) { told.SetPayload(url, payload); });
+  return told;
+}
+
+absl::Status Annotate(const absl::Status& status, absl::string_view context) {
+  return status.ok() ? status : WithMessage(status, absl::StrCat(context, ": ", status.message()));
 }
 
 }  // namespace rekindle

@@ -13,6 +13,9 @@ namespace rekindle {
 // (ENOENT -> NotFound, EACCES/EPERM -> PermissionDenied, ENOSPC/EDQUOT/EMFILE -> ResourceExhausted, …).
 absl::Status ErrnoStatus(int error_number, absl::string_view what);
 
+// The same status, with what else it carries, but for its message; OK stays OK.
+absl::Status WithMessage(const absl::Status& status, absl::string_view message);
+
 // The same status with "CONTEXT: " put before its message; OK stays OK.
 absl::Status Annotate(const absl::Status& status, absl::string_view context);
 

@@ -270,7 +270,7 @@ class CaptureRun {
     // Last: without its journal nobody would do all this in our place.
     if (dump_failed_) why = KeepLogs(std::move(why));
     if (back.ok()) return why;
-    return absl::Status(why.code(), absl::StrCat(why.message(), "; and ", back.message()));
+    return WithMessage(why, absl::StrCat(why.message(), "; and ", back.message()));
   }
 
   CaptureResult TakeResult() {
@@ -752,8 +752,7 @@ class CaptureRun {
   absl::Status OrUninterruptible(const absl::Status& status) const {
     if (!absl::IsDeadlineExceeded(status)) return status;
     const std::string wait = DescribeUninterruptibleWait(options_.pid);
-    return wait.empty() ? status
-                        : absl::Status(status.code(), absl::StrCat(status.message(), "\nNow, ", wait, "."));
+    return wait.empty() ? status : WithMessage(status, absl::StrCat(status.message(), "\nNow, ", wait, "."));
   }
 
   absl::Status KeepLogs(absl::Status status) {
@@ -766,7 +765,7 @@ class CaptureRun {
     }
     std::string work = session_->work_directory();
     std::string kept = session_->KeepLogs();
-    return absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{work, kept}}));
+    return WithMessage(status, absl::StrReplaceAll(status.message(), {{work, kept}}));
   }
 
   store::Store& store_;

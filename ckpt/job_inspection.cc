@@ -99,9 +99,9 @@ absl::Status CheckMayHaveImageOf(absl::Span<const pid_t> pids, uid_t caller,
   for (const pid_t pid : pids) {
     const absl::Status status = CheckMayTrace(pid, user);
     if (status.ok() || absl::IsNotFound(status)) continue;
-    return absl::Status(status.code(), absl::StrCat("capturing process ", pid, ": it ", status.message(),
-                                                    ", and you are uid ", caller,
-                                                    "; end it first, or ask root to capture the job"));
+    return WithMessage(
+        status, absl::StrCat("capturing process ", pid, ": it ", status.message(), ", and you are uid ",
+                             caller, "; end it first, or ask root to capture the job"));
   }
   return absl::OkStatus();
 }

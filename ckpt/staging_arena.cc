@@ -196,7 +196,7 @@ absl::StatusOr<absl::Span<std::byte>> StagingArena::NextSpillBlock() {
                          static_cast<off_t>(spilled_bytes_));
   if (address == MAP_FAILED) {
     const absl::Status failed = ErrnoStatus(errno, what);
-    return absl::Status(failed.code(), absl::StrCat(failed.message(), "; ", HowToSpillLess()));
+    return WithMessage(failed, absl::StrCat(failed.message(), "; ", HowToSpillLess()));
   }
   spill_blocks_.push_back(address);
   spilled_bytes_ += kBlockBytes;

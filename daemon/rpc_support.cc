@@ -241,8 +241,8 @@ absl::StatusOr<std::string> ProgramOfCaller(const Caller& caller) {
 }
 
 absl::Status NotTaken(const Caller& caller, const absl::Status& why, absl::string_view cure) {
-  return absl::Status(why.code(), absl::StrCat("taking descriptors of the calling process ", caller.pid,
-                                               ": it ", why.message(), "; ", cure));
+  return WithMessage(why, absl::StrCat("taking descriptors of the calling process ", caller.pid, ": it ",
+                                       why.message(), "; ", cure));
 }
 
 }  // namespace

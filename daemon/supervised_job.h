@@ -183,7 +183,8 @@ class SupervisedJob {
   // Of another thread that takes an image: has the job stand at a boundary until that has all its memory, or
   // is stored where the job has asked for one.
   void ReceiveVisit() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool AsksForImage() const;
+  // That the job has had since the last one that was heard: its number. Nothing: none.
+  std::optional<uint64_t> NewWish() const;
   bool VisitWaits() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return visit_ != 0 && !visit_may_freeze_; }
   // `make_room`: also those that --keep would keep, but for the newest and the one to go back to. False:
   // there were none.

@@ -67,14 +67,11 @@ bool RemovingImagesHelps(const absl::Status& status) {
 // Where no older image of the job can go any more.
 absl::Status WithWhatIsKept(const absl::Status& no_room, const std::string& newest) {
   if (newest.empty()) return no_room;
-  absl::Status told(
-      no_room.code(),
+  return WithMessage(
+      no_room,
       absl::StrCat(absl::StripSuffix(no_room.message(), "."), ". The newest image of this job, ", newest,
                    ", stays until a newer one is whole, and no other of its images may go: "
                    "beside them there has to be room for what has changed since"));
-  no_room.ForEachPayload(
-      [&](absl::string_view url, const absl::Cord& payload) { told.SetPayload(url, payload); });
-  return told;
 }
 
 std::string ImageTag() { return absl::FormatTime("%Y%m%d-%H%M%E3S", absl::Now(), absl::UTCTimeZone()); }
@@ -139,8 +136,8 @@ SupervisedJob::Turn SupervisedJob::WatchLife() {
     }
     if (hung_) continue;
     if (job_file_ && job_file_->WaitForChange(absl::ZeroDuration())) {
-      if (auto said = job_file_->Read(); said.ok() && said->job.wanted != wanted_) {
-        wanted_ = said->job.wanted;
+      if (const auto wish = NewWish()) {
+        wanted_ = *wish;
         asked = true;
       }
     }
@@ -282,7 +279,7 @@ void SupervisedJob::ReceiveVisit() {
   const supervise::ProgressSample before = Sample();
   progress_.Add(before);
   // What it asks for itself it wants to be stored.
-  const bool asks = at_boundary && AsksForImage();
+  const bool asks = at_boundary && NewWish().has_value();
   bool taken;
   {
     absl::MutexLock lock(&mutex_);
@@ -304,9 +301,10 @@ void SupervisedJob::ReceiveVisit() {
   cpu_sampled_ = 0;  // the rate is that of a job that runs
 }
 
-bool SupervisedJob::AsksForImage() const {
+std::optional<uint64_t> SupervisedJob::NewWish() const {
   const auto said = job_file_->Read();
-  return said.ok() && said->job.wanted != wanted_;
+  if (!said.ok() || said->job.wanted == wanted_) return std::nullopt;
+  return said->job.wanted;
 }
 
 // The job is waited for when all else is ready, and waits itself no longer than it has to.
@@ -325,8 +323,8 @@ class SupervisedJob::BoundaryGate : public ckpt::CaptureGate {
   // Its memory is ours. What it asked for itself it wants to be stored.
   absl::Status OnFrozen() override {
     if (!job_.job_file_) return absl::OkStatus();
-    if (auto said = job_.job_file_->Read(); !asked_ && said.ok() && said->job.wanted != job_.wanted_) {
-      job_.wanted_ = said->job.wanted;
+    if (const auto wish = asked_ ? std::nullopt : job_.NewWish()) {
+      job_.wanted_ = *wish;
       asked_ = true;
     }
     if (!asked_) job_.job_file_->Release(/*image_taken=*/true).IgnoreError();

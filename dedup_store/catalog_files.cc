@@ -289,10 +289,10 @@ absl::Status CatalogFiles::WriteRecord(OpenLog& log, absl::string_view record, b
     for (int copy = from_copy; copy >= 0; --copy) {
       absl::Status cut = CutBack(log, copy);
       if (cut.ok()) continue;
-      return absl::Status(status.code(), absl::StrCat(status.message(),
-                                                      "; it is not known whether the change of the catalog "
-                                                      "took effect, because undoing it failed too: ",
-                                                      cut.message()));
+      return WithMessage(status, absl::StrCat(status.message(),
+                                              "; it is not known whether the change of the catalog "
+                                              "took effect, because undoing it failed too: ",
+                                              cut.message()));
     }
     *undone = true;
     return status;

@@ -119,10 +119,10 @@ class Checker {
     if (options_.repair && IsRefusedByDisk(status)) refused_.push_back(PlaceOf(status));
     if (IsRefusedByDisk(status) && !options_.read_data) {
       // Nobody asked for the data to be judged.
-      unclear_.Update(absl::Status(status.code(),
-                                   absl::StrCat(status.message(),
-                                                "; if the disk never gives it again, `rekindle fsck --read "
-                                                "--repair` drops the images that need it")));
+      unclear_.Update(
+          WithMessage(status, absl::StrCat(status.message(),
+                                           "; if the disk never gives it again, `rekindle fsck --read "
+                                           "--repair` drops the images that need it")));
     } else if (!IsDamage(status)) {
       unclear_.Update(status);
     }

@@ -26,7 +26,7 @@ constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
 // Both things that went wrong, the first with its code.
 absl::Status Both(const absl::Status& first, const absl::Status& second) {
   if (second.ok()) return first;
-  return absl::Status(first.code(), absl::StrCat(first.message(), "; and ", second.message()));
+  return WithMessage(first, absl::StrCat(first.message(), "; and ", second.message()));
 }
 
 bool IsGone(pid_t pid) {

@@ -203,7 +203,7 @@ absl::StatusOr<CloneResult> CloneStarter::Make(const PreparedImage& image, const
     if (absl::IsCancelled(status)) return status;
     // Its folder goes with the sandbox.
     const std::string kept = KeepRestoreLog(runtime_directory_, run.directory(), run.directory());
-    return absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{run.directory(), kept}}));
+    return WithMessage(status, absl::StrReplaceAll(status.message(), {{run.directory(), kept}}));
   }
   RK_ASSIGN_OR_RETURN(CloneResult result, run.Finish());
   if (options.timeline) {

@@ -47,8 +47,8 @@ absl::Status AboutFile(const absl::Status& status, const FileAction& action) {
   if (status.ok()) return status;
   absl::string_view cure =
       absl::IsResourceExhausted(status) ? "; free some room, or leave it out with --ignore-path" : "";
-  return absl::Status(status.code(),
-                      absl::StrCat("rolling back ", action.recorded.path(), ": ", status.message(), cure));
+  return WithMessage(status,
+                     absl::StrCat("rolling back ", action.recorded.path(), ": ", status.message(), cure));
 }
 
 class Applier {

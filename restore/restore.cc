@@ -592,7 +592,7 @@ class RestoreRun : public criu::RestoreObserver {
   absl::Status KeepLogs(const absl::Status& status) {
     if (absl::IsCancelled(status)) return status;
     std::string kept = KeepRestoreLog(options_.runtime_directory, directory_->path(), directory_->name());
-    return absl::Status(status.code(), absl::StrReplaceAll(status.message(), {{directory_->path(), kept}}));
+    return WithMessage(status, absl::StrReplaceAll(status.message(), {{directory_->path(), kept}}));
   }
 
   const store::ImageReader* const image_;
