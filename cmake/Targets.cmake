@@ -6,17 +6,18 @@ function(rk_library name)
   target_link_libraries(${name} PUBLIC ${ARG_DEPS} rk_deps PRIVATE rk_warnings)
 endfunction()
 
-# rk_test(NAME SOURCES... DEPS... [LABEL unit])  a GoogleTest program, one ctest entry per test case.
+# rk_test(NAME SOURCES... DEPS... [LABEL unit] [TIMEOUT 300] [ONE_THREAD])  a GoogleTest program. ONE_THREAD: what it
+# tests has no threads, and nothing for ThreadSanitizer.
 function(rk_test name)
-  if(NOT BUILD_TESTING)
+  cmake_parse_arguments(ARG "ONE_THREAD" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  if(NOT BUILD_TESTING OR (ARG_ONE_THREAD AND REKINDLE_SANITIZER STREQUAL "thread"))
     return()
   endif()
-  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
   if(NOT ARG_LABEL)
     set(ARG_LABEL unit)
   endif()
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
+    set(ARG_TIMEOUT 300)
   endif()
   if(NOT REKINDLE_SANITIZER STREQUAL "")
     math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")

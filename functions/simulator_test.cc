@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/base/config.h"
 #include "functions/simulation_report.h"
 #include "functions/trace_files_for_tests.h"
 #include "functions/trace_generator.h"
@@ -145,6 +146,9 @@ TEST_F(SimulatorTest, TheSameSeedGivesTheSameResult) {
 
 // The aim. Twice, because the first seed may be luck.
 TEST_F(SimulatorTest, OursHasFarFewerSlowStarts) {
+#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
+  GTEST_SKIP() << "a sanitizer: minutes for code that the other tests go through too";
+#endif
   for (uint64_t seed : {1, 2}) {
     absl::StatusOr<GeneratedTrace> trace = GenerateTrace({files_.path(), 300, 1, seed});
     ASSERT_TRUE(trace.ok());
