@@ -29,6 +29,7 @@ class SupervisedTest(RekindleTest):
         super().setUp()
         self.restart_daemon()
         self.numbers = self.path("numbers")
+        self.may_end = self.path("may-end")
         self.addCleanup(self.end_job)
 
     def restart_daemon(self):
@@ -71,6 +72,11 @@ class SupervisedTest(RekindleTest):
         os.kill(pid, signal.SIGKILL)
         return pid
 
+    def let_end(self):
+        """A job that was started with until=`self.may_end`."""
+        with open(self.may_end, "w", encoding="ascii"):
+            pass
+
     def wait_for_end(self, phase="done"):
         self.wait_for(lambda job: job["supervised"]["phase"] in ("done", "failed"), "its end")
         self.assertEqual(self.state()["phase"], phase, self.state())
@@ -81,12 +87,15 @@ class SupervisedTest(RekindleTest):
 
 class DeathTest(SupervisedTest):
     def test_killed_jobs_go_on_with_each_line_once(self):
-        command = self.start(400, "child", options=["--every", "300ms", "--restarts", "5"], detach=False)
+        command = self.start(
+            400, "child", f"until={self.may_end}", options=["--every", "300ms", "--restarts", "5"], detach=False
+        )
         for killed in range(1, 4):
             before = self.wait_for_image(self.job_checkpoints() if killed > 1 else 0)
             self.kill_job()
             self.wait_for(lambda job, n=killed: job["supervised"]["restarts"] == n, "a restart")
             self.assertGreaterEqual(before["supervised"]["checkpoints"], 1)
+        self.let_end()
         result = self.remote.finish(command)
         self.assertEqual(result.code, 0, str(result))
         self.assert_counted(400)
@@ -113,8 +122,15 @@ class DeathTest(SupervisedTest):
         self.assert_counted(5)
 
     def test_the_same_death_goes_further_back_and_is_given_up(self):
-        command = self.start(200, "exit-at=60", options=["--every", "200ms", "--restarts", "4", "--backoff", "10ms"],
-                             detach=False)
+        command = self.start(
+            200,
+            "exit-at=60",
+            f"until={self.may_end}",
+            options=["--every", "200ms", "--restarts", "4", "--backoff", "10ms"],
+            detach=False,
+        )
+        self.wait_for_image()
+        self.let_end()
         result = self.remote.finish(command)
         self.assertEqual(result.code, 7, str(result))
         self.assertIn("given up", result.err)

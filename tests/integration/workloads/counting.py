@@ -1,12 +1,19 @@
 """Appends the numbers from 0 on to a file, one a line, and says each; at some of them it does something else.
 
-counting.py FILE COUNT [exit-at=N] [hang-at=N] [die-once-at=N] [status=N] [pause=SECONDS] [memory=MIB] [child]
+counting.py FILE COUNT [exit-at=N] [hang-at=N] [until=PATH] [status=N] [pause=SECONDS] [memory=MIB] [child]
+
+until=PATH: it does not end by itself before that file is there.
 """
 
 import os
 import signal
 import sys
 import time
+
+
+def wait_for_file(path, pause):
+    while path and not os.path.exists(path):
+        time.sleep(pause)
 
 
 def main():
@@ -21,6 +28,7 @@ def main():
     with open(path, "a", encoding="ascii", buffering=1) as file:
         for number in range(count):
             if number == int(options.get("exit-at", "-1")):
+                wait_for_file(options.get("until"), pause)
                 sys.exit(7)
             if number == int(options.get("hang-at", "-1")) and not os.path.exists(path + ".hung"):
                 with open(path + ".hung", "w", encoding="ascii"):
@@ -29,6 +37,7 @@ def main():
             file.write(f"{number}\n")
             print(number, flush=True)
             time.sleep(pause)  # the work that a step stands for
+    wait_for_file(options.get("until"), pause)
     del memory  # until here it is in each image
     sys.exit(int(options.get("status", "0")))
 
