@@ -23,6 +23,7 @@
 #include "base/status.h"
 #include "restore/descriptor_share.h"
 #include "restore/lazy_clone.h"
+#include "restore/pager_name.h"
 #include "restore/pager_protocol.h"
 
 namespace rekindle::restore {
@@ -42,9 +43,8 @@ uint64_t MachineMemory() {
 // A connection of Rekindle's.
 class Client : public PagerSource {
  public:
-  Client(Pager& pager, UniqueFd socket) : pager_(pager), socket_(std::move(socket)) {
-    pager_.ClientsChanged(1);
-  }
+  // The caller has counted it.
+  Client(Pager& pager, UniqueFd socket) : pager_(pager), socket_(std::move(socket)) {}
   ~Client() override { pager_.ClientsChanged(-1); }
   int fd() const override { return socket_.get(); }
   bool takes_long() const override { return true; }
@@ -182,10 +182,13 @@ class ClientListener : public PagerSource {
   int fd() const override { return socket_.get(); }
   bool takes_long() const override { return true; }  // who is refused is listened to first
   Next OnReady() override {
+    pager_.ClientsChanged(1);  // before nobody sees any more that it has come (PagerName)
     UniqueFd accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!accepted.valid() && (errno == EMFILE || errno == ENFILE)) Refuse();
     if (accepted.valid() && IsOurs(accepted.get())) {
       pager_.Add(std::make_shared<Client>(pager_, std::move(accepted)));
+    } else {
+      pager_.ClientsChanged(-1);
     }
     return Next::kAgain;
   }
@@ -272,6 +275,7 @@ absl::StatusOr<std::unique_ptr<Pager>> Pager::Make(const PagerOptions& options, 
     return ErrnoStatus(errno, "starting the pager");
   pager->deferred_ = std::make_shared<DeferredWork>();
   pager->Add(pager->deferred_);
+  pager->name_ = std::make_unique<PagerName>(listener.get());
   pager->Add(std::make_shared<ClientListener>(*pager, std::move(listener)));
   return pager;
 }
@@ -374,14 +378,14 @@ void Pager::Run() {
   for (;;) {
     absl::SleepFor(kTick);
     OnTick();
-    bool busy = clients_ > 0;
-    {
+    const auto busy = [this] {
+      if (clients_ > 0) return true;
       absl::MutexLock lock(&mutex_);
-      busy |= !clones_.empty();
-    }
+      return !clones_.empty();
+    };
     const absl::Time now = SteadyNow();
-    if (busy) used = now;
-    if (now - used > options_.idle_exit) break;
+    if (busy()) used = now;
+    if (now - used > options_.idle_exit && name_->GiveUp(busy)) break;
     if (now - saved > kSaveHotList) {
       SaveHotList();
       saved = now;

@@ -48,6 +48,7 @@ struct PagerOptions {
 };
 
 class LazyClone;
+class PagerName;
 class DeferredWork;  // pager.cc
 
 // What waits for descriptors in the pager.
@@ -139,6 +140,7 @@ class Pager {
   std::unique_ptr<store::Store> store_;
   std::unique_ptr<FrameCache> cache_;
   std::unique_ptr<CacheWarmer> warmer_;
+  std::unique_ptr<PagerName> name_;
   UniqueFd epoll_, client_epoll_;
   std::shared_ptr<DeferredWork> deferred_;
   std::atomic<int> clients_{0};

@@ -38,10 +38,11 @@ absl::StatusOr<std::string> SocketPath(const PagerPlace& place, const std::strin
 
 absl::StatusOr<UniqueFd> StartPager(const PagerPlace& place, const std::string& program,
                                     const std::string& path, Subprocess* started_process) {
-  RK_ASSIGN_OR_RETURN(UniqueFd lock, LockFile(absl::StrCat(place.runtime_directory, "/pager.lock"), LOCK_EX));
+  RK_ASSIGN_OR_RETURN(UniqueFd lock,
+                      LockFile(absl::StrCat(place.runtime_directory, "/", kPagerLock), LOCK_EX));
   auto started = ConnectForPackets(path);
   if (!absl::IsNotFound(started.status())) return started;
-  ::unlink(path.c_str());
+  for (const std::string& left : {path, absl::StrCat(path, kEndingPagerSuffix)}) ::unlink(left.c_str());
   RK_ASSIGN_OR_RETURN(UniqueFd listener, ListenForPackets(path));
   RK_ASSIGN_OR_RETURN(UniqueFd log, OpenFile(absl::StrCat(place.runtime_directory, "/pager.log"),
                                              O_WRONLY | O_CREAT | O_APPEND));

@@ -24,6 +24,9 @@
 namespace rekindle::restore {
 
 inline constexpr int kPagerSocket = 3;  // the listening socket, in the pager
-inline constexpr char kPagerSocketName[] = "pager.sock";
+// In the runtime directory: who makes a pager's name, or takes it away, has it locked.
+inline constexpr char kPagerLock[] = "pager.lock";
+inline constexpr char kEndingPagerSuffix[] =
+    ".ending";  // of the name of one that makes sure that nobody wants it
 
 }  // namespace rekindle::restore

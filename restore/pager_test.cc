@@ -1,5 +1,6 @@
 #include "restore/pager.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 
@@ -10,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "base/file.h"
 #include "base/packet_socket.h"
 #include "dedup_store/store_testing.h"
 
@@ -81,6 +84,36 @@ TEST_F(PagerTest, FaultsAreServedWhileAllThatIsAskedTakesLong) {
   end.Notify();
   (*pager)->ClientsChanged(-1);
   running.join();
+}
+
+// One that ends for want of clients is not there any more for whoever comes by its name.
+TEST_F(PagerTest, WhoeverReachesItIsAnswered) {
+  Reopen();
+  const std::string path = absl::StrCat(folder_->path(), "/pager.sock");
+  auto listener = ListenForPackets(path);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  PagerOptions options;
+  options.store = store_->path();
+  options.cache_bytes = 16 << 20;
+  options.idle_exit = absl::ZeroDuration();
+  auto pager = Pager::Make(options, *std::move(listener));
+  ASSERT_TRUE(pager.ok()) << pager.status();
+  std::thread running([&] { (*pager)->Run(); });
+  absl::StatusOr<UniqueFd> client;
+  for (bool answered = true; answered && (client = ConnectForPackets(path)).ok();) {
+    answered = false;
+    if (SendPacket(client->get(), R"({"do":"stats"})").ok()) {
+      auto answer = ReceivePacket(client->get());
+      answered = answer.ok() && answer->has_value();
+    }
+    EXPECT_TRUE(answered);
+    client = UniqueFd();
+    absl::SleepFor(absl::Milliseconds(5));  // it may see that it has no client
+  }
+  running.join();
+  EXPECT_TRUE(absl::IsNotFound(ConnectForPackets(path).status()));
+  EXPECT_THAT(ListDirectory(folder_->path()).value(),
+              testing::Not(testing::Contains(testing::StartsWith("pager.sock"))));
 }
 
 }  // namespace
