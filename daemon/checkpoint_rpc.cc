@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
@@ -42,12 +43,13 @@ class CaptureReporter : public ckpt::CaptureObserver {
 // A copy's pages that have not been asked for yet are part of its image too.
 absl::Status BringInMemory(Node& node, const store::Store& store, const JobRecord& job) {
   if (job.instance.empty()) return absl::OkStatus();
-  absl::StatusOr<restore::PagerClient> pager = node.clones().ConnectToRunningPager(store);
-  if (absl::IsNotFound(pager.status())) return absl::OkStatus();
-  RK_RETURN_IF_ERROR(pager.status());
-  // What is not there afterwards the capture refuses.
-  return Annotate(pager->Fill(job.instance).status(),
-                  absl::StrCat("bringing in the rest of the memory of process ", job.pid));
+  RK_ASSIGN_OR_RETURN(std::vector<restore::PagerClient> pagers, node.clones().ConnectToRunningPagers(store));
+  for (restore::PagerClient& pager : pagers) {
+    // Whose it is not has nothing to bring in. What is not there afterwards the capture refuses.
+    RK_RETURN_IF_ERROR(Annotate(pager.Fill(job.instance).status(),
+                                absl::StrCat("bringing in the rest of the memory of process ", job.pid)));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace

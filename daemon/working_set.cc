@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -63,15 +64,17 @@ absl::Status DropWorkingSet(Node& node, const Call& call, const v1::DropWorkingS
   RK_ASSIGN_OR_RETURN(store::ImageInfo info,
                       FindImageFor(node, *store, call.caller, request.image(), "drop the working set of"));
   node.clones().ForgetTouchedFiles(*store, info.digest);
-  auto pager = node.clones().ConnectToRunningPager(*store);
-  if (pager.ok()) {
-    RK_ASSIGN_OR_RETURN(bool dropped, pager->DropWorkingSet(info.digest));
-    response->set_dropped(dropped);
-    return absl::OkStatus();
+  // Each that has it open would put it back.
+  RK_ASSIGN_OR_RETURN(std::vector<restore::PagerClient> pagers, node.clones().ConnectToRunningPagers(*store));
+  bool any = false;
+  for (restore::PagerClient& pager : pagers) {
+    RK_ASSIGN_OR_RETURN(const bool dropped, pager.DropWorkingSet(info.digest));
+    any |= dropped;
   }
-  if (!absl::IsNotFound(pager.status())) return pager.status();
-  RK_ASSIGN_OR_RETURN(bool dropped, restore::RemoveWorkingSet(*store, info.digest));
-  response->set_dropped(dropped);
+  if (pagers.empty()) {
+    RK_ASSIGN_OR_RETURN(any, restore::RemoveWorkingSet(*store, info.digest));
+  }
+  response->set_dropped(any);
   return absl::OkStatus();
 }
 

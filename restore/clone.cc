@@ -288,7 +288,9 @@ void CloneStarter::ForgetRemovedImages(store::Store& store) {
     forgotten = prepared_.Remove(image);
     files_recorded_.erase(image);
   }
-  if (auto pager = ConnectToRunningPager(store); pager.ok()) pager->ForgetRemovedImages().IgnoreError();
+  auto pagers = ConnectToRunningPagers(store);
+  if (!pagers.ok()) return;
+  for (PagerClient& pager : *pagers) pager.ForgetRemovedImages().IgnoreError();
 }
 
 absl::StatusOr<PagerClient> CloneStarter::ConnectToPager(const store::Store& store) {
@@ -326,6 +328,11 @@ absl::Status CloneStarter::MakeSandboxAhead(const criu::Installation& criu) {
 
 absl::StatusOr<PagerClient> CloneStarter::ConnectToRunningPager(const store::Store& store) const {
   return PagerClient::ConnectToRunning(PagerOf(store));
+}
+
+absl::StatusOr<std::vector<PagerClient>> CloneStarter::ConnectToRunningPagers(
+    const store::Store& store) const {
+  return PagerClient::ConnectToAllRunning(PagerOf(store));
 }
 
 std::vector<std::string> CloneStarter::KeptWith(const criu::Installation& criu) const {

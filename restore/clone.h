@@ -135,6 +135,8 @@ class CloneStarter {
   absl::Status MakeSandboxAhead(const criu::Installation& criu) ABSL_LOCKS_EXCLUDED(mutex_);
   // NotFound: none runs.
   absl::StatusOr<PagerClient> ConnectToRunningPager(const store::Store& store) const;
+  // All that run, those of copies from before an upgrade too. May be none.
+  absl::StatusOr<std::vector<PagerClient>> ConnectToRunningPagers(const store::Store& store) const;
 
  private:
   absl::StatusOr<std::shared_ptr<const PreparedImage>> Prepare(

@@ -80,10 +80,10 @@ absl::Status LazyClone::CheckRoomForAll() const {
   for (const std::shared_ptr<LazyTask>& task : Tasks()) missing += task->missing();
   const uint64_t left = options_.room->Left();
   if (missing * kPageSize <= left) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("all of its memory is to be there before it runs (--fill eager), but ",
-                   FormatBytes(missing * kPageSize), " are missing and its limit leaves room for ",
-                   FormatBytes(left), ": give it more with --memory, or leave out --fill"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "all of its memory is to be there (before it runs with --fill eager, or for an image), but ",
+      FormatBytes(missing * kPageSize), " are missing and its limit leaves room for ", FormatBytes(left),
+      ": give it more (--memory, or the limit of its cgroup), or leave out --fill"));
 }
 
 uint64_t LazyClone::TakeRoom(uint64_t pages) {

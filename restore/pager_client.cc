@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/hash/hash.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/companion_program.h"
 #include "base/file.h"
@@ -26,14 +27,22 @@ using Json = nlohmann::json;
 
 constexpr char kPagerProgram[] = "rekindle-pager";
 
+constexpr char kSocketEnding[] = ".sock";
+
+// What the names of the store's pagers begin with.
+absl::StatusOr<std::string> NameOfStore(const PagerPlace& place) {
+  struct stat folder;
+  if (::stat(place.store.c_str(), &folder) != 0) return ErrnoStatus(errno, place.store);
+  return absl::StrCat("pager-", absl::Hex(folder.st_dev), "-", absl::Hex(folder.st_ino), "-");
+}
+
 // One for each store and build.
 absl::StatusOr<std::string> SocketPath(const PagerPlace& place, const std::string& program) {
-  struct stat build, folder;
+  struct stat build;
   if (::stat(program.c_str(), &build) != 0) return ErrnoStatus(errno, program);
-  if (::stat(place.store.c_str(), &folder) != 0) return ErrnoStatus(errno, place.store);
-  return absl::StrCat(place.runtime_directory, "/pager-", absl::Hex(folder.st_dev), "-",
-                      absl::Hex(folder.st_ino), "-", absl::Hex(build.st_ino), "-", absl::Hex(build.st_mtime),
-                      ".sock");
+  RK_ASSIGN_OR_RETURN(const std::string store, NameOfStore(place));
+  return absl::StrCat(place.runtime_directory, "/", store, absl::Hex(build.st_ino), "-",
+                      absl::Hex(build.st_mtime), kSocketEnding);
 }
 
 absl::StatusOr<UniqueFd> StartPager(const PagerPlace& place, const std::string& program,
@@ -72,6 +81,20 @@ absl::StatusOr<PagerClient> PagerClient::ConnectToRunning(const PagerPlace& plac
   RK_ASSIGN_OR_RETURN(std::string path, SocketPath(place, program));
   RK_ASSIGN_OR_RETURN(UniqueFd socket, ConnectForPackets(path));
   return PagerClient(std::move(socket));
+}
+
+absl::StatusOr<std::vector<PagerClient>> PagerClient::ConnectToAllRunning(const PagerPlace& place) {
+  RK_ASSIGN_OR_RETURN(const std::string store, NameOfStore(place));
+  RK_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(place.runtime_directory));
+  std::vector<PagerClient> pagers;
+  for (const std::string& name : names) {
+    if (!absl::StartsWith(name, store) || !absl::EndsWith(name, kSocketEnding)) continue;
+    auto socket = ConnectForPackets(absl::StrCat(place.runtime_directory, "/", name));
+    if (absl::IsNotFound(socket.status())) continue;
+    RK_RETURN_IF_ERROR(Annotate(socket.status(), "reaching the pagers that run"));
+    pagers.push_back(PagerClient(*std::move(socket)));
+  }
+  return pagers;
 }
 
 absl::StatusOr<Packet> PagerClient::Ask(const std::string& request, const std::vector<int>& descriptors) {

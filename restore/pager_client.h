@@ -31,6 +31,8 @@ class PagerClient {
   static absl::StatusOr<PagerClient> Connect(const PagerPlace& place, Subprocess* started);
   // NotFound: none runs.
   static absl::StatusOr<PagerClient> ConnectToRunning(const PagerPlace& place);
+  // All that run, those of other builds too: after an upgrade the jobs of before have theirs.
+  static absl::StatusOr<std::vector<PagerClient>> ConnectToAllRunning(const PagerPlace& place);
 
   // From now on CRIU's lazy restore of `image` on the socket `listener` is served. `keeper` is the sandbox's.
   // `memory_group`: the folder of the cgroup that limits its memory; -1: none. Returns how many pages will

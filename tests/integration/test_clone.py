@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
+import subprocess
 import unittest
 
 from harness import jobs, locks, procfs, waiting
-from harness.cli import DONE, FAILED, NOT_FOUND, USAGE
+from harness.cli import DONE, FAILED, NOT_FOUND, USAGE, binary
 from harness.clones import CloneTest
 from harness.juggler import Juggler
 
@@ -390,6 +392,40 @@ class TreeTest(CloneTest):
                 return file.read().split("\n")[:-1]
         except FileNotFoundError:
             return []
+
+
+class UpgradeTest(ProbeTest):
+    """The machine's Rekindle is another one now: copies from before have the pager that they began with."""
+
+    def test_a_copy_from_before_can_be_checkpointed(self):
+        image = self.prepare(park="file")
+        answer = self.clone(image, "--name", "one", "--fill", "never")
+        self.report("one")
+        old = self.pager()
+        self.upgrade_pager()
+        self.succeed("ckpt", answer["job"]["pid"], "-t", "probe:later")
+        self.assertEqual(self.pager(), old)
+        # The new one is there beside it, and is told as well.
+        later = self.clone(image, "--name", "two", "--fill", "never")
+        self.report("two")
+        self.assertEqual(len(self.pagers()), 2)
+        for pid, name in ((answer["job"]["pid"], "one"), (later["job"]["pid"], "two")):
+            self.end(pid, name)
+        self.assertTrue(self.succeed("working-set", "drop", image).get("dropped"))
+        self.assertFalse(self.succeed("working-set", "drop", image).get("dropped"))
+
+    def upgrade_pager(self):
+        """By a copy in its place, which is another file."""
+        program = binary("rekindle-pager")
+        shutil.copyfile(program, self.path("another-pager"))
+        os.chmod(self.path("another-pager"), 0o755)
+        subprocess.run(["mount", "--bind", self.path("another-pager"), program], check=True)
+
+        def undo():
+            self.end_everything()  # what runs from the copy can't be told by its path afterwards
+            subprocess.run(["umount", program], check=True)
+
+        self.addCleanup(undo)
 
 
 class EmbeddedTest(ProbeTest):

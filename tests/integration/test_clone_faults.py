@@ -449,7 +449,7 @@ class LimitsTest(FaultTest):
         self.assert_all_ok(other, [answer])
 
     def remove_group(self, group):
-        self._end_everything()
+        self.end_everything()
         waiting.until(lambda: not self.processes_in(group), "the group empty")
         os.rmdir(group)
 

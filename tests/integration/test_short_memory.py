@@ -109,7 +109,7 @@ class SmallRuntimeFolderOfClonesTest(ForkedMemory, CloneTest):
     def setUp(self):
         super().setUp()
         self.make_runtime_small()
-        self.addCleanup(self._end_everything)
+        self.addCleanup(self.end_everything)
         self.restart_daemon()
 
     def test_shared_memory_that_does_not_fit(self):

@@ -61,7 +61,7 @@ class CloneTest(RekindleTest):
     def setUp(self):
         super().setUp()
         # Before RekindleTest looks for what is left: the pager stays for a while after its last job.
-        self.addCleanup(self._end_everything)
+        self.addCleanup(self.end_everything)
         self.daemon = None
         if not self.embedded:
             self.restart_daemon()
@@ -129,7 +129,7 @@ class CloneTest(RekindleTest):
                 return clone["missing"]
         return 0
 
-    def _end_everything(self):
+    def end_everything(self):
         for init in self.inits():
             _kill(init)
             waiting.for_exit(init)
