@@ -28,6 +28,11 @@ using store::kPageSize;
 
 // What a fault brings along of its neighbours: a copy costs far less than another fault.
 constexpr uint32_t kPagesAround = 8;
+// So many neighbours come before their room is looked at again: less than MemoryRoom::Left leaves free, so
+// that those that come late do no harm either.
+constexpr int64_t kNeighboursAtOnce = 128;
+// Where there is none: looking takes longer than a fault.
+constexpr int64_t kLookForRoomEachNs = 100'000'000;
 constexpr size_t kMostRecordedPages = size_t{4} << 20;
 // How long a task may take to change its memory: forking one with much of it lasts.
 constexpr absl::Duration kLongestChange = absl::Minutes(2);
@@ -328,7 +333,19 @@ void LazyClone::AnswerLater(LazyTask& task, std::vector<uint64_t> faults) {
   }
 }
 
-bool LazyClone::PutKept(LazyTask& task, const LazyTask::Wanted& wanted, uint32_t* pages,
+bool LazyClone::MayBringNeighbours(uint32_t pages) {
+  if (neighbours_.fetch_sub(pages) >= pages) return true;
+  const int64_t now = MonotonicNanos();
+  if (now < look_for_room_ns_) return false;
+  if (!LookForRoom().for_all()) {
+    look_for_room_ns_ = now + kLookForRoomEachNs;
+    return false;
+  }
+  neighbours_ = kNeighboursAtOnce - pages;
+  return true;
+}
+
+bool LazyClone::PutKept(LazyTask& task, const LazyTask::Wanted& wanted, bool alone, uint32_t* pages,
                         absl::StatusOr<LazyTask::Outcome>* outcome) {
   const std::shared_ptr<const PrefillSet> set = image_->prefill();
   if (set == nullptr) return false;
@@ -336,6 +353,7 @@ bool LazyClone::PutKept(LazyTask& task, const LazyTask::Wanted& wanted, uint32_t
   const PrefillSet::Found found = set->Find(task.pid(), number);
   if (found.pages == 0) return false;
   *pages = static_cast<uint32_t>(std::min<uint64_t>(found.pages, kPagesAround));
+  if (*pages > 1 && (alone || !MayBringNeighbours(*pages - 1))) *pages = 1;
   *outcome = task.Put(number, *pages, found.bytes);
   return true;
 }
@@ -345,10 +363,11 @@ bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* 
   PagerRecord::Fault fault;
   fault.address = address;
   fault.begin_ns = MonotonicNanos();
+  bool alone = false;  // without its neighbours
   for (int attempt = 0; watch.seconds() < absl::ToDoubleSeconds(kLongestChange); ++attempt) {
     const LazyTask::Wanted wanted = task.WhatBelongsAt(address);
     absl::StatusOr<LazyTask::Outcome> outcome;
-    const bool kept = wanted.missing && !recording_ && PutKept(task, wanted, &fault.pages, &outcome);
+    const bool kept = wanted.missing && !recording_ && PutKept(task, wanted, alone, &fault.pages, &outcome);
     if (wanted.missing && !kept) {
       const store::StoredRun& run = task.pages().runs()[wanted.run];
       PagerRecord::Loaded loaded;
@@ -361,8 +380,12 @@ bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* 
       }
       uint32_t first = wanted.page, pages = 1;
       if (!recording_) {
-        first = wanted.page / kPagesAround * kPagesAround;
-        pages = std::min(kPagesAround, run.pages - first);
+        const uint32_t first_around = wanted.page / kPagesAround * kPagesAround;
+        const uint32_t around = std::min(kPagesAround, run.pages - first_around);
+        if (around > 1 && !alone && MayBringNeighbours(around - 1)) {
+          first = first_around;
+          pages = around;
+        }
       } else {
         absl::MutexLock lock(&mutex_);
         if (touched_.size() < kMostRecordedPages) {
@@ -387,6 +410,8 @@ bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* 
       case LazyTask::Outcome::kGone:
         return true;  // events may still come: the process may have forked before
       case LazyTask::Outcome::kNoMemory:
+        // Maybe for a neighbour alone.
+        if (wanted.missing && fault.pages > 1 && !std::exchange(alone, true)) break;
         Fail(absl::ResourceExhaustedError(
             "there is no memory for a page that it touched: its limit, or the machine's memory, is used up"));
         return false;

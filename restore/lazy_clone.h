@@ -97,8 +97,10 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   bool Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* more);
   // Of a page that the image's set has, without its frame: CRIU touches some before the set is put in. False:
   // it has not.
-  bool PutKept(LazyTask& task, const LazyTask::Wanted& wanted, uint32_t* pages,
+  bool PutKept(LazyTask& task, const LazyTask::Wanted& wanted, bool alone, uint32_t* pages,
                absl::StatusOr<LazyTask::Outcome>* outcome);
+  // Of a page that is touched, so many. They are charged to the job as what it touches is.
+  bool MayBringNeighbours(uint32_t pages) ABSL_LOCKS_EXCLUDED(mutex_);
   // False: the clone has failed.
   bool TakeEvents(LazyTask& task, std::vector<uint64_t>* faults, bool* forked = nullptr);
   // On one of the pager's threads; at its next tick if there is no descriptor for what the task has forked.
@@ -135,7 +137,14 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
       absl::Span<const store::FrameId> frames, size_t threads,
       const std::function<absl::Status(size_t i, absl::Span<const std::byte> frame)>& use);
   absl::Status PutPieces(const std::vector<Piece>& pieces, size_t threads, std::atomic<uint64_t>* put);
-  // ResourceExhausted: all that is missing is more than there is room for.
+  // Is there room for all that is missing? A part of what nobody waits for would only take the room that the
+  // job needs for what it touches.
+  struct Room {
+    uint64_t missing = 0, left = 0;  // bytes
+    bool for_all() const { return missing <= left; }
+  };
+  Room LookForRoom() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // ResourceExhausted: there is not.
   absl::Status CheckRoomForAll() const ABSL_LOCKS_EXCLUDED(mutex_);
   // How many of so many more pages there is room for before the job runs.
   uint64_t TakeRoom(uint64_t pages);
@@ -153,6 +162,8 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   std::atomic<uint64_t> faults_{0}, zero_faults_{0}, prefilled_{0}, filled_{0};
   std::atomic<uint64_t> prefill_room_{
       MemoryRoom::kUnlimited};  // bytes, what is counted down while it stands still
+  // Neighbours that may come until the room is looked at again, not before that time.
+  std::atomic<int64_t> neighbours_{0}, look_for_room_ns_{0};
   PagerRecord record_;
   PagerRecord::Loaded loaded_in_bulk_;
   std::atomic<uint64_t> loaded_by_faults_{0};  // bytes

@@ -75,15 +75,21 @@ absl::Status ForEachPiece(const std::vector<PrefillSet::Piece>& pieces,
 
 }  // namespace
 
+LazyClone::Room LazyClone::LookForRoom() const {
+  Room room;
+  room.left = options_.room->Left();
+  if (room.left == MemoryRoom::kUnlimited) return room;
+  for (const std::shared_ptr<LazyTask>& task : Tasks()) room.missing += task->missing() * kPageSize;
+  return room;
+}
+
 absl::Status LazyClone::CheckRoomForAll() const {
-  uint64_t missing = 0;
-  for (const std::shared_ptr<LazyTask>& task : Tasks()) missing += task->missing();
-  const uint64_t left = options_.room->Left();
-  if (missing * kPageSize <= left) return absl::OkStatus();
+  const Room room = LookForRoom();
+  if (room.for_all()) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("all of its memory is to be there before it runs (--fill eager), but ",
-                   FormatBytes(missing * kPageSize), " are missing and its limit leaves room for ",
-                   FormatBytes(left), ": give it more with --memory, or leave out --fill"));
+                   FormatBytes(room.missing), " are missing and its limit leaves room for ",
+                   FormatBytes(room.left), ": give it more with --memory, or leave out --fill"));
 }
 
 uint64_t LazyClone::TakeRoom(uint64_t pages) {
@@ -434,7 +440,6 @@ bool LazyClone::FillSome() {
     }
   }
   if (!pieces.empty() && task->missing() > 0 && !task->Gone()) {
-    // A part of the rest would only take the room that it needs for what it touches.
     absl::Status status = CheckRoomForAll();
     if (status.ok()) status = PutInBackground(pieces);
     if (absl::IsResourceExhausted(status)) {
