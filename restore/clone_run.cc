@@ -219,6 +219,7 @@ absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
         AddSpan("working set", begin, {{"pages", static_cast<int64_t>(prefilled->pages)}});
         if (park) {
           RK_ASSIGN_OR_RETURN(options_, park());
+          pager_.CancelBy(options_.cancel_fd);
           result_.phases.clear();
           total_.Restart();
           phase_.Restart();
@@ -261,6 +262,7 @@ absl::StatusOr<CloneResult> CloneRun::Finish() {
   result_.sandbox = sandbox_.Release();
   result_.group = std::move(group_);
   result_.total_seconds = total_.seconds();
+  pager_.CancelBy(-1);
   if (options_.timeline) result_.pager.emplace(std::move(pager_));
   return std::move(result_);
 }

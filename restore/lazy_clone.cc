@@ -42,6 +42,9 @@ constexpr absl::Duration kQuietStart = absl::Seconds(1);
 // For a descriptor, while others have them all: somebody waits for the restore, and may try again; a job that
 // runs would be lost.
 constexpr absl::Duration kCriuWaits = absl::Seconds(1), kForkWaits = absl::Seconds(10);
+// Until the init of a sandbox takes what it is told. Until then the pager's guard alone keeps its processes
+// from seeing zeros if the pager dies.
+constexpr absl::Duration kInitWaits = absl::Seconds(10);
 
 class Listener : public PagerSource {
  public:
@@ -196,23 +199,53 @@ PagerSource::Next LazyClone::OnConnection() {
   }
 }
 
+bool LazyClone::Tell(absl::string_view what, absl::Span<const int> descriptors) {
+  const absl::Status sent = SendPacket(keeper_.get(), what, descriptors, MSG_DONTWAIT);
+  // One that has gone takes all with it.
+  return sent.ok() || absl::IsUnavailable(sent);
+}
+
+void LazyClone::TellAgain() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!untold_end_.empty() && Tell(untold_end_)) untold_end_.clear();
+    if (untold_since_ == absl::InfiniteFuture()) return;
+    for (Served& served : tasks_) {
+      if (served.told) continue;
+      const int fd = served.task->fd();
+      served.told = Tell(absl::StrCat("k", served.number), {&fd, 1});
+      if (!served.told) break;
+    }
+    const bool all = std::all_of(tasks_.begin(), tasks_.end(), [](const Served& s) { return s.told; });
+    if (all) untold_since_ = absl::InfiniteFuture();
+    if (all || SteadyNow() - untold_since_ < kInitWaits) return;
+  }
+  Fail(
+      absl::DeadlineExceededError("the init of its sandbox takes nothing (is it stopped?), and must be told "
+                                  "of each process whose memory is "
+                                  "missing"));
+}
+
 void LazyClone::AddTask(std::shared_ptr<LazyTask> task, Made made) {
   const int fd = task->fd();
   ::fcntl(fd, F_SETFL, O_NONBLOCK);
   const uint64_t share = pager_.ShareOfAClone();
   uint64_t number;
+  bool told;
   {
     // Before all else: if this process died now, the task would see zeros.
     absl::MutexLock lock(&mutex_);
     if (complete_ || ended_) return;  // it has all
     number = next_number_++;
-    SendPacket(keeper_.get(), absl::StrCat("k", number), {&fd, 1}).IgnoreError();
+    told = Tell(absl::StrCat("k", number), {&fd, 1});
   }
   if (made == Made::kByFork) task->DropUnforked();
   {
     absl::MutexLock lock(&mutex_);
     if (ended_) return;
-    tasks_.push_back({task, number, pager_.Add(std::make_shared<TaskSource>(shared_from_this(), task))});
+    tasks_.push_back(
+        {task, number, pager_.Add(std::make_shared<TaskSource>(shared_from_this(), task)), told});
+    if (!told) untold_since_ = std::min(untold_since_, SteadyNow());
   }
   KeepToShare(made, share);
 }
@@ -246,14 +279,18 @@ void LazyClone::KeepToShare(Made made, uint64_t share) {
 void LazyClone::LetGoOfTasks() {
   std::vector<Served> gone;
   {
+    bool takes = true;  // the init; else it is told later
     absl::MutexLock lock(&mutex_);
     for (size_t i = 0; i < tasks_.size();) {
-      const bool is_let_go = tasks_[i].task->Gone() || (crowded_ && tasks_[i].task->missing() == 0);
+      bool is_let_go = tasks_[i].task->Gone() || (crowded_ && tasks_[i].task->missing() == 0);
+      if (is_let_go && tasks_[i].told) {
+        takes = takes && Tell(absl::StrCat("g", tasks_[i].number));
+        is_let_go = takes;
+      }
       if (!is_let_go) {
         ++i;
         continue;
       }
-      SendPacket(keeper_.get(), absl::StrCat("g", tasks_[i].number)).IgnoreError();
       gone.push_back(std::move(tasks_[i]));
       tasks_.erase(tasks_.begin() + static_cast<ptrdiff_t>(i));
       if (i == fill_task_) fill_next_ = 0;
@@ -282,6 +319,7 @@ void LazyClone::EndIfAllGone() {
 }
 
 bool LazyClone::TakeEvents(LazyTask& task, std::vector<uint64_t>* faults, bool* forked) {
+  if (failed_) return false;
   ++events_in_work_;
   auto events = task.ReadEvents();
   if (!events.ok()) {
@@ -299,10 +337,11 @@ bool LazyClone::TakeEvents(LazyTask& task, std::vector<uint64_t>* faults, bool* 
 }
 
 bool LazyClone::MayForkAtOnce() {
-  if (!crowded_ || options_.fill == Fill::kNever) return true;
-  const uint64_t share = pager_.ShareOfAClone();
+  const bool waits_for_fill = crowded_ && options_.fill != Fill::kNever;
+  const uint64_t share = waits_for_fill ? pager_.ShareOfAClone() : 0;
   absl::MutexLock lock(&mutex_);
-  return tasks_.size() <= share / 2;
+  if (untold_since_ != absl::InfiniteFuture()) return false;
+  return !waits_for_fill || tasks_.size() <= share / 2;
 }
 
 PagerSource::Next LazyClone::OnTask(const std::shared_ptr<LazyTask>& task) {
@@ -438,10 +477,10 @@ void LazyClone::CompleteIfDone() {
     }
     // In this order: a child of one that lacks nothing lacks nothing.
     if (events_in_work_ > 0) return;
+    // From here on the job is like any other. Whoever waits for an event of ours is let go by the last close.
+    if (!Tell("d")) return;
     complete_ = true;
   }
-  // From here on the job is like any other. Whoever waits for an event of ours is let go by the last close.
-  SendPacket(keeper_.get(), "d").IgnoreError();
   End();
 }
 
@@ -512,6 +551,7 @@ void LazyClone::Tick() {
   }
   if (due) EndRecording(RecordingEnd::kTime);
   if (sandbox_ended_) EndIfAllGone();
+  TellAgain();
   if (!look) return;
   LetGoOfTasks();
   CompleteIfDone();
@@ -520,7 +560,11 @@ void LazyClone::Tick() {
 void LazyClone::Fail(const absl::Status& why) {
   if (ended_ || failed_.exchange(true)) return;
   Log(LogLevel::kError, absl::StrCat("the job of sandbox ", options_.id, " is ended: ", why.message()));
-  SendPacket(keeper_.get(), absl::StrCat("x", std::string(why.message()))).IgnoreError();
+  const std::string end = absl::StrCat("x", std::string(why.message()));
+  if (!Tell(end)) {
+    absl::MutexLock lock(&mutex_);
+    untold_end_ = end;
+  }
   // The sandbox still holds its descriptors until all its processes have gone; then the keeper's end tells
   // us.
 }

@@ -89,10 +89,16 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   void AddTask(std::shared_ptr<LazyTask> task, Made made) ABSL_LOCKS_EXCLUDED(mutex_);
   // After a task was added: what it takes of the pager's descriptors is to stay within `share`.
   void KeepToShare(Made made, uint64_t share) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Not when so much of its share is taken that the fill has to get ahead of it first.
+  // Not when so much of its share is taken that the fill has to get ahead of it first, or its init has to be
+  // told of what it has forked.
   bool MayForkAtOnce() ABSL_LOCKS_EXCLUDED(mutex_);
   // To be called when there was no descriptor for what CRIU has: false when it has gone on for too long.
   bool CriuMayWait();
+  // To the sandbox's init, which may not read for a while: it is stopped, or waits for a process that does
+  // not die. That must not hold up other clones. False: not now; the next tick is another occasion.
+  bool Tell(absl::string_view what, absl::Span<const int> descriptors = {});
+  // Of that what can't be left out.
+  void TellAgain() ABSL_LOCKS_EXCLUDED(mutex_);
   // Answers one fault. False: the task has gone.
   bool Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* more);
   // Of a page that the image's set has, without its frame: CRIU touches some before the set is put in. False:
@@ -182,12 +188,15 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
     std::shared_ptr<LazyTask> task;
     uint64_t number = 0;
     uint64_t source = 0;
+    bool told = false;  // the init has it
   };
   std::vector<Served> tasks_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t count_tasks_at_ ABSL_GUARDED_BY(mutex_) = 0;    // how many to look again for those that have ended
   std::vector<uint64_t> sources_ ABSL_GUARDED_BY(mutex_);  // without those of tasks
   absl::Time look_at_tasks_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  absl::Time untold_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // there are such tasks
+  std::string untold_end_ ABSL_GUARDED_BY(mutex_);  // the packet that says why; empty: it was sent
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
   bool complete_ ABSL_GUARDED_BY(mutex_) = false;
   bool fill_paused_ ABSL_GUARDED_BY(mutex_) = false;
