@@ -118,7 +118,8 @@ absl::Status CloneRun::AttachPager() {
   attach.until_answer = image_.listens && !result_.channel.valid();
   attach.record = options_.record.value_or(attach.until_answer ? kLongestAnswer : kUsualRecording);
   // Who has the hook says when it is ready, however long that takes.
-  if (result_.channel.valid()) attach.record = std::max(attach.record, kLongestAnswer);
+  attach.until_ready = result_.channel.valid();
+  if (attach.until_ready) attach.record = std::max(attach.record, kLongestAnswer);
   attach.timeline = options_.timeline;
   UniqueFd group;
   if (group_ != nullptr) {

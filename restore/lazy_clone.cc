@@ -20,6 +20,7 @@
 #include "base/status.h"
 #include "restore/descriptor_share.h"
 #include "restore/sandbox.h"
+#include "restore/sandbox_protocol.h"
 
 namespace rekindle::restore {
 namespace {
@@ -303,6 +304,7 @@ void LazyClone::LetGoOfTasks() {
 bool LazyClone::OnKeeper() {
   char byte;
   const ssize_t n = ::recv(keeper_.get(), &byte, sizeof byte, MSG_DONTWAIT);
+  if (n > 0 && byte == kJobExited) exited_ = true;
   if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) return true;
   // The sandbox's init has gone, or is about to: its descriptors close before the kernel kills the others.
   // While one of them has its memory it is served, or it would see zeros.
@@ -472,15 +474,21 @@ void LazyClone::CompleteIfDone() {
   {
     absl::MutexLock lock(&mutex_);
     if (complete_ || !running_) return;
+    bool lives = next_number_ == 1;
     for (const Served& served : tasks_) {
-      if (served.task->missing() > 0 && !served.task->Gone()) return;
+      const bool gone = served.task->Gone();
+      if (served.task->missing() > 0 && !gone) return;
+      lives |= !gone;
     }
     // In this order: a child of one that lacks nothing lacks nothing.
     if (events_in_work_ > 0) return;
+    // Its init will tell how it has ended, if it has.
+    if (recording_ && !lives) return;
     // From here on the job is like any other. Whoever waits for an event of ours is let go by the last close.
     if (!Tell("d")) return;
     complete_ = true;
   }
+  EndRecording(RecordingEnd::kEnded);
   End();
 }
 
@@ -529,8 +537,7 @@ void LazyClone::EndRecording(RecordingEnd how) {
     absl::MutexLock lock(&mutex_);
     touched.swap(touched_);
   }
-  // A copy that ended before it was ready tells less than nothing.
-  if (running() && !image_->Learned()) {
+  if (running() && !failed_ && !image_->Learned()) {
     absl::Status learned = image_->Learn(pager_.store(), touched, how);
     if (!learned.ok()) {
       Log(LogLevel::kWarning, absl::StrCat("keeping the working set of ", image_->reader().info().reference,
@@ -571,6 +578,8 @@ void LazyClone::Fail(const absl::Status& why) {
 
 void LazyClone::End() {
   if (ended_.exchange(true)) return;
+  // A copy that was killed, or ended before it was ready, tells less than nothing.
+  if (!exited_ || options_.until_answer || options_.until_ready) recording_ = false;
   EndRecording(RecordingEnd::kEnded);
   std::vector<uint64_t> sources;
   {

@@ -33,6 +33,7 @@ struct LazyCloneOptions {
   Fill fill = Fill::kIdle;
   absl::Duration record = absl::Seconds(1);  // after it runs, unless it is known before that it is ready
   bool until_answer = false;  // it is ready when it has answered on a socket that it listens on
+  bool until_ready = false;   // it says when it is (see Ready)
   bool timeline = false;      // keep one
   std::shared_ptr<const MemoryRoom> room = std::make_shared<const MemoryRoom>();
 };
@@ -180,6 +181,7 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   std::optional<Stopwatch> criu_waits_;  // for a descriptor; by OnListener, then OnConnection
   std::atomic<bool> ended_{false};
   std::atomic<bool> sandbox_ended_{false};
+  std::atomic<bool> exited_{false};     // the job, by itself
   std::atomic<int> events_in_work_{0};  // children that were read of may not be in tasks_ yet
 
   mutable absl::Mutex mutex_;

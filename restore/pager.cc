@@ -149,6 +149,7 @@ class Client : public PagerSource {
     const int64_t record_ms = request.at("record_ms");
     options.record = absl::Milliseconds(record_ms);
     options.until_answer = request.value("until_answer", false);
+    options.until_ready = request.value("until_ready", false);
     options.timeline = request.value("timeline", false);
     if (descriptors.size() == 3) options.room = std::make_shared<const MemoryRoom>(std::move(descriptors[2]));
     const int64_t begin = MonotonicNanos();

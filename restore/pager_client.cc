@@ -130,6 +130,7 @@ absl::StatusOr<uint64_t> PagerClient::Attach(const AttachOptions& options, int l
                         {"fill", std::string(NameOf(options.fill))},
                         {"record_ms", absl::ToInt64Milliseconds(options.record)},
                         {"until_answer", options.until_answer},
+                        {"until_ready", options.until_ready},
                         {"timeline", options.timeline}};
   std::vector<int> descriptors = {listener, keeper};
   if (memory_group >= 0) descriptors.push_back(memory_group);

@@ -48,6 +48,7 @@ class PagerClient {
     Fill fill = Fill::kIdle;
     absl::Duration record;      // at most
     bool until_answer = false;  // at most until the job has answered on a socket that it listens on
+    bool until_ready = false;   // it is to say that it is: see Ready()
     bool timeline = false;      // keep one: see Timeline()
   };
   absl::StatusOr<uint64_t> Attach(const AttachOptions& options, int listener, int keeper, int memory_group);
