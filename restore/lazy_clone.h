@@ -155,7 +155,10 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   absl::Status CheckRoomForAll() const ABSL_LOCKS_EXCLUDED(mutex_);
   // How many of so many more pages there is room for before the job runs.
   uint64_t TakeRoom(uint64_t pages);
-  absl::Status PutPages(LazyTask& task, uint64_t number, uint64_t pages, const std::byte* bytes);
+  // Aborted: the task goes on changing its memory, and `change` is kLeave.
+  enum class Change { kWaitFor, kLeave };
+  absl::Status PutPages(LazyTask& task, uint64_t number, uint64_t pages, const std::byte* bytes,
+                        Change change = Change::kWaitFor);
   // As PutPieces with all of what the pieces' frames have, by the background fill's threads.
   absl::Status PutInBackground(const std::vector<Piece>& pieces);
 

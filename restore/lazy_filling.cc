@@ -39,6 +39,9 @@ constexpr size_t kFillThreads = 2;
 constexpr size_t kPiecesAtOnce = 32;
 // Fewer pages are put in sooner than another thread begins.
 constexpr uint64_t kPagesWorthAThread = 512;
+// Looks at a task that changes its memory, by the background fill: a fork of much memory lasts, and others
+// wait.
+constexpr int kLooksAtChange = 80;
 constexpr double kLongestFillOfCrowded = 5;  // seconds
 constexpr absl::Duration kBetweenFills = absl::Milliseconds(10);
 
@@ -101,7 +104,8 @@ uint64_t LazyClone::TakeRoom(uint64_t pages) {
   return taken;
 }
 
-absl::Status LazyClone::PutPages(LazyTask& task, uint64_t number, uint64_t pages, const std::byte* bytes) {
+absl::Status LazyClone::PutPages(LazyTask& task, uint64_t number, uint64_t pages, const std::byte* bytes,
+                                 Change change) {
   std::vector<uint64_t> faults;
   for (int attempt = 0; !ended_; ++attempt) {
     RK_ASSIGN_OR_RETURN(LazyTask::Outcome outcome, task.Put(number, pages, bytes));
@@ -121,6 +125,9 @@ absl::Status LazyClone::PutPages(LazyTask& task, uint64_t number, uint64_t pages
     if (task.starved() > absl::ZeroDuration()) {
       fill_again_ = true;
       break;
+    }
+    if (change == Change::kLeave && attempt >= kLooksAtChange) {
+      return absl::AbortedError("it changes its memory");
     }
     task.WaitForChange(attempt);
   }
@@ -198,7 +205,7 @@ absl::Status LazyClone::PutInBackground(const std::vector<Piece>& pieces) {
                             [&](LazyTask& task, uint64_t number, uint32_t pages, const std::byte* bytes) {
                               AtNormalPriority until_it_is_in;
                               filled_.fetch_add(pages, std::memory_order_relaxed);
-                              return PutPages(task, number, pages, bytes);
+                              return PutPages(task, number, pages, bytes, Change::kLeave);
                             });
   };
   // Other copies will want the same frames; those of an image that is too large would only push out others.
@@ -432,7 +439,9 @@ bool LazyClone::FillSome() {
       const store::StoredRun& run = task->pages().runs()[fill_next_];
       if (!(run.frame == last) && ++frames > kFramesPerFill) break;
       last = run.frame;
-      pieces.push_back({task.get(), fill_next_++, 0, run.pages});
+      // Not again what came when something else was left out.
+      if (task->AnyMissing(fill_next_)) pieces.push_back({task.get(), fill_next_, 0, run.pages});
+      ++fill_next_;
     }
     if (fill_next_ >= task->pages().runs().size()) {
       ++fill_task_;
@@ -446,6 +455,10 @@ bool LazyClone::FillSome() {
       // It may do without: what it touches, it gets.
       absl::MutexLock lock(&mutex_);
       fill_paused_ = true;
+      return false;
+    }
+    if (absl::IsAborted(status)) {
+      fill_again_ = true;
       return false;
     }
     if (!status.ok()) {

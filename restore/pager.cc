@@ -367,6 +367,7 @@ void Pager::Run() {
     threads_.emplace_back([this] { Work(epoll_); });
   for (size_t i = 0; i < std::max<size_t>(options_.client_threads, 1); ++i)
     threads_.emplace_back([this] { Work(client_epoll_); });
+  threads_.emplace_back([this] { TickClones(); });
   threads_.emplace_back([this] { FillInBackground(); });
   threads_.emplace_back([this] { PrefetchInBackground(); });
   threads_.emplace_back([this] { WarmInBackground(); });
