@@ -66,7 +66,7 @@ absl::StatusOr<UniqueFd> ConnectForPackets(const std::string& path) {
   return socket;
 }
 
-absl::Status SendPacket(int socket, absl::string_view bytes, absl::Span<const int> descriptors) {
+absl::Status SendPacket(int socket, absl::string_view bytes, absl::Span<const int> descriptors, int flags) {
   if (bytes.size() > kMaxPacketBytes || descriptors.size() > kMaxPacketDescriptors) {
     return absl::InternalError(absl::StrCat("a packet of ", bytes.size(), " bytes and ", descriptors.size(),
                                             " descriptors is too large"));
@@ -86,8 +86,9 @@ absl::Status SendPacket(int socket, absl::string_view bytes, absl::Span<const in
     header->cmsg_len = CMSG_LEN(size);
     memcpy(CMSG_DATA(header), descriptors.data(), size);
   }
-  while (::sendmsg(socket, &message, MSG_NOSIGNAL) < 0) {
+  while (::sendmsg(socket, &message, flags | MSG_NOSIGNAL) < 0) {
     if (errno == EINTR) continue;
+    if (errno == EAGAIN) return absl::ResourceExhaustedError("the other side takes no packets");
     if (errno == EPIPE || errno == ECONNRESET) return absl::UnavailableError("the other side has gone");
     return ErrnoStatus(errno, "sending a packet");
   }

@@ -29,8 +29,10 @@ absl::StatusOr<UniqueFd> ListenForPackets(const std::string& path);
 // NotFound: there is no such socket, or nobody listens any more.
 absl::StatusOr<UniqueFd> ConnectForPackets(const std::string& path);
 
-// Unavailable when the other side has gone.
-absl::Status SendPacket(int socket, absl::string_view bytes, absl::Span<const int> descriptors = {});
+// Unavailable when the other side has gone. With MSG_DONTWAIT in `flags` it does not wait for it to take what
+// there is: ResourceExhausted.
+absl::Status SendPacket(int socket, absl::string_view bytes, absl::Span<const int> descriptors = {},
+                        int flags = 0);
 // Waits for the next packet; nothing when the other side has gone. With MSG_DONTWAIT in `flags` it does not
 // wait: Unavailable.
 absl::StatusOr<std::optional<Packet>> ReceivePacket(int socket, int flags = 0);

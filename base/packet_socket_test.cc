@@ -75,6 +75,16 @@ TEST_F(PacketSocketTest, APacketThatIsTooLargeIsNotTakenForAnother) {
   EXPECT_TRUE(absl::IsResourceExhausted(ReceivePacket(theirs_.get()).status()));
 }
 
+TEST_F(PacketSocketTest, WhoTakesNothingIsNotWaitedFor) {
+  int sent = 0;
+  absl::Status status;
+  while ((status = SendPacket(ours_.get(), "x", {}, MSG_DONTWAIT)).ok()) ++sent;
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_GT(sent, 0);
+  ASSERT_TRUE(ReceivePacket(theirs_.get()).ok());
+  EXPECT_TRUE(SendPacket(ours_.get(), "x", {}, MSG_DONTWAIT).ok());
+}
+
 TEST(PacketSocketPathTest, WhereNobodyListens) {
   auto folder = TemporaryDirectory::Make("/tmp", "rk-packet-socket-test.");
   ASSERT_TRUE(folder.ok());

@@ -118,7 +118,8 @@ absl::Status CloneRun::AttachPager() {
   attach.until_answer = image_.listens && !result_.channel.valid();
   attach.record = options_.record.value_or(attach.until_answer ? kLongestAnswer : kUsualRecording);
   // Who has the hook says when it is ready, however long that takes.
-  if (result_.channel.valid()) attach.record = std::max(attach.record, kLongestAnswer);
+  attach.until_ready = result_.channel.valid();
+  if (attach.until_ready) attach.record = std::max(attach.record, kLongestAnswer);
   attach.timeline = options_.timeline;
   UniqueFd group;
   if (group_ != nullptr) {
@@ -219,6 +220,7 @@ absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
         AddSpan("working set", begin, {{"pages", static_cast<int64_t>(prefilled->pages)}});
         if (park) {
           RK_ASSIGN_OR_RETURN(options_, park());
+          pager_.CancelBy(options_.cancel_fd);
           result_.phases.clear();
           total_.Restart();
           phase_.Restart();
@@ -261,6 +263,7 @@ absl::StatusOr<CloneResult> CloneRun::Finish() {
   result_.sandbox = sandbox_.Release();
   result_.group = std::move(group_);
   result_.total_seconds = total_.seconds();
+  pager_.CancelBy(-1);
   if (options_.timeline) result_.pager.emplace(std::move(pager_));
   return std::move(result_);
 }

@@ -36,7 +36,9 @@ class CloneRun {
         options_(options),
         runtime_directory_(runtime_directory),
         kept_(std::move(kept)),
-        pager_(std::move(pager)) {}
+        pager_(std::move(pager)) {
+    pager_.CancelBy(options_.cancel_fd);
+  }
 
   // What the job gets in place of what was its starter's: terminal, pipes, control channel.
   absl::Status TakeSandbox(SandboxPool& pool);

@@ -20,6 +20,7 @@
 #include "base/status.h"
 #include "restore/descriptor_share.h"
 #include "restore/sandbox.h"
+#include "restore/sandbox_protocol.h"
 
 namespace rekindle::restore {
 namespace {
@@ -28,6 +29,11 @@ using store::kPageSize;
 
 // What a fault brings along of its neighbours: a copy costs far less than another fault.
 constexpr uint32_t kPagesAround = 8;
+// So many neighbours come before their room is looked at again: less than MemoryRoom::Left leaves free, so
+// that those that come late do no harm either.
+constexpr int64_t kNeighboursAtOnce = 128;
+// Where there is none: looking takes longer than a fault.
+constexpr int64_t kLookForRoomEachNs = 100'000'000;
 constexpr size_t kMostRecordedPages = size_t{4} << 20;
 // How long a task may take to change its memory: forking one with much of it lasts.
 constexpr absl::Duration kLongestChange = absl::Minutes(2);
@@ -37,6 +43,9 @@ constexpr absl::Duration kQuietStart = absl::Seconds(1);
 // For a descriptor, while others have them all: somebody waits for the restore, and may try again; a job that
 // runs would be lost.
 constexpr absl::Duration kCriuWaits = absl::Seconds(1), kForkWaits = absl::Seconds(10);
+// Until the init of a sandbox takes what it is told. Until then the pager's guard alone keeps its processes
+// from seeing zeros if the pager dies.
+constexpr absl::Duration kInitWaits = absl::Seconds(10);
 
 class Listener : public PagerSource {
  public:
@@ -191,23 +200,53 @@ PagerSource::Next LazyClone::OnConnection() {
   }
 }
 
+bool LazyClone::Tell(absl::string_view what, absl::Span<const int> descriptors) {
+  const absl::Status sent = SendPacket(keeper_.get(), what, descriptors, MSG_DONTWAIT);
+  // One that has gone takes all with it.
+  return sent.ok() || absl::IsUnavailable(sent);
+}
+
+void LazyClone::TellAgain() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!untold_end_.empty() && Tell(untold_end_)) untold_end_.clear();
+    if (untold_since_ == absl::InfiniteFuture()) return;
+    for (Served& served : tasks_) {
+      if (served.told) continue;
+      const int fd = served.task->fd();
+      served.told = Tell(absl::StrCat("k", served.number), {&fd, 1});
+      if (!served.told) break;
+    }
+    const bool all = std::all_of(tasks_.begin(), tasks_.end(), [](const Served& s) { return s.told; });
+    if (all) untold_since_ = absl::InfiniteFuture();
+    if (all || SteadyNow() - untold_since_ < kInitWaits) return;
+  }
+  Fail(
+      absl::DeadlineExceededError("the init of its sandbox takes nothing (is it stopped?), and must be told "
+                                  "of each process whose memory is "
+                                  "missing"));
+}
+
 void LazyClone::AddTask(std::shared_ptr<LazyTask> task, Made made) {
   const int fd = task->fd();
   ::fcntl(fd, F_SETFL, O_NONBLOCK);
   const uint64_t share = pager_.ShareOfAClone();
   uint64_t number;
+  bool told;
   {
     // Before all else: if this process died now, the task would see zeros.
     absl::MutexLock lock(&mutex_);
     if (complete_ || ended_) return;  // it has all
     number = next_number_++;
-    SendPacket(keeper_.get(), absl::StrCat("k", number), {&fd, 1}).IgnoreError();
+    told = Tell(absl::StrCat("k", number), {&fd, 1});
   }
   if (made == Made::kByFork) task->DropUnforked();
   {
     absl::MutexLock lock(&mutex_);
     if (ended_) return;
-    tasks_.push_back({task, number, pager_.Add(std::make_shared<TaskSource>(shared_from_this(), task))});
+    tasks_.push_back(
+        {task, number, pager_.Add(std::make_shared<TaskSource>(shared_from_this(), task)), told});
+    if (!told) untold_since_ = std::min(untold_since_, SteadyNow());
   }
   KeepToShare(made, share);
 }
@@ -241,14 +280,18 @@ void LazyClone::KeepToShare(Made made, uint64_t share) {
 void LazyClone::LetGoOfTasks() {
   std::vector<Served> gone;
   {
+    bool takes = true;  // the init; else it is told later
     absl::MutexLock lock(&mutex_);
     for (size_t i = 0; i < tasks_.size();) {
-      const bool is_let_go = tasks_[i].task->Gone() || (crowded_ && tasks_[i].task->missing() == 0);
+      bool is_let_go = tasks_[i].task->Gone() || (crowded_ && tasks_[i].task->missing() == 0);
+      if (is_let_go && tasks_[i].told) {
+        takes = takes && Tell(absl::StrCat("g", tasks_[i].number));
+        is_let_go = takes;
+      }
       if (!is_let_go) {
         ++i;
         continue;
       }
-      SendPacket(keeper_.get(), absl::StrCat("g", tasks_[i].number)).IgnoreError();
       gone.push_back(std::move(tasks_[i]));
       tasks_.erase(tasks_.begin() + static_cast<ptrdiff_t>(i));
       if (i == fill_task_) fill_next_ = 0;
@@ -261,6 +304,7 @@ void LazyClone::LetGoOfTasks() {
 bool LazyClone::OnKeeper() {
   char byte;
   const ssize_t n = ::recv(keeper_.get(), &byte, sizeof byte, MSG_DONTWAIT);
+  if (n > 0 && byte == kJobExited) exited_ = true;
   if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) return true;
   // The sandbox's init has gone, or is about to: its descriptors close before the kernel kills the others.
   // While one of them has its memory it is served, or it would see zeros.
@@ -277,6 +321,7 @@ void LazyClone::EndIfAllGone() {
 }
 
 bool LazyClone::TakeEvents(LazyTask& task, std::vector<uint64_t>* faults, bool* forked) {
+  if (failed_) return false;
   ++events_in_work_;
   auto events = task.ReadEvents();
   if (!events.ok()) {
@@ -294,10 +339,11 @@ bool LazyClone::TakeEvents(LazyTask& task, std::vector<uint64_t>* faults, bool* 
 }
 
 bool LazyClone::MayForkAtOnce() {
-  if (!crowded_ || options_.fill == Fill::kNever) return true;
-  const uint64_t share = pager_.ShareOfAClone();
+  const bool waits_for_fill = crowded_ && options_.fill != Fill::kNever;
+  const uint64_t share = waits_for_fill ? pager_.ShareOfAClone() : 0;
   absl::MutexLock lock(&mutex_);
-  return tasks_.size() <= share / 2;
+  if (untold_since_ != absl::InfiniteFuture()) return false;
+  return !waits_for_fill || tasks_.size() <= share / 2;
 }
 
 PagerSource::Next LazyClone::OnTask(const std::shared_ptr<LazyTask>& task) {
@@ -328,7 +374,19 @@ void LazyClone::AnswerLater(LazyTask& task, std::vector<uint64_t> faults) {
   }
 }
 
-bool LazyClone::PutKept(LazyTask& task, const LazyTask::Wanted& wanted, uint32_t* pages,
+bool LazyClone::MayBringNeighbours(uint32_t pages) {
+  if (neighbours_.fetch_sub(pages) >= pages) return true;
+  const int64_t now = MonotonicNanos();
+  if (now < look_for_room_ns_) return false;
+  if (!LookForRoom().for_all()) {
+    look_for_room_ns_ = now + kLookForRoomEachNs;
+    return false;
+  }
+  neighbours_ = kNeighboursAtOnce - pages;
+  return true;
+}
+
+bool LazyClone::PutKept(LazyTask& task, const LazyTask::Wanted& wanted, bool alone, uint32_t* pages,
                         absl::StatusOr<LazyTask::Outcome>* outcome) {
   const std::shared_ptr<const PrefillSet> set = image_->prefill();
   if (set == nullptr) return false;
@@ -336,6 +394,7 @@ bool LazyClone::PutKept(LazyTask& task, const LazyTask::Wanted& wanted, uint32_t
   const PrefillSet::Found found = set->Find(task.pid(), number);
   if (found.pages == 0) return false;
   *pages = static_cast<uint32_t>(std::min<uint64_t>(found.pages, kPagesAround));
+  if (*pages > 1 && (alone || !MayBringNeighbours(*pages - 1))) *pages = 1;
   *outcome = task.Put(number, *pages, found.bytes);
   return true;
 }
@@ -345,10 +404,11 @@ bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* 
   PagerRecord::Fault fault;
   fault.address = address;
   fault.begin_ns = MonotonicNanos();
+  bool alone = false;  // without its neighbours
   for (int attempt = 0; watch.seconds() < absl::ToDoubleSeconds(kLongestChange); ++attempt) {
     const LazyTask::Wanted wanted = task.WhatBelongsAt(address);
     absl::StatusOr<LazyTask::Outcome> outcome;
-    const bool kept = wanted.missing && !recording_ && PutKept(task, wanted, &fault.pages, &outcome);
+    const bool kept = wanted.missing && !recording_ && PutKept(task, wanted, alone, &fault.pages, &outcome);
     if (wanted.missing && !kept) {
       const store::StoredRun& run = task.pages().runs()[wanted.run];
       PagerRecord::Loaded loaded;
@@ -361,8 +421,12 @@ bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* 
       }
       uint32_t first = wanted.page, pages = 1;
       if (!recording_) {
-        first = wanted.page / kPagesAround * kPagesAround;
-        pages = std::min(kPagesAround, run.pages - first);
+        const uint32_t first_around = wanted.page / kPagesAround * kPagesAround;
+        const uint32_t around = std::min(kPagesAround, run.pages - first_around);
+        if (around > 1 && !alone && MayBringNeighbours(around - 1)) {
+          first = first_around;
+          pages = around;
+        }
       } else {
         absl::MutexLock lock(&mutex_);
         if (touched_.size() < kMostRecordedPages) {
@@ -387,6 +451,8 @@ bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* 
       case LazyTask::Outcome::kGone:
         return true;  // events may still come: the process may have forked before
       case LazyTask::Outcome::kNoMemory:
+        // Maybe for a neighbour alone.
+        if (wanted.missing && fault.pages > 1 && !std::exchange(alone, true)) break;
         Fail(absl::ResourceExhaustedError(
             "there is no memory for a page that it touched: its limit, or the machine's memory, is used up"));
         return false;
@@ -408,15 +474,21 @@ void LazyClone::CompleteIfDone() {
   {
     absl::MutexLock lock(&mutex_);
     if (complete_ || !running_) return;
+    bool lives = next_number_ == 1;
     for (const Served& served : tasks_) {
-      if (served.task->missing() > 0 && !served.task->Gone()) return;
+      const bool gone = served.task->Gone();
+      if (served.task->missing() > 0 && !gone) return;
+      lives |= !gone;
     }
     // In this order: a child of one that lacks nothing lacks nothing.
     if (events_in_work_ > 0) return;
+    // Its init will tell how it has ended, if it has.
+    if (recording_ && !lives) return;
+    // From here on the job is like any other. Whoever waits for an event of ours is let go by the last close.
+    if (!Tell("d")) return;
     complete_ = true;
   }
-  // From here on the job is like any other. Whoever waits for an event of ours is let go by the last close.
-  SendPacket(keeper_.get(), "d").IgnoreError();
+  EndRecording(RecordingEnd::kEnded);
   End();
 }
 
@@ -465,8 +537,7 @@ void LazyClone::EndRecording(RecordingEnd how) {
     absl::MutexLock lock(&mutex_);
     touched.swap(touched_);
   }
-  // A copy that ended before it was ready tells less than nothing.
-  if (running() && !image_->Learned()) {
+  if (running() && !failed_ && !image_->Learned()) {
     absl::Status learned = image_->Learn(pager_.store(), touched, how);
     if (!learned.ok()) {
       Log(LogLevel::kWarning, absl::StrCat("keeping the working set of ", image_->reader().info().reference,
@@ -487,6 +558,7 @@ void LazyClone::Tick() {
   }
   if (due) EndRecording(RecordingEnd::kTime);
   if (sandbox_ended_) EndIfAllGone();
+  TellAgain();
   if (!look) return;
   LetGoOfTasks();
   CompleteIfDone();
@@ -495,13 +567,19 @@ void LazyClone::Tick() {
 void LazyClone::Fail(const absl::Status& why) {
   if (ended_ || failed_.exchange(true)) return;
   Log(LogLevel::kError, absl::StrCat("the job of sandbox ", options_.id, " is ended: ", why.message()));
-  SendPacket(keeper_.get(), absl::StrCat("x", std::string(why.message()))).IgnoreError();
+  const std::string end = absl::StrCat("x", std::string(why.message()));
+  if (!Tell(end)) {
+    absl::MutexLock lock(&mutex_);
+    untold_end_ = end;
+  }
   // The sandbox still holds its descriptors until all its processes have gone; then the keeper's end tells
   // us.
 }
 
 void LazyClone::End() {
   if (ended_.exchange(true)) return;
+  // A copy that was killed, or ended before it was ready, tells less than nothing.
+  if (!exited_ || options_.until_answer || options_.until_ready) recording_ = false;
   EndRecording(RecordingEnd::kEnded);
   std::vector<uint64_t> sources;
   {

@@ -33,6 +33,7 @@ struct LazyCloneOptions {
   Fill fill = Fill::kIdle;
   absl::Duration record = absl::Seconds(1);  // after it runs, unless it is known before that it is ready
   bool until_answer = false;  // it is ready when it has answered on a socket that it listens on
+  bool until_ready = false;   // it says when it is (see Ready)
   bool timeline = false;      // keep one
   std::shared_ptr<const MemoryRoom> room = std::make_shared<const MemoryRoom>();
 };
@@ -89,16 +90,24 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   void AddTask(std::shared_ptr<LazyTask> task, Made made) ABSL_LOCKS_EXCLUDED(mutex_);
   // After a task was added: what it takes of the pager's descriptors is to stay within `share`.
   void KeepToShare(Made made, uint64_t share) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Not when so much of its share is taken that the fill has to get ahead of it first.
+  // Not when so much of its share is taken that the fill has to get ahead of it first, or its init has to be
+  // told of what it has forked.
   bool MayForkAtOnce() ABSL_LOCKS_EXCLUDED(mutex_);
   // To be called when there was no descriptor for what CRIU has: false when it has gone on for too long.
   bool CriuMayWait();
+  // To the sandbox's init, which may not read for a while: it is stopped, or waits for a process that does
+  // not die. That must not hold up other clones. False: not now; the next tick is another occasion.
+  bool Tell(absl::string_view what, absl::Span<const int> descriptors = {});
+  // Of that what can't be left out.
+  void TellAgain() ABSL_LOCKS_EXCLUDED(mutex_);
   // Answers one fault. False: the task has gone.
   bool Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* more);
   // Of a page that the image's set has, without its frame: CRIU touches some before the set is put in. False:
   // it has not.
-  bool PutKept(LazyTask& task, const LazyTask::Wanted& wanted, uint32_t* pages,
+  bool PutKept(LazyTask& task, const LazyTask::Wanted& wanted, bool alone, uint32_t* pages,
                absl::StatusOr<LazyTask::Outcome>* outcome);
+  // Of a page that is touched, so many. They are charged to the job as what it touches is.
+  bool MayBringNeighbours(uint32_t pages) ABSL_LOCKS_EXCLUDED(mutex_);
   // False: the clone has failed.
   bool TakeEvents(LazyTask& task, std::vector<uint64_t>* faults, bool* forked = nullptr);
   // On one of the pager's threads; at its next tick if there is no descriptor for what the task has forked.
@@ -135,11 +144,21 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
       absl::Span<const store::FrameId> frames, size_t threads,
       const std::function<absl::Status(size_t i, absl::Span<const std::byte> frame)>& use);
   absl::Status PutPieces(const std::vector<Piece>& pieces, size_t threads, std::atomic<uint64_t>* put);
-  // ResourceExhausted: all that is missing is more than there is room for.
+  // Is there room for all that is missing? A part of what nobody waits for would only take the room that the
+  // job needs for what it touches.
+  struct Room {
+    uint64_t missing = 0, left = 0;  // bytes
+    bool for_all() const { return missing <= left; }
+  };
+  Room LookForRoom() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // ResourceExhausted: there is not.
   absl::Status CheckRoomForAll() const ABSL_LOCKS_EXCLUDED(mutex_);
   // How many of so many more pages there is room for before the job runs.
   uint64_t TakeRoom(uint64_t pages);
-  absl::Status PutPages(LazyTask& task, uint64_t number, uint64_t pages, const std::byte* bytes);
+  // Aborted: the task goes on changing its memory, and `change` is kLeave.
+  enum class Change { kWaitFor, kLeave };
+  absl::Status PutPages(LazyTask& task, uint64_t number, uint64_t pages, const std::byte* bytes,
+                        Change change = Change::kWaitFor);
   // As PutPieces with all of what the pieces' frames have, by the background fill's threads.
   absl::Status PutInBackground(const std::vector<Piece>& pieces);
 
@@ -153,6 +172,8 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   std::atomic<uint64_t> faults_{0}, zero_faults_{0}, prefilled_{0}, filled_{0};
   std::atomic<uint64_t> prefill_room_{
       MemoryRoom::kUnlimited};  // bytes, what is counted down while it stands still
+  // Neighbours that may come until the room is looked at again, not before that time.
+  std::atomic<int64_t> neighbours_{0}, look_for_room_ns_{0};
   PagerRecord record_;
   PagerRecord::Loaded loaded_in_bulk_;
   std::atomic<uint64_t> loaded_by_faults_{0};  // bytes
@@ -163,6 +184,7 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   std::optional<Stopwatch> criu_waits_;  // for a descriptor; by OnListener, then OnConnection
   std::atomic<bool> ended_{false};
   std::atomic<bool> sandbox_ended_{false};
+  std::atomic<bool> exited_{false};     // the job, by itself
   std::atomic<int> events_in_work_{0};  // children that were read of may not be in tasks_ yet
 
   mutable absl::Mutex mutex_;
@@ -171,12 +193,15 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
     std::shared_ptr<LazyTask> task;
     uint64_t number = 0;
     uint64_t source = 0;
+    bool told = false;  // the init has it
   };
   std::vector<Served> tasks_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t count_tasks_at_ ABSL_GUARDED_BY(mutex_) = 0;    // how many to look again for those that have ended
   std::vector<uint64_t> sources_ ABSL_GUARDED_BY(mutex_);  // without those of tasks
   absl::Time look_at_tasks_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  absl::Time untold_since_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // there are such tasks
+  std::string untold_end_ ABSL_GUARDED_BY(mutex_);  // the packet that says why; empty: it was sent
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
   bool complete_ ABSL_GUARDED_BY(mutex_) = false;
   bool fill_paused_ ABSL_GUARDED_BY(mutex_) = false;

@@ -39,6 +39,9 @@ constexpr size_t kFillThreads = 2;
 constexpr size_t kPiecesAtOnce = 32;
 // Fewer pages are put in sooner than another thread begins.
 constexpr uint64_t kPagesWorthAThread = 512;
+// Looks at a task that changes its memory, by the background fill: a fork of much memory lasts, and others
+// wait.
+constexpr int kLooksAtChange = 80;
 constexpr double kLongestFillOfCrowded = 5;  // seconds
 constexpr absl::Duration kBetweenFills = absl::Milliseconds(10);
 
@@ -75,14 +78,20 @@ absl::Status ForEachPiece(const std::vector<PrefillSet::Piece>& pieces,
 
 }  // namespace
 
+LazyClone::Room LazyClone::LookForRoom() const {
+  Room room;
+  room.left = options_.room->Left();
+  if (room.left == MemoryRoom::kUnlimited) return room;
+  for (const std::shared_ptr<LazyTask>& task : Tasks()) room.missing += task->missing() * kPageSize;
+  return room;
+}
+
 absl::Status LazyClone::CheckRoomForAll() const {
-  uint64_t missing = 0;
-  for (const std::shared_ptr<LazyTask>& task : Tasks()) missing += task->missing();
-  const uint64_t left = options_.room->Left();
-  if (missing * kPageSize <= left) return absl::OkStatus();
+  const Room room = LookForRoom();
+  if (room.for_all()) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "all of its memory is to be there (before it runs with --fill eager, or for an image), but ",
-      FormatBytes(missing * kPageSize), " are missing and its limit leaves room for ", FormatBytes(left),
+      FormatBytes(room.missing), " are missing and its limit leaves room for ", FormatBytes(room.left),
       ": give it more (--memory, or the limit of its cgroup), or leave out --fill"));
 }
 
@@ -95,7 +104,8 @@ uint64_t LazyClone::TakeRoom(uint64_t pages) {
   return taken;
 }
 
-absl::Status LazyClone::PutPages(LazyTask& task, uint64_t number, uint64_t pages, const std::byte* bytes) {
+absl::Status LazyClone::PutPages(LazyTask& task, uint64_t number, uint64_t pages, const std::byte* bytes,
+                                 Change change) {
   std::vector<uint64_t> faults;
   for (int attempt = 0; !ended_; ++attempt) {
     RK_ASSIGN_OR_RETURN(LazyTask::Outcome outcome, task.Put(number, pages, bytes));
@@ -115,6 +125,9 @@ absl::Status LazyClone::PutPages(LazyTask& task, uint64_t number, uint64_t pages
     if (task.starved() > absl::ZeroDuration()) {
       fill_again_ = true;
       break;
+    }
+    if (change == Change::kLeave && attempt >= kLooksAtChange) {
+      return absl::AbortedError("it changes its memory");
     }
     task.WaitForChange(attempt);
   }
@@ -192,7 +205,7 @@ absl::Status LazyClone::PutInBackground(const std::vector<Piece>& pieces) {
                             [&](LazyTask& task, uint64_t number, uint32_t pages, const std::byte* bytes) {
                               AtNormalPriority until_it_is_in;
                               filled_.fetch_add(pages, std::memory_order_relaxed);
-                              return PutPages(task, number, pages, bytes);
+                              return PutPages(task, number, pages, bytes, Change::kLeave);
                             });
   };
   // Other copies will want the same frames; those of an image that is too large would only push out others.
@@ -426,7 +439,9 @@ bool LazyClone::FillSome() {
       const store::StoredRun& run = task->pages().runs()[fill_next_];
       if (!(run.frame == last) && ++frames > kFramesPerFill) break;
       last = run.frame;
-      pieces.push_back({task.get(), fill_next_++, 0, run.pages});
+      // Not again what came when something else was left out.
+      if (task->AnyMissing(fill_next_)) pieces.push_back({task.get(), fill_next_, 0, run.pages});
+      ++fill_next_;
     }
     if (fill_next_ >= task->pages().runs().size()) {
       ++fill_task_;
@@ -434,13 +449,16 @@ bool LazyClone::FillSome() {
     }
   }
   if (!pieces.empty() && task->missing() > 0 && !task->Gone()) {
-    // A part of the rest would only take the room that it needs for what it touches.
     absl::Status status = CheckRoomForAll();
     if (status.ok()) status = PutInBackground(pieces);
     if (absl::IsResourceExhausted(status)) {
       // It may do without: what it touches, it gets.
       absl::MutexLock lock(&mutex_);
       fill_paused_ = true;
+      return false;
+    }
+    if (absl::IsAborted(status)) {
+      fill_again_ = true;
       return false;
     }
     if (!status.ok()) {

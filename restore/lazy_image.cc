@@ -209,9 +209,25 @@ void LazyImage::DropPrefill() {
 }
 
 absl::Status LazyImage::Learn(store::Store& store, const std::vector<Touched>& touched, RecordingEnd end) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (forgotten_) return absl::OkStatus();
+    AddRecording(touched, end);
+  }
+  // Not under the lock that faults wait for: this goes to the disk.
+  absl::MutexLock one_keeps_it(&keep_mutex_);
+  std::string encoded;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (forgotten_) return absl::OkStatus();
+    // With what others have learned meanwhile: who keeps it last keeps all.
+    encoded = working_set_.Encode();
+  }
+  return store.PutNote(reader_->info(), store::kWorkingSetNote, encoded);
+}
+
+void LazyImage::AddRecording(const std::vector<Touched>& touched, RecordingEnd end) {
   WorkingSetRecorder recorder;
-  absl::MutexLock lock(&mutex_);
-  if (forgotten_) return absl::OkStatus();
   // What was in place could not be seen to be touched: it keeps its place.
   for (const TouchedRun& run : working_set_.runs) {
     recorder.Add(working_set_.objects[run.object], run.address, run.pages);
@@ -228,7 +244,6 @@ absl::Status LazyImage::Learn(store::Store& store, const std::vector<Touched>& t
   working_set_ = Merge(working_set_, recording);
   prefill_.reset();
   pieces_ = std::make_shared<const Pieces>(PiecesOf(working_set_));
-  return store.PutNote(reader_->info(), store::kWorkingSetNote, working_set_.Encode());
 }
 
 bool LazyImage::ForgetWorkingSet() {

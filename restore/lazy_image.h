@@ -82,7 +82,7 @@ class LazyImage {
     uint64_t number = 0;  // of a page of the task
   };
   absl::Status Learn(store::Store& store, const std::vector<Touched>& touched, RecordingEnd end)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+      ABSL_LOCKS_EXCLUDED(keep_mutex_, mutex_);
   // The working set was dropped: what is recorded by copies that had it in place is kept no more.
   // False: that was said before.
   bool ForgetWorkingSet() ABSL_LOCKS_EXCLUDED(keep_mutex_, mutex_);
@@ -97,6 +97,8 @@ class LazyImage {
  private:
   static std::string ObjectOf(pid_t pid);
   Pieces PiecesOf(const WorkingSet& set) const;
+  void AddRecording(const std::vector<Touched>& touched, RecordingEnd end)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Sha256Digest ImageDigest() const;
   // Null: nothing was kept, or it can't be used.
   std::shared_ptr<const PrefillSet> LoadKept(store::Store& store, const Sha256Digest& working_set_digest,

@@ -45,6 +45,15 @@ uint64_t LazyTask::missing() const {
   return missing_.missing();
 }
 
+bool LazyTask::AnyMissing(size_t run) const {
+  absl::ReaderMutexLock lock(&mutex_);
+  const uint64_t first = pages_->FirstNumberOf(run), end = first + pages_->runs()[run].pages;
+  for (uint64_t number = first; number < end; ++number) {
+    if (missing_.Missing(number)) return true;
+  }
+  return false;
+}
+
 absl::StatusOr<LazyTask::Events> LazyTask::ReadEvents() {
   Events events;
   absl::WriterMutexLock lock(&mutex_);

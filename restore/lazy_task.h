@@ -32,6 +32,7 @@ class LazyTask : public std::enable_shared_from_this<LazyTask> {
   int fd() const { return userfaultfd_.get(); }  // readable: call ReadEvents
   const TaskPages& pages() const { return *pages_; }
   uint64_t missing() const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool AnyMissing(size_t run) const ABSL_LOCKS_EXCLUDED(mutex_);  // of its pages
 
   struct Events {
     std::vector<uint64_t>

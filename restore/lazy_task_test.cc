@@ -212,6 +212,14 @@ TEST_F(LazyTaskTest, ChildrenHaveWhatIsMissingInPiecesAndMoved) {
             kRight);
 }
 
+TEST_F(LazyTaskTest, ARunThatHasComeIsNotMissing) {
+  EXPECT_EQ(Run([] { return Hold(0, kMemoryPages - 1, 0) ? kRight : kWrong; }), kRight);
+  EXPECT_TRUE(tasks_.front()->AnyMissing(0)) << "its last page is";
+  tasks_.clear();
+  EXPECT_EQ(Run([] { return Hold(0, kMemoryPages, 0) ? kRight : kWrong; }), kRight);
+  EXPECT_FALSE(tasks_.front()->AnyMissing(0));
+}
+
 TEST_F(LazyTaskTest, AForkWithoutADescriptorWaits) {
   scarce_ = true;
   EXPECT_EQ(LazyTask::count(), 0u);

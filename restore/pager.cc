@@ -149,6 +149,7 @@ class Client : public PagerSource {
     const int64_t record_ms = request.at("record_ms");
     options.record = absl::Milliseconds(record_ms);
     options.until_answer = request.value("until_answer", false);
+    options.until_ready = request.value("until_ready", false);
     options.timeline = request.value("timeline", false);
     if (descriptors.size() == 3) options.room = std::make_shared<const MemoryRoom>(std::move(descriptors[2]));
     const int64_t begin = MonotonicNanos();
@@ -370,6 +371,7 @@ void Pager::Run() {
     threads_.emplace_back([this] { Work(epoll_); });
   for (size_t i = 0; i < std::max<size_t>(options_.client_threads, 1); ++i)
     threads_.emplace_back([this] { Work(client_epoll_); });
+  threads_.emplace_back([this] { TickClones(); });
   threads_.emplace_back([this] { FillInBackground(); });
   threads_.emplace_back([this] { PrefetchInBackground(); });
   threads_.emplace_back([this] { WarmInBackground(); });

@@ -121,7 +121,10 @@ class Pager {
   }
   void OnTick() ABSL_LOCKS_EXCLUDED(mutex_);
   void WaitAgainFor(uint64_t id, const PagerSource& source);
-  void FillInBackground();
+  std::vector<std::shared_ptr<LazyClone>> Clones() ABSL_LOCKS_EXCLUDED(mutex_);
+  // What is due for them waits for no fill, and may itself last: it keeps working sets.
+  void TickClones() ABSL_LOCKS_EXCLUDED(mutex_);
+  void FillInBackground() ABSL_LOCKS_EXCLUDED(mutex_);
   void PrefetchInBackground();
   void WarmInBackground();
   void KeepInBackground();

@@ -31,23 +31,31 @@ void GiveWay() { ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_get
 
 }  // namespace
 
+std::vector<std::shared_ptr<LazyClone>> Pager::Clones() {
+  std::vector<std::shared_ptr<LazyClone>> clones;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [id, clone] : clones_) clones.push_back(clone);
+  return clones;
+}
+
+void Pager::TickClones() {
+  while (!stop_) {
+    for (const std::shared_ptr<LazyClone>& clone : Clones()) clone->Tick();
+    absl::SleepFor(kTick);
+  }
+}
+
 void Pager::FillInBackground() {
   GiveWay();
-  while (!stop_) {
-    std::vector<std::shared_ptr<LazyClone>> clones;
+  for (bool more = false; !stop_;) {
     {
       absl::MutexLock lock(&mutex_);
-      AwaitUntil(mutex_, absl::Condition(&filler_woken_), Deadline(kTick));
+      if (!more) AwaitUntil(mutex_, absl::Condition(&filler_woken_), Deadline(kTick));
       filler_woken_ = false;
-      for (const auto& [id, clone] : clones_) clones.push_back(clone);
     }
-    for (bool more = true; more && !stop_;) {
-      more = false;
-      for (const std::shared_ptr<LazyClone>& clone : clones) {
-        clone->Tick();
-        more |= clone->FillSome();
-      }
-    }
+    more = false;
+    // Anew each time: those that have come meanwhile have their turn too.
+    for (const std::shared_ptr<LazyClone>& clone : Clones()) more |= clone->FillSome();
   }
 }
 
@@ -122,14 +130,12 @@ void Pager::NoteStart() {
 
 bool Pager::WaitForQuiet(absl::Duration quiet) {
   while (!stop_) {
-    std::vector<std::shared_ptr<LazyClone>> clones;
     bool starting;
     {
       absl::MutexLock lock(&mutex_);
       starting = !prefetches_.empty() || SteadyNow() - last_start_ < quiet;
-      for (const auto& [id, clone] : clones_) clones.push_back(clone);
     }
-    for (const std::shared_ptr<LazyClone>& clone : clones) starting |= clone->being_made();
+    for (const std::shared_ptr<LazyClone>& clone : Clones()) starting |= clone->being_made();
     if (!starting) return true;
     absl::SleepFor(kLookWhetherStarting);
   }

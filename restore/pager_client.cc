@@ -1,11 +1,13 @@
 #include "restore/pager_client.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/companion_program.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "base/subprocess.h"
@@ -26,6 +29,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kPagerProgram[] = "rekindle-pager";
+// Far more than filling in a large copy takes, and waiting for a few of others that are being filled.
+constexpr absl::Duration kAnswersWithin = absl::Hours(1);
 
 constexpr char kSocketEnding[] = ".sock";
 
@@ -98,8 +103,14 @@ absl::StatusOr<std::vector<PagerClient>> PagerClient::ConnectToAllRunning(const 
 }
 
 absl::StatusOr<Packet> PagerClient::Ask(const std::string& request, const std::vector<int>& descriptors) {
+  if (!socket_.valid()) return absl::UnavailableError("the pager was given up before");
   absl::Status sent = SendPacket(socket_.get(), request, descriptors);
   if (!sent.ok()) return Annotate(sent, "asking the pager");
+  if (absl::Status waited = WaitForAnswer(); !waited.ok()) {
+    // The next answer would be taken for one to another request.
+    socket_.Reset();
+    return waited;
+  }
   RK_ASSIGN_OR_RETURN(std::optional<Packet> answer, ReceivePacket(socket_.get()));
   if (!answer.has_value()) {
     return absl::AbortedError(
@@ -118,6 +129,23 @@ absl::StatusOr<Packet> PagerClient::Ask(const std::string& request, const std::v
   return *std::move(answer);
 }
 
+absl::Status PagerClient::WaitForAnswer() const {
+  const Deadline deadline(kAnswersWithin);
+  for (;;) {
+    pollfd entries[2] = {{socket_.get(), POLLIN, 0}, {cancel_fd_, POLLIN, 0}};
+    const int n = ::poll(entries, 2, deadline.left_ms());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, "waiting for the pager");
+    if (n == 0) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the pager has not answered for ", absl::FormatDuration(kAnswersWithin),
+                       ": it hangs, or the disk of its store does; see pager.log in the runtime directory"));
+    }
+    if (entries[0].revents != 0) return absl::OkStatus();
+    return absl::CancelledError("nobody waits for the pager's answer any more");
+  }
+}
+
 absl::StatusOr<uint64_t> PagerClient::Attach(const AttachOptions& options, int listener, int keeper,
                                              int memory_group) {
   const Json request = {{"do", "attach"},
@@ -126,6 +154,7 @@ absl::StatusOr<uint64_t> PagerClient::Attach(const AttachOptions& options, int l
                         {"fill", std::string(NameOf(options.fill))},
                         {"record_ms", absl::ToInt64Milliseconds(options.record)},
                         {"until_answer", options.until_answer},
+                        {"until_ready", options.until_ready},
                         {"timeline", options.timeline}};
   std::vector<int> descriptors = {listener, keeper};
   if (memory_group >= 0) descriptors.push_back(memory_group);

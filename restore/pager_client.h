@@ -26,6 +26,8 @@ struct PagerPlace {
 // Owned by one thread at a time.
 class PagerClient {
  public:
+  // `socket`: connected to a pager.
+  explicit PagerClient(UniqueFd socket) : socket_(std::move(socket)) {}
   // A pager of another build of Rekindle is left to the jobs that it has, and one of this build is used.
   // One that had to be started is handed to `started`, to be waited for when it ends.
   static absl::StatusOr<PagerClient> Connect(const PagerPlace& place, Subprocess* started);
@@ -33,6 +35,11 @@ class PagerClient {
   static absl::StatusOr<PagerClient> ConnectToRunning(const PagerPlace& place);
   // All that run, those of other builds too: after an upgrade the jobs of before have theirs.
   static absl::StatusOr<std::vector<PagerClient>> ConnectToAllRunning(const PagerPlace& place);
+
+  // From now on nobody waits for an answer once `cancel_fd` (-1: none) is readable: Cancelled. A pager that
+  // was given up, for this or because it did not answer for very long (DeadlineExceeded), can't be asked any
+  // more over this connection.
+  void CancelBy(int cancel_fd) { cancel_fd_ = cancel_fd; }
 
   // From now on CRIU's lazy restore of `image` on the socket `listener` is served. `keeper` is the sandbox's.
   // `memory_group`: the folder of the cgroup that limits its memory; -1: none. Returns how many pages will
@@ -43,6 +50,7 @@ class PagerClient {
     Fill fill = Fill::kIdle;
     absl::Duration record;      // at most
     bool until_answer = false;  // at most until the job has answered on a socket that it listens on
+    bool until_ready = false;   // it is to say that it is: see Ready()
     bool timeline = false;      // keep one: see Timeline()
   };
   absl::StatusOr<uint64_t> Attach(const AttachOptions& options, int listener, int keeper, int memory_group);
@@ -79,10 +87,11 @@ class PagerClient {
   absl::StatusOr<uint64_t> Resize(uint64_t cache_bytes);
 
  private:
-  explicit PagerClient(UniqueFd socket) : socket_(std::move(socket)) {}
   absl::StatusOr<Packet> Ask(const std::string& request, const std::vector<int>& descriptors = {});
+  absl::Status WaitForAnswer() const;
 
   UniqueFd socket_;
+  int cancel_fd_ = -1;
 };
 
 }  // namespace rekindle::restore

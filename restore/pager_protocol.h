@@ -1,7 +1,8 @@
 // What is said to the program rekindle-pager: one JSON object a packet over a SOCK_SEQPACKET socket in the
 // runtime directory, answered in order with "ok" or "error". One connection a restore.
 //
-//   attach {clone, image, fill: "never" | "idle" | "eager", record_ms, until_answer: bool, timeline: bool} +
+//   attach {clone, image, fill: "never" | "idle" | "eager", record_ms, until_answer: bool, until_ready: bool,
+//          timeline: bool} +
 //          [a listening lazy-pages socket, the sandbox's keeper socket; where its memory may be limited, the
 //          cgroup's folder]
 //          -> {pages}

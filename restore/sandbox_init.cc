@@ -367,6 +367,10 @@ class Init {
   // Takes everything with it. The kept descriptors go last: while one of their tasks lives its missing pages
   // must not turn into zeros.
   [[noreturn]] void End(const JobEndNote& end) {
+    // Before the pager can see all gone without knowing why.
+    if (end.why.empty() && end.signal == 0 && setup_.keeper.valid()) {
+      SendPacket(setup_.keeper.get(), absl::string_view(&kJobExited, 1), {}, MSG_DONTWAIT).IgnoreError();
+    }
     ::kill(-1, SIGKILL);
     while (::waitpid(-1, nullptr, __WALL) > 0 || errno == EINTR) {
     }

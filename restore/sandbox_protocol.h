@@ -22,6 +22,7 @@
 //   end: kills everything.
 // To an init (keeper socket): kN + [userfaultfd N, to be held]; gN: that process has ended, let go of N; d:
 // all memory is there, let go of them all; xWHY: end everything, for that reason.
+// From it: kJobExited: the job's root has ended, and not by a signal. It says nothing of any other end.
 #pragma once
 
 namespace rekindle::restore {
@@ -32,6 +33,7 @@ inline constexpr int kInitDirectory = 5;
 // In CRIU.
 inline constexpr int kSocketInCriu = 3;
 inline constexpr int kFirstInheritedInCriu = 16;
+inline constexpr char kJobExited = 'e';
 inline constexpr char kStatusFile[] = "status.json";
 
 }  // namespace rekindle::restore

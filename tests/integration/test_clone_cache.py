@@ -1,6 +1,7 @@
 """What is kept for clones: working sets and their pages beside images, frames in the pager's memory, the list of these."""
 
 import os
+import signal
 import time
 import unittest
 
@@ -95,6 +96,23 @@ class WorkingSetTest(CacheTest):
         waiting.until(lambda: not self.missing_pages(started["instance"]), "the pager rid of it")
         self.assertIsNone(self.working_set())
         self.assertFalse(self.succeed("working-set", "drop", self.juggler.reference)["dropped"])
+
+    def test_who_is_killed_tells_nothing(self):
+        for number in range(2):
+            killed = self.clone(self.juggler.reference, "--name", f"killed-{number}", "--record-ms", "600000")
+            os.kill(killed["job"]["pid"], signal.SIGKILL)
+            self.wait_until_rid_of(killed)
+            self.assertIsNone(self.working_set())
+        ended = self.sleeper("ended", "--record-ms", "600000")
+        self.wake_all()
+        self.wait_until_rid_of(ended)
+        self.assertEqual(self.working_set()["recordings"], 1)
+
+    def wait_until_rid_of(self, started):
+        waiting.until(
+            lambda: started["instance"] not in [clone["clone"] for clone in self.pager_stats()["clones"]],
+            "the pager rid of it",
+        )
 
     def test_it_is_dropped_without_a_pager_too(self):
         self.sleeper("first", "--record-ms", "1")

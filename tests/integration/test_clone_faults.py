@@ -308,9 +308,7 @@ class StoreTest(FaultTest):
         self.assertEqual(gone.code, 3, str(gone))
 
 
-class ForksTest(FaultTest):
-    """Each fork while memory is missing takes one of the descriptors of the pager, which all clones share."""
-
+class ForkerTest(FaultTest):
     def forker(self, mode, name, *options, megabytes=8, **more):
         """A clone that forks once it is told to go."""
         juggler = Juggler(
@@ -329,6 +327,10 @@ class ForksTest(FaultTest):
             return any("was ended:" in line and all(w in line for w in (answer["instance"], *words)) for line in lines)
 
         waiting.until(told, f"a record with {words}")
+
+
+class ForksTest(ForkerTest):
+    """Each fork while memory is missing takes one of the descriptors of the pager, which all clones share."""
 
     @staticmethod
     def waits_in_fork(pid):
@@ -376,6 +378,47 @@ class ForksTest(FaultTest):
         juggler.go(600000)
         self.wait_for_end(answer["job"]["pid"])
         self.wait_for_record(answer, "no descriptors left", "LimitNOFILE")
+
+
+class StoppedInitTest(ForkerTest):
+    """What the pager tells the init of a sandbox stays unread, and then does not fit any more."""
+
+    def stopped(self, hoard):
+        """A clone that forks so often while its init is stopped, and the init."""
+        juggler, answer = self.forker("hoard", "many", "--fill", "never", "--record-ms", "1", hoard=hoard)
+        init = self.init_of(answer["job"]["pid"])
+        os.kill(init, signal.SIGSTOP)
+        juggler.go(0)
+        return juggler, answer, init
+
+    def test_the_others_are_served_and_it_is_ended(self):
+        other, neighbour = self.forker("forks", "neighbour", "--fill", "never", "--record-ms", "1")
+        many, answer, init = self.stopped(2000)
+
+        def given_up():
+            with open(os.path.join(self.runtime, "pager.log"), encoding="utf-8") as file:
+                return any(answer["instance"] in line and "takes nothing" in line for line in file)
+
+        waiting.until(given_up, "a record of the pager's", 60)
+        other.go(500)
+        other.wait_for_ok("neighbour", neighbour["job"]["pid"])
+        self.succeed("stats")
+        os.kill(init, signal.SIGCONT)
+        self.wait_for_end(answer["job"]["pid"])
+        self.wait_for_record(answer, "takes nothing")
+        self.assertIsNone(many.result("many"))
+
+    def test_it_is_told_later(self):
+        many, answer, init = self.stopped(400)
+        # What it is told of 279 processes fits.
+        waiting.until(
+            lambda: any(
+                clone["clone"] == answer["instance"] and clone["processes"] > 285 for clone in self.pager_stats()["clones"]
+            ),
+            "processes that the init was not told of",
+        )
+        os.kill(init, signal.SIGCONT)
+        many.wait_for_ok("many", answer["job"]["pid"])
 
 
 class LimitsTest(FaultTest):

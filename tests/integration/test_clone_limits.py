@@ -144,6 +144,31 @@ class RoomTest(LimitTest):
         writer.go("whole")
         writer.wait_for_ok("whole", whole["job"]["pid"])
 
+    def test_neighbours_of_what_is_touched(self):
+        """They are charged to it too; with all of them it would have twice what it may."""
+        folder, reference = self.path("reader"), "reader:1"
+        os.mkdir(folder)
+        job = self.start_job([jobs.PYTHON, jobs.workload("sparse_reader.py"), folder, "64"], "reader")
+        waiting.until(lambda: os.path.exists(os.path.join(folder, "ready")), "the reader parked", 60)
+        self.take_image(job, reference)
+        # No more is recorded after that: a page brings its neighbours along.
+        for number in range(1, 5):
+            answer = self.clone(reference, "--fill", "never", "--record-ms", "1", "--name", f"first-{number}")
+            waiting.until(
+                lambda: (self.succeed("inspect", reference)["working_set"] or {}).get("recordings") == number,
+                f"{number} recordings",
+            )
+            self.kill(answer)
+        for name, limit in (("small", "32M"), ("large", "256M")):
+            answer = self.clone(reference, "--fill", "never", "--memory", limit, "--name", name)
+            result = os.path.join(folder, "result." + name)
+            with open(os.path.join(folder, "go." + name), "w", encoding="ascii"):
+                pass
+            self.wait_for_end(answer["job"]["pid"])
+            self.assertTrue(os.path.exists(result), f"{name} was ended\n{self.records()}")
+            with open(result, encoding="ascii") as file:
+                self.assertEqual(file.read(), "ok")
+
 
 class ManyTest(LimitTest):
     """200 copies that each write all of their memory; every tenth takes more than it may."""
