@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/human_units.h"
 #include "base/log.h"
@@ -15,6 +16,7 @@
 #include "ckpt/held_job.h"
 #include "ckpt/standing_job.h"
 #include "daemon/call_monitor.h"
+#include "daemon/connection_locks.h"
 #include "daemon/image_visit.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
@@ -136,6 +138,9 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
 
   RK_RETURN_IF_ERROR(BringInMemory(node, *store, job));
 
+  std::optional<ConnectionLocks> of_replaced;
+  if (taken && options.prepared_id.empty()) of_replaced.emplace(*store, absl::MakeConstSpan(&*taken, 1));
+
   CallMonitor monitor(call, [&](const v1::Progress& progress) {
     v1::CheckpointEvent event;
     *event.mutable_progress() = progress;
@@ -162,6 +167,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   }
   monitor.Stop();
   RK_RETURN_IF_ERROR(result.status());
+  if (of_replaced) of_replaced->RemoveOf(*taken);
   if (result->standing) *call.part->standing = std::move(result->standing);
   // One that the hook held until an image was taken of it goes on.
   if (!request.stop() && result->hook_process != 0) {

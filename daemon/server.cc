@@ -5,6 +5,8 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
 #include <grpcpp/server_posix.h>
 #include <unistd.h>
 
@@ -53,6 +55,7 @@ constexpr size_t kMostMessageBytes = size_t{512} << 20;
 // may have at all, who is then told, and what the parts of groups and the leases of one orchestrator need.
 constexpr int kMostCallsOfConnection = 1000;
 static_assert(kMostCallsOfConnection > CallsOfUsers::kMostOfOne);
+constexpr unsigned kLookAtTlsFilesSeconds = 5;
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const TlsOptions& tls) {
   if (tls.certificate.empty() || tls.key.empty() || tls.client_ca.empty()) {
@@ -61,12 +64,18 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const Tl
                      ": TCP is served with mutual TLS only: give --tls-cert, --tls-key and "
                      "--tls-client-ca"));
   }
-  grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  RK_ASSIGN_OR_RETURN(TlsFiles files, ReadTlsFiles({"--tls-client-ca", tls.client_ca},
-                                                   {"--tls-cert", tls.certificate}, {"--tls-key", tls.key}));
-  options.pem_root_certs = std::move(files.ca);
-  options.pem_key_cert_pairs.push_back({std::move(files.key), std::move(files.certificate)});
-  return grpc::SslServerCredentials(options);
+  RK_RETURN_IF_ERROR(ReadTlsFiles({"--tls-client-ca", tls.client_ca}, {"--tls-cert", tls.certificate},
+                                  {"--tls-key", tls.key})
+                         .status());
+  // Certificates that live for a day are renewed in place. Half of a renewal is none: the last whole one
+  // stays.
+  const auto files = std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+      tls.key, tls.certificate, tls.client_ca, kLookAtTlsFilesSeconds);
+  grpc::experimental::TlsServerCredentialsOptions options(files);
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  return grpc::experimental::TlsServerCredentials(options);
 }
 
 class GrpcServer final : public Server {

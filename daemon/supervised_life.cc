@@ -25,6 +25,7 @@
 #include "base/timeline.h"
 #include "base/utf8.h"
 #include "ckpt/capture.h"
+#include "daemon/connection_locks.h"
 #include "daemon/job_members.h"
 #include "daemon/job_sample.h"
 #include "daemon/rpcs.h"
@@ -566,7 +567,10 @@ absl::Status SupervisedJob::RemoveImageOf(const v1::RestartPoint& image) {
                       FindImageFor(node_, *store, OwnCall().caller, image.image(), "remove"));
   // Its name is another's by now.
   if (!image.digest().empty() && info.digest != image.digest()) return absl::OkStatus();
-  return store->RemoveExactly(info);
+  const ConnectionLocks locks(*store, {&info, 1});
+  RK_RETURN_IF_ERROR(store->RemoveExactly(info));
+  locks.RemoveOf(info);
+  return absl::OkStatus();
 }
 
 void SupervisedJob::RemoveImagesOf(const std::vector<v1::RestartPoint>& images) {

@@ -2,13 +2,14 @@
 
 import os
 import select
+import shutil
 import socket
 import subprocess
 import unittest
 
-from harness import jobs
+from harness import jobs, waiting
 from harness.case import RekindleTest
-from harness.cli import FAILED, USAGE, Cli, Daemon, binary, environment
+from harness.cli import DONE, FAILED, USAGE, Cli, Daemon, binary, environment
 from harness.nodes import Certificates
 
 
@@ -110,6 +111,25 @@ class AddressTest(RekindleTest):
                 self.assertEqual(status, USAGE, log)
                 for word in ("--scrub-days", f"'{days}'", "0 to 3650"):
                     self.assertIn(word, log)
+
+    def test_renewed_certificates(self):
+        """By another authority even: the daemon goes by them without being started anew."""
+        self.listen()
+        cli, file = Cli(host=self.address), self.certificates.file
+        options = ["--tls-ca", file("ca.pem"), "--tls-cert", file("other.pem"), "--tls-key", file("other.key")]
+        self.succeed(*options, "version", cli=cli)
+        later = Certificates(self.path("later"))
+        for name in ("node", "client"):
+            later.issue(name, "127.0.0.1")
+        renewed = ["--tls-ca", later.file("ca.pem")]
+        renewed += ["--tls-cert", later.file("client.pem"), "--tls-key", later.file("client.key")]
+        self.assertNotEqual(cli.run(*renewed, "version").code, DONE)
+        for name in ("node.key", "node.pem", "ca.pem"):
+            os.rename(file(name), file("old-" + name))
+            shutil.copy(later.file(name), file(name))
+        waiting.until(lambda: cli.run(*renewed, "version").code == DONE, "the new certificates", 60)
+        options[1] = later.file("ca.pem")
+        self.assert_refused(cli.run(*options, "version"), FAILED, "certificate")
 
     def test_files_that_do_not_belong_together(self):
         status, log = self.refused("--listen", self.address, *self.tls(key="other.key"))

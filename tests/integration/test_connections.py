@@ -72,6 +72,13 @@ class ConnectionsTest(RekindleTest):
 
     def test_an_image_that_is_removed(self):
         """What holds back the packets of the job's peers goes with it."""
+        self.check_lock_goes_with("rm", "server:1")
+
+    def test_an_image_that_is_replaced(self):
+        other = self.start_job(["sleep", "1000"], "other")
+        self.check_lock_goes_with("ckpt", other.pid, "-t", "server:1", "--replace")
+
+    def check_lock_goes_with(self, *removal):
         job = self.start()
         client = self.connect()
         os.kill(job.pid, signal.SIGUSR1)
@@ -79,7 +86,7 @@ class ConnectionsTest(RekindleTest):
         self.checkpoint(job.pid, "server:1", "--stop")
         job.reap()
         client.sendall(b"lost\n")  # which is sent again and again
-        self.succeed("rm", "server:1")
+        self.succeed(*removal)
         client.settimeout(120)
         with self.assertRaises(ConnectionResetError):
             client.recv(1)
