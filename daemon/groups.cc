@@ -329,13 +329,13 @@ void Groups::ResolveAll() {
     // The newer of a name has taken its place, and the coordinator died before it could say so.
     if (!group.removed() && !names.insert(group.reference()).second &&
         DecisionAbout(group.id()) == v1::GetGroupDecisionResponse::COMMIT) {
-      records_
-          .Update(group.id(),
-                  [](v1::Group& old) {
-                    old.set_removed(true);
-                    for (v1::GroupPart& part : *old.mutable_parts()) part.set_settled(false);
-                  })
-          .IgnoreError();
+      Log(LogLevel::kInfo, absl::StrCat("group ", group.reference(), " (", group.id(),
+                                        ") is removed: a newer one has its name"));
+      absl::Status removed = records_.Update(group.id(), [](v1::Group& old) {
+        old.set_removed(true);
+        for (v1::GroupPart& part : *old.mutable_parts()) part.set_settled(false);
+      });
+      if (!removed.ok()) Log(LogLevel::kWarning, removed.message());
       continue;
     }
     const bool all_know = std::all_of(group.parts().begin(), group.parts().end(),

@@ -242,6 +242,21 @@ class LifeTest(GroupTest):
         self.assertEqual(self.a.groups().get("groups", []), [])
         self.assertEqual(self.b.images(), [])
 
+    def test_two_of_one_name_at_the_same_time(self):
+        """The second one is refused, whatever its members, and the first one's images stay."""
+        exchange, members = self.exchange_by_file()
+        for options in ([], ["--replace"]):
+            with self.subTest(options=options):
+                self.b.restart("member-prepared=STOP")
+                command = self.a.cli.start(*self.group_arguments("x:1", members, *options))
+                self.b.wait_until_stopped()
+                second = self.a.cli.run(*self.group_arguments("x:1", [members[1]], *options))
+                self.b.go_on()
+                first = self.a.cli.finish(command)
+                self.assert_refused(second, FAILED, "x:1", "is being captured")
+                self.assertTrue(first.data["group"]["complete"], first)
+                self.assert_complete(exchange)
+
     def test_a_member_that_can_not_be_captured_spares_the_others(self):
         exchange, members = self.exchange_by_file()
         result = self.a.cli.run(*self.group_arguments("x:1", [*members, (self.a, 999999)]))
