@@ -75,10 +75,11 @@ class Members {
     for (std::thread& reader : readers_) reader.join();
   }
 
-  void Add(std::shared_ptr<GroupPeer> peer) {
+  void Add(std::shared_ptr<GroupPeer> peer, v1::PartRequest prepare) {
     peers_.push_back(std::move(peer));
-    streams_.push_back(peers_.back()->TakePart());
+    streams_.push_back(peers_.back()->TakePart(std::move(prepare)));
   }
+  // Connects to all of them at once, and returns meanwhile.
   void Read() {
     for (size_t i = 0; i < streams_.size(); ++i) {
       readers_.emplace_back([this, i] {
@@ -92,7 +93,6 @@ class Members {
       });
     }
   }
-  void Tell(size_t member, const v1::PartRequest& request) { streams_[member]->Write(request); }
   void TellAll(const v1::PartRequest& request) {
     for (auto& stream : streams_) stream->Write(request);
   }
@@ -143,13 +143,12 @@ class Coordination {
       v1::GroupPart* part = group_.add_parts();
       *part->mutable_member() = member;
       part->set_image(MemberReference(group_.reference(), static_cast<uint32_t>(i)));
-      RK_ASSIGN_OR_RETURN(std::shared_ptr<GroupPeer> peer, ConnectToPeer(peers, member.host()));
-      members_.Add(std::move(peer));
+    }
+    for (int i = 0; i < request_.members_size(); ++i) {
+      RK_ASSIGN_OR_RETURN(std::shared_ptr<GroupPeer> peer, ConnectToPeer(peers, request_.members(i).host()));
+      members_.Add(std::move(peer), Prepare(i, peers));
     }
     members_.Read();
-    for (int i = 0; i < request_.members_size(); ++i) {
-      members_.Tell(static_cast<size_t>(i), Prepare(i, peers));
-    }
     return absl::OkStatus();
   }
 
@@ -229,6 +228,7 @@ class Coordination {
         Report(member, "stored");
         results_[member] = event.stored();
         group_.mutable_parts(static_cast<int>(member))->set_digest(event.stored().image().digest());
+        group_.mutable_parts(static_cast<int>(member))->set_store(event.store());
         return state_.OnStored(member);
       case v1::PartEvent::kCommitted:
         Report(member, "committed");

@@ -1,13 +1,17 @@
 #include "daemon/group_records.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "base/file.h"
 #include "daemon/groups.h"
 
@@ -207,6 +211,34 @@ TEST_F(GroupRecordsTest, IdsAreIds) {
   for (const char* bad : {"", "../../etc/passwd", "0123456789ABCDEF0123456789ABCDEF", "0123"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(records.Find(bad).status())) << bad;
   }
+}
+
+TEST(GroupCalls, OneHostThatIsAwayHoldsUpNoOther) {
+  absl::Mutex mutex;
+  std::vector<std::string> made;
+  absl::Notification good_was_called;
+  auto call = [&](const char* host, const char* name, absl::Status status) {
+    return PeerCall{host, [&, name, status] {
+                      if (status.ok()) {
+                        good_was_called.Notify();
+                      } else {
+                        EXPECT_TRUE(good_was_called.WaitForNotificationWithTimeout(absl::Minutes(1)));
+                      }
+                      absl::MutexLock lock(&mutex);
+                      made.push_back(name);
+                      return status;
+                    }};
+  };
+  const absl::Status away = absl::AbortedError("away"), slow = absl::DeadlineExceededError("slow"),
+                     other = absl::FailedPreconditionError("another store");
+  const std::vector<PeerCall> calls = {
+      call("a", "a1", away),  call("a", "a2", away),  call("b", "b1", slow),           call("b", "b2", slow),
+      call("c", "c1", other), call("c", "c2", other), call("d", "d", absl::OkStatus())};
+  CallPeers(calls, [] { return false; });
+  EXPECT_THAT(made, testing::UnorderedElementsAre("a1", "b1", "c1", "c2", "d"));
+  made.clear();
+  CallPeers(calls, [] { return true; });
+  EXPECT_TRUE(made.empty());
 }
 
 TEST(GroupNames, AreThoseOfTheMembers) {
