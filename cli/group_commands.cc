@@ -125,6 +125,7 @@ int RemoveGroup(Client& client, const Output& output, const v1::RemoveGroupReque
 int ResolveGroup(Client& client, const Output& output, const v1::ResolveGroupRequest& request) {
   absl::StatusOr<v1::ResolveGroupResponse> response = client.ResolveGroup(request);
   if (!response.ok()) return output.Fail(response.status());
+  for (const std::string& warning : response->warnings()) output.Warning(warning);
   output.Json(*response);
   for (const std::string& image : response->images()) {
     output.Text(absl::StrCat(image, request.commit() ? " is there\n" : " is removed\n"));

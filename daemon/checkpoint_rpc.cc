@@ -1,4 +1,5 @@
 // Checkpoint: a running job becomes an image.
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,6 +41,23 @@ class CaptureReporter : public ckpt::CaptureObserver {
 
  private:
   CallMonitor& monitor_;
+};
+
+// Knows whether the capture has come to its gate, where others may wait for it.
+class NotedGate final : public ckpt::CaptureGate {
+ public:
+  explicit NotedGate(ckpt::CaptureGate& gate) : gate_(gate) {}
+  absl::Status BeforeFreeze() override {
+    reached_ = true;
+    return gate_.BeforeFreeze();
+  }
+  absl::Status OnFrozen() override { return gate_.OnFrozen(); }
+  absl::Status BeforeCommit() override { return gate_.BeforeCommit(); }
+  bool reached() const { return reached_; }
+
+ private:
+  ckpt::CaptureGate& gate_;
+  std::atomic<bool> reached_ = false;
 };
 
 // A copy's pages that have not been asked for yet are part of its image too.
@@ -126,8 +144,9 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   options.labels.erase(v1::kJobMarkLabel);
   if (!job.mark.empty()) options.labels[v1::kJobMarkLabel] = job.mark;
   options.gate = call.gate;
+  std::optional<NotedGate> of_group;
   if (call.part) {
-    options.gate = call.part->gate;
+    options.gate = &of_group.emplace(*call.part->gate);
     options.prepared_id = call.part->prepared_id;
   }
   options.dirty_pages = node.dirty_pages();
@@ -149,7 +168,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   CaptureReporter observer(monitor);
   // Where nobody else says when it is frozen, the job does.
   std::shared_ptr<SupervisedJob> supervised;
-  if (options.gate == nullptr && !job.name.empty())
+  if ((options.gate == nullptr || of_group) && !job.name.empty())
     supervised = node.supervisor().FindRunning(job.name, job.pid);
   // Before it is taken: later images have greater ones. The supervisor's own have theirs.
   uint64_t number = 0;
@@ -159,11 +178,12 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     if (!job.name.empty() && !request.stop() && call.kept_staging == nullptr)
       number = node.supervisor().TakeNumber(job.name, job.pid, &options.labels);
     std::optional<ImageVisit> visit;
-    if (supervised) options.gate = &visit.emplace(supervised, monitor.cancelled());
+    if (supervised && !of_group) options.gate = &visit.emplace(supervised, monitor.cancelled());
     result = ckpt::Capture(*store, criu, &node.gpus(), options, &observer, &monitor.cancelled());
     if (visit && result.ok()) visit->OnStored();
-    // The supervisor may have begun with its next one just now.
-    if (!supervised || !absl::IsAborted(result.status())) break;
+    // The supervisor may have begun with its next one just now. A group that has heard of this one has given
+    // up with it.
+    if (!supervised || !absl::IsAborted(result.status()) || (of_group && of_group->reached())) break;
   }
   monitor.Stop();
   RK_RETURN_IF_ERROR(result.status());

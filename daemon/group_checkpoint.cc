@@ -75,10 +75,11 @@ class Members {
     for (std::thread& reader : readers_) reader.join();
   }
 
-  void Add(std::shared_ptr<GroupPeer> peer) {
+  void Add(std::shared_ptr<GroupPeer> peer, v1::PartRequest prepare) {
     peers_.push_back(std::move(peer));
-    streams_.push_back(peers_.back()->TakePart());
+    streams_.push_back(peers_.back()->TakePart(std::move(prepare)));
   }
+  // Connects to all of them at once, and returns meanwhile.
   void Read() {
     for (size_t i = 0; i < streams_.size(); ++i) {
       readers_.emplace_back([this, i] {
@@ -92,7 +93,6 @@ class Members {
       });
     }
   }
-  void Tell(size_t member, const v1::PartRequest& request) { streams_[member]->Write(request); }
   void TellAll(const v1::PartRequest& request) {
     for (auto& stream : streams_) stream->Write(request);
   }
@@ -121,18 +121,20 @@ class Members {
 class Coordination {
  public:
   Coordination(const Call& call, const v1::CheckpointGroupRequest& request, std::string reference,
-               std::string id, std::string store, int64_t not_before_unix_ns, GroupRecords& records,
-               const EventSink<v1::GroupEvent>& send)
+               std::string id, std::string store, const std::optional<v1::Group>& replaces,
+               GroupRecords& records, const EventSink<v1::GroupEvent>& send)
       : call_(call),
         request_(request),
         store_(std::move(store)),
+        replaces_(replaces ? replaces->id() : ""),
         records_(records),
         send_(send),
         state_(static_cast<size_t>(request.members_size())),
         results_(static_cast<size_t>(request.members_size())) {
     group_.set_id(std::move(id));
     group_.set_reference(std::move(reference));
-    group_.set_created_unix_ns(std::max(UnixNanos(), not_before_unix_ns));
+    // Of two with one name the newer has taken the place of the other, also where the clock was set back.
+    group_.set_created_unix_ns(std::max(UnixNanos(), replaces ? replaces->created_unix_ns() + 1 : 0));
   }
 
   absl::Status Begin(const GroupPeerOptions& peers) {
@@ -141,13 +143,12 @@ class Coordination {
       v1::GroupPart* part = group_.add_parts();
       *part->mutable_member() = member;
       part->set_image(MemberReference(group_.reference(), static_cast<uint32_t>(i)));
-      RK_ASSIGN_OR_RETURN(std::shared_ptr<GroupPeer> peer, ConnectToPeer(peers, member.host()));
-      members_.Add(std::move(peer));
+    }
+    for (int i = 0; i < request_.members_size(); ++i) {
+      RK_ASSIGN_OR_RETURN(std::shared_ptr<GroupPeer> peer, ConnectToPeer(peers, request_.members(i).host()));
+      members_.Add(std::move(peer), Prepare(i, peers));
     }
     members_.Read();
-    for (int i = 0; i < request_.members_size(); ++i) {
-      members_.Tell(static_cast<size_t>(i), Prepare(i, peers));
-    }
     return absl::OkStatus();
   }
 
@@ -227,6 +228,7 @@ class Coordination {
         Report(member, "stored");
         results_[member] = event.stored();
         group_.mutable_parts(static_cast<int>(member))->set_digest(event.stored().image().digest());
+        group_.mutable_parts(static_cast<int>(member))->set_store(event.store());
         return state_.OnStored(member);
       case v1::PartEvent::kCommitted:
         Report(member, "committed");
@@ -273,7 +275,7 @@ class Coordination {
         break;
       case Order::kDecide: {
         PassGroupPoint(group_point::kCoordinatorDeciding);
-        absl::Status decided = records_.Decide(group_);
+        absl::Status decided = records_.Decide(group_, replaces_);
         if (!decided.ok()) why_ = decided;
         unknown_ = absl::IsDataLoss(decided);
         if (unknown_) return;  // nobody is told anything
@@ -314,7 +316,8 @@ class Coordination {
 
   const Call& call_;
   const v1::CheckpointGroupRequest& request_;
-  const std::string store_;  // its id
+  const std::string store_;     // its id
+  const std::string replaces_;  // id of the group that has its name
   GroupRecords& records_;
   const EventSink<v1::GroupEvent>& send_;
   v1::Group group_;
@@ -333,30 +336,32 @@ absl::Status Groups::CheckpointGroup(const Call& call, const v1::CheckpointGroup
   RK_RETURN_IF_ERROR(MayUse(call));
   RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(request.reference()));
   RK_RETURN_IF_ERROR(CheckMembers(call.caller, request, peers_));
-  absl::StatusOr<v1::Group> old = records_.FindByReference(reference);
-  if (!old.ok() && !absl::IsNotFound(old.status())) return old.status();
-  if (old.ok() && !request.replace()) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("group ", reference, " exists: choose another tag, or take its name with --replace"));
-  }
   const std::string id = NewGroupId();
   Stopwatch watch;
   v1::GroupEvent event;
   {
     RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kWrite));
     // Before any member is told, until the decision is durable or the group is given up.
-    absl::StatusOr<UniqueFd> work = records_.BeginWork(id);
+    absl::StatusOr<UniqueFd> work = records_.BeginWork(id, reference);
     if (!work.ok()) return Annotate(work.status(), absl::StrCat("beginning group ", reference));
     InWork in_work(*this, id, *std::move(work));
-    // Of two with one name the newer has taken the place of the other, also where the clock was set back.
-    const int64_t not_before = old.ok() ? old->created_unix_ns() + 1 : 0;
-    Coordination coordination(call, request, reference, id, store->id(), not_before, records_, send);
+    std::optional<v1::Group> old;
+    if (absl::StatusOr<v1::Group> found = records_.FindByReference(reference); found.ok()) {
+      old = *std::move(found);
+    } else if (!absl::IsNotFound(found.status())) {
+      return found.status();
+    }
+    if (old && !request.replace()) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("group ", reference, " exists: choose another tag, or take its name with --replace"));
+    }
+    Coordination coordination(call, request, reference, id, store->id(), old, records_, send);
     RK_RETURN_IF_ERROR(coordination.Begin(peers_));
     absl::Status run = coordination.Run();
     if (coordination.unknown()) in_work.Forever();
     RK_RETURN_IF_ERROR(run);
     *event.mutable_result() = coordination.TakeResult();
-    if (old.ok()) {
+    if (old) {
       // Images of the new one have taken the names of the old one's; what is left of it goes. Before others
       // see that the new one is done, and there are two of the name.
       absl::Status removed = records_.Update(old->id(), [](v1::Group& record) {

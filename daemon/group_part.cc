@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/status.h"
@@ -30,6 +31,9 @@ constexpr absl::Duration kFreezeLimit = absl::Seconds(10);
 constexpr absl::Duration kPrepareLimit = absl::Hours(1);
 // One that waits for the decision looks so often whether somebody else has settled it.
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
+// A coordinator that lets a stopped job wait for so long is asked whether it is still there: its kernel may
+// answer for one that hangs.
+constexpr absl::Duration kAskEvery = absl::Seconds(30);
 
 // What the coordinator has said, and the capture's gate, which waits for it.
 class Part final : public ckpt::CaptureGate {
@@ -156,6 +160,14 @@ v1::CheckpointRequest RequestFor(const v1::PreparePart& prepare) {
   return request;
 }
 
+absl::Status AskWhetherItLives(const GroupPeerOptions& peers, const v1::PreparePart& prepare) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<GroupPeer> coordinator, ConnectToPeer(peers, prepare.coordinator()));
+  v1::GetGroupDecisionRequest request;
+  request.set_id(prepare.id());
+  request.set_store(prepare.coordinator_store());
+  return coordinator->GetGroupDecision(request).status();
+}
+
 }  // namespace
 
 absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
@@ -196,12 +208,14 @@ absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
   PassGroupPoint(group_point::kMemberStored);
   v1::PartEvent event;
   *event.mutable_stored() = *std::move(result);
+  if (auto store = node_.OpenStore(Node::Access::kWrite); store.ok()) event.set_store((*store)->id());
   coordinator.write(event);
   PassGroupPoint(group_point::kMemberInDoubt);
 
   v1::SettlePartRequest settle;
   settle.set_id(prepare.id());
   settle.set_member(prepare.member());
+  Stopwatch asked;
   for (;;) {
     const MemberState::Fate fate = part.AwaitFate(kLookEvery);
     if (fate == MemberState::Fate::kInDoubt) {
@@ -218,6 +232,17 @@ absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
           if (when_published) when_published();
         }
         return absl::OkStatus();
+      }
+      if (standing && !prepare.coordinator().empty() && absl::Seconds(asked.seconds()) > kAskEvery) {
+        if (absl::Status answer = AskWhetherItLives(peers_, prepare); !answer.ok()) {
+          Log(LogLevel::kWarning,
+              absl::StrCat("group ", prepare.group(), ", member ", prepare.member(),
+                           ": its coordinator does not answer, so the job goes on, and ends when the group "
+                           "is known to be committed: ",
+                           answer.message()));
+          standing.reset();
+        }
+        asked.Restart();
       }
       continue;
     }

@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -16,17 +17,25 @@
 namespace rekindle::daemon {
 namespace {
 
+// That a member can't be reached is not to look as if this daemon could not be.
+absl::Status OfPeer(const std::string& host, const absl::Status& status) {
+  if (!absl::IsUnavailable(status)) return status;
+  return absl::AbortedError(absl::StrCat("the daemon at ", host.empty() ? "this node" : host,
+                                         " can't be reached: ", status.message()));
+}
+
 template <typename Request, typename Event>
 class GrpcStream final : public PeerStream<Request, Event> {
  public:
   using Stream = grpc::ClientReaderWriter<Request, Event>;
+  using Open = std::function<std::unique_ptr<Stream>(grpc::ClientContext*)>;
 
-  template <typename Open>
-  explicit GrpcStream(const Open& open) : stream_(open(&context_)) {}
+  GrpcStream(std::string host, Open open, Request first)
+      : host_(std::move(host)), open_(std::move(open)), first_(std::move(first)) {}
   ~GrpcStream() override {
     context_.TryCancel();
     // gRPC wants every call to be finished.
-    if (!finished_) {
+    if (stream_ && !finished_) {
       Event event;
       while (stream_->Read(&event)) {
       }
@@ -34,25 +43,41 @@ class GrpcStream final : public PeerStream<Request, Event> {
     }
   }
 
-  bool Read(Event* event) override { return stream_->Read(event); }
+  bool Read(Event* event) override {
+    if (!stream_) Connect();
+    return stream_->Read(event);
+  }
   bool Write(const Request& request) override {
     absl::MutexLock lock(&writing_);
-    return !ended_ && stream_->Write(request);
+    if (!stream_) context_.TryCancel();
+    return stream_ && !ended_ && stream_->Write(request);
   }
   void End() override {
     absl::MutexLock lock(&writing_);
-    if (!ended_) stream_->WritesDone();
+    if (!stream_) context_.TryCancel();
+    if (stream_ && !ended_) stream_->WritesDone();
     ended_ = true;
   }
   void Cancel() override { context_.TryCancel(); }
   absl::Status Finish() override {
     finished_ = true;
-    return FromGrpc(stream_->Finish());
+    return OfPeer(host_, FromGrpc(stream_->Finish()));
   }
 
  private:
+  // Returns when there is a connection, or can be none.
+  void Connect() {
+    std::unique_ptr<Stream> stream = open_(&context_);
+    absl::MutexLock lock(&writing_);
+    stream_ = std::move(stream);
+    if (!ended_) stream_->Write(first_);
+  }
+
+  const std::string host_;
+  const Open open_;
+  const Request first_;
   grpc::ClientContext context_;
-  const std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Stream> stream_;  // set once, by the thread that reads, under the mutex
   absl::Mutex writing_;
   bool ended_ ABSL_GUARDED_BY(writing_) = false;
   bool finished_ = false;
@@ -63,13 +88,14 @@ class GrpcPeer final : public GroupPeer {
   GrpcPeer(std::string host, const std::shared_ptr<grpc::Channel>& channel)
       : host_(std::move(host)), stub_(v1::Groups::NewStub(channel)) {}
 
-  std::unique_ptr<PartStream> TakePart() override {
+  std::unique_ptr<PartStream> TakePart(v1::PartRequest first) override {
     return std::make_unique<GrpcStream<v1::PartRequest, v1::PartEvent>>(
-        [this](grpc::ClientContext* context) { return stub_->TakePart(context); });
+        host_, [this](grpc::ClientContext* context) { return stub_->TakePart(context); }, std::move(first));
   }
-  std::unique_ptr<RestoreStream> RestorePart() override {
+  std::unique_ptr<RestoreStream> RestorePart(v1::RestorePartRequest first) override {
     return std::make_unique<GrpcStream<v1::RestorePartRequest, v1::RestorePartEvent>>(
-        [this](grpc::ClientContext* context) { return stub_->RestorePart(context); });
+        host_, [this](grpc::ClientContext* context) { return stub_->RestorePart(context); },
+        std::move(first));
   }
   absl::StatusOr<v1::SettlePartResponse> SettlePart(const v1::SettlePartRequest& request) override {
     v1::SettlePartResponse response;
@@ -92,7 +118,7 @@ class GrpcPeer final : public GroupPeer {
   absl::Status Call(const char* what, const Work& work) const {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + kPeerCallMayTake));
-    return Annotate(FromGrpc(work(&context)),
+    return Annotate(OfPeer(host_, FromGrpc(work(&context))),
                     absl::StrCat(what, " at ", host_.empty() ? "this daemon" : host_));
   }
 

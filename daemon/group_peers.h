@@ -23,8 +23,8 @@ template <typename Request, typename Event>
 class PeerStream {
  public:
   virtual ~PeerStream() = default;                 // cancels it
-  virtual bool Read(Event* event) = 0;             // false: there will be no more
-  virtual bool Write(const Request& request) = 0;  // any thread, in turn
+  virtual bool Read(Event* event) = 0;             // connects first; false: there will be no more
+  virtual bool Write(const Request& request) = 0;  // any thread, in turn; cancels what is not connected yet
   virtual void End() = 0;                          // no more requests
   virtual void Cancel() = 0;                       // any thread
   virtual absl::Status Finish() = 0;               // once Read has returned false
@@ -36,9 +36,10 @@ using RestoreStream = PeerStream<v1::RestorePartRequest, v1::RestorePartEvent>;
 class GroupPeer {
  public:
   virtual ~GroupPeer() = default;
-  // These return at once; what goes wrong the stream tells.
-  virtual std::unique_ptr<PartStream> TakePart() = 0;
-  virtual std::unique_ptr<RestoreStream> RestorePart() = 0;
+  // These return at once, and `first` is written when somebody reads; what goes wrong the stream tells.
+  // Aborted, in place of Unavailable: the daemon can't be reached.
+  virtual std::unique_ptr<PartStream> TakePart(v1::PartRequest first) = 0;
+  virtual std::unique_ptr<RestoreStream> RestorePart(v1::RestorePartRequest first) = 0;
   virtual absl::StatusOr<v1::SettlePartResponse> SettlePart(const v1::SettlePartRequest& request) = 0;
   virtual absl::StatusOr<v1::GetGroupDecisionResponse> GetGroupDecision(
       const v1::GetGroupDecisionRequest& request) = 0;

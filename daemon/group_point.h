@@ -12,6 +12,9 @@ inline constexpr char kMemberStored[] = "member-stored";     // durable, the coo
 inline constexpr char kMemberInDoubt[] = "member-in-doubt";  // it does
 inline constexpr char kMemberCommitting[] = "member-committing";  // told so, not done yet
 inline constexpr char kMemberCommitted[] = "member-committed";
+// Of a restore.
+inline constexpr char kMemberRuns[] = "member-runs";  // the coordinator does not know yet
+inline constexpr char kMemberKept[] = "member-kept";
 inline constexpr char kCoordinatorBegun[] = "coordinator-begun";
 inline constexpr char kCoordinatorFreeze[] = "coordinator-freeze";  // about to say so
 inline constexpr char kCoordinatorGo[] = "coordinator-go";

@@ -54,10 +54,24 @@ absl::StatusOr<UniqueFd> GroupRecords::TakeTurn() const {
   return LockFile(absl::StrCat(directory_, "/.lock"), LOCK_EX);
 }
 
-absl::StatusOr<UniqueFd> GroupRecords::BeginWork(const std::string& id) {
+absl::StatusOr<UniqueFd> GroupRecords::BeginWork(const std::string& id, const std::string& reference) {
   RK_RETURN_IF_ERROR(CheckGroupId(id));
   RK_RETURN_IF_ERROR(MakeDirectories(directory_));
-  return MakeLockedFile(WorkPathOf(id), "");
+  absl::MutexLock lock(&mutex_);
+  RK_ASSIGN_OR_RETURN(UniqueFd turn, TakeTurn());
+  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(directory_));
+  for (const std::string& name : names) {
+    absl::string_view other = name;
+    if (!absl::ConsumeSuffix(&other, kWorkEnding) || !CheckGroupId(other).ok()) continue;
+    // One that ends just now has no file any more, or nobody has it locked.
+    if (ReadFile(absl::StrCat(directory_, "/", name)).value_or("") != reference ||
+        !IsInWork(std::string(other)).value_or(true)) {
+      continue;
+    }
+    return absl::AlreadyExistsError(absl::StrCat("group ", reference, " is being captured (", other,
+                                                 "): wait until that has ended, or choose another tag"));
+  }
+  return MakeLockedFile(WorkPathOf(id), reference);
 }
 
 void GroupRecords::EndWork(const std::string& id, UniqueFd work) {
@@ -83,9 +97,19 @@ void GroupRecords::ForgetDeadWork() {
   }
 }
 
-absl::Status GroupRecords::Decide(const v1::Group& group) {
+absl::Status GroupRecords::Decide(const v1::Group& group, absl::string_view replaces) {
   absl::MutexLock lock(&mutex_);
   RK_ASSIGN_OR_RETURN(UniqueFd turn, TakeTurn());
+  std::map<std::string, absl::Status> unreadable;  // which say nothing of their names
+  RK_ASSIGN_OR_RETURN(std::vector<v1::Group> groups, ReadAll(&unreadable));
+  for (const v1::Group& other : groups) {
+    if (other.removed() || other.reference() != group.reference()) continue;
+    if (other.id() == replaces) break;  // older ones it has replaced itself
+    return absl::AlreadyExistsError(
+        absl::StrCat("group ", group.reference(), " was taken meanwhile (", other.id(),
+                     "), so this one is given up and its jobs run on: choose another tag, or try again with "
+                     "--replace"));
+  }
   absl::Status written = Write(group);
   if (written.ok()) return written;
   if (!PathExists(PathOf(group.id()))) return written;

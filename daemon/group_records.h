@@ -22,8 +22,9 @@ class GroupRecords {
   explicit GroupRecords(std::string directory) : directory_(std::move(directory)) {}
 
   // Until EndWork, or the end of this process, every process knows that a group is being captured by somebody
-  // who lives: nobody takes it for one that was given up.
-  absl::StatusOr<UniqueFd> BeginWork(const std::string& id);
+  // who lives: nobody takes it for one that was given up. AlreadyExists: one of this name is being captured.
+  absl::StatusOr<UniqueFd> BeginWork(const std::string& id, const std::string& reference)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void EndWork(const std::string& id, UniqueFd work);
   // By another process; an error: who knows.
   absl::StatusOr<bool> IsInWork(const std::string& id) const;
@@ -31,7 +32,8 @@ class GroupRecords {
   void ForgetDeadWork();
 
   // Durable when it returns OK. DataLoss: that is not known. After any other status there is certainly none.
-  absl::Status Decide(const v1::Group& group) ABSL_LOCKS_EXCLUDED(mutex_);
+  // AlreadyExists: another than `replaces` has its name; empty: it replaces none.
+  absl::Status Decide(const v1::Group& group, absl::string_view replaces = "") ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Changes a record durably. NotFound: there is none.
   template <typename Change>

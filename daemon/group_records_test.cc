@@ -1,13 +1,17 @@
 #include "daemon/group_records.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "base/file.h"
 #include "daemon/groups.h"
 
@@ -66,7 +70,7 @@ TEST_F(GroupRecordsTest, ADecisionIsThereForWhoeverStartsNext) {
 TEST_F(GroupRecordsTest, OfOneNameTheNewestIsMeant) {
   GroupRecords records(directory_);
   const v1::Group old = Made("x:1", 7), next = Made("x:1", 8), other = Made("y:1", 9);
-  for (const v1::Group& group : {old, next, other}) ASSERT_TRUE(records.Decide(group).ok());
+  ASSERT_TRUE(records.Decide(old).ok() && records.Decide(next, old.id()).ok() && records.Decide(other).ok());
   EXPECT_EQ(records.FindByReference("x:1")->id(), next.id());
   EXPECT_EQ(records.List()->front().id(), other.id());
   ASSERT_TRUE(records.Update(next.id(), [](v1::Group& g) { g.set_removed(true); }).ok());
@@ -132,7 +136,7 @@ TEST_F(GroupRecordsTest, WhatAnotherProcessHasInWorkIsKnown) {
   GroupRecords records(directory_), others(directory_);  // as another daemon's: flock tells the two apart
   const std::string id = NewGroupId(), dead = NewGroupId();
   EXPECT_FALSE(*others.IsInWork(id));
-  auto work = records.BeginWork(id), died = records.BeginWork(dead);
+  auto work = records.BeginWork(id, "x:1"), died = records.BeginWork(dead, "y:1");
   ASSERT_TRUE(work.ok() && died.ok()) << work.status() << died.status();
   died->Reset();
   others.ForgetDeadWork();
@@ -142,6 +146,43 @@ TEST_F(GroupRecordsTest, WhatAnotherProcessHasInWorkIsKnown) {
   records.EndWork(id, *std::move(work));
   EXPECT_FALSE(*others.IsInWork(id));
   EXPECT_TRUE(others.List()->empty());
+}
+
+TEST_F(GroupRecordsTest, ANameIsCapturedByOneAtATime) {
+  GroupRecords records(directory_), others(directory_);
+  const std::string id = NewGroupId(), next = NewGroupId(), other = NewGroupId();
+  auto work = records.BeginWork(id, "x:1");
+  ASSERT_TRUE(work.ok()) << work.status();
+  for (GroupRecords* by : {&records, &others}) {
+    auto second = by->BeginWork(next, "x:1").status();
+    EXPECT_TRUE(absl::IsAlreadyExists(second)) << second;
+    EXPECT_TRUE(absl::StrContains(second.message(), id)) << second;
+  }
+  EXPECT_FALSE(*records.IsInWork(next));
+  EXPECT_TRUE(others.BeginWork(other, "x:2").ok());
+  records.EndWork(id, *std::move(work));
+  work = others.BeginWork(next, "x:1");
+  ASSERT_TRUE(work.ok()) << work.status();
+  // Nor does one that died keep it.
+  work->Reset();
+  EXPECT_TRUE(records.BeginWork(id, "x:1").ok());
+}
+
+TEST_F(GroupRecordsTest, OnlyWhatItReplacesMayHaveItsName) {
+  GroupRecords records(directory_);
+  const v1::Group first = Made("x:1", 7), second = Made("x:1", 8), third = Made("x:1", 9);
+  ASSERT_TRUE(records.Decide(first).ok());
+  for (const char* replaces : {"", "another"}) {
+    absl::Status refused = records.Decide(second, replaces);
+    EXPECT_TRUE(absl::IsAlreadyExists(refused)) << refused;
+    EXPECT_TRUE(absl::IsNotFound(records.Find(second.id()).status()));
+  }
+  EXPECT_TRUE(records.Decide(second, first.id()).ok());
+  // The first one's record goes once its members know.
+  EXPECT_TRUE(records.Decide(third, second.id()).ok());
+  for (const v1::Group& group : {first, second, third})
+    ASSERT_TRUE(records.Update(group.id(), [](v1::Group& g) { g.set_removed(true); }).ok());
+  EXPECT_TRUE(records.Decide(Made("x:1", 10)).ok());
 }
 
 TEST_F(GroupRecordsTest, WhoeverChangesThemTakesTurns) {
@@ -170,6 +211,34 @@ TEST_F(GroupRecordsTest, IdsAreIds) {
   for (const char* bad : {"", "../../etc/passwd", "0123456789ABCDEF0123456789ABCDEF", "0123"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(records.Find(bad).status())) << bad;
   }
+}
+
+TEST(GroupCalls, OneHostThatIsAwayHoldsUpNoOther) {
+  absl::Mutex mutex;
+  std::vector<std::string> made;
+  absl::Notification good_was_called;
+  auto call = [&](const char* host, const char* name, absl::Status status) {
+    return PeerCall{host, [&, name, status] {
+                      if (status.ok()) {
+                        good_was_called.Notify();
+                      } else {
+                        EXPECT_TRUE(good_was_called.WaitForNotificationWithTimeout(absl::Minutes(1)));
+                      }
+                      absl::MutexLock lock(&mutex);
+                      made.push_back(name);
+                      return status;
+                    }};
+  };
+  const absl::Status away = absl::AbortedError("away"), slow = absl::DeadlineExceededError("slow"),
+                     other = absl::FailedPreconditionError("another store");
+  const std::vector<PeerCall> calls = {
+      call("a", "a1", away),  call("a", "a2", away),  call("b", "b1", slow),           call("b", "b2", slow),
+      call("c", "c1", other), call("c", "c2", other), call("d", "d", absl::OkStatus())};
+  CallPeers(calls, [] { return false; });
+  EXPECT_THAT(made, testing::UnorderedElementsAre("a1", "b1", "c1", "c2", "d"));
+  made.clear();
+  CallPeers(calls, [] { return true; });
+  EXPECT_TRUE(made.empty());
 }
 
 TEST(GroupNames, AreThoseOfTheMembers) {

@@ -1,11 +1,13 @@
 // A coordinator's side of a group's restore.
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -26,7 +28,8 @@ struct Member {
   std::thread reader;
   // Under the mutex.
   Phase phase = Phase::kPreparing;
-  absl::Status why;  // it has ended
+  absl::Status why;         // it has ended
+  bool has_failed = false;  // by its own word: nothing of it is left
   v1::JobStarted started;
   v1::FilesRolledBack files;
 };
@@ -38,10 +41,7 @@ class GroupRestore {
   // What was started and is not kept is killed by its daemon: when this returns it has been, unless a daemon
   // can't be reached.
   ~GroupRestore() {
-    for (Member& member : members_) {
-      if (member.stream) member.stream->End();
-    }
-    AwaitEnds();
+    End();
     for (Member& member : members_) {
       if (member.stream) member.stream->Cancel();
     }
@@ -53,26 +53,64 @@ class GroupRestore {
   void Start(size_t index, std::shared_ptr<GroupPeer> peer, const v1::RestorePartRequest& request) {
     Member& member = members_[index];
     member.peer = std::move(peer);
-    member.stream = member.peer->RestorePart();
-    member.stream->Write(request);
+    member.stream = member.peer->RestorePart(request);
     member.reader = std::thread([this, &member] { Follow(member); });
   }
 
   absl::Status Run() {
-    v1::RestorePartRequest go, keep;
-    go.mutable_go();
-    keep.mutable_keep();
-    RK_RETURN_IF_ERROR(AwaitAll(Member::Phase::kReady, "ready"));
-    TellAll(go);
-    RK_RETURN_IF_ERROR(AwaitAll(Member::Phase::kRunning, "running"));
-    TellAll(keep);
-    return AwaitAll(Member::Phase::kKept, "");
+    absl::Status run = Steps();
+    if (run.ok()) return run;
+    End();
+    return Annotate(run, WhatIsLeft());
   }
 
   v1::JobStarted TakeStarted(size_t index) { return std::move(members_[index].started); }
   v1::FilesRolledBack TakeFiles(size_t index) { return std::move(members_[index].files); }
 
  private:
+  absl::Status Steps() {
+    v1::RestorePartRequest go, keep;
+    go.mutable_go();
+    keep.mutable_keep();
+    RK_RETURN_IF_ERROR(AwaitAll(Member::Phase::kReady, "ready"));
+    told_go_ = true;
+    TellAll(go);
+    RK_RETURN_IF_ERROR(AwaitAll(Member::Phase::kRunning, "running"));
+    told_keep_ = true;
+    TellAll(keep);
+    return AwaitAll(Member::Phase::kKept, "");
+  }
+
+  // Nothing more will be said: who was not told to keep his job kills it.
+  void End() {
+    if (ended_) return;
+    ended_ = true;
+    for (Member& member : members_) {
+      if (member.stream) member.stream->End();
+    }
+    AwaitEnds();
+  }
+
+  std::string WhatIsLeft() ABSL_LOCKS_EXCLUDED(mutex_) {
+    std::vector<std::string> kept, unheard;
+    absl::MutexLock lock(&mutex_);
+    for (size_t i = 0; i < members_.size(); ++i) {
+      const Member& member = members_[i];
+      if (member.phase == Member::Phase::kKept) kept.push_back(absl::StrCat(i));
+      // Before it was told to go it can have no job that has run.
+      if (told_go_ && member.phase != Member::Phase::kKept && !member.has_failed)
+        unheard.push_back(absl::StrCat(i));
+    }
+    if (kept.empty() && unheard.empty()) return "no member is left running";
+    return absl::StrCat(
+        kept.empty() ? "" : absl::StrCat("kept and running: member ", absl::StrJoin(kept, ", ")),
+        kept.empty() || unheard.empty() ? "" : "; ",
+        unheard.empty() ? ""
+                        : absl::StrCat("not heard of any more, and may run (`rekindle ps` there): member ",
+                                       absl::StrJoin(unheard, ", ")),
+        "; end what runs before the group is restored again");
+  }
+
   void Follow(Member& member) ABSL_LOCKS_EXCLUDED(mutex_) {
     v1::RestorePartEvent event;
     while (member.stream->Read(&event)) {
@@ -87,6 +125,7 @@ class GroupRestore {
       if (event.has_kept()) member.phase = Member::Phase::kKept;
       if (event.has_failed()) {
         member.phase = Member::Phase::kEnded;
+        member.has_failed = true;
         member.why = FromProto(event.failed());
       }
     }
@@ -127,14 +166,13 @@ class GroupRestore {
         if (AwaitUntil(mutex_, absl::Condition(&decided), Deadline(kLookForCaller))) {
           for (size_t i = 0; i < members_.size(); ++i) {
             if (members_[i].phase != Member::Phase::kEnded) continue;
-            return Annotate(members_[i].why, absl::StrCat("member ", i, ": no member is left running"));
+            return Annotate(members_[i].why, absl::StrCat("member ", i));
           }
           break;
         }
       }
-      if (call_.cancelled()) {
-        return absl::CancelledError("the group's restore was given up; no member is left running");
-      }
+      // Once some may have been kept, all are.
+      if (!told_keep_ && call_.cancelled()) return absl::CancelledError("the group's restore was given up");
     }
     if (*state == '\0') return absl::OkStatus();
     for (size_t i = 0; i < members_.size(); ++i) {
@@ -148,6 +186,7 @@ class GroupRestore {
 
   const Call& call_;
   const EventSink<v1::GroupEvent>& send_;
+  bool told_go_ = false, told_keep_ = false, ended_ = false;
   absl::Mutex mutex_;
   std::vector<Member> members_;
 };
@@ -165,38 +204,60 @@ absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupReques
   Stopwatch watch;
   RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(request.reference()));
   RK_ASSIGN_OR_RETURN(v1::Group group, records_.FindByReference(reference));
+  absl::Mutex asking;
+  const auto stop = [&] {
+    absl::MutexLock lock(&asking);
+    return call.cancelled && call.cancelled();
+  };
+  std::vector<absl::Status> told(static_cast<size_t>(group.parts_size()));
   if (!IsComplete(group) && DecisionAbout(group.id()) != v1::GetGroupDecisionResponse::PENDING) {
-    RK_ASSIGN_OR_RETURN(group, TellMembers(group));
+    RK_ASSIGN_OR_RETURN(group, TellMembers(group, stop, &told));
   }
   std::vector<std::shared_ptr<GroupPeer>> peers;
-  std::vector<std::string> images;  // where they are, which may be copies
+  std::vector<std::string> who;
+  std::vector<absl::StatusOr<v1::SettlePartResponse>> answers(static_cast<size_t>(group.parts_size()));
+  std::vector<PeerCall> looks;
   for (int i = 0; i < group.parts_size(); ++i) {
+    const size_t index = static_cast<size_t>(i);
     const v1::GroupPart& part = group.parts(i);
     auto mapped = request.host_map().find(part.member().host());
     const std::string host = mapped == request.host_map().end() ? part.member().host() : mapped->second;
-    const std::string who = absl::StrCat("restoring group ", reference, ": member ", i, " at ",
-                                         host.empty() ? "this daemon" : host);
+    who.push_back(absl::StrCat("restoring group ", reference, ": member ", i, " at ",
+                               host.empty() ? "this daemon" : host));
     if (part.lost() || !part.settled()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(who, part.lost() ? " has lost its image" : " can't be told yet that it is committed",
-                       ": the set is not complete, so nothing is restored; `rekindle group ls` shows it"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          who.back(), part.lost() ? " has lost its image" : " can't be told yet that it is committed",
+          told[index].ok() ? "" : absl::StrCat(" (", told[index].message(), ")"),
+          ": the set is not complete, so nothing is restored; `rekindle group ls` shows it"));
     }
     RK_ASSIGN_OR_RETURN(std::shared_ptr<GroupPeer> peer, ConnectToPeer(peers_, host));
-    v1::SettlePartRequest look;
-    look.set_id(group.id());
-    look.set_member(static_cast<uint32_t>(i));
-    absl::StatusOr<v1::SettlePartResponse> answer = peer->SettlePart(look);
-    if (!answer.ok()) return Annotate(answer.status(), who);
+    peers.push_back(peer);
+    looks.push_back({host, [&answers, &group, i, peer] {
+                       v1::SettlePartRequest look;
+                       look.set_id(group.id());
+                       look.set_member(static_cast<uint32_t>(i));
+                       auto& answer = answers[static_cast<size_t>(i)] = peer->SettlePart(look);
+                       return answer.status();
+                     }});
+  }
+  CallPeers(looks, stop);
+  if (stop()) return absl::CancelledError("the group's restore was given up; nothing was restored");
+  std::vector<std::string> images;  // where they are, which may be copies
+  for (int i = 0; i < group.parts_size(); ++i) {
+    const size_t index = static_cast<size_t>(i);
+    const v1::GroupPart& part = group.parts(i);
+    const absl::StatusOr<v1::SettlePartResponse>& answer = answers[index];
+    // One that was not asked comes behind one at its host that could not be.
+    if (!answer.ok()) return Annotate(answer.status(), who[index]);
     if (answer->state() != v1::SettlePartResponse::COMMITTED ||
         (answer->digest() != part.digest() && answer->origin() != part.digest())) {
       return absl::FailedPreconditionError(
-          absl::StrCat(who, " has no image ", part.image(),
+          absl::StrCat(who[index], " has no image ", part.image(),
                        " of this group in its store: the set is not complete, "
                        "so nothing is restored"));
     }
     const std::string name = answer->image().substr(0, answer->image().rfind(':'));
     images.push_back(absl::StrCat(name, "@", answer->digest()));
-    peers.push_back(std::move(peer));
   }
 
   v1::GroupEvent event;

@@ -1,8 +1,8 @@
 // A member's side of a group's restore: its job stands ready until all do, and is kept when all run.
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
@@ -10,6 +10,7 @@
 #include "base/timed_await.h"
 #include "criu/process_tree.h"
 #include "daemon/group_member.h"
+#include "daemon/group_point.h"
 #include "daemon/groups.h"
 #include "daemon/request_check.h"
 #include "daemon/rpcs.h"
@@ -17,19 +18,12 @@
 namespace rekindle::daemon {
 namespace {
 
-// For the others, while this one's processes exist and have not run: so much, and what it takes to read
-// images like this one's from a slow store.
-constexpr absl::Duration kReadyLimit = absl::Minutes(10);
-constexpr double kLeastBytesASecond = 100e6;
-// For the others to say that they run, which they do already.
-constexpr absl::Duration kKeepLimit = absl::Minutes(1);
-
+// Waits for the others as long as the coordinator lives: how large their images are, and how much of them
+// goes back to devices once they may run, is not known here.
 class RestoredPart {
  public:
-  RestoredPart(const v1::RestorePartBegin& request, uint64_t image_bytes,
-               const RestorePartCaller& coordinator)
+  RestoredPart(const v1::RestorePartBegin& request, const RestorePartCaller& coordinator)
       : name_(absl::StrCat("member ", request.member(), ", image ", request.restore().image())),
-        ready_limit_(kReadyLimit + absl::Seconds(static_cast<double>(image_bytes) / kLeastBytesASecond)),
         coordinator_(coordinator) {}
 
   void Listen() {
@@ -47,9 +41,9 @@ class RestoredPart {
     v1::RestorePartEvent event;
     event.mutable_ready();
     coordinator_.write(event);
-    return Await(&go_, ready_limit_, "to be ready");
+    return Await(&go_);
   }
-  absl::Status AwaitKeep() { return Await(&keep_, kKeepLimit, "to run"); }
+  absl::Status AwaitKeep() { return Await(&keep_); }
 
   bool gives_up() const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
@@ -61,22 +55,16 @@ class RestoredPart {
   }
 
  private:
-  absl::Status Await(const bool* said, absl::Duration limit, const char* what_for)
-      ABSL_LOCKS_EXCLUDED(mutex_) {
+  absl::Status Await(const bool* said) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     auto known = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return *said || ended_; };
-    if (!AwaitUntil(mutex_, absl::Condition(&known), Deadline(limit))) {
-      return absl::DeadlineExceededError(absl::StrCat(name_, ": the other members took longer than ",
-                                                      absl::FormatDuration(limit), " ", what_for,
-                                                      "; nothing of it is left running"));
-    }
+    mutex_.Await(absl::Condition(&known));
     if (*said) return absl::OkStatus();
     return absl::AbortedError(absl::StrCat(
         name_, ": its coordinator gave the group up or can't be reached; nothing of it is left running"));
   }
 
   const std::string name_;
-  const absl::Duration ready_limit_;
   const RestorePartCaller& coordinator_;
   mutable absl::Mutex mutex_;
   bool go_ ABSL_GUARDED_BY(mutex_) = false;
@@ -84,14 +72,20 @@ class RestoredPart {
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// 0: it is not there, of which the restore tells.
-uint64_t BytesOf(Node& node, const std::string& image) {
-  const auto store = node.OpenStore(Node::Access::kRead);
-  const auto info = store.ok() ? (*store)->Find(image) : absl::StatusOr<store::ImageInfo>(store.status());
-  return info.ok() ? info->stats.logical_bytes : 0;
-}
-
 }  // namespace
+
+void Groups::EndForsakenJobs() {
+  const absl::StatusOr<std::vector<JobRecord>> jobs = node_.jobs().List();
+  if (!jobs.ok()) return Log(LogLevel::kError, jobs.status().message());
+  for (const JobRecord& job : *jobs) {
+    if (!JobRegistry::IsForsaken(job)) continue;
+    Log(LogLevel::kWarning,
+        absl::StrCat("job '", job.name, "', PID ", job.pid,
+                     ", is ended: an earlier daemon restored it as a member of a group, and "
+                     "ended before it heard that all members run"));
+    criu::KillTree(job.pid, /*reap_root=*/false);
+  }
+}
 
 absl::Status Groups::RestorePart(const Call& call, const RestorePartCaller& coordinator) {
   RK_RETURN_IF_ERROR(MayUse(call));
@@ -101,7 +95,7 @@ absl::Status Groups::RestorePart(const Call& call, const RestorePartCaller& coor
   if (!first.has_restore() || first.restore().restore().has_clone()) {
     return absl::InvalidArgumentError("a group's member is told first what to restore, and makes no clones");
   }
-  RestoredPart part(first.restore(), BytesOf(node_, first.restore().restore().image()), coordinator);
+  RestoredPart part(first.restore(), coordinator);
   const PartListener listener(part, coordinator);
 
   PartOfGroup of_group;
@@ -126,6 +120,7 @@ absl::Status Groups::RestorePart(const Call& call, const RestorePartCaller& coor
     SendFailure(coordinator, restored);
     return absl::OkStatus();
   }
+  PassGroupPoint(group_point::kMemberRuns);
   v1::RestorePartEvent running;
   *running.mutable_running() = *started;
   coordinator.write(running);
@@ -139,6 +134,14 @@ absl::Status Groups::RestorePart(const Call& call, const RestorePartCaller& coor
     SendFailure(coordinator, keep);
     return absl::OkStatus();
   }
+  if (const std::optional<JobRecord> job = node_.jobs().FindRunning(started->job().pid())) {
+    if (absl::Status noted = node_.jobs().SetKept(*job); !noted.ok()) {
+      Log(LogLevel::kWarning,
+          absl::StrCat("noting that job '", job->name,
+                       "' is kept, without which the next daemon ends it: ", noted.message()));
+    }
+  }
+  PassGroupPoint(group_point::kMemberKept);
   v1::RestorePartEvent kept;
   kept.mutable_kept();
   coordinator.write(kept);

@@ -1,6 +1,7 @@
 #include "daemon/groups.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "base/parallel.h"
 #include "base/status.h"
 #include "base/timed_await.h"
 #include "ckpt/standing_job.h"
@@ -23,6 +25,9 @@ constexpr char kCureOfUnreadable[] =
 
 // Between two rounds of asking and telling.
 constexpr absl::Duration kResolveEvery = absl::Seconds(2);
+// Members that have lost their images are asked again in each of so many rounds: a store may come back.
+constexpr uint64_t kRoundsBetweenLost = 30;
+constexpr size_t kMostHostsAtOnce = 32;
 
 std::string LabelOf(const store::ImageInfo& info, const char* label) {
   auto it = info.labels.find(label);
@@ -53,7 +58,30 @@ absl::Status EndJobOf(const store::Store& store, const std::string& prepared_id)
   return absl::OkStatus();
 }
 
+bool AllKnow(const v1::Group& group) {
+  return std::all_of(group.parts().begin(), group.parts().end(),
+                     [](const v1::GroupPart& part) { return part.settled(); });
+}
+
 }  // namespace
+
+void CallPeers(const std::vector<PeerCall>& calls, const std::function<bool()>& stop) {
+  std::map<std::string, std::vector<const PeerCall*>> of_hosts;
+  for (const PeerCall& call : calls) of_hosts[call.host].push_back(&call);
+  std::vector<const std::vector<const PeerCall*>*> hosts;
+  for (const auto& [host, its] : of_hosts) hosts.push_back(&its);
+  std::atomic<size_t> next{0};
+  InParallel(std::min(kMostHostsAtOnce, hosts.size()), [&](size_t) {
+    for (size_t i; (i = next.fetch_add(1)) < hosts.size();) {
+      for (const PeerCall* call : *hosts[i]) {
+        if (stop()) return;
+        const absl::Status made = call->make();
+        // A host that does not answer costs each call its whole limit.
+        if (absl::IsAborted(made) || absl::IsDeadlineExceeded(made)) break;
+      }
+    }
+  });
+}
 
 std::string MemberReference(const std::string& group, uint32_t member) {
   const size_t colon = group.rfind(':');
@@ -106,6 +134,7 @@ absl::Status Groups::MayUse(const Call& call) const {
 }
 
 void Groups::Start() {
+  EndForsakenJobs();
   resolver_ = std::thread([this] {
     for (;;) {
       ResolveAll();
@@ -172,6 +201,11 @@ absl::Status Groups::SettlePart(const Call& call, const v1::SettlePartRequest& r
 
 absl::StatusOr<v1::SettlePartResponse> Groups::Settle(const v1::SettlePartRequest& request) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kWrite));
+  if (!request.store().empty() && request.store() != store->id()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the group's image is in another store (", request.store(), ") than the one at ", store->path(), " (",
+        store->id(), "), which knows nothing of it: is its file system mounted?"));
+  }
   const std::string prepared_id = PreparedId(request.id(), request.member());
   const bool remove =
       request.action() == v1::SettlePartRequest::ABORT || request.action() == v1::SettlePartRequest::REMOVE;
@@ -225,30 +259,52 @@ absl::Status Groups::TellMember(const v1::Group& group, int index) {
   request.set_id(group.id());
   request.set_member(static_cast<uint32_t>(index));
   request.set_action(group.removed() ? v1::SettlePartRequest::REMOVE : v1::SettlePartRequest::COMMIT);
-  RK_ASSIGN_OR_RETURN(v1::SettlePartResponse answer, peer->SettlePart(request));
-  const bool lost = !group.removed() && answer.state() != v1::SettlePartResponse::COMMITTED;
-  if (lost) {
+  request.set_store(part.store());
+  const absl::StatusOr<v1::SettlePartResponse> answer = peer->SettlePart(request);
+  if (absl::IsFailedPrecondition(answer.status())) {
+    absl::MutexLock lock(&mutex_);
+    if (with_other_stores_.insert(PreparedId(group.id(), static_cast<uint32_t>(index))).second) {
+      Log(LogLevel::kError,
+          absl::StrCat("group ", group.reference(), " (", group.id(), "): member ", index, " at ",
+                       part.member().host(), " can't be told what was decided: ", answer.status().message()));
+    }
+  }
+  RK_RETURN_IF_ERROR(answer.status());
+  const bool has_it = answer->state() == v1::SettlePartResponse::COMMITTED;
+  // What was lost is there again only if it is the very image.
+  const bool lost =
+      !group.removed() &&
+      (!has_it || (part.lost() && answer->digest() != part.digest() && answer->origin() != part.digest()));
+  if (lost && !part.lost()) {
     Log(LogLevel::kError,
         absl::StrCat("group ", group.reference(), " (", group.id(), ") can't become complete: member ", index,
                      " at ", part.member().host(), " has no image of it any more"));
   }
+  if (part.settled() && lost == part.lost()) return absl::OkStatus();
   return records_.Update(group.id(), [&](v1::Group& record) {
+    if (record.removed() != group.removed()) return;  // meanwhile: it is to be told something else
     record.mutable_parts(index)->set_settled(true);
     record.mutable_parts(index)->set_lost(lost);
   });
 }
 
-absl::StatusOr<v1::Group> Groups::TellMembers(v1::Group group) {
+absl::StatusOr<v1::Group> Groups::TellMembers(const v1::Group& group, const std::function<bool()>& stop,
+                                              std::vector<absl::Status>* told) {
+  told->assign(static_cast<size_t>(group.parts_size()), absl::OkStatus());
+  std::vector<PeerCall> calls;
   for (int i = 0; i < group.parts_size(); ++i) {
-    if (group.parts(i).settled()) continue;
-    if (absl::Status told = TellMember(group, i); !told.ok())
-      Log(LogLevel::kDebug, absl::StrCat("group ", group.reference(), ", member ", i, ": ", told.message()));
+    if (group.parts(i).settled() && !group.parts(i).lost()) continue;
+    calls.push_back({group.parts(i).member().host(),
+                     [&, i] { return (*told)[static_cast<size_t>(i)] = TellMember(group, i); }});
   }
-  RK_ASSIGN_OR_RETURN(group, records_.Find(group.id()));
-  const bool all_know = std::all_of(group.parts().begin(), group.parts().end(),
-                                    [](const v1::GroupPart& part) { return part.settled(); });
-  if (group.removed() && all_know) {
-    RK_RETURN_IF_ERROR(records_.Forget(group.id()));
+  CallPeers(calls, stop);
+  return ForgetIfAllKnow(group.id());
+}
+
+absl::StatusOr<v1::Group> Groups::ForgetIfAllKnow(const std::string& id) {
+  RK_ASSIGN_OR_RETURN(v1::Group group, records_.Find(id));
+  if (group.removed() && AllKnow(group)) {
+    RK_RETURN_IF_ERROR(records_.Forget(id));
     return absl::NotFoundError(absl::StrCat("group ", group.reference(), " is removed"));
   }
   return group;
@@ -272,10 +328,13 @@ absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
     request.set_id(id);
     request.set_store(LabelOf(image.info, v1::kGroupCoordinatorStoreLabel));
     const absl::StatusOr<v1::GetGroupDecisionResponse> told = peer->GetGroupDecision(request);
-    if (absl::IsFailedPrecondition(told.status()) && in_doubt_.insert(id).second) {
-      Log(LogLevel::kError, absl::StrCat("group ", LabelOf(image.info, v1::kGroupLabel), " (", id,
-                                         ") stays in doubt: its coordinator at ", coordinator,
-                                         " says: ", told.status().message()));
+    if (absl::IsFailedPrecondition(told.status())) {
+      absl::MutexLock lock(&mutex_);
+      if (in_doubt_.insert(id).second) {
+        Log(LogLevel::kError, absl::StrCat("group ", LabelOf(image.info, v1::kGroupLabel), " (", id,
+                                           ") stays in doubt: its coordinator at ", coordinator,
+                                           " says: ", told.status().message()));
+      }
     }
     RK_ASSIGN_OR_RETURN(answer, told);
   }
@@ -311,39 +370,64 @@ void Groups::ResolveAll() {
   absl::StatusOr<std::shared_ptr<store::Store>> store = node_.OpenStore(Node::Access::kWrite);
   if (!store.ok()) return;
   records_.ForgetDeadWork();
+  const auto stop = [this] {
+    absl::MutexLock lock(&mutex_);
+    return stopping_;
+  };
   if (absl::StatusOr<std::vector<store::PreparedImage>> prepared = (*store)->ListPrepared(); prepared.ok()) {
+    std::vector<PeerCall> calls;
     for (const store::PreparedImage& image : *prepared) {
-      absl::Status asked = AskCoordinator(image);
-      if (!asked.ok()) {
-        Log(LogLevel::kDebug, absl::StrCat("the image prepared as ", image.id, " for '", image.info.reference,
-                                           "' stays in doubt: ", asked.message()));
-      }
+      calls.push_back({LabelOf(image.info, v1::kGroupCoordinatorLabel), [&image, this] {
+                         absl::Status asked = AskCoordinator(image);
+                         if (!asked.ok()) {
+                           Log(LogLevel::kDebug,
+                               absl::StrCat("the image prepared as ", image.id, " for '",
+                                            image.info.reference, "' stays in doubt: ", asked.message()));
+                         }
+                         return asked;
+                       }});
     }
+    CallPeers(calls, stop);
   }
   std::map<std::string, absl::Status> unreadable;
   absl::StatusOr<std::vector<v1::Group>> groups = records_.List(&unreadable);
   if (!groups.ok()) return Log(LogLevel::kError, groups.status().message());
   TellOfUnreadable(unreadable);
+  const bool also_lost = rounds_++ % kRoundsBetweenLost == 0;
   std::set<std::string> names;
+  std::vector<PeerCall> calls;
+  std::vector<std::string> removed_ones;
   for (const v1::Group& group : *groups) {
     // The newer of a name has taken its place, and the coordinator died before it could say so.
     if (!group.removed() && !names.insert(group.reference()).second &&
         DecisionAbout(group.id()) == v1::GetGroupDecisionResponse::COMMIT) {
-      records_
-          .Update(group.id(),
-                  [](v1::Group& old) {
-                    old.set_removed(true);
-                    for (v1::GroupPart& part : *old.mutable_parts()) part.set_settled(false);
-                  })
-          .IgnoreError();
+      Log(LogLevel::kInfo, absl::StrCat("group ", group.reference(), " (", group.id(),
+                                        ") is removed: a newer one has its name"));
+      absl::Status removed = records_.Update(group.id(), [](v1::Group& old) {
+        old.set_removed(true);
+        for (v1::GroupPart& part : *old.mutable_parts()) part.set_settled(false);
+      });
+      if (!removed.ok()) Log(LogLevel::kWarning, removed.message());
       continue;
     }
-    const bool all_know = std::all_of(group.parts().begin(), group.parts().end(),
-                                      [](const v1::GroupPart& part) { return part.settled(); });
     // One whose call is in work tells its members itself.
     if (DecisionAbout(group.id()) == v1::GetGroupDecisionResponse::PENDING) continue;
-    if (!all_know || group.removed()) TellMembers(group).status().IgnoreError();
+    if (group.removed()) removed_ones.push_back(group.id());
+    for (int i = 0; i < group.parts_size(); ++i) {
+      const v1::GroupPart& part = group.parts(i);
+      if (part.settled() && !(part.lost() && also_lost && !group.removed())) continue;
+      calls.push_back({part.member().host(), [&group, i, this] {
+                         absl::Status told = TellMember(group, i);
+                         if (!told.ok()) {
+                           Log(LogLevel::kDebug, absl::StrCat("group ", group.reference(), ", member ", i,
+                                                              ": ", told.message()));
+                         }
+                         return told;
+                       }});
+    }
   }
+  CallPeers(calls, stop);
+  for (const std::string& id : removed_ones) ForgetIfAllKnow(id).status().IgnoreError();
 }
 
 absl::Status Groups::ListGroups(const Call& call, const v1::ListGroupsRequest&,
@@ -378,7 +462,7 @@ absl::Status Groups::RemoveGroup(const Call& call, const v1::RemoveGroupRequest&
   RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(request.reference()));
   RK_ASSIGN_OR_RETURN(v1::Group group, records_.FindByReference(reference));
   if (DecisionAbout(group.id()) == v1::GetGroupDecisionResponse::PENDING) {
-    return absl::UnavailableError(
+    return absl::FailedPreconditionError(
         absl::StrCat("group ", reference, " is being committed: try again when its checkpoint has ended"));
   }
   RK_RETURN_IF_ERROR(records_.Update(group.id(), [](v1::Group& record) {
@@ -387,13 +471,21 @@ absl::Status Groups::RemoveGroup(const Call& call, const v1::RemoveGroupRequest&
   }));
   RK_ASSIGN_OR_RETURN(group, records_.Find(group.id()));
   response->set_id(group.id());
-  absl::StatusOr<v1::Group> left = TellMembers(group);
+  absl::Mutex asking;
+  const auto stop = [&] {
+    absl::MutexLock lock(&asking);
+    return call.cancelled && call.cancelled();
+  };
+  std::vector<absl::Status> told;
+  absl::StatusOr<v1::Group> left = TellMembers(group, stop, &told);
   if (absl::IsNotFound(left.status())) return absl::OkStatus();
   RK_RETURN_IF_ERROR(left.status());
   for (int i = 0; i < left->parts_size(); ++i) {
     if (left->parts(i).settled()) continue;
+    const absl::Status& why = told[static_cast<size_t>(i)];
     response->add_warnings(absl::StrCat("member ", i, " at ", left->parts(i).member().host(),
-                                        " can't be reached: its image goes when it can"));
+                                        " can't be told: its image goes when it can", why.ok() ? "" : ": ",
+                                        why.message()));
   }
   return absl::OkStatus();
 }
@@ -425,9 +517,17 @@ absl::Status Groups::ResolveGroup(const Call& call, const v1::ResolveGroupReques
   RK_ASSIGN_OR_RETURN(std::vector<store::PreparedImage> prepared, store->ListPrepared());
   for (const store::PreparedImage& image : prepared) {
     if (LabelOf(image.info, v1::kGroupIdLabel) != request.id()) continue;
+    if (request.commit()) RK_RETURN_IF_ERROR(EndJobOf(*store, image.id));
     RK_RETURN_IF_ERROR(request.commit() ? store->PublishPrepared(image.id).status()
                                         : store->RemovePrepared(image.id));
     response->add_images(image.info.reference);
+    const std::string machine = LabelOf(image.info, v1::kGroupMachineLabel);
+    if (request.commit() && image.info.labels.contains(v1::kGroupEndsJobLabel) && IsOtherMachine(machine)) {
+      response->add_warnings(absl::StrCat("the job of '", image.info.reference,
+                                          "' was to end (--stop), and may "
+                                          "run on another machine (",
+                                          machine, "): end it there"));
+    }
     Log(LogLevel::kWarning,
         absl::StrCat("an operator has decided about group ", request.id(), ": '", image.info.reference,
                      "' is ", request.commit() ? "published" : "removed"));

@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -45,7 +46,8 @@ class Groups {
   // No call may be in work any more.
   ~Groups() { Stop(); }
 
-  // From now on parts in doubt, and members that have not done as decided, are asked and told, until Stop.
+  // Ends what an earlier daemon restored and did not hear that it is kept. From now on parts in doubt, and
+  // members that have not done as decided, are asked and told, until Stop.
   void Start() ABSL_LOCKS_EXCLUDED(mutex_);
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -93,12 +95,17 @@ class Groups {
   v1::GetGroupDecisionResponse::Decision DecisionAbout(const std::string& id) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<v1::SettlePartResponse> Settle(const v1::SettlePartRequest& request);
-  // Tells the member what was decided, and notes that it knows.
-  absl::Status TellMember(const v1::Group& group, int part);
-  // The record as it is once all members that can be reached know; NotFound: it was a removed one's.
-  absl::StatusOr<v1::Group> TellMembers(v1::Group group);
+  // Tells the member what was decided, and notes that it knows. FailedPrecondition: it has another store now.
+  absl::Status TellMember(const v1::Group& group, int part) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The record as it is once all members that can be reached know, or `stop` says so; NotFound: it was a
+  // removed one's. `told`: what each said that did not know, or has lost its image. `stop`: any thread.
+  absl::StatusOr<v1::Group> TellMembers(const v1::Group& group, const std::function<bool()>& stop,
+                                        std::vector<absl::Status>* told);
+  // The record, or NotFound: it was a removed one's, and all members know.
+  absl::StatusOr<v1::Group> ForgetIfAllKnow(const std::string& id);
+  void EndForsakenJobs();
   absl::Status AskCoordinator(const store::PreparedImage& image);
-  void ResolveAll();
+  void ResolveAll() ABSL_LOCKS_EXCLUDED(mutex_);
   // Once each.
   void TellOfUnreadable(const std::map<std::string, absl::Status>& unreadable);
   void ResolveSoon() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -111,9 +118,21 @@ class Groups {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool soon_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::string, absl::Status> unreadable_;  // the resolver's: told of
-  std::set<std::string> in_doubt_;                  // the resolver's: told of, ids of groups
+  // What the log has been told of: parts in doubt, and members that have another store, by their ids.
+  std::set<std::string> in_doubt_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> with_other_stores_ ABSL_GUARDED_BY(mutex_);
+  uint64_t rounds_ = 0;  // the resolver's
   std::thread resolver_;
 };
+
+// Calls at other daemons, those of one host one after the other, different ones' at the same time. Where a
+// host can't be reached the rest of its calls is left out, and all that is left once `stop`, which any thread
+// may ask, says so.
+struct PeerCall {
+  std::string host;
+  std::function<absl::Status()> make;
+};
+void CallPeers(const std::vector<PeerCall>& calls, const std::function<bool()>& stop);
 
 // "name/I:tag" of the group "name:tag".
 std::string MemberReference(const std::string& group, uint32_t member);

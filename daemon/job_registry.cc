@@ -62,6 +62,10 @@ std::string Serialize(const JobRecord& record) {
     document["signal"] = record.exit->signal;
     document["exited_unix_ns"] = record.exited_unix_ns;
   }
+  if (record.provisional_of != 0) {
+    document["provisional_of"] = record.provisional_of;
+    document["provisional_of_start_ticks"] = record.provisional_of_start_ticks;
+  }
   return document.dump(1, ' ', false, kReplaceBadText) + "\n";
 }
 
@@ -92,6 +96,8 @@ std::optional<JobRecord> Parse(const std::string& text) {
     record.exit = ExitState{static_cast<int>(number_of("exit_code")), static_cast<int>(number_of("signal"))};
     record.exited_unix_ns = number_of("exited_unix_ns");
   }
+  record.provisional_of = static_cast<pid_t>(number_of("provisional_of"));
+  record.provisional_of_start_ticks = static_cast<uint64_t>(number_of("provisional_of_start_ticks"));
   if (record.pid <= 0 || !CheckJobName(record.name).ok()) return std::nullopt;
   return record;
 }
@@ -170,6 +176,13 @@ bool JobRegistry::Lives(const JobRecord& job) {
   // What can't be looked at is not gone for that.
   if (!stat.ok()) return !absl::IsNotFound(stat.status());
   return stat->start_ticks == job.start_ticks && !stat->ended();
+}
+
+bool JobRegistry::IsForsaken(const JobRecord& job) {
+  if (job.provisional_of == 0 || !Lives(job)) return false;
+  absl::StatusOr<ProcessStat> stat = ReadProcessStat(job.provisional_of);
+  if (!stat.ok()) return absl::IsNotFound(stat.status());
+  return stat->start_ticks != job.provisional_of_start_ticks || stat->ended();
 }
 
 absl::Status JobRegistry::Write(const JobRecord& record) const {
@@ -383,6 +396,10 @@ absl::Status JobRegistry::Update(const JobRecord& job, Change change) {
 
 absl::Status JobRegistry::SetImage(const JobRecord& job, const std::string& image) {
   return Update(job, [&](JobRecord& record) { record.image = image; });
+}
+
+absl::Status JobRegistry::SetKept(const JobRecord& job) {
+  return Update(job, [](JobRecord& record) { record.provisional_of = 0; });
 }
 
 absl::Status JobRegistry::SetExit(const JobRecord& job, const ExitState& exit) {

@@ -38,6 +38,9 @@ struct JobRecord {
   std::string mark;               // of its processes (job_mark.h); empty: none that is known
   std::optional<ExitState> exit;  // absent: runs, or nobody saw how it ended
   int64_t exited_unix_ns = 0;
+  // The process that ends it again unless it hears that it is kept; 0: it is.
+  pid_t provisional_of = 0;
+  uint64_t provisional_of_start_ticks = 0;
 };
 
 // Thread-safe; several processes may use one directory.
@@ -66,12 +69,15 @@ class JobRegistry {
   absl::StatusOr<JobRecord> FindByName(absl::string_view name) const;
   std::optional<JobRecord> FindRunning(pid_t pid) const;
 
-  // Both also where the folder's file system is full.
+  // These also where the folder's file system is full.
   absl::Status SetImage(const JobRecord& job, const std::string& image);
+  absl::Status SetKept(const JobRecord& job);  // no longer provisional
   absl::Status SetExit(const JobRecord& job, const ExitState& exit);
 
   // Does the very process of the record still exist (zombies do not count)?
   static bool Lives(const JobRecord& job);
+  // Provisional, and nobody is left to hear that it is kept.
+  static bool IsForsaken(const JobRecord& job);
 
  private:
   // What changes when a file is written or replaced.

@@ -23,6 +23,7 @@
 #include "base/machine.h"
 #include "base/process_stat.h"
 #include "base/test_descriptors.h"
+#include "criu/process_tree.h"
 #include "daemon/process_info.h"
 #include "daemon/proto_conversion.h"
 
@@ -84,6 +85,24 @@ TEST_F(JobRegistryTest, AnotherProcessSeesWhatOneRecorded) {
   EXPECT_FALSE(found->exit.has_value());
   ASSERT_TRUE(other.FindRunning(process.pid()).has_value());
   EXPECT_FALSE(other.FindRunning(::getpid()).has_value());
+}
+
+TEST_F(JobRegistryTest, AProvisionalJobIsForsakenOnceItsHolderHasGone) {
+  Subprocess process = StartProcess();
+  JobRecord record = Record(process.pid(), "train", "python3");
+  record.provisional_of = ::getpid();
+  record.provisional_of_start_ticks = criu::StartTicks(::getpid()).value();
+  auto added = registry_->Add(record, false);
+  ASSERT_TRUE(added.ok()) << added.status();
+  JobRegistry other(directory_->path() + "/jobs");
+  JobRecord found = *other.FindByName("train");
+  EXPECT_FALSE(JobRegistry::IsForsaken(found));
+  found.provisional_of_start_ticks += 1;  // its number is another's now
+  EXPECT_TRUE(JobRegistry::IsForsaken(found));
+  ASSERT_TRUE(other.SetKept(*added).ok());
+  found = *registry_->FindByName("train");
+  found.provisional_of_start_ticks += 1;
+  EXPECT_FALSE(JobRegistry::IsForsaken(found));
 }
 
 // Whoever has the lock is one of us: however long that takes, each waits for its turn.

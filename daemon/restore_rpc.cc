@@ -265,6 +265,10 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   record.image = info.reference;
   record.log = log;
   record.mark = mark;
+  if (call.part) {
+    record.provisional_of = ::getpid();
+    record.provisional_of_start_ticks = criu::StartTicks(::getpid()).value_or(0);
+  }
   // Before somebody may collect it: it may end at once.
   if (request.into() != 0) restore::TellPlace(request.into(), result->root);
   absl::StatusOr<RegisteredJob> job =

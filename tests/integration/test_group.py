@@ -242,6 +242,21 @@ class LifeTest(GroupTest):
         self.assertEqual(self.a.groups().get("groups", []), [])
         self.assertEqual(self.b.images(), [])
 
+    def test_two_of_one_name_at_the_same_time(self):
+        """The second one is refused, whatever its members, and the first one's images stay."""
+        exchange, members = self.exchange_by_file()
+        for options in ([], ["--replace"]):
+            with self.subTest(options=options):
+                self.b.restart("member-prepared=STOP")
+                command = self.a.cli.start(*self.group_arguments("x:1", members, *options))
+                self.b.wait_until_stopped()
+                second = self.a.cli.run(*self.group_arguments("x:1", [members[1]], *options))
+                self.b.go_on()
+                first = self.a.cli.finish(command)
+                self.assert_refused(second, FAILED, "x:1", "is being captured")
+                self.assertTrue(first.data["group"]["complete"], first)
+                self.assert_complete(exchange)
+
     def test_a_member_that_can_not_be_captured_spares_the_others(self):
         exchange, members = self.exchange_by_file()
         result = self.a.cli.run(*self.group_arguments("x:1", [*members, (self.a, 999999)]))
@@ -249,6 +264,19 @@ class LifeTest(GroupTest):
         self.assert_nowhere(exchange)
         taken = self.checkpoint_group("x:1", members)
         self.assertTrue(taken["group"]["complete"])
+
+    def test_a_member_that_can_not_be_reached(self):
+        """It is that daemon that is said to be away, not the one that was asked."""
+        exchange, members = self.exchange_by_file()
+        self.checkpoint_group("x:1", members)
+        self.b.stop()
+        for command in (self.group_arguments("x:2", members), ["group", "restore", "x:1"]):
+            message = self.assert_refused(
+                self.a.cli.run(*command), FAILED, "member 0", self.b.host, "can't be reached"
+            )
+            self.assertNotIn(self.a.daemon.host, message)
+        self.b.start()
+        self.assert_complete(exchange)
 
     def test_all_are_restored_or_none(self):
         exchange, members = self.exchange_by_file()
@@ -450,6 +478,20 @@ class StopTest(GroupTest):
 
         waiting.until(lost, "the coordinator knows that the part is lost")
 
+    def test_a_coordinator_that_hangs(self):
+        """Its kernel keeps the connections, but nobody says what becomes of the jobs."""
+        exchange, members = self.exchange_by_file()
+        self.a.restart("coordinator-deciding=STOP")
+        command = self.a.cli.start(*self.group_arguments("x:1", members, "--stop"))
+        self.a.wait_until_stopped()
+        exchange.wait_for_progress("sender", "receiver", seconds=120)
+        self.a.go_on()
+        result = self.a.cli.finish(command)
+        self.assertEqual(result.code, DONE, str(result))
+        self.wait_for_end(members)
+        self.wait_until_settled()
+        self.come_back(exchange)
+
     def test_whoever_is_killed(self):
         exchange, members = self.exchange_by_file()
         for node, point, committed in (
@@ -564,6 +606,64 @@ class KilledTest(GroupTest):
         self.b.go_on()
         self.assert_refused(self.a.cli.finish(command), FAILED, "its jobs run on")
         self.assert_nowhere(exchange)
+
+
+class RestoreKilledTest(GroupTest):
+    """A member's daemon is killed when its job runs already."""
+
+    def restore_with(self, point):
+        exchange, members = self.exchange_by_file()
+        self.checkpoint_group("x:1", members)
+        self.kill_jobs()
+        self.b.restart(f"{point}=KILL")
+        result = self.a.cli.run("group", "restore", "x:1")
+        for _, pid in members:
+            self.kill_job_at_end(pid)
+        self.b.wait_until_dead()
+        return exchange, [pid for _, pid in members], result
+
+    def test_before_it_hears_that_the_job_is_kept(self):
+        exchange, (sender, receiver), result = self.restore_with("member-runs")
+        self.assert_refused(result, FAILED, "not heard of any more, and may run", "ps` there): member 0")
+        self.assertTrue(procfs.alive(sender))
+        self.assertFalse(procfs.alive(receiver))
+        self.b.restart()
+        waiting.until(lambda: not procfs.alive(sender), "the job that nobody keeps is ended")
+        jobs.reap_orphans()
+        self.restore_group("x:1")
+        exchange.wait_for_progress("sender", "receiver")
+
+    def test_after_it_has_heard_it(self):
+        exchange, pids, result = self.restore_with("member-kept")
+        self.assert_refused(result, FAILED, "kept and running: member 1", "ps` there): member 0")
+        self.b.restart()
+        self.b.groups()
+        exchange.wait_for_progress("sender", "receiver")
+        self.assertEqual([procfs.alive(pid) for pid in pids], [True, True])
+
+
+class SupervisedTest(GroupTest):
+    def test_an_image_of_its_own_is_waited_for(self):
+        """Jobs that take many images would be in no group for long."""
+        status, log = self.path("memory.status"), self.path("memory.log")
+        started = self.succeed(
+            "run", "--detach", "--name", "train", "--log", log, "--every", "1s", "--",
+            jobs.program("memory_job"), str(256 * MIB), status, cli=self.b.cli,
+        )  # fmt: skip
+        self.addCleanup(self.b.cli.run, "stop", "train", "--grace", "1s")
+        pid = started["job"]["pid"]
+        phases.wait_for_checkpoint_phase("freeze", self.b.daemon.pid, pid, lambda: False)
+        criu = phases.main_criu(self.b.daemon.pid, "dump")
+        os.kill(criu, signal.SIGSTOP)
+        self.addCleanup(lambda: procfs.alive(criu) and os.kill(criu, signal.SIGCONT))
+        command = self.a.cli.start(*self.group_arguments("x:1", [(self.b, pid)], "--freeze-limit", "60"))
+        # Nobody tells that it waits; without that it would have failed by then.
+        with self.assertRaises(subprocess.TimeoutExpired):
+            command.wait(3)
+        os.kill(criu, signal.SIGCONT)
+        result = self.a.cli.finish(command, 60)
+        self.assertEqual(result.code, DONE, str(result))
+        self.assertTrue(result.data["group"]["complete"], result)
 
 
 class InterruptedTest(GroupTest):
@@ -707,6 +807,64 @@ class CutTest(GroupTest):
         self.assertEqual(self.b.images(), ["x/0:1"])
         self.b.mend()
         self.a.restart()
+        self.assert_complete(exchange)
+
+    def test_an_operator_decides_about_a_job_that_is_to_end(self):
+        _, members, result = self.cut_at(self.a, "coordinator-decided", "--stop")
+        self.a.daemon.kill()
+        self.assertTrue(procfs.alive(members[0][1]))
+        self.succeed("group", "resolve", result.data["group"]["id"], "commit", cli=self.b.cli)
+        self.assertEqual(self.b.images(), ["x/0:1"])
+        self.assertFalse(procfs.alive(members[0][1]), "it runs on behind its image")
+
+    def start_without_its_store(self, node):
+        """Its file system is not mounted."""
+        node.stop()
+        os.rename(node.store, node.store + ".away")
+        node.start()
+
+    def start_with_its_store(self, node):
+        node.stop()
+        shutil.rmtree(node.store)
+        os.rename(node.store + ".away", node.store)
+        node.start()
+
+    def test_a_member_comes_back_without_its_store(self):
+        """An empty store says nothing of what the real one has."""
+        exchange, _, _ = self.cut_at(self.a, "coordinator-decided")
+        self.start_without_its_store(self.b)
+        self.b.mend()
+        waiting.until(lambda: "is in another store" in self.a.daemon.log_text(), "node a is told")
+        refused = self.a.cli.run("group", "restore", "x:1")
+        self.assert_refused(refused, FAILED, "member 0", "not complete", "is its file system mounted?")
+        self.start_with_its_store(self.b)
+        self.assert_complete(exchange)
+
+    def test_removed_while_a_member_has_another_store(self):
+        exchange, members = self.exchange_by_file()
+        self.checkpoint_group("x:1", members)
+        self.start_without_its_store(self.b)
+        removed = self.succeed("group", "rm", "x:1", cli=self.a.cli)
+        self.assertEqual(len(removed["warnings"]), 1)
+        self.start_with_its_store(self.b)
+        self.assert_nowhere(exchange)
+
+    def test_a_lost_image_that_is_there_again(self):
+        exchange, members, result = self.cut_at(self.a, "coordinator-decided")
+        self.b.stop()
+        shutil.copytree(self.b.store, self.b.store + ".copy", symlinks=True)
+        self.b.start()
+        self.succeed("group", "resolve", result.data["group"]["id"], "abort", cli=self.b.cli)
+        self.b.mend()
+        waiting.until(lambda: self.a.groups()["groups"][0]["parts"][0].get("lost", False), "the part is lost")
+        self.assert_refused(self.a.cli.run("group", "restore", "x:1"), FAILED, "has lost its image")
+        self.b.stop()
+        shutil.rmtree(self.b.store)
+        os.rename(self.b.store + ".copy", self.b.store)
+        self.b.start()
+        waiting.until(lambda: self.b.images() == ["x/0:1"], "node b publishes it")
+        self.kill_jobs()
+        self.restore_group("x:1")
         self.assert_complete(exchange)
 
     def test_removed_while_a_member_is_away(self):
