@@ -87,6 +87,16 @@ void Groups::EndForsakenJobs() {
   }
 }
 
+void Groups::NoteKept(const JobRecord& job) {
+  const absl::Status noted = node_.jobs().SetKept(job);
+  if (noted.ok() || absl::IsNotFound(noted)) return;
+  Log(LogLevel::kWarning,
+      absl::StrCat("noting that job '", job.name,
+                   "' is kept, without which the next daemon ends it, is tried again: ", noted.message()));
+  absl::MutexLock lock(&mutex_);
+  kept_.push_back(job);
+}
+
 absl::Status Groups::RestorePart(const Call& call, const RestorePartCaller& coordinator) {
   RK_RETURN_IF_ERROR(MayUse(call));
   v1::RestorePartRequest first;
@@ -134,13 +144,7 @@ absl::Status Groups::RestorePart(const Call& call, const RestorePartCaller& coor
     SendFailure(coordinator, keep);
     return absl::OkStatus();
   }
-  if (const std::optional<JobRecord> job = node_.jobs().FindRunning(started->job().pid())) {
-    if (absl::Status noted = node_.jobs().SetKept(*job); !noted.ok()) {
-      Log(LogLevel::kWarning,
-          absl::StrCat("noting that job '", job->name,
-                       "' is kept, without which the next daemon ends it: ", noted.message()));
-    }
-  }
+  if (const std::optional<JobRecord> job = node_.jobs().FindRunning(started->job().pid())) NoteKept(*job);
   PassGroupPoint(group_point::kMemberKept);
   v1::RestorePartEvent kept;
   kept.mutable_kept();

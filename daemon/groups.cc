@@ -367,6 +367,12 @@ void Groups::TellOfUnreadable(const std::map<std::string, absl::Status>& unreada
 }
 
 void Groups::ResolveAll() {
+  std::vector<JobRecord> kept;
+  {
+    absl::MutexLock lock(&mutex_);
+    kept.swap(kept_);
+  }
+  for (const JobRecord& job : kept) NoteKept(job);
   absl::StatusOr<std::shared_ptr<store::Store>> store = node_.OpenStore(Node::Access::kWrite);
   if (!store.ok()) return;
   records_.ForgetDeadWork();

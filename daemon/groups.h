@@ -18,6 +18,7 @@
 #include "daemon/call.h"
 #include "daemon/group_peers.h"
 #include "daemon/group_records.h"
+#include "daemon/job_registry.h"
 #include "daemon/node.h"
 #include "dedup_store/store.h"
 #include "rekindle/v1/group.pb.h"
@@ -97,6 +98,9 @@ class Groups {
   absl::StatusOr<v1::SettlePartResponse> Settle(const v1::SettlePartRequest& request);
   // Tells the member what was decided, and notes that it knows. FailedPrecondition: it has another store now.
   absl::Status TellMember(const v1::Group& group, int part) ABSL_LOCKS_EXCLUDED(mutex_);
+  // All members of this job's group run: no later daemon ends it. What can't be written now (a full disk) is
+  // tried again in each of the resolver's rounds.
+  void NoteKept(const JobRecord& job) ABSL_LOCKS_EXCLUDED(mutex_);
   // The record as it is once all members that can be reached know, or `stop` says so; NotFound: it was a
   // removed one's. `told`: what each said that did not know, or has lost its image. `stop`: any thread.
   absl::StatusOr<v1::Group> TellMembers(const v1::Group& group, const std::function<bool()>& stop,
@@ -121,6 +125,8 @@ class Groups {
   // What the log has been told of: parts in doubt, and members that have another store, by their ids.
   std::set<std::string> in_doubt_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> with_other_stores_ ABSL_GUARDED_BY(mutex_);
+  // Jobs of which that could not be written yet.
+  std::vector<JobRecord> kept_ ABSL_GUARDED_BY(mutex_);
   uint64_t rounds_ = 0;  // the resolver's
   std::thread resolver_;
 };
