@@ -50,11 +50,11 @@ class WrittenFilesTest : public store::StoreTest {
     return id;
   }
 
-  // A shared mapping of the file with this number.
-  static criu::Vma Mapping(uint32_t id, int prot, int file_flags) {
+  // A shared mapping of the file with this number, behind the last one.
+  criu::Vma Mapping(uint32_t id, int prot, int file_flags) {
     criu::Vma area;
-    area.start = 0x10000;
-    area.end = 0x20000;
+    area.start = mapped_until_;
+    area.end = mapped_until_ += 0x10000;
     area.shmid = id;
     area.prot = static_cast<uint32_t>(prot);
     area.flags = MAP_SHARED;
@@ -78,6 +78,7 @@ class WrittenFilesTest : public store::StoreTest {
   }
 
   std::vector<criu::TestFile> open_;
+  uint64_t mapped_until_ = 0x10000;
   std::map<std::string, std::string> criu_files_;
   WrittenFilesOptions options_;
   std::unique_ptr<StagingArena> arena_;

@@ -850,7 +850,7 @@ class CutTest(GroupTest):
         self.assert_nowhere(exchange)
 
     def test_a_lost_image_that_is_there_again(self):
-        exchange, members, result = self.cut_at(self.a, "coordinator-decided")
+        exchange, _, result = self.cut_at(self.a, "coordinator-decided")
         self.b.stop()
         shutil.copytree(self.b.store, self.b.store + ".copy", symlinks=True)
         self.b.start()
