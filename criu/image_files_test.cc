@@ -221,20 +221,6 @@ TEST(ImageFilesTest, Mm) {
   EXPECT_TRUE(HugePagesDisabled(Image(0x57492820, {Record(mm)})).value());
 }
 
-TEST(ImageFilesTest, MmRefusesAreasThatOverlap) {
-  pb::Mm mm;
-  for (const auto& [start, end] : {std::pair(0x1000, 0x9000), std::pair(0x9000, 0xa000)}) {
-    pb::Vma* area = mm.add_areas();
-    area->set_start(start);
-    area->set_end(end);
-  }
-  EXPECT_TRUE(ParseMm(Image(0x57492820, {Record(mm)})).ok());
-  mm.mutable_areas(1)->set_start(0x8000);
-  const absl::Status refused = ParseMm(Image(0x57492820, {Record(mm)})).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("from 0x8000 to 0xa000"));
-}
-
 TEST(ImageFilesTest, SizesOfWrittenAndOfNamedFilesCanBeForgotten) {
   pb::FileEntry read_only, written;
   for (pb::FileEntry* entry : {&read_only, &written}) {

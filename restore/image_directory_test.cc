@@ -135,6 +135,18 @@ TEST_F(ImageDirectoryTest, ExportRefusesAFolderThatIsNotEmptyAndLeavesItAlone) {
   EXPECT_THAT(ListDirectory(directory).value(), ElementsAre("precious"));
 }
 
+TEST_F(ImageDirectoryTest, AreasThatOverlapAreNotServed) {
+  RK_ASSERT_OK(ReadTaskMemories(*reader_, manifest_).status());
+  Add("mm-71.img",
+      criu::MakeMm({criu::AnonymousArea(0x47000, kPageSize), criu::AnonymousArea(0x40000, 8 * kPageSize)}));
+  RK_ASSERT_OK(image_.Commit(*store_, "job:2"));
+  auto reader = store_->OpenImage("job:2");
+  RK_ASSERT_OK(reader);
+  const absl::Status refused = ReadTaskMemories(**reader, manifest_).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("process 71 overlap at 0x47000"));
+}
+
 TEST_F(ImageDirectoryTest, FailedExportLeavesNothing) {
   // The manifest speaks of pages that the image does not hold.
   manifest_.mutable_pages(1)->set_object("mem/99");

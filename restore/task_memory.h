@@ -21,7 +21,7 @@ struct TaskMemory {
   bool huge_pages_disabled = false;  // by the job itself
 };
 
-// The tasks whose memory is stored by address.
+// The tasks whose memory is stored by address. DataLoss: areas of one overlap.
 absl::StatusOr<std::vector<TaskMemory>> ReadTaskMemories(const store::ImageReader& image,
                                                          const v1::JobManifest& manifest);
 
