@@ -90,9 +90,11 @@ absl::StatusOr<PagerClient> PagerClient::ConnectToRunning(const PagerPlace& plac
 
 absl::StatusOr<std::vector<PagerClient>> PagerClient::ConnectToAllRunning(const PagerPlace& place) {
   RK_ASSIGN_OR_RETURN(const std::string store, NameOfStore(place));
-  RK_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(place.runtime_directory));
+  const auto names = ListDirectory(place.runtime_directory);
   std::vector<PagerClient> pagers;
-  for (const std::string& name : names) {
+  if (absl::IsNotFound(names.status())) return pagers;  // nothing of ours has run yet
+  RK_RETURN_IF_ERROR(names.status());
+  for (const std::string& name : *names) {
     if (!absl::StartsWith(name, store) || !absl::EndsWith(name, kSocketEnding)) continue;
     auto socket = ConnectForPackets(absl::StrCat(place.runtime_directory, "/", name));
     if (absl::IsNotFound(socket.status())) continue;

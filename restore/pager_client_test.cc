@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
+#include "base/file.h"
 
 namespace rekindle::restore {
 namespace {
@@ -49,6 +50,14 @@ TEST_F(PagerClientTest, APagerThatHangsIsWaitedForUntilTheCallIsCancelled) {
 TEST_F(PagerClientTest, APagerThatHasDied) {
   pager_.Reset();
   EXPECT_FALSE(client_->Ready("clone").ok());
+}
+
+TEST_F(PagerClientTest, WithoutARuntimeDirectoryNoneRuns) {
+  const auto store = TemporaryDirectory::Make("/tmp", "rekindle_pager_client_test.");
+  ASSERT_TRUE(store.ok()) << store.status();
+  const auto pagers = PagerClient::ConnectToAllRunning({store->path() + "/not-made", store->path()});
+  ASSERT_TRUE(pagers.ok()) << pagers.status();
+  EXPECT_TRUE(pagers->empty());
 }
 
 }  // namespace
