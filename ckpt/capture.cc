@@ -10,19 +10,15 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/machine.h"
-#include "base/opened_files.h"
 #include "base/parallel.h"
 #include "base/process_stat.h"
 #include "base/status.h"
@@ -30,28 +26,22 @@
 #include "ckpt/capture_session.h"
 #include "ckpt/dirty_pages.h"
 #include "ckpt/frozen_dump.h"
+#include "ckpt/frozen_files.h"
 #include "ckpt/gpu_move.h"
 #include "ckpt/gpu_record.h"
 #include "ckpt/job_inspection.h"
-#include "ckpt/leases.h"
-#include "ckpt/lost_names.h"
 #include "ckpt/mounts_check.h"
 #include "ckpt/openable_files.h"
 #include "ckpt/parent_image.h"
-#include "ckpt/read_files.h"
-#include "ckpt/socket_folders.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
 #include "ckpt/staging_room.h"
 #include "ckpt/stand_still.h"
 #include "ckpt/standing_job.h"
-#include "ckpt/temporary_files.h"
 #include "ckpt/thread_placement.h"
 #include "ckpt/uninterruptible_waits.h"
-#include "ckpt/written_files.h"
 #include "criu/image_files.h"
 #include "criu/job_namespaces.h"
-#include "criu/lost_names.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::ckpt {
@@ -59,12 +49,6 @@ namespace {
 
 constexpr uint32_t kManifestFormat = 1;
 constexpr size_t kMostShownCommand = 200;  // bytes, in a label
-// A deleted file that the job still holds goes into the image whole, up to this size.
-constexpr uint64_t kGhostLimitBytes = 1ull << 30;
-// Of the memory that is free, for all of CRIU's images beside the job's memory, such files among them. Until
-// they are stored there are up to two copies of them, and half of what is free is for the job's memory.
-constexpr uint64_t kPartForFiles = 8;
-constexpr uint64_t kFewFileBytes = 64u << 20;  // there is room for
 // Room beyond what the job's memory was measured to be: CRIU's own images, and growth until the freeze.
 constexpr uint64_t kStagingSlackBytes = 16u << 20;
 // For a copy whose pager has put in the last page, until it has let go of the job.
@@ -131,7 +115,7 @@ class CaptureRun {
     namespaces_.LearnKernel(criu_, options_.runtime_directory);
     RK_RETURN_IF_ERROR(CheckCanComeBack());
     if (!namespaces_.entered()) RK_RETURN_IF_ERROR(CheckMounts(options_.pid));
-    sees_our_files_ = SeeOurFiles(job_.pids());
+    files_.emplace(options_, job_, namespaces_);
     if (namespaces_.entered()) RK_RETURN_IF_ERROR(WaitUntilMemoryIsThere(job_, kMemoryMayTake));
     RK_RETURN_IF_ERROR(FindGpuUsers());
     RK_ASSIGN_OR_RETURN(dump_gate_, FindDumpGate());
@@ -162,7 +146,7 @@ class CaptureRun {
     const auto freezes = [this] {
       stands_still_.emplace();
       may_freeze_ = true;
-      if (LooksAtWrittenFiles()) leases_ = Leases::BeginReading();
+      files_->FreezeBegins();
     };
     // The job stops as soon as CRIU lets it go. What CRIU does itself (--leave-stopped) is for a job that
     // will not go on: it leaves its TCP connections locked.
@@ -186,7 +170,8 @@ class CaptureRun {
         [this, expected](uint64_t bytes) {
           if (may_freeze_ && !gpu_moves_) Report("freeze", bytes, expected);
         },
-        FilesLook(), &gate, /*ask_first=*/!may_freeze_, Tracking(), gpu.get());
+        files_->Look(session_->run(), available_bytes_, arena_.get()), &gate, /*ask_first=*/!may_freeze_,
+        Tracking(), gpu.get());
     if (gpu) TakeWhatMoved(*gpu);
     untouched_ = gate.refused();
     if (untouched_) return frozen.status();
@@ -206,8 +191,7 @@ class CaptureRun {
                        arena_->how_to_spill_less()));
     }
     if (!gpu || StaysStopped()) EndPhase("freeze");
-    RK_RETURN_IF_ERROR(MendLostNames());
-    RK_RETURN_IF_ERROR(temporary_.status());
+    RK_RETURN_IF_ERROR(files_->PutIntoImages(&frozen_.image.files, &result_.warnings));
     return ReadFrozenTree();
   }
 
@@ -221,9 +205,7 @@ class CaptureRun {
         AddToImage(frozen_.image, *writer_, &manifest, options_.kept_staging ? &pages : nullptr));
     // The writer has them now; contents of deleted files are as long as these.
     frozen_.image.files.clear();
-    RK_RETURN_IF_ERROR(AddWrittenFiles(&manifest));
-    AddSocketFolders(&manifest);
-    RK_RETURN_IF_ERROR(AddTemporaryFiles(&manifest));
+    RK_RETURN_IF_ERROR(files_->AddToImage(*writer_, &manifest, &result_.warnings));
     RK_RETURN_IF_ERROR(writer_->AddBlob(v1::kJobManifestObject, manifest.SerializeAsString()));
     if (options_.gate) RK_RETURN_IF_ERROR(options_.gate->BeforeCommit());
     const auto progress = [this](uint64_t done, uint64_t total) {
@@ -357,172 +339,6 @@ class CaptureRun {
     return absl::OkStatus();
   }
 
-  WrittenFilesOptions FilesOptions() const {
-    WrittenFilesOptions options;
-    options.contents = options_.file_contents;
-    options.ignore_paths = options_.ignore_paths;
-    if (options_.temporary_files)
-      options.ignore_paths.insert(options.ignore_paths.end(), {"/tmp", "/var/tmp"});
-    if (!sees_our_files_) options.sandbox_root = JobsRoot();
-    return options;
-  }
-
-  // `tree`: CRIU's pstree.img, which knows of processes that the inspection did not see.
-  std::vector<pid_t> FrozenProcesses(absl::string_view tree) const {
-    std::vector<pid_t> pids = job_.pids();
-    absl::StatusOr<std::vector<criu::PstreeEntry>> entries = criu::ParsePstree(tree);
-    if (entries.ok()) {
-      for (const criu::PstreeEntry& entry : *entries) {
-        if (auto pid = namespaces_.Outside(entry.pid); pid.ok()) pids.push_back(*pid);
-      }
-    }
-    // Most are in both, and each is looked at while the job stands still.
-    std::sort(pids.begin(), pids.end());
-    pids.erase(std::unique(pids.begin(), pids.end()), pids.end());
-    return pids;
-  }
-
-  ReadableFiles FilesTheOwnerMayHave(std::vector<pid_t> pids) const {
-    if (options_.caller == 0) return {};
-    return ReadableFiles(job_.processes[0].uid, std::move(pids));
-  }
-
-  // What of it can't be looked at, a restore asks the job's rights for.
-  void NoteOpenedFiles(const std::vector<pid_t>& pids) {
-    if (job_.processes[0].uid == 0) return;
-    for (const pid_t pid : pids) {
-      const auto files = FilesOpenedBy(pid, OpenedFilesOf::kDescriptorsAndFolders);
-      if (!files.ok()) continue;
-      for (const OpenedFile& file : *files) {
-        if (file.identity.born_ns != 0) opened_[file.identity] |= file.access;
-      }
-    }
-  }
-
-  // Files that the job writes are recorded at the end of the freeze, although that costs some of it (0.1 ms
-  // for a small job, 0.7 ms of 210 ms for one with torch, most of it for reading CRIU's images): these tell
-  // which files they are, how long, and where the job stands in them, but not which inode and content a name
-  // has, and once the job runs that may be another.
-  FrozenLook FilesLook() {
-    const absl::Status too_late = absl::UnavailableError("CRIU's images were not complete in time");
-    if (LooksAtWrittenFiles()) written_ = too_late;
-    if (options_.temporary_files) temporary_ = too_late;
-    FrozenLook look;
-    look.most_file_bytes = most_file_bytes_;
-    look.takes_nameless_memory = LooksAtWrittenFiles();
-    look.at = [this](const std::map<std::string, std::string>& files) {
-      LookAtFrozen(files);
-      if (options_.temporary_files) temporary_ = TakeTemporary();
-    };
-    return look;
-  }
-
-  void LookAtFrozen(const std::map<std::string, std::string>& files) {
-    const auto tree = files.find("pstree.img");
-    std::vector<pid_t> pids = FrozenProcesses(tree == files.end() ? "" : tree->second);
-    // It may have become another's, or begun one that is, since it was inspected.
-    may_have_it_ = CheckMayHaveImageOf(pids, options_.caller, options_.caller_groups);
-    NoteOpenedFiles(pids);
-    ReadableFiles readable = FilesTheOwnerMayHave(std::move(pids));
-    lost_names_ = LookAtLostNames(files, session_->run(), JobsRoot(), NameOfJob(),
-                                  std::min(kGhostLimitBytes, most_file_bytes_), &readable);
-    if (sees_our_files_) read_files_ = ReadFiles::Open(files, &readable);
-    socket_folders_ = LookAtSocketFolders(files, sees_our_files_ ? "/" : JobsRoot(), job_.processes[0].uid);
-    if (!LooksAtWrittenFiles()) {
-      if (socket_folders_.ok()) socket_folders_->folders.clear();
-      return;
-    }
-    WrittenFilesOptions options = FilesOptions();
-    options.readable = std::move(readable);
-    options.leases = leases_;
-    if (!lost_names_.ok() || lost_names_->by_link.empty()) {
-      written_ = LookAtWrittenFiles(files, options, arena_.get());
-      return;
-    }
-    std::map<std::string, std::string> named;
-    for (const auto& [name, content] : files) {
-      if (!criu::HasContent(name)) named.emplace(name, content);
-    }
-    const absl::Status status = PutIntoImages(lost_names_->WithoutContents(), &named);
-    options.nameless = lost_names_->nameless;
-    written_ = status.ok() ? LookAtWrittenFiles(named, options, arena_.get()) : status;
-  }
-
-  absl::StatusOr<TakenTemporaryFiles> TakeTemporary() const {
-    // Names of CRIU's for the time of the dump, and memory that the image has. A job's own /var/tmp is its
-    // /tmp.
-    std::set<std::string> without;
-    if (lost_names_.ok()) {
-      for (const std::string& path : lost_names_->on_disk)
-        without.insert(absl::StartsWith(path, "/var/tmp/") ? path.substr(sizeof "/var" - 1) : path);
-    }
-    if (written_.ok()) {
-      for (const v1::WrittenFile& file : written_->files) {
-        if (file.shared_memory()) without.insert(file.path());
-      }
-    }
-    return TakeTemporaryFiles(JobsRoot(), without, *options_.temporary_files);
-  }
-
-  absl::Status AddTemporaryFiles(v1::JobManifest* manifest) {
-    if (!options_.temporary_files) return absl::OkStatus();
-    *manifest->mutable_temporary() = std::move(temporary_->record);
-    return temporary_->contents.empty() ? absl::OkStatus()
-                                        : writer_->AddBlob(v1::kTemporaryContents, temporary_->contents);
-  }
-
-  // Of a job with all its namespaces CRIU has the memory file systems, too.
-  bool LooksAtWrittenFiles() const { return sees_our_files_ || namespaces_.entered(); }
-
-  std::string NameOfJob() const {
-    return absl::StrCat(job_.processes[0].pid, ".", job_.processes[0].start_ticks);
-  }
-
-  std::string JobsRoot() const { return absl::StrCat("/proc/", options_.pid, "/root"); }
-
-  // It is nowhere else.
-  absl::Status CheckNamelessMemory() const {
-    if (lost_names_->nameless.empty()) return absl::OkStatus();
-    RK_RETURN_IF_ERROR(Annotate(written_.status(), "reading the job's shared memory"));
-    size_t found = 0;
-    for (size_t i = 0; i < written_->files.size(); ++i) {
-      const v1::WrittenFile& file = written_->files[i];
-      if (!file.nameless()) continue;
-      ++found;
-      if (written_->contents.contains(i)) continue;
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the job's shared memory without a name (", FormatBytes(file.size()),
-                       ") could not be read: ", absl::StrJoin(written_->warnings, "; ")));
-    }
-    if (found == lost_names_->nameless.size()) return absl::OkStatus();
-    return absl::InternalError("shared memory of the job that has no name could not be looked at");
-  }
-
-  absl::Status MendLostNames() {
-    RK_RETURN_IF_ERROR(lost_names_.status());
-    if (options_.caller != 0) RK_RETURN_IF_ERROR(may_have_it_);
-    if (options_.stop) RemoveExtraNames(*lost_names_, JobsRoot());
-    result_.warnings.insert(result_.warnings.end(), lost_names_->warnings.begin(),
-                            lost_names_->warnings.end());
-    RK_RETURN_IF_ERROR(CheckNamelessMemory());
-    return PutIntoImages(*std::exchange(lost_names_, LostNames()), &frozen_.image.files);
-  }
-
-  void AddSocketFolders(v1::JobManifest* manifest) {
-    if (!socket_folders_.ok()) {
-      result_.warnings.push_back(absl::StrCat(
-          "folders in which the job has Unix sockets are not recorded, so that they must be there when it is "
-          "restored: ",
-          socket_folders_.status().message()));
-      return;
-    }
-    result_.warnings.insert(result_.warnings.end(), socket_folders_->warnings.begin(),
-                            socket_folders_->warnings.end());
-    for (v1::SocketFolder& folder : socket_folders_->folders)
-      *manifest->add_socket_folders() = std::move(folder);
-    for (std::string& socket : socket_folders_->placed) manifest->add_placed_sockets(std::move(socket));
-  }
-
   // What the kernel's marks allow to leave out. Where a device writes memory they say nothing.
   FrozenTracking Tracking() {
     FrozenTracking tracking;
@@ -539,23 +355,6 @@ class CaptureRun {
       tracking.copied = [this](const TaskRanges& memory) { tracked_ = options_.dirty_pages->Arm(memory); };
     }
     return tracking;
-  }
-
-  absl::Status AddWrittenFiles(v1::JobManifest* manifest) {
-    if (!written_.ok()) {
-      result_.warnings.push_back(
-          absl::StrCat("files that the job writes are not recorded, so that a restore can't roll them back: ",
-                       written_.status().message()));
-      return absl::OkStatus();
-    }
-    if (options_.file_contents && !LooksAtWrittenFiles()) {
-      result_.warnings.push_back(
-          "the job has all its namespaces for itself: its files are not recorded, and a restore does not "
-          "roll "
-          "them back");
-    }
-    result_.warnings.insert(result_.warnings.end(), written_->warnings.begin(), written_->warnings.end());
-    return AddToImage(*written_, *writer_, manifest);
   }
 
   // Of a process that uses a GPU; some may have ended by now.
@@ -625,13 +424,12 @@ class CaptureRun {
   }
 
   absl::Status MakeRoom() {
-    const uint64_t contents = LooksAtWrittenFiles() ? EstimateContents(job_.pids(), FilesOptions()) : 0;
     StagingRoom::Wanted wanted;
-    wanted.bytes = MemoryBytes() + contents + kStagingSlackBytes;
+    wanted.bytes = MemoryBytes() + files_->EstimateContents() + kStagingSlackBytes;
     wanted.budget_bytes = options_.staging_budget_bytes;
     wanted.beside_bytes = gpu_bytes_;  // what comes off its GPUs
     RK_ASSIGN_OR_RETURN(const StagingRoom room, StagingRoom::Take(wanted, cancel_));
-    most_file_bytes_ = std::max(room.available_bytes() / kPartForFiles, kFewFileBytes);
+    available_bytes_ = room.available_bytes();
     RK_ASSIGN_OR_RETURN(arena_, StagingArena::Create(wanted.bytes, room.budget_bytes(),
                                                      options_.spill_directory, options_.kept_staging));
     return absl::OkStatus();
@@ -725,14 +523,7 @@ class CaptureRun {
       *manifest.mutable_gpu() = ToProto(record);
     }
     RecordNeededFiles(frozen_.image, &manifest);
-    read_files_.AddTo(&manifest);
-    for (const auto& [file, access] : opened_) {
-      v1::OpenedInode* opened = manifest.add_opened();
-      opened->set_device(file.device);
-      opened->set_inode(file.inode);
-      opened->set_born_ns(file.born_ns);
-      opened->set_access(static_cast<uint32_t>(access));
-    }
+    files_->RecordOpened(&manifest);
     return manifest;
   }
 
@@ -778,22 +569,14 @@ class CaptureRun {
   Machine machine_;
   JobInspection job_;
   criu::JobNamespaces namespaces_;
-  bool sees_our_files_ = false;
+  std::optional<FrozenFiles> files_;
   std::vector<v1::ThreadPlacement> placements_;
   std::vector<v1::ThreadManners> manners_;
-  absl::StatusOr<LostNames> lost_names_ = LostNames();
-  absl::Status may_have_it_ = absl::UnavailableError("the job was not looked at while it stood still");
-  ReadFiles read_files_;
-  absl::StatusOr<SocketFolders> socket_folders_ = SocketFolders();
-  std::map<InodeIdentity, int> opened_;                    // with R_OK, W_OK, X_OK
-  absl::StatusOr<WrittenFiles> written_ = WrittenFiles();  // the contents lie in the arena
-  std::shared_ptr<Leases> leases_;
-  absl::StatusOr<TakenTemporaryFiles> temporary_ = TakenTemporaryFiles();
   std::string job_id_, dump_gate_;
   std::vector<pid_t> gpu_pids_;
   std::map<pid_t, pid_t> gpu_numbers_;  // of these, to those in the image
   uint64_t gpu_bytes_ = 0;
-  uint64_t most_file_bytes_ = 0;
+  uint64_t available_bytes_ = 0;         // of the machine, before the freeze
   std::unique_ptr<gpu::HeldJob> held_;   // where its memory stays out
   std::atomic<bool> gpu_moves_ = false;  // just now
   gpu::GpuRecord gpu_record_;

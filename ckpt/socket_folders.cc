@@ -14,13 +14,13 @@
 #include "absl/strings/string_view.h"
 #include "base/file.h"
 #include "base/follow_in_root.h"
+#include "base/permission_bits.h"
 #include "base/status.h"
 #include "criu/unix_sockets.h"
 
 namespace rekindle::ckpt {
 namespace {
 
-constexpr mode_t kPermissionBits = 07777;
 // Each is looked at while the job stands still.
 constexpr size_t kMostFolders = 1000;
 

@@ -22,6 +22,7 @@
 #include "base/human_units.h"
 #include "base/open_in_root.h"
 #include "base/parallel.h"
+#include "base/permission_bits.h"
 #include "base/positioned_io.h"
 #include "base/status.h"
 #include "criu/image_files.h"
@@ -29,8 +30,6 @@
 
 namespace rekindle::ckpt {
 namespace {
-
-constexpr mode_t kPermissionBits = 07777;
 
 bool IsNew(int64_t born_unix_ns, absl::Duration until_age) {
   return born_unix_ns != 0 && absl::Nanoseconds(UnixNanos() - born_unix_ns) < until_age;

@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/permission_bits.h"
 #include "base/status.h"
 #include "base/timeline.h"
 #include "base/unique_fd.h"
@@ -47,7 +48,7 @@ absl::StatusOr<rekindle_job_file> ReadIt(int fd, const std::string& path) {
 bool IsOurs(int fd, uid_t uid, gid_t gid) {
   struct stat info;
   return ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == uid && info.st_gid == gid &&
-         (info.st_mode & 07777) == kMode && info.st_nlink == 1 &&
+         (info.st_mode & kPermissionBits) == kMode && info.st_nlink == 1 &&
          info.st_size == static_cast<off_t>(sizeof(rekindle_job_file));
 }
 

@@ -18,6 +18,7 @@
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/parallel.h"
+#include "base/permission_bits.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
 #include "daemon/function_runtime.h"
@@ -249,7 +250,7 @@ absl::Status Node::MakeRuntimeDirectory() const {
     // daemon.
     constexpr mode_t kForEverybody = 0055;
     if ((info.st_mode & kForEverybody) != kForEverybody &&
-        ::chmod(options_.runtime_directory.c_str(), (info.st_mode & 07777) | kForEverybody) != 0) {
+        ::chmod(options_.runtime_directory.c_str(), (info.st_mode & kPermissionBits) | kForEverybody) != 0) {
       return ErrnoStatus(errno, absl::StrCat("opening the runtime directory ", options_.runtime_directory,
                                              " to those who call the service"));
     }

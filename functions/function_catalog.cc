@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/permission_bits.h"
 #include "base/status.h"
 #include "functions/code_copy.h"
 #include "functions/function_record_file.h"
@@ -309,7 +310,7 @@ absl::Status FunctionCatalog::MakeWay() const {
     }
   }
   if (::stat(options_.store.c_str(), &info) != 0 ||
-      ::chmod(options_.store.c_str(), (info.st_mode & 07777) | 0011) != 0) {
+      ::chmod(options_.store.c_str(), (info.st_mode & kPermissionBits) | 0011) != 0) {
     return ErrnoStatus(errno, absl::StrCat("opening the way to functions' code through ", options_.store));
   }
   return absl::OkStatus();

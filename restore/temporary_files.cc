@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/file.h"
+#include "base/permission_bits.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "rekindle/v1/image_layout.h"
@@ -23,7 +24,6 @@
 namespace rekindle::restore {
 namespace {
 
-constexpr mode_t kPermissions = 07777;
 constexpr char kOwnSharedMemory[] = "/dev/shm/";
 // Whoever has made the image. More than any that is taken has (ckpt/temporary_files.h).
 constexpr uint64_t kMostBytes = uint64_t{128} << 20;
@@ -163,7 +163,7 @@ class Maker {
     if (file.size() != end && ::ftruncate(made.get(), static_cast<off_t>(file.size())) != 0)
       return MakingFailed(file);
     if (!IsOurs(file) && ::fchown(made.get(), file.uid(), file.gid()) != 0) return MakingFailed(file);
-    if (::fchmod(made.get(), file.mode() & kPermissions) != 0) return MakingFailed(file);
+    if (::fchmod(made.get(), file.mode() & kPermissionBits) != 0) return MakingFailed(file);
     return ::futimens(made.get(), Times(file).both) == 0 ? absl::OkStatus() : MakingFailed(file);
   }
 
@@ -190,7 +190,7 @@ class Maker {
     }
     if (!IsOurs(file) && ::fchownat(in, name, file.uid(), file.gid(), AT_SYMLINK_NOFOLLOW) != 0)
       return MakingFailed(file);
-    if (S_ISFIFO(file.mode()) && ::fchmodat(in, name, file.mode() & kPermissions, 0) != 0)
+    if (S_ISFIFO(file.mode()) && ::fchmodat(in, name, file.mode() & kPermissionBits, 0) != 0)
       return MakingFailed(file);
     return absl::OkStatus();
   }
@@ -206,7 +206,7 @@ class Maker {
     const UniqueFd folder = Open(file.path(), O_RDONLY);
     if (!folder.valid()) return errno == EXDEV ? absl::OkStatus() : MakingFailed(file);
     if (!IsOurs(file) && ::fchown(folder.get(), file.uid(), file.gid()) != 0) return MakingFailed(file);
-    if (::fchmod(folder.get(), file.mode() & kPermissions) != 0) return MakingFailed(file);
+    if (::fchmod(folder.get(), file.mode() & kPermissionBits) != 0) return MakingFailed(file);
     return ::futimens(folder.get(), Times(file).both) == 0 ? absl::OkStatus() : MakingFailed(file);
   }
 
