@@ -147,10 +147,11 @@ class SharedMemoryTest(Steps, RekindleTest):
     def kill_when_named(self, job, and_the_command=False):
         """CRIU, in the middle of a dump that has made extra names."""
         for attempt in range(_MOST_DUMPS):
-            command = self.cli.start("ckpt", job.pid, "-t", f"shared:lost-{attempt}")
+            command = self.cli.start("ckpt", job.pid, "-t", f"shared:lost-{int(and_the_command)}-{attempt}")
             processes = self.stop_when_named(job, command)
             if processes is None:
-                self.assertEqual(self.cli.finish(command).code, DONE)
+                result = self.cli.finish(command)
+                self.assertEqual(result.code, DONE, result.err)
                 continue
             if and_the_command:
                 command.kill()
