@@ -2,10 +2,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <map>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -14,14 +12,15 @@
 #include "base/human_units.h"
 #include "base/status.h"
 #include "cli/clone_arguments.h"
-#include "cli/durations.h"
 #include "cli/function_arguments.h"
 #include "cli/gpu_arguments.h"
 #include "cli/group_arguments.h"
 #include "cli/json.h"
+#include "cli/leading_words.h"
 #include "cli/number_checks.h"
 #include "cli/paths.h"
 #include "cli/rollback_arguments.h"
+#include "cli/store_arguments.h"
 #include "cli/supervision_arguments.h"
 #include "cli/template_arguments.h"
 #include "cli/transfer_arguments.h"
@@ -30,116 +29,12 @@
 namespace rekindle::cli {
 namespace {
 
-// Options that `run` may have before the job's command, which begins at the first word that is none of them.
-constexpr absl::string_view kOptionsWithValue[] = {"--name",   "--log",      "--store",  "--host",
-                                                   "--tls-ca", "--tls-cert", "--tls-key"};
-
-bool TakesValue(absl::string_view word) {
-  const std::vector<std::string>& supervision = SupervisionArguments::OptionsWithValue();
-  return std::find(std::begin(kOptionsWithValue), std::end(kOptionsWithValue), word) !=
-             std::end(kOptionsWithValue) ||
-         std::find(supervision.begin(), supervision.end(), word) != supervision.end();
-}
-
-// Where the command's name belongs: the first word that is neither an option nor one's value. May be the end.
-size_t CommandAt(const std::vector<std::string>& words) {
-  size_t at = 0;
-  while (at < words.size() && absl::StartsWith(words[at], "-")) at += TakesValue(words[at]) ? 2 : 1;
-  return std::min(at, words.size());
-}
-
-// Splits "… run [options] [--] COMMAND…" in two: CLI11 must not look at the job's own options.
-std::pair<std::vector<std::string>, std::vector<std::string>> SplitJobCommand(
-    const std::vector<std::string>& arguments) {
-  size_t at = 0;
-  auto skip_options = [&] {
-    while (at < arguments.size() && absl::StartsWith(arguments[at], "-") && arguments[at] != "--") {
-      at += TakesValue(arguments[at]) ? 2 : 1;
-    }
-    at = std::min(at, arguments.size());
-  };
-  skip_options();
-  if (at == arguments.size() || arguments[at] != "run") return {arguments, {}};
-  ++at;
-  skip_options();
-  auto middle = arguments.begin() + static_cast<std::ptrdiff_t>(at);
-  std::vector<std::string> ours(arguments.begin(), middle);
-  if (middle != arguments.end() && *middle == "--") ++middle;
-  return {ours, {middle, arguments.end()}};
-}
-
-absl::StatusOr<v1::Label> ParseLabel(const std::string& text, absl::string_view option) {
-  size_t equals = text.find('=');
-  if (equals == std::string::npos || equals == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("'", text, "' is no label: write ", option, " KEY=VALUE"));
-  }
-  v1::Label label;
-  label.set_key(text.substr(0, equals));
-  label.set_value(text.substr(equals + 1));
-  return label;
-}
-
-// A limit; "none" is 0.
-absl::StatusOr<uint64_t> ParseLimit(const std::string& text) {
-  if (text == "none") return 0;
-  absl::StatusOr<uint64_t> bytes = ParseBytes(text);
-  if (bytes.ok() && *bytes == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", text, "' would be no limit: write a size, or 'none' to take the limit away"));
-  }
-  return bytes;
-}
-
-absl::StatusOr<uint32_t> ParsePercent(absl::string_view text) {
-  if (text == "none") return 0;
-  uint32_t percent = 0;
-  if (!absl::SimpleAtoi(absl::StripSuffix(text, "%"), &percent) || percent < 1 || percent > 100) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", text, "' is no share of a file system: write 1% to 100%, or 'none'"));
-  }
-  return percent;
-}
-
 constexpr char kExitCodes[] =
     "Exit status: 0 done, 1 failed, 2 bad usage, 3 not found, 4 not permitted, 5 unsupported on this "
     "machine, 6 no store.";
 
 bool IsIn(absl::string_view word, const std::vector<std::string>& words) {
   return std::find(words.begin(), words.end(), word) != words.end();
-}
-
-// What other programs call it.
-std::vector<std::string> InOurWords(std::vector<std::string> arguments) {
-  size_t at = 0;
-  while (at < arguments.size() && absl::StartsWith(arguments[at], "-")) {
-    if (arguments[at] == "--version" || arguments[at] == "--") return arguments;
-    at += TakesValue(arguments[at]) ? 2 : 1;
-  }
-  if (at < arguments.size() && arguments[at] == "help") {
-    arguments.erase(arguments.begin() + static_cast<ptrdiff_t>(at));
-    arguments.push_back("--help");
-  }
-  return arguments;
-}
-
-// Of `commands` what somebody may have meant who wrote `word`; empty: who knows.
-std::string MeantCommand(absl::string_view word, const std::vector<std::string>& commands) {
-  static constexpr std::pair<absl::string_view, const char*> kOtherWords[] = {
-      {"checkpoint", "ckpt"}, {"dump", "ckpt"},    {"save", "ckpt"},          {"snapshot", "ckpt"},
-      {"resume", "restore"},  {"list", "ls"},      {"images", "ls"},          {"jobs", "ps"},
-      {"kill", "stop"},       {"end", "stop"},     {"logs", "attach"},        {"follow", "attach"},
-      {"start", "run"},       {"exec", "run"},     {"delete", "rm"},          {"remove", "rm"},
-      {"show", "inspect"},    {"info", "inspect"}, {"check", "doctor"},       {"du", "stats"},
-      {"function", "fn"},     {"functions", "fn"}, {"templates", "template"}, {"groups", "group"},
-  };
-  for (const auto& [other, ours] : kOtherWords) {
-    if (word == other) return ours;
-  }
-  for (const std::string& command : commands) {
-    if (absl::StartsWith(command, word) || (command.size() > 2 && absl::StartsWith(word, command)))
-      return command;
-  }
-  return "";
 }
 
 // The whole command line, as CLI11 fills it in.
@@ -221,17 +116,18 @@ class Parser {
 
   // `message`, or that the first word beside the options is no command.
   std::string NoCommand(const std::vector<std::string>& words, const std::string& message) const {
-    size_t at = 0;
-    for (; at < words.size() && absl::StartsWith(words[at], "-"); at += TakesValue(words[at]) ? 2 : 1) {
-      const std::string option = words[at].substr(0, words[at].find('='));
+    const LeadingWords leading = LeadingOptions(words);
+    for (const std::string& word : leading.options) {
+      const std::string option = word.substr(0, word.find('='));
       if (app_.get_option_no_throw(option) == nullptr)
         return absl::StrCat("there is no option '", option, "'");
     }
-    if (at >= words.size()) return message;
+    if (leading.end >= words.size()) return message;
+    const std::string& word = words[leading.end];
     std::vector<std::string> commands;
     for (const CLI::App* command : app_.get_subcommands({})) commands.push_back(command->get_name());
-    const std::string meant = MeantCommand(words[at], commands);
-    return absl::StrCat("there is no command '", words[at], "'",
+    const std::string meant = MeantCommand(word, commands);
+    return absl::StrCat("there is no command '", word, "'",
                         meant.empty() ? "" : absl::StrCat(": did you mean '", meant, "'?"));
   }
 
@@ -331,8 +227,6 @@ class Parser {
   void AddSim() { sim_.AddTo(app_); }
   void AddTop() { top_.AddTo(app_); }
   absl::Status Finish(const std::vector<std::string>& job, const std::vector<std::string>& environment);
-  absl::Status FinishPrune();
-  absl::Status FinishQuota();
 
   const std::string working_directory_;
   GpuArguments gpu_;
@@ -366,13 +260,8 @@ class Parser {
   v1::ListImagesRequest ls_;
   v1::InspectImageRequest inspect_;
   v1::DiffImagesRequest diff_;
-  v1::PruneImagesRequest prune_;
-  std::vector<std::string> prune_names_, prune_labels_;
-  std::string prune_within_;
-  std::string quota_owner_, quota_max_, quota_store_max_, quota_high_water_;
-  v1::CollectGarbageRequest gc_;
-  v1::FsckRequest fsck_;
   v1::GetStatsRequest stats_;
+  StoreArguments store_arguments_;
   TransferArguments transfer_;
 };
 
@@ -604,29 +493,30 @@ void Parser::AddWorkingSet() {
 }
 
 void Parser::AddPrune() {
-  CLI::App* prune =
+  store_arguments_.AddToPrune(
       AddCommand("prune", "Remove images that no rule keeps",
                  "  rekindle prune train --keep-last 3\n"
                  "  rekindle prune --all --keep-last 1 --keep-within 7d --keep-label keep=yes --dry-run\n"
                  "  rekindle prune --all --keep-within 2w --gc\n"
-                 "An image is kept when any rule keeps it; --keep-last counts for each name by itself.\n");
-  prune->add_option("names", prune_names_, "Names of images, without tags")->type_name("NAME");
-  prune
-      ->add_option_function<uint64_t>(
-          "--keep-last", [this](uint64_t n) { prune_.set_keep_last(n); }, "Keep the newest N of each name")
-      ->type_name("N")
-      ->check(AboveZero());
-  prune->add_option("--keep-within", prune_within_, "Keep what is not older than this: 90s, 30m, 36h, 7d, 2w")
-      ->type_name("AGE");
-  prune->add_option("--keep-label", prune_labels_, "Keep what has this label; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
-  Flag(
-      prune, "--all", [this] { prune_.set_all(true); }, "Of every name");
-  Flag(
-      prune, "--dry-run", [this] { prune_.set_dry_run(true); }, "Only say what would be removed");
-  Flag(
-      prune, "--gc", [this] { prune_.set_collect_garbage(true); }, "Free their space afterwards");
+                 "An image is kept when any rule keeps it; --keep-last counts for each name by itself.\n"));
+}
+
+void Parser::AddGc() {
+  store_arguments_.AddToGc(AddCommand("gc", "Free what no image reaches", "  rekindle gc --dry-run\n"));
+}
+
+void Parser::AddFsck() {
+  store_arguments_.AddToFsck(
+      AddCommand("fsck", "Check the store", "  rekindle fsck --read\n  rekindle fsck --repair\n"));
+}
+
+void Parser::AddQuota() {
+  store_arguments_.AddToQuota(AddCommand("quota", "Show or set the limits of the store",
+                                         "  rekindle quota\n"
+                                         "  rekindle quota --owner alice --max 50G\n"
+                                         "  rekindle quota --store-max 2T --high-water 90%\n"
+                                         "  rekindle quota --owner 1000 --max none\n"
+                                         "Without options the limits and what is used of them are shown.\n"));
 }
 
 void Parser::AddExport() {
@@ -655,39 +545,6 @@ void Parser::AddCopy() {
       "  rekindle copy train --from rclone:s3:bucket/images\n"
       "With --follow the newest image of that name is copied, and each newer one as it comes: when the\n"
       "machine is lost, its jobs go on from there.\n"));
-}
-
-void Parser::AddGc() {
-  CLI::App* gc = AddCommand("gc", "Free what no image reaches", "  rekindle gc --dry-run\n");
-  Flag(
-      gc, "--dry-run", [this] { gc_.set_dry_run(true); }, "Only say what would be freed");
-}
-
-void Parser::AddFsck() {
-  CLI::App* fsck =
-      AddCommand("fsck", "Check the store", "  rekindle fsck --read\n  rekindle fsck --repair\n");
-  Flag(
-      fsck, "--read,--read-data", [this] { fsck_.set_read_data(true); }, "Read and verify every stored byte");
-  Flag(
-      fsck, "--repair", [this] { fsck_.set_repair(true); }, "Mend what can be mended");
-}
-
-void Parser::AddQuota() {
-  CLI::App* quota = AddCommand("quota", "Show or set the limits of the store",
-                               "  rekindle quota\n"
-                               "  rekindle quota --owner alice --max 50G\n"
-                               "  rekindle quota --store-max 2T --high-water 90%\n"
-                               "  rekindle quota --owner 1000 --max none\n"
-                               "Without options the limits and what is used of them are shown.\n");
-  quota->add_option("--owner", quota_owner_, "The user whose images are limited by --max")
-      ->type_name("USER|UID");
-  quota->add_option("--max", quota_max_, "What the owner's images may take, or 'none'")->type_name("SIZE");
-  quota->add_option("--store-max", quota_store_max_, "What the store may take on disk, or 'none'")
-      ->type_name("SIZE");
-  quota
-      ->add_option("--high-water", quota_high_water_,
-                   "Refuse new images once this much of the file system is taken, or 'none' [95%]")
-      ->type_name("PERCENT");
 }
 
 absl::Status Parser::Finish(const std::vector<std::string>& job,
@@ -758,18 +615,12 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     command_ = remove_;
   } else if (name == "working-set") {
     command_ = drop_;
-  } else if (name == "prune") {
-    return FinishPrune();
-  } else if (name == "quota") {
-    return FinishQuota();
+  } else if (name == "prune" || name == "gc" || name == "fsck" || name == "quota") {
+    RK_ASSIGN_OR_RETURN(command_, store_arguments_.Finish(name));
   } else if (name == "export" || name == "import" || name == "copy") {
     const bool tls =
         !globals_.tls_ca.empty() || !globals_.tls_certificate.empty() || !globals_.tls_key.empty();
     RK_ASSIGN_OR_RETURN(command_, transfer_.Finish(name, tls, working_directory_));
-  } else if (name == "gc") {
-    command_ = gc_;
-  } else if (name == "fsck") {
-    command_ = fsck_;
   } else if (name == "stats") {
     command_ = stats_;
   } else if (name == "doctor") {
@@ -781,52 +632,13 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
   return absl::OkStatus();
 }
 
-absl::Status Parser::FinishPrune() {
-  for (const std::string& name : prune_names_) prune_.add_names(name);
-  for (const std::string& text : prune_labels_) {
-    RK_ASSIGN_OR_RETURN(*prune_.add_keep_labels(), ParseLabel(text, "--keep-label"));
-  }
-  if (!prune_within_.empty()) {
-    RK_ASSIGN_OR_RETURN(int64_t age, ParseAge(prune_within_));
-    prune_.set_keep_within_ns(age);
-  }
-  command_ = prune_;
-  return absl::OkStatus();
-}
-
-absl::Status Parser::FinishQuota() {
-  if (quota_owner_.empty() != quota_max_.empty()) {
-    return absl::InvalidArgumentError("--owner and --max go together");
-  }
-  if (quota_owner_.empty() && quota_store_max_.empty() && quota_high_water_.empty()) {
-    command_ = v1::GetQuotaRequest();
-    return absl::OkStatus();
-  }
-  v1::SetQuotaRequest request;
-  if (!quota_owner_.empty()) {
-    RK_ASSIGN_OR_RETURN(uint64_t bytes, ParseLimit(quota_max_));
-    request.set_owner(quota_owner_);
-    request.set_owner_max_bytes(bytes);
-  }
-  if (!quota_store_max_.empty()) {
-    RK_ASSIGN_OR_RETURN(uint64_t bytes, ParseLimit(quota_store_max_));
-    request.set_store_max_bytes(bytes);
-  }
-  if (!quota_high_water_.empty()) {
-    RK_ASSIGN_OR_RETURN(uint32_t percent, ParsePercent(quota_high_water_));
-    request.set_high_water_percent(percent);
-  }
-  command_ = request;
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 ParsedArguments ParseArguments(const std::vector<std::string>& arguments,
                                const std::string& working_directory,
                                const std::vector<std::string>& environment) {
   const auto [ours, job] = SplitJobCommand(InOurWords(arguments));
-  const size_t command = CommandAt(ours);
+  const size_t command = LeadingOptions(ours).end;
   return Parser(working_directory, command < ours.size() ? ours[command] : "").Parse(ours, job, environment);
 }
 
