@@ -11,7 +11,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
@@ -152,14 +151,14 @@ int ShowLive(Client& client, const Output& output, Interrupts& interrupts, const
       screen.Interrupt();
     });
     const absl::Duration interval = absl::Seconds(request.interval_seconds);
-    absl::Time next = absl::Now() + interval;
+    absl::Time next = SteadyNow() + interval;
     for (;;) {
       AddTime(&figures);
       screen.Show(LayOutTop(figures, screen.size()));
-      const LiveScreen::Event event = screen.Wait(next - absl::Now());
+      const LiveScreen::Event event = screen.Wait(next - SteadyNow());
       if (event == LiveScreen::Event::kQuit || event == LiveScreen::Event::kInterrupted) break;
       if (event == LiveScreen::Event::kResized) continue;
-      next = absl::Now() + interval;
+      next = SteadyNow() + interval;
       // What was last known stays where the daemon does not answer: it may be back soon.
       absl::StatusOr<TopFigures> now = Ask(client);
       if (now.ok()) {

@@ -204,14 +204,9 @@ absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupReques
   Stopwatch watch;
   RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(request.reference()));
   RK_ASSIGN_OR_RETURN(v1::Group group, records_.FindByReference(reference));
-  absl::Mutex asking;
-  const auto stop = [&] {
-    absl::MutexLock lock(&asking);
-    return call.cancelled && call.cancelled();
-  };
   std::vector<absl::Status> told(static_cast<size_t>(group.parts_size()));
   if (!IsComplete(group) && DecisionAbout(group.id()) != v1::GetGroupDecisionResponse::PENDING) {
-    RK_ASSIGN_OR_RETURN(group, TellMembers(group, stop, &told));
+    RK_ASSIGN_OR_RETURN(group, TellMembers(group, call.cancelled, &told));
   }
   std::vector<std::shared_ptr<GroupPeer>> peers;
   std::vector<std::string> who;
@@ -240,8 +235,9 @@ absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupReques
                        return answer.status();
                      }});
   }
-  CallPeers(looks, stop);
-  if (stop()) return absl::CancelledError("the group's restore was given up; nothing was restored");
+  CallPeers(looks, call.cancelled);
+  if (call.cancelled && call.cancelled())
+    return absl::CancelledError("the group's restore was given up; nothing was restored");
   std::vector<std::string> images;  // where they are, which may be copies
   for (int i = 0; i < group.parts_size(); ++i) {
     const size_t index = static_cast<size_t>(i);

@@ -70,11 +70,16 @@ void CallPeers(const std::vector<PeerCall>& calls, const std::function<bool()>& 
   for (const PeerCall& call : calls) of_hosts[call.host].push_back(&call);
   std::vector<const std::vector<const PeerCall*>*> hosts;
   for (const auto& [host, its] : of_hosts) hosts.push_back(&its);
+  absl::Mutex asking;
+  const auto stops = [&] {
+    absl::MutexLock lock(&asking);
+    return stop && stop();
+  };
   std::atomic<size_t> next{0};
   InParallel(std::min(kMostHostsAtOnce, hosts.size()), [&](size_t) {
     for (size_t i; (i = next.fetch_add(1)) < hosts.size();) {
       for (const PeerCall* call : *hosts[i]) {
-        if (stop()) return;
+        if (stops()) return;
         const absl::Status made = call->make();
         // A host that does not answer costs each call its whole limit.
         if (absl::IsAborted(made) || absl::IsDeadlineExceeded(made)) break;
@@ -477,13 +482,8 @@ absl::Status Groups::RemoveGroup(const Call& call, const v1::RemoveGroupRequest&
   }));
   RK_ASSIGN_OR_RETURN(group, records_.Find(group.id()));
   response->set_id(group.id());
-  absl::Mutex asking;
-  const auto stop = [&] {
-    absl::MutexLock lock(&asking);
-    return call.cancelled && call.cancelled();
-  };
   std::vector<absl::Status> told;
-  absl::StatusOr<v1::Group> left = TellMembers(group, stop, &told);
+  absl::StatusOr<v1::Group> left = TellMembers(group, call.cancelled, &told);
   if (absl::IsNotFound(left.status())) return absl::OkStatus();
   RK_RETURN_IF_ERROR(left.status());
   for (int i = 0; i < left->parts_size(); ++i) {

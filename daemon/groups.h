@@ -132,8 +132,8 @@ class Groups {
 };
 
 // Calls at other daemons, those of one host one after the other, different ones' at the same time. Where a
-// host can't be reached the rest of its calls is left out, and all that is left once `stop`, which any thread
-// may ask, says so.
+// host can't be reached the rest of its calls is left out, and all that is left once `stop`, which may be
+// empty, says so: it is asked on any thread, by one at a time.
 struct PeerCall {
   std::string host;
   std::function<absl::Status()> make;

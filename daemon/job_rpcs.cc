@@ -129,12 +129,13 @@ absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& r
   std::set<std::string> shown;
   for (const v1::Job& job : node.supervisor().List(all)) {
     if (!node.policy().MayUse(call.caller, job.owner_uid())) continue;
-    shown.insert(job.name());
     const bool ended = job.supervised().phase() == "done" || job.supervised().phase() == "failed";
+    auto record = known.find(job.name());
+    // Another may have its name by now: it was restored from one of its images.
+    if (!ended || record == known.end() || !JobRegistry::Lives(*record->second)) shown.insert(job.name());
     if (ended && !request.all()) continue;
     v1::Job* out = response->add_jobs();
     *out = job;
-    auto record = known.find(job.name());
     if (!ended) AddProgress(node, record == known.end() ? JobRecord() : *record->second, out);
   }
   for (const JobRecord& job : jobs) {

@@ -106,9 +106,9 @@ void AddSupervised(const v1::Job& job, const Labels& labels, Families& out) {
               state.interval_seconds(), labels);
     out.Gauge("job_last_image_timestamp_seconds", "When its last image was taken; 0: there is none.",
               Seconds(state.last_image_unix_ns()), labels);
+    out.Gauge("job_troubled", "1: its last image or restart has failed.", state.last_error().empty() ? 0 : 1,
+              labels);
   }
-  out.Gauge("job_troubled", "1: its last image or restart has failed.", state.last_error().empty() ? 0 : 1,
-            labels);
   out.Gauge("job_given_up", "1: it is not brought back any more.", state.phase() == "failed" ? 1 : 0, labels);
 }
 

@@ -47,6 +47,16 @@ bool IsStillItsNumber(pid_t pid, uint64_t start_ticks) {
   return !stat.ok() || stat->start_ticks == start_ticks;
 }
 
+// What those who follow a job that has ended are told at last.
+v1::JobEvent EndOf(const v1::SupervisedJobRecord& record) {
+  v1::JobEvent event;
+  event.mutable_exited()->set_exit_code(record.exit_code());
+  event.mutable_exited()->set_signal(record.signal());
+  event.mutable_exited()->set_pid(record.pid());
+  if (record.failed()) event.mutable_exited()->set_report(record.report());
+  return event;
+}
+
 }  // namespace
 
 SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record, std::optional<SupervisedHold> hold)
@@ -260,7 +270,10 @@ std::shared_ptr<SupervisedJob> SupervisedJob::TakeOver(Node& node, v1::Supervise
 }
 
 std::shared_ptr<SupervisedJob> SupervisedJob::Remember(Node& node, v1::SupervisedJobRecord record) {
-  return std::shared_ptr<SupervisedJob>(new SupervisedJob(node, std::move(record), std::nullopt));
+  const v1::JobEvent end = EndOf(record);
+  std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record), std::nullopt));
+  job->events_.Send(end);
+  return job;
 }
 
 void SupervisedJob::LoopAfterTakingOver() {
@@ -385,6 +398,7 @@ void SupervisedJob::NoteLife(const JobRecord& life) {
   record_.mutable_restarts()->set_decided(false);
   record_.set_image_in_life(false);
   record_.set_numbers_before(record_.last_number());
+  record_.set_run_seconds_before(record_.run_seconds());
 }
 
 absl::StatusOr<bool> SupervisedJob::AdoptLife() {
@@ -549,9 +563,6 @@ void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string
   job_file_.reset();
   kept_staging_.Drop();
   v1::JobEvent event;
-  event.mutable_exited()->set_exit_code(exit.code);
-  event.mutable_exited()->set_signal(exit.signal);
-  if (failed) event.mutable_exited()->set_report(report);
   {
     absl::MutexLock lock(&mutex_);
     AddRunTime();
@@ -561,7 +572,7 @@ void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string
     record_.set_signal(exit.signal);
     record_.set_report(report);
     record_.set_ended_unix_ns(UnixNanos());
-    event.mutable_exited()->set_pid(record_.pid());
+    event = EndOf(record_);
     record_.set_coming_to_life(false);
     record_.set_stopping(false);
     interval_seconds_ = 0;

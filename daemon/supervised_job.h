@@ -223,6 +223,7 @@ class SupervisedJob {
   // Of work, if it died when the last death was.
   double LostSeconds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Until then its last life, of which nobody saw the end, has lasted at least; of the machine's clock.
+  double SecondsOfLife() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t LastSignOfLife() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SortPoints() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the store has of its images is what it can go on from.
@@ -246,11 +247,13 @@ class SupervisedJob {
   SeenProcesses seen_;
   ckpt::KeptStaging kept_staging_;
   bool hung_ = false;
+  bool image_owed_ = false;       // one was asked for that could not be taken yet
+  bool counts_run_time_ = false;  // from a life's beginning to its death
   int64_t hung_since_ns_ = 0;
   int postponed_ = 0;
   std::set<std::string> reasons_told_;  // why no image was taken, since the last one, without their numbers
   double hindered_since_ = 0;           // the machine keeps it from coming back; 0: it does not
-  double next_sample_ = 0, last_run_ = 0, next_image_ = 0, spread_until_ = 0;
+  double next_sample_ = 0, next_image_ = 0, spread_until_ = 0;
   double cpu_seconds_ = 0, cpu_sampled_ = 0, cpu_rate_ = 0;  // the rate in processors
   uint64_t boundaries_ = 0, wanted_ = 0;
   uint64_t best_step_ = 0, best_step_before_ = 0, last_step_ = 0;

@@ -82,7 +82,8 @@ std::string ImageTag() { return absl::FormatTime("%Y%m%d-%H%M%E3S", absl::Now(),
 void SupervisedJob::ResetWatch() {
   const double now = MonotonicSeconds();
   hung_ = false;
-  last_run_ = next_sample_ = now;
+  next_sample_ = now;
+  counts_run_time_ = true;
   cpu_seconds_ = cpu_sampled_ = cpu_rate_ = 0;
   boundaries_ = wanted_ = 0;
   if (job_file_) {
@@ -92,6 +93,7 @@ void SupervisedJob::ResetWatch() {
       wanted_ = said->job.wanted;
     }
   }
+  image_owed_ = false;
   progress_.Restart(now);
   spread_until_ = now + kSpreadSeconds;
   PlanNextImage(std::min(interval_.Seconds(), kFirstImageSeconds));
@@ -100,16 +102,20 @@ void SupervisedJob::ResetWatch() {
 void SupervisedJob::PlanNextImage(double seconds) {
   absl::MutexLock lock(&mutex_);
   const bool by_interval = record_.policy().every_auto() || record_.policy().every_seconds() > 0;
-  next_image_ = by_interval ? MonotonicSeconds() + seconds : std::numeric_limits<double>::infinity();
-  next_checkpoint_unix_ns_ = by_interval ? UnixNanos() + static_cast<int64_t>(seconds * 1e9) : 0;
+  const bool comes = by_interval || image_owed_;
+  next_image_ = comes ? MonotonicSeconds() + seconds : std::numeric_limits<double>::infinity();
+  next_checkpoint_unix_ns_ = comes ? UnixNanos() + static_cast<int64_t>(seconds * 1e9) : 0;
   interval_seconds_ = by_interval ? interval_.Seconds() : 0;
 }
 
 void SupervisedJob::AddRunTime() {
-  const double now = MonotonicSeconds();
-  if (last_run_ <= 0) return;
-  const double ran = now - last_run_;
-  last_run_ = now;
+  if (!counts_run_time_) return;
+  const double life = SecondsOfLife();
+  if (!record_.has_run_seconds_before()) record_.set_run_seconds_before(record_.run_seconds() - life);
+  // From the life's beginning, so that time without a daemon counts, and what one has counted and not
+  // written.
+  const double ran = record_.run_seconds_before() + life - record_.run_seconds();
+  if (ran <= 0) return;
   interval_.OnRun(ran);
   record_.set_run_seconds(record_.run_seconds() + ran);
 }
@@ -146,6 +152,7 @@ SupervisedJob::Turn SupervisedJob::WatchLife() {
       PlanNextImage(kSampleSeconds);
       continue;
     }
+    if (asked) image_owed_ = true;
     if (asked || now >= next_image_) TakeImage(asked).IgnoreError();  // noted in the record
   }
 }
@@ -445,8 +452,7 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
     if (cpu_rate_ > 0.05 && used >= 0) cost = std::clamp(taken - used / cpu_rate_, cost, taken);
     absl::MutexLock lock(&mutex_);
     interval_.OnImage(cost);
-  } else if (!GivesUpImages() && !end_->WaitFor(absl::ZeroDuration())) {
-    Log(LogLevel::kWarning, absl::StrCat("no image was taken of job '", name_, "': ", status.message()));
+    image_owed_ = false;
   }
   TellOfImage(status);
   {
@@ -504,6 +510,7 @@ void SupervisedJob::TellOfImage(const absl::Status& taken) {
   std::string reason(taken.message());
   std::erase_if(reason, [](char c) { return absl::ascii_isxdigit(c); });
   if (reasons_told_.size() >= kMostReasonsTold || !reasons_told_.insert(std::move(reason)).second) return;
+  Log(LogLevel::kWarning, absl::StrCat("no image was taken of job '", name_, "': ", taken.message()));
   event.mutable_images_missing()->set_why(ToUtf8(taken.message()));
   events_.Send(event);
 }

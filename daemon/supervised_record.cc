@@ -120,7 +120,7 @@ supervise::RestartState RestartStateOf(const v1::SupervisedJobRecord& record) {
   state.images_back = memory.images_back();
   state.from_beginning = memory.from_beginning();
   state.has_last = memory.has_last();
-  state.last.kind = memory.last_kind() <= static_cast<uint32_t>(supervise::Death::Kind::kUnknown)
+  state.last.kind = memory.last_kind() <= static_cast<uint32_t>(supervise::Death::Kind::kMachineRestarted)
                         ? static_cast<supervise::Death::Kind>(memory.last_kind())
                         : supervise::Death::Kind::kUnknown;
   state.last.code = memory.last_code();

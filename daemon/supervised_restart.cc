@@ -65,9 +65,8 @@ Death SupervisedJob::DeathBy(const ExitState& exit, int64_t ended_unix_ns) {
   Death death;
   absl::MutexLock lock(&mutex_);
   AddRunTime();
-  last_run_ = 0;
-  death.lived_seconds = std::max(0.0, SecondsSince(record_.life_began_ns(), record_.life_began_unix_ns()) -
-                                          static_cast<double>(since) * 1e-9);
+  counts_run_time_ = false;
+  death.lived_seconds = std::max(0.0, SecondsOfLife() - static_cast<double>(since) * 1e-9);
   death.progressed = best_step_ > best_step_before_;
   best_step_before_ = std::max(best_step_, best_step_before_);
   if (hung_) {
@@ -103,15 +102,19 @@ Death SupervisedJob::DeathWithoutWitness(bool other_boot) {
   since_death_ns_ = 0;
   if (record_.coming_to_life()) return death;
   since_death_ns_ = std::max(int64_t{0}, UnixNanos() - LastSignOfLife());
-  death.lived_seconds = std::max(0.0, SecondsSince(record_.life_began_ns(), record_.life_began_unix_ns()) -
-                                          static_cast<double>(since_death_ns_) * 1e-9);
+  death.lived_seconds = std::max(0.0, SecondsOfLife() - static_cast<double>(since_death_ns_) * 1e-9);
   // What ended the whole machine does not lie in the image.
+  if (other_boot) death.kind = Death::Kind::kMachineRestarted;
   death.progressed = other_boot;
   death.image_taken = record_.image_in_life();
   for (const v1::RestartPoint& point : record_.points()) {
     if (point.number() > record_.numbers_before()) death.image_taken = true;
   }
   return death;
+}
+
+double SupervisedJob::SecondsOfLife() const {
+  return SecondsSince(record_.life_began_ns(), record_.life_began_unix_ns());
 }
 
 int64_t SupervisedJob::LastSignOfLife() const {
@@ -130,8 +133,7 @@ int64_t SupervisedJob::LastSignOfLife() const {
 
 double SupervisedJob::LostSeconds() const {
   const double dead = static_cast<double>(since_death_ns_) * 1e-9;
-  const double life =
-      std::max(0.0, SecondsSince(record_.life_began_ns(), record_.life_began_unix_ns()) - dead);
+  const double life = std::max(0.0, SecondsOfLife() - dead);
   if (record_.points().empty()) return life;
   const v1::RestartPoint& newest = *record_.points().rbegin();
   const double since_image = std::max(0.0, SecondsSince(newest.taken_ns(), newest.taken_unix_ns()) - dead);

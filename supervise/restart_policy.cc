@@ -38,7 +38,7 @@ RestartDecision GiveUp(std::string why) {
 }  // namespace
 
 bool MayComeFromOutside(const Death& death) {
-  if (death.kind == Death::Kind::kUnknown) return true;
+  if (death.kind == Death::Kind::kUnknown || death.kind == Death::Kind::kMachineRestarted) return true;
   if (death.kind != Death::Kind::kSignalled) return false;
   return death.code == SIGKILL || death.code == SIGTERM || death.code == SIGINT || death.code == SIGHUP;
 }
@@ -58,6 +58,8 @@ std::string Describe(const Death& death) {
       return "killed because it made no progress";
     case Death::Kind::kRestoreFailed:
       return "could not be restored";
+    case Death::Kind::kMachineRestarted:
+      return "ended with its machine, which was restarted,";
     case Death::Kind::kUnknown:
       break;
   }
@@ -85,7 +87,8 @@ RestartDecision RestartPolicy::OnDeath(const Death& death, size_t images, std::o
   std::string why = Describe(death);
   if (again && !moved) absl::StrAppend(&why, " again");
   absl::StrAppend(&why, " ", Lived(death));
-  if (state_.attempts >= options_.restarts) {
+  const bool is_free = death.kind == Death::Kind::kMachineRestarted && death.image_taken;
+  if (options_.restarts == 0 || (!is_free && state_.attempts >= options_.restarts)) {
     if (options_.restarts == 0) return GiveUp(absl::StrCat(why, "; it is not to be restarted"));
     if (state_.in_a_row > 1) {
       absl::StrAppend(&why, ", death ", state_.in_a_row, " in a row without an image or progress");
@@ -93,7 +96,7 @@ RestartDecision RestartPolicy::OnDeath(const Death& death, size_t images, std::o
     return GiveUp(absl::StrCat(why, "; ", Restarts(options_.restarts), " used up"));
   }
 
-  ++state_.attempts;
+  if (!is_free) ++state_.attempts;
   // Until an image is blamed it is the newest.
   const size_t same = state_.images_back > 0 ? tried.same : 0;
   state_.images_back = std::min(further ? tried.further : same, images);

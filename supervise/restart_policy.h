@@ -5,7 +5,8 @@
 // image: the next attempt goes one image further back, and after the oldest to the job's beginning. Where
 // somebody else may have killed it (SIGKILL, SIGTERM, nobody saw it, ...) that takes four such deaths in a
 // row, since going back costs work. An image that can't be restored is passed over at once and costs no
-// attempt; when the job's beginning can't be started either, it is given up.
+// attempt; when the job's beginning can't be started either, it is given up. A restart of the machine costs
+// none either where the ended life had come to an image: a job that ends its machine each time stays bounded.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +18,13 @@ namespace rekindle::supervise {
 
 struct Death {
   enum class Kind {
-    kExited,         // code: the exit status
-    kSignalled,      // code: the signal
-    kOutOfMemory,    // killed by the kernel's or a cgroup's OOM killer
-    kHung,           // killed by us: no progress
-    kRestoreFailed,  // it did not come to life: the image that it was to go on from can't be restored
-    kUnknown,        // nobody saw how: it ended while no daemon ran
+    kExited,            // code: the exit status
+    kSignalled,         // code: the signal
+    kOutOfMemory,       // killed by the kernel's or a cgroup's OOM killer
+    kHung,              // killed by us: no progress
+    kRestoreFailed,     // it did not come to life: the image that it was to go on from can't be restored
+    kUnknown,           // nobody saw how: it ended while no daemon ran
+    kMachineRestarted,  // with all that ran there
   };
   Kind kind = Kind::kUnknown;
   int code = 0;
@@ -32,7 +34,7 @@ struct Death {
 };
 
 struct RestartOptions {
-  uint32_t restarts = 0;       // attempts in all
+  uint32_t restarts = 0;       // attempts in all; 0: it is not brought back
   double backoff_seconds = 1;  // before the second attempt in a row, doubled before each further one
   double backoff_limit_seconds = 300;
 };

@@ -48,6 +48,22 @@ TEST(RestartPolicy, AFirstDeathGoesOnFromTheNewestAtOnce) {
   }
 }
 
+TEST(RestartPolicy, ARestartOfTheMachineCostsNoAttemptWhereAnImageWasTaken) {
+  const Death machine = {.kind = Kind::kMachineRestarted, .progressed = true};
+  RestartPolicy policy({.restarts = 1});
+  for (int restart = 0; restart < 10; ++restart) {
+    const RestartDecision decision = policy.OnDeath(AfterImage(machine), 3);
+    ASSERT_EQ(decision.action, Action::kRestart) << decision.why;
+    EXPECT_EQ(decision.images_back, 0u);
+    EXPECT_EQ(decision.wait_seconds, 0);
+  }
+  EXPECT_EQ(policy.state().attempts, 0u);
+  // It may be the job that ends its machine, each time before there is an image.
+  EXPECT_EQ(policy.OnDeath(machine, 3).action, Action::kRestart);
+  EXPECT_EQ(policy.OnDeath(machine, 3).action, Action::kGiveUp);
+  EXPECT_EQ(RestartPolicy({.restarts = 0}).OnDeath(AfterImage(machine), 3).action, Action::kGiveUp);
+}
+
 TEST(RestartPolicy, WithoutRestartsItIsGivenUp) {
   RestartPolicy policy({.restarts = 0});
   const RestartDecision decision = policy.OnDeath(Exited(3), 1);

@@ -12,8 +12,8 @@ import unittest
 from harness import jobs, procfs, waiting
 from harness.case import MIB, RekindleTest
 from harness.cli import DONE, FAILED, NO_STORE, NOT_FOUND, NOT_PERMITTED, USAGE, Cli, Daemon, binary, environment
+from harness.group_case import Exchange
 from harness.nodes import NodesTest
-from test_group import Exchange
 
 _SIZE = 48 * MIB
 

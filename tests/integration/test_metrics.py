@@ -71,7 +71,7 @@ class MetricsTest(RekindleTest):
         waiting.until(lambda: value("job_restarts_total") == 1, "it is brought back", 60, 0.1)
         self.assertGreater(value("job_lost_seconds_total"), 0)
         # An alert for images that do not come would go by them.
-        awaited = (f"rekindle_job_interval_seconds{label}", f"rekindle_job_last_image_timestamp_seconds{label}")
+        awaited = [f"rekindle_job_{of}{label}" for of in ("interval_seconds", "last_image_timestamp_seconds", "troubled")]
         self.assertTrue(set(awaited) <= set(self.samples()))
         self.succeed("stop", name, cli=self.remote)
         self.assertFalse(set(awaited) & set(self.samples()))

@@ -274,6 +274,38 @@ class DaemonTest(SupervisedTest):
         self.wait_for_end()
         self.assert_counted(300)
 
+    def test_restarts_of_the_machine_use_up_none_of_its_own(self):
+        self.start(100000, options=["--every", "300ms", "--restarts", "1", "--at-boot"])
+        for restarts in (1, 2, 3):
+            self.wait_for_image(self.state()["checkpoints"])
+            self.restart_machine()
+            self.wait_for(lambda job, n=restarts: job["supervised"]["restarts"] == n, f"restart {restarts}")
+        self.assertIn("its machine", self.state()["deaths"][0])
+        self.wait_for_image(self.state()["checkpoints"])
+        self.kill_job()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 4, "its own")
+
+    def test_what_it_has_run_is_known_to_the_next_daemon(self):
+        """No image is taken, with which it would be written."""
+        self.start(100000, options=["--restarts", "1"])
+        before = self.wait_for(lambda job: job["supervised"]["run_seconds"] > 1.5 and job, "run time")
+        self.daemon.kill()
+        self.restart_daemon()
+        known = self.wait_for(lambda job: job["supervised"]["run_seconds"] > 0 and job, "run time")
+        self.assertGreater(known["supervised"]["run_seconds"], before["supervised"]["run_seconds"])
+
+    def test_who_follows_one_that_ended_meanwhile_is_told(self):
+        following = self.start(100000, options=["--every", "300ms"], detach=False)
+        self.wait_for_image()
+        self.daemon.kill()
+        self.succeed("--no-daemon", "stop", "job")
+        self.restart_daemon()
+        result = self.remote.finish(following)
+        self.assertEqual(result.code, 255, str(result))  # nobody who saw it was its parent
+        # Whoever comes later, too.
+        result = self.remote.run("attach", "job", json_output=False)
+        self.assertEqual(result.code, 255, str(result))
+
     def test_not_to_be_resumed_after_a_restart_of_the_machine(self):
         self.start(300, options=["--every", "300ms", "--restarts", "3"])
         self.wait_for_image()
@@ -308,6 +340,18 @@ class DaemonTest(SupervisedTest):
 
 
 class CommandTest(SupervisedTest):
+    def test_a_later_job_of_the_name_is_shown(self):
+        self.start(3, options=["--every", "1h"])
+        self.wait_for_end()
+        started = self.succeed("run", "--detach", "--name", "job", "--", "/bin/sleep", "1000", cli=self.remote)
+        pid = started["job"]["pid"]
+        shown = self.succeed("ps", cli=self.remote)["jobs"]
+        self.assertEqual([(job["name"], job["pid"], job["state"]) for job in shown], [("job", pid, "running")])
+        shown = self.succeed("ps", "--all", cli=self.remote)["jobs"]
+        self.assertEqual(sorted(job["state"] for job in shown), ["exited", "running"])
+        self.succeed("stop", "job", cli=self.remote)
+        waiting.for_exit(pid)
+
     def test_stop_ends_for_good(self):
         self.start(1000, options=["--every", "300ms", "--restarts", "3"])
         self.wait_for_image()

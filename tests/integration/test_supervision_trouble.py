@@ -19,6 +19,16 @@ _STUBBORN = 'trap "echo >>$0.asked" TERM; while :; do sleep 0.05; done'
 _SLOW_TO_END = '''trap "echo >>$0.asked; until test -e $0.end; do sleep 0.05; done; exit 130" TERM
 echo >$0.runs; while :; do sleep 0.05; done'''
 
+# CRIU can't save an io_uring, which it has until there is a file for that.
+_CAN_NOT_BE_SAVED = """import ctypes, os, sys, time
+io_uring = ctypes.CDLL(None).syscall(425, 8, ctypes.create_string_buffer(120))
+assert io_uring >= 0
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+os.close(io_uring)
+time.sleep(3600)
+"""
+
 _CLEANS_ITS_WORKER = """import ctypes, os, sys, time
 if os.fork() == 0:
     os.setsid()
@@ -52,6 +62,22 @@ class TroubleTest(SupervisedTest):
     def wait_for_words(self, words, seconds=30):
         """In the daemon's log, which it writes whatever else it can't do."""
         waiting.until(lambda: words in self.daemon.log_text(), f"'{words}' in the log", seconds, 0.02)
+
+
+class AskedForTest(TroubleTest):
+    def test_an_image_that_was_asked_for_is_tried_again(self):
+        """As before the machine goes, of a job of which none are taken by interval."""
+        ready = self.path("may-be-saved")
+        self.succeed("run", "--name", "job", "--restarts", "1", "--detach", "--",
+                     jobs.PYTHON, "-c", _CAN_NOT_BE_SAVED, ready, cli=self.remote)
+        os.kill(self.daemon.pid, signal.SIGUSR1)
+        self.wait_for_words("no image was taken of job 'job'")
+        with open(ready, "w", encoding="ascii"):
+            pass
+        state = self.wait_for_image()["supervised"]
+        self.assertEqual(state["last_error"], "")
+        self.assertEqual(state["next_checkpoint_unix_ns"], 0)
+        self.assertEqual(self.daemon.log_text().count("no image was taken of job 'job'"), 1)
 
 
 class StopTest(TroubleTest):
