@@ -278,18 +278,17 @@ class PlacesTest(ScriptTest):
         self.assert_each_number_once()
         self.assertIsNone(self.mark())
 
-    def move_to_another_node(self, lives=1):
+    def move_to_another_node(self):
         """It goes on there from the image that the first node has, and comes to a further one."""
         there = {"SLURMD_NODENAME": "two", "REKINDLE_STORE": self.path("there")}
         script = self.start("--every", "1")
         waiting.until(self.mark, "it is noted where", 30)
         self.kill_counter(script)
         self.succeed("copy", IMAGE, "--to", self.path("there"))
-        script = self.start("--every", "1", lives=lives, **there)
+        script = self.start("--every", "1", lives=1, **there)
         waiting.until(lambda: (self.mark() or "").startswith("two"), "it is noted anew", 30)
         self.wait_for_numbers(5)
         self.kill_counter(script)
-        return there
 
     def test_it_does_not_go_back_to_what_an_earlier_node_has(self):
         self.move_to_another_node()
@@ -314,7 +313,6 @@ class PlacesTest(ScriptTest):
         self.end_counter(0)
         self.assertEqual(self.finish(script), DONE, self.story())
         self.assert_each_number_once()
-        self.assertIn("it goes on from the older one of node one", self.story())
 
     def test_it_begins_anew_where_that_is_wanted(self):
         script = self.start("--every", "1")
