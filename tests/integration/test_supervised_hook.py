@@ -209,6 +209,22 @@ class SlowStoreTest(Reporting, RekindleTest):
     def images(self):
         return self.job("train")["supervised"]["checkpoints"]
 
+    def freeze_disk(self):
+        shell("fsfreeze", "--freeze", self.disk.path)
+        self.addCleanup(subprocess.run, ["fsfreeze", "--unfreeze", self.disk.path], check=False, capture_output=True)
+
+    def stop_until_waited_for(self, pid, file):
+        """Stops the job, so that it does not come to the boundary at which its next image is due: of which this is the
+        number. The daemon, which waits for that, has nothing to write meanwhile.
+        """
+        os.kill(pid, signal.SIGSTOP)
+
+        def waited_for():
+            daemon = file.daemon()
+            return daemon.due if daemon.due > daemon.released and file.job().waiting != daemon.due else None
+
+        return waiting.until(waited_for, "an image is due", 60)
+
     def test_a_job_that_hangs_while_its_image_is_stored(self):
         hangs = self.path("hangs")
         self.succeed("run", "--detach", "--name", "train", "--every", "300ms", "--hang", "4s", "--restarts", "0", "--",
@@ -218,8 +234,7 @@ class SlowStoreTest(Reporting, RekindleTest):
             pass
         images = self.images()
         waiting.until(lambda: self.images() > images + 1, "an image of the job that hangs", 60)
-        shell("fsfreeze", "--freeze", self.disk.path)
-        self.addCleanup(subprocess.run, ["fsfreeze", "--unfreeze", self.disk.path], check=False, capture_output=True)
+        self.freeze_disk()
         stuck_at = time.monotonic()
         waiting.until(lambda: time.monotonic() > stuck_at + 8, "longer than it may be quiet", 60, 0.1)
         shell("fsfreeze", "--unfreeze", self.disk.path)
@@ -235,16 +250,8 @@ class SlowStoreTest(Reporting, RekindleTest):
         self.addCleanup(self.cli.run, "stop", "train", "--grace", "1s")
         waiting.until(lambda: self.images() > 0, "a first image", 60)
         pid, file = self.job("train")["pid"], self.file()
-        # The daemon waits for it at its next boundary, to which it does not come before the store is closed.
-        os.kill(pid, signal.SIGSTOP)
-
-        def waited_for():
-            daemon = file.daemon()
-            return daemon.due if daemon.due > daemon.released and file.job().waiting != daemon.due else None
-
-        due = waiting.until(waited_for, "an image is due", 60)
-        shell("fsfreeze", "--freeze", self.disk.path)
-        self.addCleanup(subprocess.run, ["fsfreeze", "--unfreeze", self.disk.path], check=False, capture_output=True)
+        due = self.stop_until_waited_for(pid, file)
+        self.freeze_disk()
         images, at = self.images(), self.last_step()
         os.kill(pid, signal.SIGCONT)
         waiting.until(lambda: file.daemon().released >= due, "it may go on", 60)
@@ -263,17 +270,10 @@ class SlowStoreTest(Reporting, RekindleTest):
         self.addCleanup(self.cli.run, "stop", "train", "--grace", "1s")
         waiting.until(lambda: self.images() > 0, "a first image", 60)
         pid, file = self.job("train")["pid"], self.file()
-        os.kill(pid, signal.SIGSTOP)
-
-        def due_later():
-            daemon = file.daemon()
-            return daemon.due if daemon.due > daemon.released and file.job().waiting != daemon.due else None
-
-        due = waiting.until(due_later, "one is due", 60)
+        due = self.stop_until_waited_for(pid, file)
         with open(self.log + ".ask", "w", encoding="ascii"):
             pass
-        shell("fsfreeze", "--freeze", self.disk.path)
-        self.addCleanup(subprocess.run, ["fsfreeze", "--unfreeze", self.disk.path], check=False, capture_output=True)
+        self.freeze_disk()
         asked = file.job().wanted
         os.kill(pid, signal.SIGCONT)
         waiting.until(lambda: file.job().wanted > asked, "it asks for one", 60)
@@ -294,8 +294,7 @@ class SlowStoreTest(Reporting, RekindleTest):
         asks = self.cli.start("ckpt", "train", "-t", "mine:1")
         waiting.until(lambda: file.daemon().due > file.daemon().released, "it is waited for", 60)
         due = file.daemon().due
-        shell("fsfreeze", "--freeze", self.disk.path)
-        self.addCleanup(subprocess.run, ["fsfreeze", "--unfreeze", self.disk.path], check=False, capture_output=True)
+        self.freeze_disk()
         at = self.last_step()
         os.kill(pid, signal.SIGCONT)
         waiting.until(lambda: file.daemon().released >= due, "it may go on", 60)
@@ -312,12 +311,11 @@ class SlowStoreTest(Reporting, RekindleTest):
         self.start_reporting_with("run", "--detach", "--name", "train", "--every", "500ms", "--restarts", "5")
         self.addCleanup(self.cli.run, "stop", "train", "--grace", "1s")
         waiting.until(lambda: self.images() > 0, "a first image", 60)
-        file = self.file()
-        shell("fsfreeze", "--freeze", self.disk.path)
-        self.addCleanup(subprocess.run, ["fsfreeze", "--unfreeze", self.disk.path], check=False, capture_output=True)
-        due = file.daemon().due
-        waiting.until(lambda: file.daemon().due > due, "an image is due", 60)
-        waiting.until(lambda: file.daemon().released == file.daemon().due, "its memory is copied", 60)
+        pid, file = self.job("train")["pid"], self.file()
+        due = self.stop_until_waited_for(pid, file)
+        self.freeze_disk()
+        os.kill(pid, signal.SIGCONT)
+        waiting.until(lambda: file.daemon().released >= due, "its memory is copied", 60)
         asked = self.cli.start("ckpt", "train", "-t", "train:asked")
         at = self.last_step()
         waiting.until(lambda: self.last_step() > at + 200, "the job works on", 60)
