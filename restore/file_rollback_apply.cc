@@ -164,11 +164,11 @@ class Applier {
     });
     if (error != 0) return ErrnoStatus(error, "making it again");
     made_.push_back({&action, action.half_made});
-    std::string why = with_folder ? "its folder was made again, too" : "";
+    std::string& why = *action.report.mutable_why();
+    if (with_folder) absl::StrAppend(&why, why.empty() ? "" : "; ", "its folder was made again, too");
     if (!owned) {
       absl::StrAppend(&why, why.empty() ? "" : "; ", "it could not be given to group ", file.gid());
     }
-    action.report.set_why(why);
     RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, file));
     RK_RETURN_IF_ERROR(content.Fill(action.file.get()));
     RK_RETURN_IF_ERROR(ToDisk(action));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -55,8 +56,8 @@ uid_t CurrentFileUser() {
 class Planner {
  public:
   Planner(const v1::JobManifest& manifest, const store::ImageReader& image, const v1::Rollback& rollback,
-          const WithRights& with_rights, SeenFrom place)
-      : image_(image), rollback_(rollback), with_rights_(with_rights), place_(place) {
+          const WithRights& with_rights, SeenFrom place, const std::set<std::string>& replaced)
+      : image_(image), rollback_(rollback), with_rights_(with_rights), place_(place), replaced_(replaced) {
     // A file system that has no device of its own may get another number at each boot.
     auto machine = ThisMachine();
     same_boot_ = machine.ok() && absl::StartsWith(manifest.job_id(), absl::StrCat(machine->boot_id, "/"));
@@ -67,6 +68,10 @@ class Planner {
     for (const v1::WrittenFile& file : manifest.written_files()) {
       if (absl::string_view database = DatabaseBeside(file.path()); !database.empty())
         have_files_beside_.emplace(database);
+    }
+    for (const v1::NeededFile& file : manifest.files()) {
+      const auto [known, is_new] = only_appended_to_.try_emplace(file.path(), true);
+      known->second &= !file.has_size();
     }
   }
 
@@ -100,7 +105,7 @@ class Planner {
     if (file.shared_memory() && look.error == 0) {
       if (const pid_t user = shared_memory_.UserOf(look.info); user != 0) {
         Leave(action, absl::StrCat("process ", user, " (", CommandLineOf(user), ") uses this shared memory"),
-              look.info.st_size < static_cast<int64_t>(file.size()));
+              IsTooShort(file, action.report.size()));
         return action;
       }
     }
@@ -203,6 +208,16 @@ class Planner {
   static bool HasContent(const v1::WrittenFile& file) {
     return file.size() == 0 || !file.content_object().empty();
   }
+  // CRIU gives a length to all others.
+  bool IsOnlyAppendedTo(const v1::WrittenFile& file) const {
+    const auto known = only_appended_to_.find(file.path());
+    return known != only_appended_to_.end() && known->second;
+  }
+  // Can't the job go on with `now` bytes of it?
+  bool IsTooShort(const v1::WrittenFile& file, uint64_t now) const {
+    return now < file.size() && !IsOnlyAppendedTo(file) && !replaced_.contains(file.path());
+  }
+
   // File systems give the inode of a file that was removed to the next one.
   bool IsSameFile(const Look& look, const v1::WrittenFile& file) const {
     return look.info.st_ino == file.inode() && (!same_boot_ || look.info.st_dev == file.device()) &&
@@ -219,7 +234,15 @@ class Planner {
   absl::Status Decide(const Look& look, FileAction& action) {
     const v1::WrittenFile& file = action.recorded;
     const uint64_t now = static_cast<uint64_t>(look.info.st_size);
-    if (look.error == ENOENT || look.error == ENOTDIR) return DecideGone("it is gone", action);
+    if (look.error == ENOENT || look.error == ENOTDIR) {
+      // Of a log the job needs no more than that it is there.
+      if (!HasContent(file) && logs_.contains(file.path()) && IsOnlyAppendedTo(file)) {
+        action.report.set_why("it is gone, and the image does not have its content: it begins anew");
+        action.recorded.set_size(0);
+        action.recorded.set_modified_ns(0);
+      }
+      return DecideGone("it is gone", action, !replaced_.contains(file.path()));
+    }
     if (look.error != 0) {
       if (!SaysSomethingOfTheFile(look.error))
         return ErrnoStatus(look.error, absl::StrCat("looking up ", file.path()));
@@ -244,7 +267,7 @@ class Planner {
       if (!SaysSomethingOfTheFile(look.open_error))
         return ErrnoStatus(look.open_error, absl::StrCat("opening ", file.path(), " to cut it back"));
       Leave(action, ErrnoStatus(look.open_error, "it can't be opened for writing").message(),
-            now < file.size());
+            IsTooShort(file, now));
       return absl::OkStatus();
     }
     if (rewritten) return DecideRewritten(now, action);
@@ -260,12 +283,13 @@ class Planner {
     return absl::OkStatus();
   }
 
-  static absl::Status LeaveShorter(uint64_t now, FileAction& action) {
+  absl::Status LeaveShorter(uint64_t now, FileAction& action) const {
     const v1::WrittenFile& file = action.recorded;
-    Leave(
-        action,
-        absl::StrCat("it has become shorter (", now, " bytes, it had ", file.size(), "); ", NoContent(file)),
-        /*blocks=*/true);
+    const bool blocks = IsTooShort(file, now);
+    Leave(action,
+          absl::StrCat("it has become shorter (", now, " bytes, it had ", file.size(), "); ",
+                       blocks ? NoContent(file) : "what the job writes from now on comes behind that"),
+          blocks);
     return absl::OkStatus();
   }
 
@@ -322,7 +346,7 @@ class Planner {
     return above.st_dev == (file.has_folder() ? file.folder().device() : file.device());
   }
 
-  absl::Status DecideGone(std::string what, FileAction& action, bool blocks = true) {
+  absl::Status DecideGone(std::string what, FileAction& action, bool blocks) {
     if (!action.missing_folders.empty()) {
       bool may_make = false;
       with_rights_([&] { may_make = HasContent(action.recorded) && MayMakeFolders(action); });
@@ -379,7 +403,7 @@ class Planner {
     const v1::WrittenFile& file = action.recorded;
     const bool all = IsPutBack(action);
     const uint64_t now = static_cast<uint64_t>(look.info.st_size);
-    const bool shorter = now < file.size();
+    const bool shorter = now < file.size(), blocks = IsTooShort(file, now);
     bool of_later_life = shorter || file.is_new();
     if (HasContent(file) && action.file.valid()) {
       RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, file));
@@ -400,17 +424,17 @@ class Planner {
       Leave(
           action,
           absl::StrCat(kWhat, "; ", ErrnoStatus(look.open_error, "to be kept it can't be opened").message()),
-          shorter);
+          blocks);
       return absl::OkStatus();
     }
     if (!MayBeReplaced(look, action)) {
       Leave(action,
             absl::StrCat(kWhat, ", of uid ", look.info.st_uid,
                          ", which nobody else may remove from its folder (sticky): have it removed"),
-            shorter);
+            blocks);
       return absl::OkStatus();
     }
-    RK_RETURN_IF_ERROR(DecideGone(kWhat, action, shorter));
+    RK_RETURN_IF_ERROR(DecideGone(kWhat, action, blocks));
     if (action.report.action() != Report::MADE_AGAIN) return absl::OkStatus();
     Discard(now, 0, action);
     action.keep_tail = keep;
@@ -435,7 +459,9 @@ class Planner {
   const SeenFrom place_;
   const absl::Time now_ = absl::Now();
   bool same_boot_ = false;
+  const std::set<std::string>& replaced_;
   std::set<std::string> logs_;
+  std::map<std::string, bool> only_appended_to_;         // by path, as far as the image tells
   std::set<std::string> have_files_beside_, databases_;  // paths of SQLite's, by their names and as they are
   SharedMemoryUsers shared_memory_;
 };
@@ -462,7 +488,8 @@ std::vector<FileAction> NotRecorded(const v1::JobManifest& manifest) {
 absl::StatusOr<std::vector<FileAction>> PlanRollback(const v1::JobManifest& manifest,
                                                      const store::ImageReader& image,
                                                      const v1::Rollback& rollback,
-                                                     const WithRights& with_rights, SeenFrom place) {
+                                                     const WithRights& with_rights, SeenFrom place,
+                                                     const std::set<std::string>& replaced) {
   for (const std::string& path : rollback.ignore_paths()) {
     if (absl::StartsWith(path, "/")) continue;
     return absl::InvalidArgumentError(
@@ -474,7 +501,7 @@ absl::StatusOr<std::vector<FileAction>> PlanRollback(const v1::JobManifest& mani
   }
   const bool none = rollback.mode() == v1::Rollback::NONE;
   if (manifest.written_files().empty()) return none ? std::vector<FileAction>() : NotRecorded(manifest);
-  Planner planner(manifest, image, rollback, with_rights, place);
+  Planner planner(manifest, image, rollback, with_rights, place, replaced);
   std::vector<FileAction> plan;
   for (const v1::WrittenFile& file : manifest.written_files()) {
     if (none && !file.shared_memory()) continue;
