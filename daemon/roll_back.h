@@ -17,11 +17,11 @@
 namespace rekindle::daemon {
 
 // To be called when no process of the job lives any more, before restore::Restore. Checks everything first,
-// and with `rollback.dry_run` does no more than that. Returns what was done with each file, by path; nothing
-// with Mode NONE. `user` has the rights with which files are opened, made and removed (UserOfJob); nullopt:
-// our own. Names that are symbolic links now, and files that are others now, are left as they are. May be
-// called again, after a success as after a failure: what is done already is not done again.
-// The job does not get the `replaced` ones, by path (FilesReplacedByLog): it can be restored without them.
+// and with `rollback.dry_run` does no more than that. Returns what was done with each file, in that order;
+// nothing with Mode NONE. `user` has the rights with which files are opened, made and removed (UserOfJob);
+// nullopt: our own. Names that are symbolic links now, and files that are others now, are left as they are.
+// May be called again, after a success as after a failure: what is done already is not done again. The job
+// does not get the `replaced` ones, by path (FilesReplacedByLog): it can be restored without them.
 // FailedPrecondition, with nothing changed: a file that the job needs is not there or is too short, and can't
 // be put back; the message names it. ResourceExhausted: no room for what is put back, or for the copy of a
 // discarded tail. Thread-safe, but for one job at a time.

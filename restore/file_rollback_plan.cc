@@ -57,7 +57,13 @@ class Planner {
  public:
   Planner(const v1::JobManifest& manifest, const store::ImageReader& image, const v1::Rollback& rollback,
           const WithRights& with_rights, SeenFrom place, const std::set<std::string>& replaced)
-      : image_(image), rollback_(rollback), with_rights_(with_rights), place_(place), replaced_(replaced) {
+      : image_(image),
+        rollback_(rollback),
+        with_rights_(with_rights),
+        place_(place),
+        replaced_(replaced),
+        job_uid_(manifest.uid()),
+        captured_ns_(manifest.captured_unix_ns()) {
     // A file system that has no device of its own may get another number at each boot.
     auto machine = ThisMachine();
     same_boot_ = machine.ok() && absl::StartsWith(manifest.job_id(), absl::StrCat(machine->boot_id, "/"));
@@ -66,6 +72,7 @@ class Planner {
       if (slot.fd() > 0 && slot.kind() == "file") logs_.insert(slot.path());
     }
     for (const v1::WrittenFile& file : manifest.written_files()) {
+      in_image_.insert(file.path());
       if (absl::string_view database = DatabaseBeside(file.path()); !database.empty())
         have_files_beside_.emplace(database);
     }
@@ -120,6 +127,33 @@ class Planner {
     return action;
   }
 
+  // SQLite applies what it finds beside a database, which is of a later life where the image does not know
+  // it: it is set aside before the database becomes what it was.
+  absl::Status PlanBeside(const FileAction& database, std::vector<FileAction>* plan) {
+    if (database.database != database.recorded.path() || !BecomesWhatItWas(database)) return absl::OkStatus();
+    for (const absl::string_view suffix : kBesideDatabase) {
+      FileAction action;
+      action.recorded.set_path(absl::StrCat(database.database, suffix));
+      if (in_image_.contains(action.recorded.path())) continue;
+      action.report.set_path(action.recorded.path());
+      action.database = database.database;
+      const Look look = LookAt(action);
+      if (look.error == ENOENT || look.error == ENOTDIR || look.error == ENAMETOOLONG) continue;
+      if (look.error != 0 && !SaysSomethingOfTheFile(look.error))
+        return ErrnoStatus(look.error, absl::StrCat("looking up ", action.recorded.path()));
+      if (look.error == 0 && S_ISREG(look.info.st_mode)) {
+        action.present_bytes = static_cast<uint64_t>(look.info.st_size);
+        action.report.set_size(*action.present_bytes);
+        if (!MayBeApplied(suffix, *action.present_bytes, action.file.get())) continue;
+      }
+      DecideBeside(look, database.recorded, action);
+      action.file.Reset();
+      if (!ToBeDone(action)) action.folder.Reset();
+      plan->push_back(std::move(action));
+    }
+    return absl::OkStatus();
+  }
+
  private:
   struct Look {
     int error = EPERM;  // of the name
@@ -130,7 +164,8 @@ class Planner {
 
   static bool ToBeDone(const FileAction& action) {
     const Report::Action what = action.report.action();
-    return what == Report::TRUNCATED || what == Report::PUT_BACK || what == Report::MADE_AGAIN;
+    return what == Report::TRUNCATED || what == Report::PUT_BACK || what == Report::MADE_AGAIN ||
+           what == Report::SET_ASIDE;
   }
 
   bool IsIgnored(absl::string_view path) const {
@@ -182,17 +217,26 @@ class Planner {
   }
 
   // What the files beside a database are is said by its own, which comes before them. That is known by what
-  // it begins with, if anything is there.
+  // it begins with, now or in the image.
   std::string DatabaseOf(const FileAction& action) {
     const std::string& path = action.recorded.path();
     if (std::string database(DatabaseBeside(path)); !database.empty())
       return databases_.contains(database) ? database : "";
-    const bool is_database = action.file.valid() && action.present_bytes.value_or(0) > 0
-                                 ? action.recorded.in_place() && BeginsAsDatabase(action.file.get())
-                                 : have_files_beside_.contains(path);
+    const bool has_bytes = action.file.valid() && action.present_bytes.value_or(0) > 0;
+    const bool is_database =
+        (!has_bytes && have_files_beside_.contains(path)) ||
+        (has_bytes && action.recorded.in_place() && BeginsAsDatabase(action.file.get())) ||
+        WasDatabase(action.recorded);
     if (!is_database) return "";
     databases_.insert(path);
     return path;
+  }
+  bool WasDatabase(const v1::WrittenFile& file) const {
+    if (!file.in_place() || file.content_object().empty()) return false;
+    const auto content = FileContent::Open(image_, file);
+    if (!content.ok()) return false;
+    const auto beginning = content->Beginning(kDatabaseBeginning);
+    return beginning.ok() && BeginsAsDatabase(*beginning);
   }
 
   // Was its content asked for, whatever it is now?
@@ -203,6 +247,18 @@ class Planner {
   // now.
   bool IsPutBack(const FileAction& action) const {
     return IsAskedFor(action.recorded) || have_files_beside_.contains(action.database);
+  }
+
+  bool BecomesWhatItWas(const FileAction& action) const {
+    switch (action.report.action()) {
+      case Report::PUT_BACK:
+      case Report::MADE_AGAIN:
+        return true;
+      case Report::UNCHANGED:
+        return IsPutBack(action);
+      default:
+        return action.report.action() == Report::TRUNCATED && action.recorded.size() == 0;
+    }
   }
 
   static bool HasContent(const v1::WrittenFile& file) {
@@ -367,7 +423,7 @@ class Planner {
     bool may_own = true;
     with_rights_([&] {
       if (error == ENOENT) return;
-      error = ::faccessat(action.folder.get(), ".", W_OK | X_OK, AT_EACCESS) == 0 ? 0 : errno;
+      error = MayChange(action.folder.get());
       const uid_t user = CurrentFileUser();
       may_own = user == 0 || user == owner;
     });
@@ -394,6 +450,44 @@ class Planner {
       may = user == 0 || user == look.info.st_uid || user == folder.st_uid;
     });
     return may;
+  }
+
+  void DecideBeside(const Look& look, const v1::WrittenFile& database, FileAction& action) {
+    const uid_t owner = look.info.st_uid;
+    if (IsIgnored(action.recorded.path())) {
+      action.report.set_action(Report::IGNORED);
+    } else if (look.error != 0) {
+      Leave(action, ErrnoStatus(look.error, "it can't be looked up").message());
+    } else if (!S_ISREG(look.info.st_mode)) {
+      Leave(action, "it is no regular file");
+    } else if (owner != database.uid() && owner != job_uid_) {
+      Leave(action, absl::StrCat("it is of uid ", owner, ", and the database is not"));
+    } else if (!absl::EndsWith(action.name, "-journal") && look.born_ns != 0 && look.born_ns < captured_ns_) {
+      Leave(action, "it was there when the image was taken, which does not have it");
+    } else if (const absl::Status status = MayBeRenamed(look, action); !status.ok()) {
+      Leave(action, status.message());
+    } else {
+      action.report.set_action(Report::SET_ASIDE);
+      action.report.set_size(0);
+      action.report.set_discarded_bytes(*action.present_bytes);
+      action.recorded.set_device(look.info.st_dev);
+      action.recorded.set_inode(look.info.st_ino);
+      SetTailCopy(action);
+    }
+  }
+
+  absl::Status MayBeRenamed(const Look& look, const FileAction& action) const {
+    int error = EPERM;
+    with_rights_([&] { error = MayChange(action.folder.get()); });
+    if (error != 0) return ErrnoStatus(error, "it can't be set aside: its folder can't be written");
+    if (MayBeReplaced(look, action)) return absl::OkStatus();
+    return absl::PermissionDeniedError(
+        absl::StrCat("it is of uid ", look.info.st_uid, ", and nobody else may rename it (sticky folder)"));
+  }
+
+  // The error.
+  static int MayChange(int folder) {
+    return ::faccessat(folder, ".", W_OK | X_OK, AT_EACCESS) == 0 ? 0 : errno;
   }
 
   // It may be that of a later life: one that was in the making then and is so again, or that an earlier
@@ -447,7 +541,10 @@ class Planner {
     const uint64_t begin = action.discarded_at, end = begin + action.report.discarded_bytes();
     action.keep_tail = action.keep_tail || logs_.contains(action.recorded.path()) ||
                        LooksLikeText(action.file.get(), begin, end);
-    if (!action.keep_tail) return;
+    if (action.keep_tail) SetTailCopy(action);
+  }
+
+  void SetTailCopy(FileAction& action) const {
     const absl::string_view path = action.recorded.path();
     action.report.set_tail_copy(
         absl::StrCat(path.substr(0, path.size() - action.name.size()), TailName(action.name, now_)));
@@ -460,7 +557,9 @@ class Planner {
   const absl::Time now_ = absl::Now();
   bool same_boot_ = false;
   const std::set<std::string>& replaced_;
-  std::set<std::string> logs_;
+  const uid_t job_uid_;
+  const int64_t captured_ns_;
+  std::set<std::string> logs_, in_image_;
   std::map<std::string, bool> only_appended_to_;         // by path, as far as the image tells
   std::set<std::string> have_files_beside_, databases_;  // paths of SQLite's, by their names and as they are
   SharedMemoryUsers shared_memory_;
@@ -506,6 +605,7 @@ absl::StatusOr<std::vector<FileAction>> PlanRollback(const v1::JobManifest& mani
   for (const v1::WrittenFile& file : manifest.written_files()) {
     if (none && !file.shared_memory()) continue;
     RK_ASSIGN_OR_RETURN(FileAction action, planner.Plan(file));
+    RK_RETURN_IF_ERROR(planner.PlanBeside(action, &plan));
     plan.push_back(std::move(action));
   }
   KeepDatabasesWhole(&plan);
