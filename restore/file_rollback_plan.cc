@@ -291,13 +291,14 @@ class Planner {
     const v1::WrittenFile& file = action.recorded;
     const uint64_t now = static_cast<uint64_t>(look.info.st_size);
     if (look.error == ENOENT || look.error == ENOTDIR) {
+      const bool needed = !replaced_.contains(file.path());
       // Of a log the job needs no more than that it is there.
-      if (!HasContent(file) && logs_.contains(file.path()) && IsOnlyAppendedTo(file)) {
+      if (needed && !HasContent(file) && logs_.contains(file.path()) && IsOnlyAppendedTo(file)) {
         action.report.set_why("it is gone, and the image does not have its content: it begins anew");
         action.recorded.set_size(0);
         action.recorded.set_modified_ns(0);
       }
-      return DecideGone("it is gone", action, !replaced_.contains(file.path()));
+      return DecideGone("it is gone", action, needed);
     }
     if (look.error != 0) {
       if (!SaysSomethingOfTheFile(look.error))

@@ -90,6 +90,12 @@ class RotatedLogTest(OutsideTest):
     def named(self, name):
         return next(job for job in self.succeed("ps", cli=self.remote)["jobs"] if job["name"] == name)
 
+    def wait_for_images_of(self, name, count):
+        waiting.until(lambda: self.named(name)["supervised"]["checkpoints"] >= count, "an image", 60)
+
+    def wait_for_lines(self, log, count):
+        waiting.until(lambda: len(lines_of(log)) >= count, "more lines in the log", 60)
+
     def assert_all_ways(self, folder, first):
         def truncated(log):
             os.truncate(log, 0)
@@ -107,14 +113,13 @@ class RotatedLogTest(OutsideTest):
                     jobs.PYTHON, "-u", "-c", self.JOB.format(first=first), cli=self.remote,
                 )  # fmt: skip
                 self.addCleanup(self.remote.run, "stop", name, "--grace", "0s")
-                waiting.until(lambda log=log: len(lines_of(log)) > 3, "it writes", 60)
+                self.wait_for_lines(log, 4)
                 images = self.named(name)["supervised"]["checkpoints"]
-                waiting.until(lambda: self.named(name)["supervised"]["checkpoints"] > images + 1, "an image", 60)
+                self.wait_for_images_of(name, images + 2)
                 rotate(log)
                 os.kill(self.named(name)["pid"], signal.SIGKILL)
                 waiting.until(lambda name=name: self.named(name)["supervised"].get("restarts", 0) == 1, "it is back", 60)
-                at = len(lines_of(log))
-                waiting.until(lambda log=log: len(lines_of(log)) > at + 3, "it writes on", 60)
+                self.wait_for_lines(log, len(lines_of(log)) + 4)
         self.assertNotIn("could not be brought back", self.daemon.log_text())
 
     def test_all_ways(self):
