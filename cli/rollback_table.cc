@@ -21,6 +21,8 @@ std::string Done(const v1::FileRollback& file, bool dry_run) {
       return dry_run ? "put back" : "was put back";
     case v1::FileRollback::MADE_AGAIN:
       return dry_run ? "made again" : "was made again";
+    case v1::FileRollback::SET_ASIDE:
+      return dry_run ? "set aside" : "was set aside";
     case v1::FileRollback::IGNORED:
       return "ignored";
     default:

@@ -1,11 +1,13 @@
 // Restore: an image becomes a running job.
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +32,7 @@
 #include "daemon/supervisor.h"
 #include "restore/container_place.h"
 #include "restore/file_rollback.h"
+#include "restore/job_logs.h"
 #include "restore/restore.h"
 
 namespace rekindle::daemon {
@@ -51,6 +54,23 @@ bool NeedsStdio(const v1::JobManifest& manifest) {
   return std::any_of(manifest.stdio().begin(), manifest.stdio().end(), [](const v1::StdioSlot& slot) {
     return slot.kind() == "tty" || !slot.resource().empty();
   });
+}
+
+// Is one opened for what it writes?
+bool GetsLog(const v1::RestoreRequest& request, const v1::JobManifest& manifest) {
+  if (request.into() != 0) return false;
+  return !request.log().empty() || (NeedsStdio(manifest) && request.stdio_fds().empty());
+}
+
+// A roll-back may have made it again, in the place of what was opened before.
+absl::Status FollowLog(const std::optional<RunAs>& user, const std::string& log, int file) {
+  struct stat opened, now;
+  if (::fstat(file, &opened) != 0 || !S_ISREG(opened.st_mode)) return absl::OkStatus();
+  if (::stat(log.c_str(), &now) != 0) return ErrnoStatus(errno, absl::StrCat("looking at the log ", log));
+  if (opened.st_dev == now.st_dev && opened.st_ino == now.st_ino) return absl::OkStatus();
+  RK_ASSIGN_OR_RETURN(const UniqueFd again, OpenFileAs(user, log, O_WRONLY | O_APPEND | O_NOCTTY, 0));
+  if (::dup3(again.get(), file, O_CLOEXEC) < 0) return ErrnoStatus(errno, "opening the log again");
+  return absl::OkStatus();
 }
 
 // With whose rights files are touched: an administrator's restore has those of the job, no more.
@@ -130,8 +150,11 @@ absl::Status DryRun(const Node& node, const Call& call, const v1::RestoreRequest
     RK_ASSIGN_OR_RETURN(namespaces, criu::JobNamespaces::Around(request.into()));
   }
   std::vector<v1::FileRollback> files;
+  std::set<std::string> replaced;
+  if (GetsLog(request, manifest)) replaced = restore::FilesReplacedByLog(manifest);
   RK_RETURN_IF_ERROR(namespaces.Within([&]() -> absl::Status {
-    RK_ASSIGN_OR_RETURN(files, RollBackFiles(*reader, manifest, request.rollback(), user, PlaceOf(request)));
+    RK_ASSIGN_OR_RETURN(
+        files, RollBackFiles(*reader, manifest, request.rollback(), user, PlaceOf(request), replaced));
     return absl::OkStatus();
   }));
   SendRolledBack(files, send);
@@ -224,7 +247,10 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
     options.roll_back = [&, user = UserForFiles(node, call.caller, manifest)](
                             const store::ImageReader& image, const v1::JobManifest& of) -> absl::Status {
       files_made = true;
-      RK_ASSIGN_OR_RETURN(rolled_back, RollBackFiles(image, of, rollback, user, PlaceOf(request)));
+      std::set<std::string> replaced;
+      if (log_file.valid()) replaced = restore::FilesReplacedByLog(of);
+      RK_ASSIGN_OR_RETURN(rolled_back, RollBackFiles(image, of, rollback, user, PlaceOf(request), replaced));
+      if (log_file.valid()) RK_RETURN_IF_ERROR(FollowLog(Node::UserOf(call.caller), log, log_file.get()));
       log_offset = FileSize(log);
       return absl::OkStatus();
     };

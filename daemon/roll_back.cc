@@ -17,16 +17,14 @@ constexpr gid_t kNoGroup = 65534;  // of a user that this machine does not know
 
 }  // namespace
 
-absl::StatusOr<std::vector<v1::FileRollback>> RollBackFiles(const store::ImageReader& image,
-                                                            const v1::JobManifest& manifest,
-                                                            const v1::Rollback& rollback,
-                                                            const std::optional<RunAs>& user,
-                                                            restore::SeenFrom place) {
+absl::StatusOr<std::vector<v1::FileRollback>> RollBackFiles(
+    const store::ImageReader& image, const v1::JobManifest& manifest, const v1::Rollback& rollback,
+    const std::optional<RunAs>& user, restore::SeenFrom place, const std::set<std::string>& replaced) {
   RK_RETURN_IF_ERROR(DoAs(user, [] {}));
   absl::Status done;  // what was not done says nothing of a file
   auto with_rights = [&user, &done](const std::function<void()>& work) { done.Update(DoAs(user, work)); };
   RK_ASSIGN_OR_RETURN(std::vector<restore::FileAction> plan,
-                      restore::PlanRollback(manifest, image, rollback, with_rights, place));
+                      restore::PlanRollback(manifest, image, rollback, with_rights, place, replaced));
   RK_RETURN_IF_ERROR(done);
   if (!rollback.dry_run()) {
     RK_RETURN_IF_ERROR(restore::CheckPlan(plan));

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -15,16 +17,18 @@
 namespace rekindle::daemon {
 
 // To be called when no process of the job lives any more, before restore::Restore. Checks everything first,
-// and with `rollback.dry_run` does no more than that. Returns what was done with each file, by path; nothing
-// with Mode NONE. `user` has the rights with which files are opened, made and removed (UserOfJob); nullopt:
-// our own. Names that are symbolic links now, and files that are others now, are left as they are. May be
-// called again, after a success as after a failure: what is done already is not done again.
+// and with `rollback.dry_run` does no more than that. Returns what was done with each file, in that order;
+// nothing with Mode NONE. `user` has the rights with which files are opened, made and removed (UserOfJob);
+// nullopt: our own. Names that are symbolic links now, and files that are others now, are left as they are.
+// May be called again, after a success as after a failure: what is done already is not done again. The job
+// does not get the `replaced` ones, by path (FilesReplacedByLog): it can be restored without them.
 // FailedPrecondition, with nothing changed: a file that the job needs is not there or is too short, and can't
 // be put back; the message names it. ResourceExhausted: no room for what is put back, or for the copy of a
 // discarded tail. Thread-safe, but for one job at a time.
 absl::StatusOr<std::vector<v1::FileRollback>> RollBackFiles(
     const store::ImageReader& image, const v1::JobManifest& manifest, const v1::Rollback& rollback,
-    const std::optional<RunAs>& user, restore::SeenFrom place = restore::SeenFrom::kMachine);
+    const std::optional<RunAs>& user, restore::SeenFrom place = restore::SeenFrom::kMachine,
+    const std::set<std::string>& replaced = {});
 
 // The user that the job ran as, where the service is root and the job was not; else nothing.
 std::optional<RunAs> UserOfJob(const v1::JobManifest& manifest);

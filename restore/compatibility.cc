@@ -205,7 +205,7 @@ bool BeginsAsBefore(const v1::NeededFile& file) {
 }
 
 absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, NeededFiles which,
-                           std::vector<std::string>* warnings) {
+                           const std::set<std::string>& replaced, std::vector<std::string>* warnings) {
   std::vector<std::string> problems;
   struct stat info;
   std::set<std::string> rolled_back, made_again;
@@ -236,6 +236,7 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
   for (const v1::NeededFile& file : manifest.files()) {
     if (file.path().empty() || file.path()[0] != '/' || absl::StartsWith(file.path(), "/proc/")) continue;
     if (absl::StartsWith(file.path(), "/dev/pts/")) continue;  // a terminal of its own comes back with it
+    if (replaced.contains(file.path())) continue;
     if (!seen.insert(file.path()).second || may_be_mended(file.path())) continue;
     if (::lstat(file.path().c_str(), &info) != 0) {
       if (errno == EACCES || made_again.contains(file.path())) continue;
@@ -285,8 +286,9 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
 }  // namespace
 
 absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Owner>& user,
-                        std::vector<std::string>* warnings, SeenFrom place, NeededFiles which) {
-  const auto check = [&] { return CheckFilesNow(manifest, place, which, warnings); };
+                        std::vector<std::string>* warnings, SeenFrom place, NeededFiles which,
+                        const std::set<std::string>& replaced) {
+  const auto check = [&] { return CheckFilesNow(manifest, place, which, replaced, warnings); };
   return user ? WithFileRightsOf(*user, check) : check();
 }
 

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,10 +42,11 @@ enum class NeededFiles { kAll, kBeyondRollBack };
 
 // Files that the job had open or mapped, and its working directory; what it was writing may have grown, which
 // is worth a warning. FailedPrecondition names what is missing or has another size than it had. Looked up
-// with the rights of `user`, nothing: our own; what lies where the user may not look is left out.
+// with the rights of `user`, nothing: our own; what lies where the user may not look is left out, and so are
+// these `replaced` ones, which the job does not get.
 absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Owner>& user,
                         std::vector<std::string>* warnings, SeenFrom place = SeenFrom::kMachine,
-                        NeededFiles which = NeededFiles::kAll);
+                        NeededFiles which = NeededFiles::kAll, const std::set<std::string>& replaced = {});
 
 // In the message of a restore that was refused because a folder is gone that may come back: its file system
 // may not be mounted now.

@@ -24,6 +24,7 @@ bool CanBeAsItWas(const FileAction& action) {
     case Report::UNCHANGED:
     case Report::PUT_BACK:
     case Report::MADE_AGAIN:
+    case Report::SET_ASIDE:
       return true;
     case Report::TRUNCATED:  // what lies before its end may have changed, too
       return action.recorded.size() == 0 ||
@@ -92,10 +93,21 @@ void KeepWhole(const std::string& database, const std::vector<FileAction*>& file
 }  // namespace
 
 bool BeginsAsDatabase(int fd) {
-  constexpr absl::string_view kMagic("SQLite format 3", 16);  // with the zero behind it
-  char beginning[kMagic.size()];
-  return ::pread(fd, beginning, sizeof beginning, 0) == static_cast<ssize_t>(sizeof beginning) &&
-         absl::string_view(beginning, sizeof beginning) == kMagic;
+  char beginning[kDatabaseBeginning];
+  const ssize_t bytes = ::pread(fd, beginning, sizeof beginning, 0);
+  return bytes > 0 && BeginsAsDatabase(absl::string_view(beginning, static_cast<size_t>(bytes)));
+}
+
+bool BeginsAsDatabase(absl::string_view beginning) {
+  return absl::StartsWith(beginning,
+                          absl::string_view("SQLite format 3", kDatabaseBeginning));  // with a zero
+}
+
+bool MayBeApplied(absl::string_view path, uint64_t size, int fd) {
+  if (size == 0) return false;
+  // One of a transaction that has ended begins with zeros, where it stays (journal_mode=persist).
+  char first = 0;
+  return !absl::EndsWith(path, "-journal") || ::pread(fd, &first, 1, 0) != 1 || first != 0;
 }
 
 void KeepDatabasesWhole(std::vector<FileAction>* plan) {

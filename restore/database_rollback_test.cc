@@ -2,19 +2,28 @@
 #include "restore/database_rollback.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <set>
 
+#include "base/machine.h"
 #include "base/test_child.h"
+#include "base/test_user.h"
 #include "restore/file_rollback_testing.h"
 
 namespace rekindle::restore {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Property;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
 
 constexpr Recorded kWithContent = {.in_place = true, .content = true};
 constexpr Recorded kWithout = {.in_place = true};
@@ -152,6 +161,157 @@ TEST_F(DatabaseRollbackTest, ADatabaseWithoutALogIsNotCutOff) {
   rollback_.set_mode(v1::Rollback::ALL);
   EXPECT_EQ(Apply()[0].action(), Report::PUT_BACK);
   EXPECT_EQ(Read("small"), Database("old"));
+}
+
+// As SQLite applies it when the database is opened.
+class LaterLifeTest : public DatabaseRollbackTest {
+ protected:
+  static constexpr char kJournal[] = "a journal of later";
+
+  void SetUp() override {
+    DatabaseRollbackTest::SetUp();
+    Record("db", Database("old"), kWithContent);
+    rollback_.set_mode(v1::Rollback::ALL);
+  }
+  void LiveOn(const std::string& beside) {
+    Append("db", " and new pages");
+    Touch("db");
+    Write(beside, kJournal);
+  }
+  void ExpectSetAside(const std::string& beside, Report::Action of_database) {
+    std::vector<FileAction> plan = Plan();
+    ASSERT_THAT(plan, SizeIs(2));
+    EXPECT_EQ(plan[0].report.path(), Path(beside)) << "first";
+    EXPECT_EQ(Read(beside), kJournal) << "a plan changes nothing";
+    std::vector<Report> reports = Apply();
+    ASSERT_THAT(reports, SizeIs(2));
+    EXPECT_EQ(reports[0].action(), Report::SET_ASIDE) << reports[0].why();
+    EXPECT_EQ(reports[0].size(), 0u);
+    EXPECT_EQ(reports[0].discarded_bytes(), sizeof kJournal - 1);
+    EXPECT_THAT(reports[0].tail_copy(), StartsWith(Path(beside + ".rekindle-tail-")));
+    EXPECT_EQ(ReadFile(reports[0].tail_copy()).value_or("(none)"), kJournal);
+    EXPECT_EQ(reports[1].action(), of_database);
+    EXPECT_EQ(Read("db"), Database("old"));
+    EXPECT_EQ(Read(beside), "(none)");
+    EXPECT_THAT(Apply(), ElementsAre(Property(&Report::action, Report::UNCHANGED)));
+  }
+  void ExpectLeft(const std::string& beside, const std::string& why) {
+    const std::string now = Read("db");
+    for (const Report& report : Apply()) {
+      EXPECT_THAT(report.action(), AnyOf(Report::LEFT, Report::IGNORED)) << report.path();
+      if (report.path() == Path("db"))
+        EXPECT_THAT(report.why(), AllOf(HasSubstr(Path(beside)), HasSubstr(why)));
+    }
+    EXPECT_EQ(Read("db"), now);
+    struct stat info;
+    EXPECT_EQ(::lstat(Path(beside).c_str(), &info), 0);
+  }
+};
+
+TEST_F(LaterLifeTest, WhatItHasBesideTheDatabaseIsSetAside) {
+  for (const char* beside : {"db-journal", "db-wal", "db-shm"}) {
+    LiveOn(beside);
+    ExpectSetAside(beside, Report::PUT_BACK);
+  }
+}
+
+TEST_F(LaterLifeTest, AlsoWhereADatabaseBecameShorter) {
+  rollback_.set_mode(v1::Rollback::APPEND);
+  LiveOn("db-journal");
+  ASSERT_EQ(::truncate(Path("db").c_str(), kDatabaseBeginning), 0);
+  ExpectSetAside("db-journal", Report::PUT_BACK);
+}
+
+TEST_F(LaterLifeTest, AlsoWhereItWasWrittenAnewAsSomethingElse) {
+  Write("db", "no database any more");
+  Touch("db");
+  Write("db-journal", kJournal);
+  ExpectSetAside("db-journal", Report::PUT_BACK);
+}
+
+TEST_F(LaterLifeTest, AlsoWhereItIsGone) {
+  ASSERT_EQ(::unlink(Path("db").c_str()), 0);
+  Write("db-journal", kJournal);
+  ExpectSetAside("db-journal", Report::MADE_AGAIN);
+}
+
+// Its rows are in its log alone.
+TEST_F(LaterLifeTest, AlsoWhereTheDatabaseItselfHasNotChanged) {
+  Write("db-wal", kJournal);
+  ExpectSetAside("db-wal", Report::UNCHANGED);
+}
+
+TEST_F(LaterLifeTest, NotWhereTheDatabaseIsLeft) {
+  rollback_.set_mode(v1::Rollback::APPEND);
+  LiveOn("db-journal");
+  EXPECT_EQ(ApplyOne().action(), Report::LEFT);
+  EXPECT_EQ(Read("db-journal"), kJournal);
+}
+
+TEST_F(LaterLifeTest, OneOfATransactionThatHasEndedStays) {
+  LiveOn("db-journal");
+  for (const std::string& journal : {std::string(), std::string(512, '\0')}) {
+    Write("db-journal", journal);
+    Touch("db");
+    Rewrite("db", 16, "NEW");
+    EXPECT_EQ(ApplyOne().action(), Report::PUT_BACK);
+    EXPECT_EQ(Read("db-journal"), journal);
+  }
+}
+
+TEST_F(LaterLifeTest, NamesOfEarlierOnesAreNotTaken) {
+  std::set<std::string> names;
+  for (int i = 0; i < 4; ++i) {
+    LiveOn("db-journal");
+    names.insert(Apply()[0].tail_copy());
+  }
+  EXPECT_THAT(names, SizeIs(4));
+  for (const std::string& name : names) EXPECT_EQ(ReadFile(name).value_or("(none)"), kJournal) << name;
+}
+
+TEST_F(LaterLifeTest, WhatIsNoFileKeepsTheDatabaseAsItIs) {
+  Write("victim", "something valuable");
+  LiveOn("db-journal");
+  ASSERT_EQ(::unlink(Path("db-journal").c_str()), 0);
+  ASSERT_EQ(::symlink(Path("victim").c_str(), Path("db-journal").c_str()), 0);
+  ExpectLeft("db-journal", "no regular file");
+  ASSERT_EQ(::unlink(Path("db-journal").c_str()), 0);
+  ASSERT_EQ(::mkdir(Path("db-journal").c_str(), 0755), 0);
+  ExpectLeft("db-journal", "no regular file");
+  EXPECT_EQ(Read("victim"), "something valuable");
+}
+
+TEST_F(LaterLifeTest, WhatIsIgnoredKeepsTheDatabaseAsItIs) {
+  LiveOn("db-journal");
+  rollback_.add_ignore_paths(Path("db-journal"));
+  ExpectLeft("db-journal", "ignored");
+}
+
+// So a part of what the image should have is in there.
+TEST_F(LaterLifeTest, ALogThatIsOlderThanTheImageKeepsTheDatabaseAsItIs) {
+  LiveOn("db-wal");
+  if (BornUnixNanos(AT_FDCWD, Path("db-wal"), 0) == 0) GTEST_SKIP() << "nothing tells when a file was made";
+  manifest_.set_captured_unix_ns(INT64_MAX);
+  ExpectLeft("db-wal", "it was there when the image was taken");
+}
+
+TEST_F(LaterLifeTest, OneOfAnotherUserKeepsTheDatabaseAsItIs) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to be two users";
+  LiveOn("db-journal");
+  ASSERT_EQ(::chown(Path("db-journal").c_str(), kNobody, kNobody), 0);
+  ExpectLeft("db-journal", "it is of uid");
+  manifest_.set_uid(kNobody);
+  EXPECT_EQ(Apply()[0].action(), Report::SET_ASIDE) << "the job's user made it";
+}
+
+TEST_F(LaterLifeTest, OneThatIsReplacedMeanwhileStays) {
+  LiveOn("db-journal");
+  std::vector<FileAction> plan = Plan();
+  Replace("db-journal", "another");
+  const absl::Status status = ApplyRollback(Image(), rights_, &plan);
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+  EXPECT_EQ(Read("db-journal"), "another");
+  EXPECT_EQ(Read("db"), Database("old and new pages"));
 }
 
 TEST_F(DatabaseRollbackTest, NamesAloneMakeNoDatabase) {

@@ -82,6 +82,15 @@ absl::StatusOr<FileContent> FileContent::Open(const store::ImageReader& image, c
   return content;
 }
 
+absl::StatusOr<std::string> FileContent::Beginning(size_t bytes) const {
+  std::string beginning(std::min<uint64_t>(bytes, size_), '\0');
+  RK_RETURN_IF_ERROR(ForEachPiece(beginning.size(), [&](uint64_t offset, absl::Span<const std::byte> piece) {
+    std::memcpy(beginning.data() + offset, piece.data(), piece.size());
+    return absl::OkStatus();
+  }));
+  return beginning;
+}
+
 absl::Status FileContent::ForEachPiece(uint64_t end, const Piece& piece) const {
   std::vector<store::PageRun> runs;
   for (const store::PageRun& run : runs_) {

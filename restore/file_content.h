@@ -21,6 +21,9 @@ class FileContent {
   // NotFound: the image has no content of this file. An empty one needs none.
   static absl::StatusOr<FileContent> Open(const store::ImageReader& image, const v1::WrittenFile& file);
 
+  // Its first bytes, a page at most.
+  absl::StatusOr<std::string> Beginning(size_t bytes) const;
+
   uint64_t size() const { return size_; }
   uint64_t data_bytes() const { return data_bytes_; }  // that are not zero pages: the room it takes
 

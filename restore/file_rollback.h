@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,12 +45,14 @@ struct FileAction {
 };
 
 // By path; with Mode NONE shared memory alone, which is put back with every mode. Changes nothing.
-// `rollback.dry_run` is of no importance here. InvalidArgument: a path to ignore is not absolute.
+// `rollback.dry_run` is of no importance here. The job does not get those that are `replaced`, by path.
+// InvalidArgument: a path to ignore is not absolute.
 absl::StatusOr<std::vector<FileAction>> PlanRollback(const v1::JobManifest& manifest,
                                                      const store::ImageReader& image,
                                                      const v1::Rollback& rollback,
                                                      const WithRights& with_rights,
-                                                     SeenFrom place = SeenFrom::kMachine);
+                                                     SeenFrom place = SeenFrom::kMachine,
+                                                     const std::set<std::string>& replaced = {});
 
 // FailedPrecondition names the files without which the job can't be restored, and what to do.
 absl::Status CheckPlan(const std::vector<FileAction>& plan);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <map>
 #include <utility>
 
@@ -27,6 +28,7 @@ namespace {
 using Report = v1::FileRollback;
 
 constexpr absl::string_view kHalfMade = ".rekindle-new";
+constexpr int kNamesTried = 10000;
 
 // What a file is called until it is whole: the same for every attempt, so that the next one removes what an
 // interrupted one has left. In a name that leaves no room for the rest, a number stands for its end.
@@ -164,11 +166,11 @@ class Applier {
     });
     if (error != 0) return ErrnoStatus(error, "making it again");
     made_.push_back({&action, action.half_made});
-    std::string why = with_folder ? "its folder was made again, too" : "";
+    std::string& why = *action.report.mutable_why();
+    if (with_folder) absl::StrAppend(&why, why.empty() ? "" : "; ", "its folder was made again, too");
     if (!owned) {
       absl::StrAppend(&why, why.empty() ? "" : "; ", "it could not be given to group ", file.gid());
     }
-    action.report.set_why(why);
     RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, file));
     RK_RETURN_IF_ERROR(content.Fill(action.file.get()));
     RK_RETURN_IF_ERROR(ToDisk(action));
@@ -240,9 +242,45 @@ class Applier {
         if (error != 0) return ErrnoStatus(error, "giving it its name");
         return FolderToDisk(action);
       }
+      case Report::SET_ASIDE:
+        RK_RETURN_IF_ERROR(SetAside(action));
+        return FolderToDisk(action);
       default:
         return absl::OkStatus();
     }
+  }
+
+  absl::Status SetAside(FileAction& action) const {
+    const std::string& planned = action.report.tail_copy();
+    const std::string beside = planned.substr(0, planned.rfind('/') + 1);
+    std::string name = planned.substr(beside.size());
+    int error = EPERM;
+    with_rights_([&] { error = RenameInFolder(action, &name); });
+    if (error == ESTALE) return absl::AbortedError("another file has just got its name");
+    if (error != 0) return ErrnoStatus(error, absl::StrCat("setting it aside as ", name));
+    action.report.set_tail_copy(beside + name);
+    return absl::OkStatus();
+  }
+
+  // Replaces nothing: a number is added to a name that is taken. The error.
+  static int RenameInFolder(const FileAction& action, std::string* name) {
+    const int folder = action.folder.get();
+    struct stat info;
+    if (::fstatat(folder, action.name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) return errno;
+    if (info.st_ino != action.recorded.inode() || info.st_dev != action.recorded.device()) return ESTALE;
+    const std::string planned = *name;
+    for (int number = 2; number < kNamesTried; ++number) {
+      int error =
+          ::renameat2(folder, action.name.c_str(), folder, name->c_str(), RENAME_NOREPLACE) == 0 ? 0 : errno;
+      // Some file systems can't be asked not to replace.
+      if (error == EINVAL && ::fstatat(folder, name->c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0)
+        error = EEXIST;
+      if (error == EINVAL)
+        error = ::renameat(folder, action.name.c_str(), folder, name->c_str()) == 0 ? 0 : errno;
+      if (error != EEXIST) return error;
+      *name = absl::StrCat(planned, "-", number);
+    }
+    return EEXIST;
   }
 
   // What the job writes from now on must not stand on what a crash of the machine would undo; and a time that

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -55,8 +56,14 @@ uid_t CurrentFileUser() {
 class Planner {
  public:
   Planner(const v1::JobManifest& manifest, const store::ImageReader& image, const v1::Rollback& rollback,
-          const WithRights& with_rights, SeenFrom place)
-      : image_(image), rollback_(rollback), with_rights_(with_rights), place_(place) {
+          const WithRights& with_rights, SeenFrom place, const std::set<std::string>& replaced)
+      : image_(image),
+        rollback_(rollback),
+        with_rights_(with_rights),
+        place_(place),
+        replaced_(replaced),
+        job_uid_(manifest.uid()),
+        captured_ns_(manifest.captured_unix_ns()) {
     // A file system that has no device of its own may get another number at each boot.
     auto machine = ThisMachine();
     same_boot_ = machine.ok() && absl::StartsWith(manifest.job_id(), absl::StrCat(machine->boot_id, "/"));
@@ -65,8 +72,13 @@ class Planner {
       if (slot.fd() > 0 && slot.kind() == "file") logs_.insert(slot.path());
     }
     for (const v1::WrittenFile& file : manifest.written_files()) {
+      in_image_.insert(file.path());
       if (absl::string_view database = DatabaseBeside(file.path()); !database.empty())
         have_files_beside_.emplace(database);
+    }
+    for (const v1::NeededFile& file : manifest.files()) {
+      const auto [known, is_new] = only_appended_to_.try_emplace(file.path(), true);
+      known->second &= !file.has_size();
     }
   }
 
@@ -100,7 +112,7 @@ class Planner {
     if (file.shared_memory() && look.error == 0) {
       if (const pid_t user = shared_memory_.UserOf(look.info); user != 0) {
         Leave(action, absl::StrCat("process ", user, " (", CommandLineOf(user), ") uses this shared memory"),
-              look.info.st_size < static_cast<int64_t>(file.size()));
+              IsTooShort(file, action.report.size()));
         return action;
       }
     }
@@ -115,6 +127,33 @@ class Planner {
     return action;
   }
 
+  // SQLite applies what it finds beside a database, which is of a later life where the image does not know
+  // it: it is set aside before the database becomes what it was.
+  absl::Status PlanBeside(const FileAction& database, std::vector<FileAction>* plan) {
+    if (database.database != database.recorded.path() || !BecomesWhatItWas(database)) return absl::OkStatus();
+    for (const absl::string_view suffix : kBesideDatabase) {
+      FileAction action;
+      action.recorded.set_path(absl::StrCat(database.database, suffix));
+      if (in_image_.contains(action.recorded.path())) continue;
+      action.report.set_path(action.recorded.path());
+      action.database = database.database;
+      const Look look = LookAt(action);
+      if (look.error == ENOENT || look.error == ENOTDIR || look.error == ENAMETOOLONG) continue;
+      if (look.error != 0 && !SaysSomethingOfTheFile(look.error))
+        return ErrnoStatus(look.error, absl::StrCat("looking up ", action.recorded.path()));
+      if (look.error == 0 && S_ISREG(look.info.st_mode)) {
+        action.present_bytes = static_cast<uint64_t>(look.info.st_size);
+        action.report.set_size(*action.present_bytes);
+        if (!MayBeApplied(suffix, *action.present_bytes, action.file.get())) continue;
+      }
+      DecideBeside(look, database.recorded, action);
+      action.file.Reset();
+      if (!ToBeDone(action)) action.folder.Reset();
+      plan->push_back(std::move(action));
+    }
+    return absl::OkStatus();
+  }
+
  private:
   struct Look {
     int error = EPERM;  // of the name
@@ -125,7 +164,8 @@ class Planner {
 
   static bool ToBeDone(const FileAction& action) {
     const Report::Action what = action.report.action();
-    return what == Report::TRUNCATED || what == Report::PUT_BACK || what == Report::MADE_AGAIN;
+    return what == Report::TRUNCATED || what == Report::PUT_BACK || what == Report::MADE_AGAIN ||
+           what == Report::SET_ASIDE;
   }
 
   bool IsIgnored(absl::string_view path) const {
@@ -177,17 +217,26 @@ class Planner {
   }
 
   // What the files beside a database are is said by its own, which comes before them. That is known by what
-  // it begins with, if anything is there.
+  // it begins with, now or in the image.
   std::string DatabaseOf(const FileAction& action) {
     const std::string& path = action.recorded.path();
     if (std::string database(DatabaseBeside(path)); !database.empty())
       return databases_.contains(database) ? database : "";
-    const bool is_database = action.file.valid() && action.present_bytes.value_or(0) > 0
-                                 ? action.recorded.in_place() && BeginsAsDatabase(action.file.get())
-                                 : have_files_beside_.contains(path);
+    const bool has_bytes = action.file.valid() && action.present_bytes.value_or(0) > 0;
+    const bool is_database =
+        (!has_bytes && have_files_beside_.contains(path)) ||
+        (has_bytes && action.recorded.in_place() && BeginsAsDatabase(action.file.get())) ||
+        WasDatabase(action.recorded);
     if (!is_database) return "";
     databases_.insert(path);
     return path;
+  }
+  bool WasDatabase(const v1::WrittenFile& file) const {
+    if (!file.in_place() || file.content_object().empty()) return false;
+    const auto content = FileContent::Open(image_, file);
+    if (!content.ok()) return false;
+    const auto beginning = content->Beginning(kDatabaseBeginning);
+    return beginning.ok() && BeginsAsDatabase(*beginning);
   }
 
   // Was its content asked for, whatever it is now?
@@ -200,9 +249,31 @@ class Planner {
     return IsAskedFor(action.recorded) || have_files_beside_.contains(action.database);
   }
 
+  bool BecomesWhatItWas(const FileAction& action) const {
+    switch (action.report.action()) {
+      case Report::PUT_BACK:
+      case Report::MADE_AGAIN:
+        return true;
+      case Report::UNCHANGED:
+        return IsPutBack(action);
+      default:
+        return action.report.action() == Report::TRUNCATED && action.recorded.size() == 0;
+    }
+  }
+
   static bool HasContent(const v1::WrittenFile& file) {
     return file.size() == 0 || !file.content_object().empty();
   }
+  // CRIU gives a length to all others.
+  bool IsOnlyAppendedTo(const v1::WrittenFile& file) const {
+    const auto known = only_appended_to_.find(file.path());
+    return known != only_appended_to_.end() && known->second;
+  }
+  // Can't the job go on with `now` bytes of it?
+  bool IsTooShort(const v1::WrittenFile& file, uint64_t now) const {
+    return now < file.size() && !IsOnlyAppendedTo(file) && !replaced_.contains(file.path());
+  }
+
   // File systems give the inode of a file that was removed to the next one.
   bool IsSameFile(const Look& look, const v1::WrittenFile& file) const {
     return look.info.st_ino == file.inode() && (!same_boot_ || look.info.st_dev == file.device()) &&
@@ -219,7 +290,16 @@ class Planner {
   absl::Status Decide(const Look& look, FileAction& action) {
     const v1::WrittenFile& file = action.recorded;
     const uint64_t now = static_cast<uint64_t>(look.info.st_size);
-    if (look.error == ENOENT || look.error == ENOTDIR) return DecideGone("it is gone", action);
+    if (look.error == ENOENT || look.error == ENOTDIR) {
+      const bool needed = !replaced_.contains(file.path());
+      // Of a log the job needs no more than that it is there.
+      if (needed && !HasContent(file) && logs_.contains(file.path()) && IsOnlyAppendedTo(file)) {
+        action.report.set_why("it is gone, and the image does not have its content: it begins anew");
+        action.recorded.set_size(0);
+        action.recorded.set_modified_ns(0);
+      }
+      return DecideGone("it is gone", action, needed);
+    }
     if (look.error != 0) {
       if (!SaysSomethingOfTheFile(look.error))
         return ErrnoStatus(look.error, absl::StrCat("looking up ", file.path()));
@@ -244,7 +324,7 @@ class Planner {
       if (!SaysSomethingOfTheFile(look.open_error))
         return ErrnoStatus(look.open_error, absl::StrCat("opening ", file.path(), " to cut it back"));
       Leave(action, ErrnoStatus(look.open_error, "it can't be opened for writing").message(),
-            now < file.size());
+            IsTooShort(file, now));
       return absl::OkStatus();
     }
     if (rewritten) return DecideRewritten(now, action);
@@ -260,12 +340,13 @@ class Planner {
     return absl::OkStatus();
   }
 
-  static absl::Status LeaveShorter(uint64_t now, FileAction& action) {
+  absl::Status LeaveShorter(uint64_t now, FileAction& action) const {
     const v1::WrittenFile& file = action.recorded;
-    Leave(
-        action,
-        absl::StrCat("it has become shorter (", now, " bytes, it had ", file.size(), "); ", NoContent(file)),
-        /*blocks=*/true);
+    const bool blocks = IsTooShort(file, now);
+    Leave(action,
+          absl::StrCat("it has become shorter (", now, " bytes, it had ", file.size(), "); ",
+                       blocks ? NoContent(file) : "what the job writes from now on comes behind that"),
+          blocks);
     return absl::OkStatus();
   }
 
@@ -322,7 +403,7 @@ class Planner {
     return above.st_dev == (file.has_folder() ? file.folder().device() : file.device());
   }
 
-  absl::Status DecideGone(std::string what, FileAction& action, bool blocks = true) {
+  absl::Status DecideGone(std::string what, FileAction& action, bool blocks) {
     if (!action.missing_folders.empty()) {
       bool may_make = false;
       with_rights_([&] { may_make = HasContent(action.recorded) && MayMakeFolders(action); });
@@ -343,7 +424,7 @@ class Planner {
     bool may_own = true;
     with_rights_([&] {
       if (error == ENOENT) return;
-      error = ::faccessat(action.folder.get(), ".", W_OK | X_OK, AT_EACCESS) == 0 ? 0 : errno;
+      error = MayChange(action.folder.get());
       const uid_t user = CurrentFileUser();
       may_own = user == 0 || user == owner;
     });
@@ -372,6 +453,44 @@ class Planner {
     return may;
   }
 
+  void DecideBeside(const Look& look, const v1::WrittenFile& database, FileAction& action) {
+    const uid_t owner = look.info.st_uid;
+    if (IsIgnored(action.recorded.path())) {
+      action.report.set_action(Report::IGNORED);
+    } else if (look.error != 0) {
+      Leave(action, ErrnoStatus(look.error, "it can't be looked up").message());
+    } else if (!S_ISREG(look.info.st_mode)) {
+      Leave(action, "it is no regular file");
+    } else if (owner != database.uid() && owner != job_uid_) {
+      Leave(action, absl::StrCat("it is of uid ", owner, ", and the database is not"));
+    } else if (!absl::EndsWith(action.name, "-journal") && look.born_ns != 0 && look.born_ns < captured_ns_) {
+      Leave(action, "it was there when the image was taken, which does not have it");
+    } else if (const absl::Status status = MayBeRenamed(look, action); !status.ok()) {
+      Leave(action, status.message());
+    } else {
+      action.report.set_action(Report::SET_ASIDE);
+      action.report.set_size(0);
+      action.report.set_discarded_bytes(*action.present_bytes);
+      action.recorded.set_device(look.info.st_dev);
+      action.recorded.set_inode(look.info.st_ino);
+      SetTailCopy(action);
+    }
+  }
+
+  absl::Status MayBeRenamed(const Look& look, const FileAction& action) const {
+    int error = EPERM;
+    with_rights_([&] { error = MayChange(action.folder.get()); });
+    if (error != 0) return ErrnoStatus(error, "it can't be set aside: its folder can't be written");
+    if (MayBeReplaced(look, action)) return absl::OkStatus();
+    return absl::PermissionDeniedError(
+        absl::StrCat("it is of uid ", look.info.st_uid, ", and nobody else may rename it (sticky folder)"));
+  }
+
+  // The error.
+  static int MayChange(int folder) {
+    return ::faccessat(folder, ".", W_OK | X_OK, AT_EACCESS) == 0 ? 0 : errno;
+  }
+
   // It may be that of a later life: one that was in the making then and is so again, or that an earlier
   // roll-back has made. Others are left unless all is to be put back, or the job could not go on with them.
   absl::Status DecideReplaced(const Look& look, FileAction& action) {
@@ -379,7 +498,7 @@ class Planner {
     const v1::WrittenFile& file = action.recorded;
     const bool all = IsPutBack(action);
     const uint64_t now = static_cast<uint64_t>(look.info.st_size);
-    const bool shorter = now < file.size();
+    const bool shorter = now < file.size(), blocks = IsTooShort(file, now);
     bool of_later_life = shorter || file.is_new();
     if (HasContent(file) && action.file.valid()) {
       RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, file));
@@ -400,17 +519,17 @@ class Planner {
       Leave(
           action,
           absl::StrCat(kWhat, "; ", ErrnoStatus(look.open_error, "to be kept it can't be opened").message()),
-          shorter);
+          blocks);
       return absl::OkStatus();
     }
     if (!MayBeReplaced(look, action)) {
       Leave(action,
             absl::StrCat(kWhat, ", of uid ", look.info.st_uid,
                          ", which nobody else may remove from its folder (sticky): have it removed"),
-            shorter);
+            blocks);
       return absl::OkStatus();
     }
-    RK_RETURN_IF_ERROR(DecideGone(kWhat, action, shorter));
+    RK_RETURN_IF_ERROR(DecideGone(kWhat, action, blocks));
     if (action.report.action() != Report::MADE_AGAIN) return absl::OkStatus();
     Discard(now, 0, action);
     action.keep_tail = keep;
@@ -423,7 +542,10 @@ class Planner {
     const uint64_t begin = action.discarded_at, end = begin + action.report.discarded_bytes();
     action.keep_tail = action.keep_tail || logs_.contains(action.recorded.path()) ||
                        LooksLikeText(action.file.get(), begin, end);
-    if (!action.keep_tail) return;
+    if (action.keep_tail) SetTailCopy(action);
+  }
+
+  void SetTailCopy(FileAction& action) const {
     const absl::string_view path = action.recorded.path();
     action.report.set_tail_copy(
         absl::StrCat(path.substr(0, path.size() - action.name.size()), TailName(action.name, now_)));
@@ -435,7 +557,11 @@ class Planner {
   const SeenFrom place_;
   const absl::Time now_ = absl::Now();
   bool same_boot_ = false;
-  std::set<std::string> logs_;
+  const std::set<std::string>& replaced_;
+  const uid_t job_uid_;
+  const int64_t captured_ns_;
+  std::set<std::string> logs_, in_image_;
+  std::map<std::string, bool> only_appended_to_;         // by path, as far as the image tells
   std::set<std::string> have_files_beside_, databases_;  // paths of SQLite's, by their names and as they are
   SharedMemoryUsers shared_memory_;
 };
@@ -462,7 +588,8 @@ std::vector<FileAction> NotRecorded(const v1::JobManifest& manifest) {
 absl::StatusOr<std::vector<FileAction>> PlanRollback(const v1::JobManifest& manifest,
                                                      const store::ImageReader& image,
                                                      const v1::Rollback& rollback,
-                                                     const WithRights& with_rights, SeenFrom place) {
+                                                     const WithRights& with_rights, SeenFrom place,
+                                                     const std::set<std::string>& replaced) {
   for (const std::string& path : rollback.ignore_paths()) {
     if (absl::StartsWith(path, "/")) continue;
     return absl::InvalidArgumentError(
@@ -474,11 +601,12 @@ absl::StatusOr<std::vector<FileAction>> PlanRollback(const v1::JobManifest& mani
   }
   const bool none = rollback.mode() == v1::Rollback::NONE;
   if (manifest.written_files().empty()) return none ? std::vector<FileAction>() : NotRecorded(manifest);
-  Planner planner(manifest, image, rollback, with_rights, place);
+  Planner planner(manifest, image, rollback, with_rights, place, replaced);
   std::vector<FileAction> plan;
   for (const v1::WrittenFile& file : manifest.written_files()) {
     if (none && !file.shared_memory()) continue;
     RK_ASSIGN_OR_RETURN(FileAction action, planner.Plan(file));
+    RK_RETURN_IF_ERROR(planner.PlanBeside(action, &plan));
     plan.push_back(std::move(action));
   }
   KeepDatabasesWhole(&plan);

@@ -13,6 +13,18 @@
 
 namespace rekindle::restore {
 
+bool IsReplacedByLog(const v1::StdioSlot& slot) {
+  return slot.fd() > 0 && slot.kind() == "file" && slot.resource().empty() && slot.path().size() > 1;
+}
+
+std::set<std::string> FilesReplacedByLog(const v1::JobManifest& manifest) {
+  std::set<std::string> paths;
+  for (const v1::StdioSlot& slot : manifest.stdio()) {
+    if (IsReplacedByLog(slot)) paths.insert(slot.path());
+  }
+  return paths;
+}
+
 absl::Status AppendToLogs(int root, const v1::JobManifest& manifest) {
   for (const v1::StdioSlot& slot : manifest.stdio()) {
     if (slot.kind() != "pipe" || slot.fd() == 0) continue;

@@ -422,8 +422,10 @@ class RestoreRun : public criu::RestoreObserver {
     if (HasOwnMounts(*image_)) return absl::OkStatus();
     const SeenFrom place = namespaces_.entered() ? SeenFrom::kContainer : SeenFrom::kMachine;
     std::vector<std::string> told;
-    RK_RETURN_IF_ERROR(
-        namespaces_.Within([&] { return CheckFiles(result_.manifest, user_, &told, place, which); }));
+    std::set<std::string> replaced;
+    if (!options_.log.empty()) replaced = FilesReplacedByLog(result_.manifest);
+    RK_RETURN_IF_ERROR(namespaces_.Within(
+        [&] { return CheckFiles(result_.manifest, user_, &told, place, which, replaced); }));
     // Of the others when all are looked at.
     if (which == NeededFiles::kAll) result_.warnings.insert(result_.warnings.end(), told.begin(), told.end());
     return absl::OkStatus();
@@ -490,8 +492,7 @@ class RestoreRun : public criu::RestoreObserver {
     std::set<std::string> replaced;
     RK_RETURN_IF_ERROR(ReplaceTerminals(options, &replaced));
     for (const v1::StdioSlot& slot : result_.manifest.stdio()) {
-      const bool redirect_file = !options_.log.empty() && slot.fd() > 0 && slot.kind() == "file" &&
-                                 slot.resource().empty() && slot.path().size() > 1;
+      const bool redirect_file = !options_.log.empty() && IsReplacedByLog(slot);
       std::string resource = redirect_file ? slot.path().substr(1) : slot.resource();
       if (resource.empty() || !replaced.insert(resource).second) continue;
       RK_ASSIGN_OR_RETURN(int fd, Substitute(slot));

@@ -195,6 +195,14 @@ class RollbackTest(FilesTest):
             self.assertEqual(os.stat(self.file("table")).st_mode & 0o777, 0o640)
             self.assertEqual(self.problems(), [])
 
+    def test_a_log_that_is_made_again_is_that_of_the_job(self):
+        """The one that the restore has opened before is not."""
+        self.image_then_death()
+        os.unlink(self.log)
+        done = self.restore_and_kill("--rollback", "append", "--log", self.log)
+        self.assertEqual(done[os.path.basename(self.log)]["action"], "made_again")
+        self.assert_once(self.log)
+
     def test_gone_and_short_files_without_their_content(self):
         ignored = [word for name in ("table", "state") for word in ("--ignore-path", self.file(name))]
         self.image_then_death(*ignored)

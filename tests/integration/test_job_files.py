@@ -1,5 +1,6 @@
-"""Supervised jobs whose files need more than an end that is cut off: databases, folders that are gone."""
+"""Jobs whose files need more than an end that is cut off: databases, folders that are gone."""
 
+import json
 import os
 import shutil
 import signal
@@ -7,6 +8,8 @@ import sqlite3
 import unittest
 
 from harness import jobs, locks, waiting
+from harness.case import RekindleTest
+from harness.cli import DONE
 from test_supervision import SupervisedTest, lines_of
 
 # Writes the numbers from 0 on; {file} is a Python expression of what it has open besides.
@@ -17,6 +20,41 @@ with open(sys.argv[1], "a", buffering=1) as numbers:
     for number in range(100000):
         numbers.write(str(number) + "\\n")
         time.sleep(0.02)
+"""
+
+# Stands between two transactions until `go-on` is there, makes {later} and dies in the midst of the next one; in a life
+# that finds `again` it says what it finds. A cache of ten pages writes pages of a transaction before its end.
+_TRANSACTIONS = """
+import os, sqlite3, sys, time
+os.chdir(sys.argv[1])
+rows = sqlite3.connect("rows.db", isolation_level=None)
+for words in ("pragma journal_mode=delete", "pragma cache_size=10",
+              "create table rows (number integer primary key, filling text)", "create index fillings on rows (filling)"):
+    rows.execute(words).fetchall()
+
+def insert(begin, end):
+    rows.execute("begin")
+    rows.executemany("insert into rows values (?, ?)", ((number, str(number) * 60) for number in range(begin, end)))
+    rows.execute("commit")
+
+insert(0, 1000)
+open("between", "w").close()
+while not os.path.exists("go-on"):
+    time.sleep(0.01)
+if os.path.exists("again"):
+    try:
+        found = rows.execute("pragma integrity_check").fetchone() + rows.execute("select count(*) from rows").fetchone()
+    except sqlite3.Error as error:
+        found = (str(error),)
+    with open("found.new", "w") as file:
+        print(*found, file=file)
+    os.rename("found.new", "found")
+    sys.exit()
+{later}
+rows.execute("begin")
+rows.execute("update rows set filling = 'z' || filling where number > 600 and number < 760")
+open("within", "w").close()
+time.sleep(3600)
 """
 
 # The byte of X-shm which whoever uses the log has locked (UNIX_SHM_DMS of SQLite's os_unix.c).
@@ -62,6 +100,62 @@ class DatabaseTest(SupervisedTest):
         self.wait_for_end()
         self.assertEqual(self.state()["restarts"], 1, self.state())
         self.assertEqual(sorted(set(self.ask("select number from numbers"))), list(range(1500)))
+
+
+class JournalTest(RekindleTest):
+    """A database between two transactions in its image, whose job died in a later one: the journal of that is not its."""
+
+    def file(self, name):
+        return os.path.join(self.folder, name)
+
+    def make(self, name):
+        with open(self.file(name), "w", encoding="ascii"):
+            pass
+
+    def die_in_a_transaction(self, later, *options):
+        self.folder = self.path("work")
+        os.mkdir(self.folder)
+        job = self.start_job([jobs.PYTHON, "-c", _TRANSACTIONS.format(later=later), self.folder])
+        waiting.until(lambda: os.path.exists(self.file("between")), "it has its rows", 60)
+        self.checkpoint(job.pid, "x:1", *options)
+        self.make("go-on")
+        waiting.until(lambda: os.path.exists(self.file("within")), "it is within a transaction", 60)
+        os.kill(job.pid, signal.SIGKILL)
+        job.reap()
+        self.assertGreater(os.path.getsize(self.file("rows.db-journal")), 0)
+
+    def roll_back(self, *options):
+        result = self.cli.run("restore", "x:1", "--detach", *options)
+        self.assertEqual(result.code, DONE, str(result))
+        files = json.loads(result.out.splitlines()[0])["files"]
+        return {os.path.basename(file["path"]): file for file in files}
+
+    def assert_goes_on_as_it_was(self, mode):
+        planned = self.roll_back("--rollback", mode, "--dry-run")
+        self.assertEqual(planned["rows.db-journal"]["action"], "set_aside")
+        self.assertTrue(os.path.exists(self.file("rows.db-journal")))
+        table = self.cli.run("restore", "x:1", "--rollback", mode, "--dry-run", json_output=False).out
+        self.assertRegex(table, "rows.db-journal +set aside")
+        size = os.path.getsize(self.file("rows.db-journal"))
+        os.unlink(self.file("go-on"))
+        self.make("again")
+        done = self.roll_back("--rollback", mode)
+        self.assertEqual(done["rows.db"]["action"], "put_back")
+        self.assertEqual(done["rows.db-journal"]["action"], "set_aside")
+        self.assertEqual(os.path.getsize(done["rows.db-journal"]["tail_copy"]), size)
+        self.assertFalse(os.path.exists(self.file("rows.db-journal")))
+        self.make("go-on")
+        waiting.until(lambda: os.path.exists(self.file("found")), "it tells what it finds", 60)
+        with open(self.file("found"), encoding="ascii") as file:
+            self.assertEqual(file.read(), "ok 1000\n")
+
+    def test_all(self):
+        self.die_in_a_transaction("insert(1000, 3000); rows.execute('delete from rows where number % 7 = 3')", "--file-contents")
+        self.assert_goes_on_as_it_was("all")
+
+    def test_one_that_became_shorter(self):
+        self.die_in_a_transaction("rows.execute('delete from rows where number % 2 = 0'); rows.execute('vacuum')")
+        self.assert_goes_on_as_it_was("append")
 
 
 class FolderTest(SupervisedTest):

@@ -84,10 +84,19 @@ class KilledRestoreTest(OutsideTest):
 class RotatedLogTest(OutsideTest):
     """The log in which it goes on is not the one that it had when its image was taken."""
 
+    # `print`s lines after {first} bytes.
+    JOB = "import time\nprint('x' * {first})\nwhile True:\n    print('line')\n    time.sleep(0.02)"
+
     def named(self, name):
         return next(job for job in self.succeed("ps", cli=self.remote)["jobs"] if job["name"] == name)
 
-    def test_all_ways(self):
+    def wait_for_images_of(self, name, count):
+        waiting.until(lambda: self.named(name)["supervised"]["checkpoints"] >= count, "an image", 60)
+
+    def wait_for_lines(self, log, count):
+        waiting.until(lambda: len(lines_of(log)) >= count, "more lines in the log", 60)
+
+    def assert_all_ways(self, folder, first):
         def truncated(log):
             os.truncate(log, 0)
 
@@ -98,18 +107,30 @@ class RotatedLogTest(OutsideTest):
 
         for name, rotate in (("truncated", truncated), ("renamed", renamed), ("removed", os.unlink)):
             with self.subTest(name):
-                log = self.path(name + ".log")
+                log = os.path.join(folder, name + ".log")
                 self.succeed(
                     "run", "--detach", "--name", name, "--log", log, "--every", "300ms", "--restarts", "3", "--rollback", "append", "--",
-                    jobs.PYTHON, "-u", "-c", "import time\nwhile True:\n    print('line')\n    time.sleep(0.02)", cli=self.remote,
+                    jobs.PYTHON, "-u", "-c", self.JOB.format(first=first), cli=self.remote,
                 )  # fmt: skip
                 self.addCleanup(self.remote.run, "stop", name, "--grace", "0s")
-                waiting.until(lambda name=name: self.named(name)["supervised"]["checkpoints"] > 0, "an image", 60)
+                self.wait_for_lines(log, 4)
+                images = self.named(name)["supervised"]["checkpoints"]
+                self.wait_for_images_of(name, images + 2)
                 rotate(log)
                 os.kill(self.named(name)["pid"], signal.SIGKILL)
                 waiting.until(lambda name=name: self.named(name)["supervised"].get("restarts", 0) == 1, "it is back", 60)
-                waiting.until(lambda log=log: os.path.exists(log) and len(lines_of(log)) > 3, "it writes", 60)
+                self.wait_for_lines(log, len(lines_of(log)) + 4)
         self.assertNotIn("could not be brought back", self.daemon.log_text())
+
+    def test_all_ways(self):
+        self.assert_all_ways(self.directory, first=1)
+
+    def test_all_ways_of_one_whose_content_no_image_has(self):
+        folder = self.path("logs-of-unknown-age")  # a file system that does not tell when a file was made
+        os.mkdir(folder)
+        shell("mount", "-t", "ramfs", "none", folder)
+        self.addCleanup(shell, "umount", "--lazy", folder)
+        self.assert_all_ways(folder, first=1 << 21)
 
 
 class OrphansTest(OutsideTest):
