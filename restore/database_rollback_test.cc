@@ -199,8 +199,9 @@ class LaterLifeTest : public DatabaseRollbackTest {
     const std::string now = Read("db");
     for (const Report& report : Apply()) {
       EXPECT_THAT(report.action(), AnyOf(Report::LEFT, Report::IGNORED)) << report.path();
-      if (report.path() == Path("db"))
+      if (report.path() == Path("db")) {
         EXPECT_THAT(report.why(), AllOf(HasSubstr(Path(beside)), HasSubstr(why)));
+      }
     }
     EXPECT_EQ(Read("db"), now);
     struct stat info;
