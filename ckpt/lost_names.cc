@@ -213,8 +213,9 @@ void RemoveExtraNames(const LostNames& names, const std::string& root) {
 void RemoveLeftExtraNames(const std::string& work_directory, const std::string& run, pid_t process) {
   const absl::StatusOr<std::string> list = ReadFile(absl::StrCat(work_directory, "/", EXTRA_NAMES_LIST));
   if (!list.ok() || run.empty()) return;
-  std::string root = absl::StrCat("/proc/", process, "/root");
-  if (process <= 0 || ::access(root.c_str(), F_OK) != 0) root = "/";
+  const std::string roots[] = {absl::StrCat("/proc/", process, "/root"), "/"};
+  const bool is_there = process > 0 && ::access(roots[0].c_str(), F_OK) == 0;
+  const std::string& root = roots[is_there ? 0 : 1];
   for (absl::string_view line : absl::StrSplit(*list, '\n', absl::SkipEmpty())) {
     while (absl::ConsumePrefix(&line, "/") || absl::ConsumePrefix(&line, "./")) {
     }
