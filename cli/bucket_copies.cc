@@ -336,7 +336,8 @@ absl::Status TakeFromBucket(Bucket& bucket, Client& client, const Output& output
   const std::vector<BucketImage> chain = images.Chain(wanted->origin);
 
   RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse here, ImagesIn(client));
-  const std::set<std::string> links = LinksOf(name, chain);
+  std::set<std::string> links = LinksOf(name, chain);
+  links.erase(last.reference());
   bool has_links = false;
   std::set<std::string> known;
   for (const v1::Image& one : here.images()) {
