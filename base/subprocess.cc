@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -52,6 +53,7 @@ struct ChildPlan {
   bool new_session;
   bool new_keyring;
   bool die_with_parent_thread;
+  int umask;
   pid_t parent;
   int error_fd;
 };
@@ -77,6 +79,7 @@ pid_t ForkAs(pid_t number) {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   for (int signal : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD}) ::signal(signal, SIG_DFL);
   if (plan.new_session) ::setsid();
+  if (plan.umask >= 0) ::umask(static_cast<mode_t>(plan.umask));
   if (plan.new_keyring) {
     errno = LeaveSessionKeyring();
     if (errno != 0) FailInChild(plan);
@@ -166,6 +169,7 @@ absl::StatusOr<Subprocess> Subprocess::Start(const SubprocessOptions& options) {
   plan.new_session = options.new_session;
   plan.new_keyring = options.new_keyring;
   plan.die_with_parent_thread = options.die_with_parent_thread;
+  plan.umask = options.umask;
   plan.parent = ::getpid();
   plan.error_fd = error_write.get();
 

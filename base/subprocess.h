@@ -24,6 +24,7 @@ struct SubprocessOptions {
   bool new_session = false;              // setsid() in the child
   bool new_keyring = false;              // a session keyring of its own
   bool die_with_parent_thread = false;   // SIGKILL when the thread that started it ends
+  int umask = -1;                        // of the child; negative: ours
   pid_t number = 0;  // of the child in the PID namespace in which it is born; 0: what the kernel gives
 };
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -75,6 +76,17 @@ TEST(SubprocessTest, DescriptorsMayBeSwapped) {
   EXPECT_TRUE(child->Wait()->ok());
   ::close(a[0]);
   ::close(b[0]);
+}
+
+TEST(SubprocessTest, TheChildHasItsOwnUmask) {
+  for (const auto& [umask, code] : {std::pair(-1, 0), std::pair(0177, 1)}) {
+    SubprocessOptions options;
+    options.argv = {"sh", "-c", "test $(umask) != 0177"};
+    options.umask = umask;
+    auto child = Subprocess::Start(options);
+    ASSERT_TRUE(child.ok()) << child.status();
+    EXPECT_EQ(child->Wait()->code, code) << umask;
+  }
 }
 
 TEST(SubprocessTest, TimesOutAndKillsWhatItOwns) {

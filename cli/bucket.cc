@@ -13,9 +13,11 @@
 #include <cstdlib>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
@@ -30,18 +32,21 @@ namespace {
 constexpr int kNoSuchFolder = 3, kNoSuchObject = 4;  // rclone's exit statuses
 constexpr absl::Duration kEndPatience = absl::Seconds(5), kStallLookEvery = absl::Seconds(1);
 constexpr char kTimeoutVariable[] = "RCLONE_TIMEOUT";
+constexpr off_t kMostSaid = 1 << 16;
 constexpr size_t kMostComplaint = 1500;
 // S3 takes 10,000 parts of an object, and rclone makes them 5 MiB where it is not told better.
 constexpr uint64_t kMostParts = 9000, kMiB = uint64_t{1} << 20, kLeastPart = 16 * kMiB;
+constexpr size_t kDateLength = sizeof("2006/01/02 15:04:05 ") - 1;
+constexpr int kForItsUserAlone = 077;
 constexpr const char* kPartSizes[] = {"RCLONE_S3_CHUNK_SIZE", "RCLONE_B2_CHUNK_SIZE"};
 
 std::vector<std::string> EnvironmentFor(uint64_t most_bytes) {
   const uint64_t part = std::max(kLeastPart, (most_bytes / kMostParts / kMiB + 1) * kMiB);
-  std::vector<std::string> sizes;
+  std::vector<std::string> variables = {"TZ=UTC0"};
   for (const char* variable : kPartSizes) {
-    if (std::getenv(variable) == nullptr) sizes.push_back(absl::StrCat(variable, "=", part / kMiB, "Mi"));
+    if (std::getenv(variable) == nullptr) variables.push_back(absl::StrCat(variable, "=", part / kMiB, "Mi"));
   }
-  return EnvironmentWith(sizes);
+  return EnvironmentWith(variables);
 }
 
 // A file that has no name.
@@ -61,21 +66,36 @@ absl::StatusOr<UniqueFd> ListOf(const std::vector<std::string>& names) {
   return list;
 }
 
-// The last line, without its date.
+bool HasDate(absl::string_view line) {
+  return line.size() > kDateLength && line[4] == '/' && line[7] == '/' && line[13] == ':';
+}
+
+// Its last message, without its date: of several lines, the first of which says what is wrong.
 std::string Complaint(int file) {
   struct stat info;
   if (::fstat(file, &info) != 0 || info.st_size == 0) return "it says nothing";
-  const size_t bytes = std::min<uint64_t>(info.st_size, kMostComplaint);
-  std::string text(bytes, '\0');
-  const ssize_t n = ::pread(file, text.data(), bytes, info.st_size - static_cast<off_t>(bytes));
+  const off_t bytes = std::min(info.st_size, kMostSaid);
+  std::string text(static_cast<size_t>(bytes), '\0');
+  const ssize_t n = ::pread(file, text.data(), text.size(), info.st_size - bytes);
   text.resize(std::max<ssize_t>(n, 0));
-  std::string last;
+  std::vector<absl::string_view> last;
   for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipWhitespace())) {
-    constexpr size_t kDate = sizeof("2006/01/02 15:04:05 ") - 1;
-    if (line.size() > kDate && line[4] == '/' && line[7] == '/') line.remove_prefix(kDate);
-    last = std::string(line);
+    if (HasDate(line)) {
+      last.clear();
+      line.remove_prefix(kDateLength);
+    }
+    last.push_back(absl::StripAsciiWhitespace(line));
   }
-  return last;
+  return absl::StrJoin(last, " ").substr(0, kMostComplaint);
+}
+
+// In UTC.
+absl::Time ParseTimeOf(absl::string_view date, absl::string_view time) {
+  absl::Time parsed;
+  std::string error;
+  return absl::ParseTime("%Y-%m-%d %H:%M:%S", absl::StrCat(date, " ", time), &parsed, &error)
+             ? parsed
+             : absl::InfiniteFuture();
 }
 
 }  // namespace
@@ -87,7 +107,7 @@ class Bucket::Rclone {
       : bucket_(bucket),
         what_(std::move(what)),
         process_(std::move(process)),
-        watch_(process_.pid(), StallPatience(std::getenv(kTimeoutVariable))),
+        watch_(process_.pid(), std::min(StallPatience(std::getenv(kTimeoutVariable)), bucket.most_patience_)),
         complaints_(std::move(complaints)) {}
   ~Rclone() {
     if (!process_.running()) return;
@@ -212,6 +232,7 @@ absl::StatusOr<std::unique_ptr<Bucket::Rclone>> Bucket::Start(const std::string&
   if (out >= 0) options.descriptors.emplace_back(out, STDOUT_FILENO);
   options.new_session = true;  // Ctrl-C is for us, who end it
   options.die_with_parent_thread = true;
+  options.umask = kForItsUserAlone;
   const std::string what = absl::StrCat("rclone ", verb, " ", path);
   absl::MutexLock lock(&mutex_);
   if (cancelled_) return absl::CancelledError(absl::StrCat(what, " was cancelled"));
@@ -226,22 +247,41 @@ absl::StatusOr<std::unique_ptr<Bucket::Rclone>> Bucket::Start(const std::string&
   return std::make_unique<Rclone>(*this, what, *std::move(process), std::move(complaints));
 }
 
-absl::StatusOr<std::vector<BucketObject>> Bucket::List(const std::string& folder) {
+// rclone makes any folder that it writes into: what is to be mounted there must not land below it.
+absl::Status Bucket::CheckIsThere() {
+  if (!absl::StartsWith(location_, "/")) return absl::OkStatus();
+  RK_ASSIGN_OR_RETURN(const std::unique_ptr<Rclone> rclone, Start("lsf", {"--dirs-only"}, location_, -1, -1));
+  const absl::Status there = rclone->Wait();
+  if (!absl::IsNotFound(there)) return there;
+  return absl::FailedPreconditionError(
+      absl::StrCat("the folder ", location_, " is not there: mount what it is on, or make it ('mkdir -m 700 ",
+                   location_, "')"));
+}
+
+absl::StatusOr<std::vector<BucketObject>> Bucket::List(const std::string& folder, Times times) {
   RK_ASSIGN_OR_RETURN(const UniqueFd listing, MemoryFile("a list of objects"));
+  std::vector<std::string> arguments = {"--files-only", "--separator", " ", "--format"};
+  if (times == Times::kAsked) {
+    // Else S3 is asked once for each object.
+    arguments.insert(arguments.end(), {"stp", "--use-server-modtime"});
+  } else {
+    arguments.emplace_back("sp");
+  }
   RK_ASSIGN_OR_RETURN(const std::unique_ptr<Rclone> rclone,
-                      Start("lsf", {"--files-only", "--format", "sp", "--separator", " "}, PathOf(folder), -1,
-                            listing.get()));
+                      Start("lsf", std::move(arguments), PathOf(folder), -1, listing.get()));
   const absl::Status listed = rclone->Wait();
-  if (absl::IsNotFound(listed)) return std::vector<BucketObject>();
+  if (absl::IsNotFound(listed)) RK_RETURN_IF_ERROR(CheckIsThere());
   RK_RETURN_IF_ERROR(listed);
   RK_ASSIGN_OR_RETURN(const std::string text, ReadFile(absl::StrCat("/proc/self/fd/", listing.get())));
   std::vector<BucketObject> objects;
   for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
-    const std::pair<absl::string_view, absl::string_view> parts =
-        absl::StrSplit(line, absl::MaxSplits(' ', 1));
+    const std::vector<absl::string_view> parts =
+        absl::StrSplit(line, absl::MaxSplits(' ', times == Times::kAsked ? 3 : 1));
     BucketObject object;
-    object.name = std::string(parts.second);
-    if (absl::SimpleAtoi(parts.first, &object.bytes)) objects.push_back(std::move(object));
+    if (parts.size() < 2 || !absl::SimpleAtoi(parts[0], &object.bytes)) continue;
+    if (parts.size() == 4) object.written = ParseTimeOf(parts[1], parts[2]);
+    object.name = std::string(parts.back());
+    objects.push_back(std::move(object));
   }
   return objects;
 }

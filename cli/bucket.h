@@ -21,6 +21,7 @@ namespace rekindle::cli {
 struct BucketObject {
   std::string name;
   uint64_t bytes = 0;
+  absl::Time written = absl::InfiniteFuture();  // the last time; as long as nobody has asked: not known
 };
 
 // An object on its way, by an rclone of its own, which is ended when this goes out of scope before Finish.
@@ -41,17 +42,21 @@ class BucketTransfer {
 };
 
 // One call or transfer at a time; Cancel may come from any thread. Errors: FailedPrecondition when there is
-// no rclone, NotFound when there is no such object, Cancelled, else Unavailable with what rclone says, or
-// that it has moved nothing for StallPatience and was ended.
+// no rclone, or the folder on this machine is not there, NotFound when there is no such object, Cancelled,
+// else Unavailable with what rclone says, or that it has moved nothing for StallPatience and was ended.
 class Bucket {
  public:
-  // As rclone names it: "REMOTE:PATH", or a path on this machine.
-  explicit Bucket(std::string location) : location_(std::move(location)) {}
+  // As rclone names it: "REMOTE:PATH", or a path on this machine. `most_patience`: see StallPatience, no more
+  // than that.
+  explicit Bucket(std::string location, absl::Duration most_patience = absl::InfiniteDuration())
+      : location_(std::move(location)), most_patience_(most_patience) {}
 
   const std::string& location() const { return location_; }
 
-  // What is in a folder below it, folders excepted. Nothing where there is no such folder.
-  absl::StatusOr<std::vector<BucketObject>> List(const std::string& folder);
+  enum class Times { kUnknown, kAsked };
+  // What is in a folder below it, folders excepted. NotFound: no such folder, or where that would be is not
+  // there either; of a path on this machine, which may have to be mounted, that is FailedPrecondition.
+  absl::StatusOr<std::vector<BucketObject>> List(const std::string& folder, Times times = Times::kUnknown);
   // `most_bytes`: it is no longer than that.
   absl::StatusOr<std::unique_ptr<BucketTransfer>> Put(const std::string& object, uint64_t most_bytes);
   absl::StatusOr<std::unique_ptr<BucketTransfer>> Get(const std::string& object);
@@ -69,8 +74,10 @@ class Bucket {
                                                 const std::string& path, int in, int out,
                                                 uint64_t most_bytes = 0) ABSL_LOCKS_EXCLUDED(mutex_);
   std::string PathOf(absl::string_view below) const;
+  absl::Status CheckIsThere();
 
   const std::string location_;
+  const absl::Duration most_patience_;
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   UniqueFd running_ ABSL_GUARDED_BY(mutex_);  // a pidfd

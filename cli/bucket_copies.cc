@@ -14,12 +14,15 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status.h"
 #include "cli/bucket_images.h"
 #include "cli/bucket_jobs.h"
 #include "cli/image_feed.h"
 #include "cli/json.h"
 #include "cli/progress_bar.h"
+#include "rekindle/v1/copy_link.h"
 
 namespace rekindle::cli {
 namespace {
@@ -27,9 +30,11 @@ namespace {
 constexpr int64_t kNanosOfMicro = 1000;
 // A stream is longer than the pages of its image by what it says of them, and by the image's small files.
 constexpr uint64_t kMostBeside = uint64_t{1} << 30;
-// The tag of an image that is here for others to be taken in.
-constexpr absl::string_view kLinkTag = "link-";
 constexpr size_t kTagsNamed = 10;
+// What was not written for so long is on its way no more.
+constexpr absl::Duration kUnfinishedAfter = absl::Hours(24);
+// Of an object store that may be what has failed, or with the user waiting for the end.
+constexpr absl::Duration kCleaningPatience = absl::Seconds(10);
 // Whose jobs run now shows in the latest images.
 constexpr size_t kMostLookedAt = 100;
 
@@ -40,6 +45,27 @@ std::string TagOf(const std::string& reference) {
 
 std::string ObjectIn(const std::string& name, const std::string& object) {
   return absl::StrCat(name, "/", object);
+}
+
+// None where there is no such folder yet.
+absl::StatusOr<std::vector<BucketObject>> ObjectsOf(Bucket& bucket, const std::string& name,
+                                                    Bucket::Times times = Bucket::Times::kUnknown) {
+  absl::StatusOr<std::vector<BucketObject>> objects = bucket.List(name, times);
+  if (absl::IsNotFound(objects.status())) return std::vector<BucketObject>();
+  return objects;
+}
+
+// Of a copy that has failed. Whoever puts the same one may have completed it.
+void RemoveUnfinished(const std::string& location, const std::string& name, const BucketImage& copy) {
+  Bucket bucket(location, kCleaningPatience);  // the other one may be cancelled
+  const absl::StatusOr<std::vector<BucketObject>> objects = bucket.List(name);
+  if (!objects.ok()) return;
+  const auto has = [&](const std::string& object) {
+    return std::any_of(objects->begin(), objects->end(),
+                       [&](const BucketObject& one) { return one.name == object; });
+  };
+  if (has(copy.ImageObject()) && !has(copy.JsonObject()))
+    bucket.Remove(name, {copy.ImageObject()}).IgnoreError();
 }
 
 // One image of a bucket on its way into a store.
@@ -65,6 +91,7 @@ class Taking {
     if (to_its_end) RK_RETURN_IF_ERROR(transfer->Finish());
     RK_ASSIGN_OR_RETURN(const v1::ReceiveImageResult received, receiver->Finish());
     if (!received.was_there()) bytes_ += image.bytes;
+    any_ = true;
     if (IdOf(OriginOf(received.image())) != image.origin) {
       return absl::DataLossError(
           absl::StrCat("the object ", object, " holds another image than its name says (",
@@ -74,6 +101,8 @@ class Taking {
   }
 
   uint64_t bytes() const { return bytes_; }
+  // Is one of them here?
+  bool any() const { return any_; }
 
  private:
   Bucket& bucket_;
@@ -81,10 +110,46 @@ class Taking {
   const Output& output_;
   const std::string name_;
   uint64_t bytes_ = 0;
+  bool any_ = false;
 };
 
-std::string LinkReference(const std::string& name, const BucketImage& image) {
-  return absl::StrCat(name, ":", kLinkTag, image.origin);
+// Everybody has his own: another's is not to be built upon.
+std::string LinkReference(const BucketImage& image) {
+  return absl::StrCat(v1::kCopyLinkName, image.origin, ":", ::getuid());
+}
+
+// What may be here for the images of this chain to be taken in, by an older version's names, too.
+std::set<std::string> LinksOf(const std::string& name, const std::vector<BucketImage>& chain) {
+  std::set<std::string> links;
+  for (const BucketImage& image : chain) {
+    links.insert(LinkReference(image));
+    links.insert(absl::StrCat(name, ":", v1::kStrayCopyLinkTag, image.origin));
+  }
+  return links;
+}
+
+absl::Status RemoveAll(Client& client, const std::set<std::string>& links) {
+  RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse here, ImagesIn(client));
+  for (const v1::Image& one : here.images()) {
+    if (!links.contains(one.reference())) continue;
+    v1::RemoveImagesRequest request;
+    request.add_images(RequestFor(one));
+    // Others may take in images of the same chain.
+    const absl::Status removed = client.RemoveImages(request).status();
+    if (!absl::IsNotFound(removed)) RK_RETURN_IF_ERROR(removed);
+  }
+  return absl::OkStatus();
+}
+
+// The next attempt may get further.
+bool IsWorthAnAttempt(const absl::Status& status) {
+  return absl::IsCancelled(status) || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
+
+absl::Status NoSuchFolder(const absl::Status& why, const std::string& image, const std::string& where) {
+  return absl::NotFoundError(absl::StrCat("there is no image ", image, " in ", where,
+                                          ", nor any other of this name: ", why.message(),
+                                          ". See whether that bucket and folder are right"));
 }
 
 absl::Status NoSuchImage(const BucketImages& images, const std::string& image, const std::string& where) {
@@ -103,7 +168,8 @@ absl::Status CheckIsOfOneJob(Bucket& bucket, const std::string& name, const Buck
                              const std::string& where) {
   std::vector<BucketImage> latest = images.complete();
   if (latest.size() > kMostLookedAt) latest.resize(kMostLookedAt);
-  std::erase_if(latest, [&](const BucketImage& image) { return images.Chain(image.origin).empty(); });
+  std::erase_if(
+      latest, [&](const BucketImage& image) { return !images.HasChain(image.origin) || IsStrayLink(image); });
   if (latest.size() < 2) return absl::OkStatus();
   std::vector<std::string> objects;
   for (const BucketImage& image : latest) objects.push_back(image.JsonObject());
@@ -121,21 +187,21 @@ absl::Status CheckIsOfOneJob(Bucket& bucket, const std::string& name, const Buck
 
 absl::Status BucketCopies::Copy(const v1::Image& image) {
   const std::string name = NameOf(image.reference());
-  RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> objects, bucket_.List(name));
+  RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> objects, ObjectsOf(bucket_, name));
   const BucketImages images(objects);
   if (options_.quiet) RK_RETURN_IF_ERROR(WarnOfOthers(image, images));
   BucketImage copy;
-  copy.created_unix_ns = image.created_unix_ns() / kNanosOfMicro * kNanosOfMicro;
   copy.origin = IdOf(OriginOf(image));
   copy.tag = TagOf(image.reference());
   if (images.Has(copy.origin, copy.tag)) {
     if (!options_.quiet) TellWasThere(output_, options_.words, image);
     return absl::OkStatus();
   }
+  RK_ASSIGN_OR_RETURN(copy.created_unix_ns, CreatedFor(image, images));
   std::optional<v1::Image> base;
   if (!options_.whole) {
     RK_ASSIGN_OR_RETURN(base, source_.BaseOf(image, [&](const std::string& origin) {
-      return !images.Chain(IdOf(origin)).empty();
+      return images.HasChain(IdOf(origin));
     }));
     // Else whole: what has changed since an older one would grow and grow.
     if (base && !images.MayBuildUpon(IdOf(OriginOf(*base)))) base.reset();
@@ -145,15 +211,10 @@ absl::Status BucketCopies::Copy(const v1::Image& image) {
     request.set_image(RequestFor(image));
     if (base) request.set_since(base->digest());
     copy.base = base ? IdOf(OriginOf(*base)) : "";
-    RK_ASSIGN_OR_RETURN(const v1::TransferResult result, Upload(request, ObjectIn(name, copy.ImageObject()),
-                                                                image.logical_bytes() + kMostBeside));
-    const std::string json = ToJson(result);
-    RK_ASSIGN_OR_RETURN(const std::unique_ptr<BucketTransfer> marker,
-                        bucket_.Put(ObjectIn(name, copy.JsonObject()), json.size()));
-    marker->Write(json);
-    RK_RETURN_IF_ERROR(marker->Finish());
+    RK_ASSIGN_OR_RETURN(const v1::TransferResult result,
+                        Put(request, name, copy, image.logical_bytes() + kMostBeside));
     // Who copies there, too, may have removed meanwhile what this one builds upon.
-    RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> now, bucket_.List(name));
+    RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> now, ObjectsOf(bucket_, name));
     if (BucketImages(now).Has(copy.origin, copy.tag)) {
       Tell(output_, options_.words, result, false);
       return absl::OkStatus();
@@ -163,7 +224,40 @@ absl::Status BucketCopies::Copy(const v1::Image& image) {
           absl::StrCat("the copy of ", image.reference(), " was put into ", bucket_.location(), "/", name,
                        " and is not there: what else removes objects of that folder?"));
     }
+    RK_RETURN_IF_ERROR(bucket_.Remove(name, {copy.JsonObject(), copy.ImageObject()}));
   }
+}
+
+absl::StatusOr<int64_t> BucketCopies::CreatedFor(const v1::Image& image, const BucketImages& images) {
+  RK_ASSIGN_OR_RETURN(const CopySource::Order order, source_.OrderAround(image));
+  std::set<std::string> earlier, later;
+  for (const std::string& origin : order.earlier) earlier.insert(IdOf(origin));
+  for (const std::string& origin : order.later) later.insert(IdOf(origin));
+  int64_t created = image.created_unix_ns() / kNanosOfMicro * kNanosOfMicro;
+  // What others have copied there keeps its place, for better or worse: a node that comes back has old images
+  // that nobody has copied yet.
+  for (const BucketImage& there : images.complete()) {
+    if (earlier.contains(there.origin)) created = std::max(created, there.created_unix_ns + kNanosOfMicro);
+  }
+  for (const BucketImage& there : images.complete()) {
+    if (later.contains(there.origin)) created = std::min(created, there.created_unix_ns - kNanosOfMicro);
+  }
+  return created;
+}
+
+absl::StatusOr<v1::TransferResult> BucketCopies::Put(const v1::SendImageRequest& request,
+                                                     const std::string& name, const BucketImage& copy,
+                                                     uint64_t most_bytes) {
+  absl::Cleanup nothing_left = [&] { RemoveUnfinished(bucket_.location(), name, copy); };
+  RK_ASSIGN_OR_RETURN(v1::TransferResult result,
+                      Upload(request, ObjectIn(name, copy.ImageObject()), most_bytes));
+  const std::string json = ToJson(result);
+  RK_ASSIGN_OR_RETURN(const std::unique_ptr<BucketTransfer> marker,
+                      bucket_.Put(ObjectIn(name, copy.JsonObject()), json.size()));
+  marker->Write(json);
+  RK_RETURN_IF_ERROR(marker->Finish());
+  std::move(nothing_left).Cancel();
+  return result;
 }
 
 absl::Status BucketCopies::WarnOfOthers(const v1::Image& image, const BucketImages& images) {
@@ -212,33 +306,56 @@ absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent)
   RK_ASSIGN_OR_RETURN(const std::set<std::string> origins, source_.Ours(sent));
   std::set<std::string> ours{IdOf(OriginOf(sent))};
   for (const std::string& origin : origins) ours.insert(IdOf(origin));
-  RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> objects, bucket_.List(name));
-  return bucket_.Remove(name, BucketImages(objects).Superfluous(
-                                  options_.keep, [&](const std::string& id) { return ours.contains(id); }));
+  RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> objects,
+                      ObjectsOf(bucket_, name, Bucket::Times::kAsked));
+  // By whose clock the times are is not known: ours, or the one that tells the time of what was put just now.
+  absl::Time now = absl::InfinitePast();
+  for (const BucketObject& object : objects) now = std::max(now, object.written);
+  now = std::min(now, absl::Now());
+  return bucket_.Remove(
+      name, BucketImages(objects).Superfluous(
+                options_.keep, IdOf(OriginOf(sent)), [&](const std::string& id) { return ours.contains(id); },
+                now - kUnfinishedAfter));
 }
 
 absl::Status TakeFromBucket(Bucket& bucket, Client& client, const Output& output, const std::string& image,
                             const v1::ReceiveImageBegin& begin, const std::string& where,
                             const CopyWords& words) {
   const std::string name = NameOf(image), tag = TagOf(image);
-  RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> objects, bucket.List(name));
-  const BucketImages images(objects);
+  const absl::StatusOr<std::vector<BucketObject>> objects = bucket.List(name);
+  if (absl::IsNotFound(objects.status())) return NoSuchFolder(objects.status(), image, where);
+  RK_RETURN_IF_ERROR(objects.status());
+  const BucketImages images(*objects);
   const BucketImage* wanted = images.Newest(tag);
   if (wanted == nullptr) return NoSuchImage(images, image, where);
   if (tag.empty()) RK_RETURN_IF_ERROR(CheckIsOfOneJob(bucket, name, images, where));
   v1::ReceiveImageBegin last = begin;
   if (last.reference().empty()) last.set_reference(absl::StrCat(name, ":", wanted->tag));
+  if (!absl::StrContains(last.reference(), ':'))
+    last.set_reference(absl::StrCat(last.reference(), ":latest"));
+  const std::vector<BucketImage> chain = images.Chain(wanted->origin);
 
   RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse here, ImagesIn(client));
+  std::set<std::string> links = LinksOf(name, chain);
+  links.erase(last.reference());
+  bool has_links = false;
   std::set<std::string> known;
   for (const v1::Image& one : here.images()) {
     known.insert(IdOf(OriginOf(one)));
-    if (one.reference() != last.reference() || IdOf(OriginOf(one)) != wanted->origin) continue;
-    TellWasThere(output, words, one);
-    return absl::OkStatus();
+    has_links = has_links || links.contains(one.reference());
+    if (one.reference() != last.reference()) continue;
+    if (IdOf(OriginOf(one)) == wanted->origin) {
+      RK_RETURN_IF_ERROR(RemoveAll(client, links));
+      TellWasThere(output, words, one);
+      return absl::OkStatus();
+    }
+    if (!last.replace()) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          "taking in ", image, " from ", where, ": there is an image ", one.reference(), " already (",
+          one.digest(), "): choose another name, or take this one with --replace"));
+    }
   }
 
-  const std::vector<BucketImage> chain = images.Chain(wanted->origin);
   size_t first = chain.size() - 1;
   while (first > 0 && !known.contains(chain[first].base)) --first;
   Taking taking(bucket, client, output, name);
@@ -246,26 +363,28 @@ absl::Status TakeFromBucket(Bucket& bucket, Client& client, const Output& output
   const auto take_from = [&](size_t link) -> absl::Status {
     for (; link + 1 < chain.size(); ++link) {
       v1::ReceiveImageBegin intermediate;
-      intermediate.set_reference(LinkReference(name, chain[link]));
+      intermediate.set_reference(LinkReference(chain[link]));
       RK_RETURN_IF_ERROR(taking.Take(chain[link], intermediate).status());
     }
     RK_ASSIGN_OR_RETURN(*result.mutable_image(), taking.Take(chain.back(), last));
     return absl::OkStatus();
   };
   absl::Status taken = take_from(first);
-  // What is known may be another owner's.
-  if (absl::IsFailedPrecondition(taken) && first > 0) taken = take_from(0);
-  RK_RETURN_IF_ERROR(Annotate(taken, absl::StrCat("taking in ", image, " from ", where)));
-
-  v1::RemoveImagesRequest links;
-  RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse now, client.ListImages({}));
-  for (const v1::Image& one : now.images()) {
-    const bool link = std::any_of(chain.begin(), chain.end(), [&](const BucketImage& part) {
-      return one.reference() == LinkReference(name, part);
-    });
-    if (link) links.add_images(one.reference());
+  // What is known may be another owner's, or may have gone with what somebody else has taken in.
+  if (absl::IsFailedPrecondition(taken) && chain.size() > 1) taken = take_from(0);
+  if (!taken.ok()) {
+    taken = Annotate(taken, absl::StrCat("taking in ", image, " from ", where));
+    if (IsWorthAnAttempt(taken)) {
+      if (!taking.any() && !has_links) return taken;
+      return absl::Status(
+          taken.code(),
+          absl::StrCat(taken.message(), ". What it builds upon stays for the next attempt, as ",
+                       v1::kCopyLinkName, "…; a day later 'rekindle gc' removes what is left of that"));
+    }
+    RemoveAll(client, links).IgnoreError();
+    return taken;
   }
-  if (links.images_size() > 0) RK_RETURN_IF_ERROR(client.RemoveImages(links).status());
+  RK_RETURN_IF_ERROR(RemoveAll(client, links));
   result.set_bytes(taking.bytes());
   Tell(output, words, result, false);
   return absl::OkStatus();

@@ -32,6 +32,12 @@ class BucketCopies : public CopyTarget {
  private:
   // Once: that somebody else puts images of the name of this one there, too, since the last look.
   absl::Status WarnOfOthers(const v1::Image& image, const BucketImages& images);
+  // In the objects' names, so that the newest is the last one that was taken, not the one with the latest
+  // time.
+  absl::StatusOr<int64_t> CreatedFor(const v1::Image& image, const BucketImages& images);
+  // Both objects. What fails leaves none.
+  absl::StatusOr<v1::TransferResult> Put(const v1::SendImageRequest& request, const std::string& name,
+                                         const BucketImage& copy, uint64_t most_bytes);
   absl::StatusOr<v1::TransferResult> Upload(const v1::SendImageRequest& request, const std::string& object,
                                             uint64_t most_bytes);
 
@@ -45,7 +51,8 @@ class BucketCopies : public CopyTarget {
 };
 
 // Takes in the image of this name and tag, without a tag the newest one of this name, and before it what it
-// builds upon, which does not stay as an image. Prints what was done. NotFound: the bucket has no such image.
+// builds upon, which does not stay as an image: only where the bucket or the user has ended it on the way,
+// for the next attempt. Prints what was done. NotFound: the bucket has no such image.
 absl::Status TakeFromBucket(Bucket& bucket, Client& client, const Output& output, const std::string& image,
                             const v1::ReceiveImageBegin& begin, const std::string& where,
                             const CopyWords& words);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "rekindle/v1/copy_link.h"
 
 namespace rekindle::cli {
 namespace {
@@ -60,6 +62,10 @@ std::optional<BucketImage> Parse(absl::string_view stem) {
 std::string BucketImage::ImageObject() const { return absl::StrCat(StemOf(*this), kImage); }
 std::string BucketImage::JsonObject() const { return absl::StrCat(StemOf(*this), kJson); }
 
+bool IsStrayLink(const BucketImage& image) {
+  return image.tag == absl::StrCat(v1::kStrayCopyLinkTag, image.origin);
+}
+
 std::string IdOf(absl::string_view origin) {
   absl::ConsumePrefix(&origin, "sha256:");
   return std::string(origin.substr(0, kIdDigits));
@@ -69,57 +75,91 @@ BucketImages::BucketImages(const std::vector<BucketObject>& objects) {
   struct Seen {
     std::optional<uint64_t> bytes;
     bool json = false;
+    absl::Time written = absl::InfinitePast();
   };
   std::map<std::string, Seen> stems;
   for (const BucketObject& object : objects) {
     absl::string_view name = object.name;
-    if (absl::ConsumeSuffix(&name, kImage)) {
-      stems[std::string(name)].bytes = object.bytes;
-    } else if (absl::ConsumeSuffix(&name, kJson)) {
-      stems[std::string(name)].json = true;
-    }
+    const bool is_image = absl::ConsumeSuffix(&name, kImage);
+    if (!is_image && !absl::ConsumeSuffix(&name, kJson)) continue;
+    Seen& seen = stems[std::string(name)];
+    if (is_image) seen.bytes = object.bytes;
+    if (!is_image) seen.json = true;
+    seen.written = std::max(seen.written, object.written);
   }
   for (const auto& [stem, seen] : stems) {
     std::optional<BucketImage> image = Parse(stem);
     if (!image) continue;
     image->bytes = seen.bytes.value_or(0);
+    image->written = seen.written;
     (seen.bytes && seen.json ? complete_ : incomplete_).push_back(*std::move(image));
   }
   std::stable_sort(complete_.begin(), complete_.end(), [](const BucketImage& a, const BucketImage& b) {
     return a.created_unix_ns > b.created_unix_ns;
   });
+  for (size_t i = 0; i < complete_.size(); ++i) {
+    const auto [place, is_first] = by_origin_.try_emplace(complete_[i].origin, i);
+    if (!is_first && complete_[i].base.empty() && !complete_[place->second].base.empty()) place->second = i;
+  }
+  FindChains();
+}
+
+// From each image down, as far as nobody has been yet.
+void BucketImages::FindChains() {
+  has_chain_.resize(complete_.size());
+  std::vector<bool> seen(complete_.size());
+  std::vector<size_t> way;
+  for (const auto& [origin, start] : by_origin_) {
+    way.clear();
+    bool leads_to_whole = false;
+    for (size_t at = start;;) {
+      if (seen[at]) {  // or on the way: in a circle
+        leads_to_whole = has_chain_[at];
+        break;
+      }
+      seen[at] = true;
+      way.push_back(at);
+      leads_to_whole = complete_[at].base.empty();
+      const auto next = by_origin_.find(complete_[at].base);
+      if (next == by_origin_.end()) break;
+      at = next->second;
+    }
+    for (const size_t at : way) has_chain_[at] = leads_to_whole;
+  }
+}
+
+const BucketImage* BucketImages::Find(absl::string_view id) const {
+  const auto found = by_origin_.find(id);
+  return found == by_origin_.end() ? nullptr : &complete_[found->second];
+}
+
+bool BucketImages::HasChain(absl::string_view id) const {
+  const auto found = by_origin_.find(id);
+  return found != by_origin_.end() && has_chain_[found->second];
 }
 
 std::vector<BucketImage> BucketImages::Chain(absl::string_view id) const {
   std::vector<BucketImage> chain;
-  std::string wanted(id);
-  while (chain.size() < complete_.size()) {
-    const BucketImage* found = nullptr;
-    for (const BucketImage& image : complete_) {
-      // Of one that is there twice, the shorter way.
-      if (image.origin == wanted && (found == nullptr || image.base.empty())) found = &image;
-    }
-    if (found == nullptr) return {};
-    chain.push_back(*found);
-    if (found->base.empty()) {
-      std::reverse(chain.begin(), chain.end());
-      return chain;
-    }
-    wanted = found->base;
+  if (!HasChain(id)) return chain;
+  for (const BucketImage* link = Find(id);; link = Find(link->base)) {
+    chain.push_back(*link);
+    if (link->base.empty()) break;
   }
-  return {};
+  std::reverse(chain.begin(), chain.end());
+  return chain;
 }
 
 bool BucketImages::Has(absl::string_view id, absl::string_view tag) const {
   const bool named = std::any_of(complete_.begin(), complete_.end(), [&](const BucketImage& image) {
     return image.origin == id && image.tag == tag;
   });
-  return named && !Chain(id).empty();
+  return named && HasChain(id);
 }
 
 const BucketImage* BucketImages::Newest(absl::string_view tag) const {
   for (const BucketImage& image : complete_) {
-    if ((tag.empty() || image.tag == tag) && !Chain(image.origin).empty()) return &image;
+    const bool is_meant = tag.empty() ? !IsStrayLink(image) : image.tag == tag;
+    if (is_meant && HasChain(image.origin)) return &image;
   }
   return nullptr;
 }
@@ -132,25 +172,36 @@ bool BucketImages::MayBuildUpon(absl::string_view id) const {
   return since <= chain.front().bytes;
 }
 
-std::vector<std::string> BucketImages::Superfluous(
-    size_t keep, const std::function<bool(const std::string& id)>& ours) const {
-  std::set<std::string> needed;
+std::vector<std::string> BucketImages::Superfluous(size_t keep, absl::string_view newest,
+                                                   const std::function<bool(const std::string& id)>& ours,
+                                                   absl::Time unfinished_before) const {
+  std::vector<size_t> order(complete_.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_partition(order.begin(), order.end(), [&](size_t i) { return complete_[i].origin == newest; });
+  std::vector<bool> needed(complete_.size());
   size_t kept = 0;
-  for (const BucketImage& image : complete_) {
-    if (ours(image.origin) && (Chain(image.origin).empty() || kept++ >= keep)) continue;
-    needed.insert(image.JsonObject());
-    for (const BucketImage& link : Chain(image.origin)) needed.insert(link.JsonObject());
+  for (const size_t i : order) {
+    const BucketImage& image = complete_[i];
+    if (ours(image.origin) && (!HasChain(image.origin) || IsStrayLink(image) || kept++ >= keep)) continue;
+    needed[i] = true;
+    if (!HasChain(image.origin)) continue;
+    for (auto link = by_origin_.find(image.origin); link != by_origin_.end();
+         link = by_origin_.find(complete_[link->second].base)) {
+      // What that one builds upon is known to be needed, too.
+      if (link->second != i && needed[link->second]) break;
+      needed[link->second] = true;
+    }
   }
   std::vector<std::string> markers, images;
-  for (const BucketImage& image : complete_) {
-    if (needed.contains(image.JsonObject()) || !ours(image.origin)) continue;
+  const auto remove = [&](const BucketImage& image) {
     markers.push_back(image.JsonObject());
     images.push_back(image.ImageObject());
+  };
+  for (size_t i = 0; i < complete_.size(); ++i) {
+    if (!needed[i] && ours(complete_[i].origin)) remove(complete_[i]);
   }
   for (const BucketImage& image : incomplete_) {
-    if (!ours(image.origin)) continue;
-    markers.push_back(image.JsonObject());
-    images.push_back(image.ImageObject());
+    if (ours(image.origin) && image.written < unfinished_before) remove(image);
   }
   markers.insert(markers.end(), images.begin(), images.end());
   return markers;
@@ -158,9 +209,10 @@ std::vector<std::string> BucketImages::Superfluous(
 
 std::vector<std::string> BucketImages::Tags() const {
   std::vector<std::string> tags;
+  std::set<std::string> known;
   for (const BucketImage& image : complete_) {
-    const bool known = std::find(tags.begin(), tags.end(), image.tag) != tags.end();
-    if (!known && !Chain(image.origin).empty()) tags.push_back(image.tag);
+    if (HasChain(image.origin) && !IsStrayLink(image) && known.insert(image.tag).second)
+      tags.push_back(image.tag);
   }
   return tags;
 }

@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "cli/bucket.h"
 
 namespace rekindle::cli {
@@ -21,17 +23,21 @@ struct BucketImage {
   std::string origin;           // as IdOf
   std::string base;             // of the image that it was sent since; empty: it is whole
   std::string tag;
-  uint64_t bytes = 0;  // of its object
+  uint64_t bytes = 0;                           // of its object
+  absl::Time written = absl::InfiniteFuture();  // BucketObject
 
   // The names of its objects.
   std::string ImageObject() const;
   std::string JsonObject() const;
 };
 
+// An older version, which took what another image builds upon for an image, has copied it there.
+bool IsStrayLink(const BucketImage& image);
+
 // The part of an image's origin that names it in a bucket.
 std::string IdOf(absl::string_view origin);
 
-// Thread-safe once made.
+// Thread-safe once made. No function's time grows faster than the number of images.
 class BucketImages {
  public:
   // `objects`: what is in the folder. Objects of other names are left alone.
@@ -42,24 +48,35 @@ class BucketImages {
   // What must be taken in, in this order, to have the image of this origin, from a whole one on; empty: it is
   // not there, or something that it builds upon is not.
   std::vector<BucketImage> Chain(absl::string_view id) const;
+  bool HasChain(absl::string_view id) const;
   // Is an image of this origin and tag there, with all that it builds upon?
   bool Has(absl::string_view id, absl::string_view tag) const;
-  // The newest one with this tag (empty: any) that has a chain; null: there is none. Valid as long as this
-  // is.
+  // The newest one with this tag (empty: any, of those that were put there for their own sake) that has a
+  // chain; null: there is none. Valid as long as this is.
   const BucketImage* Newest(absl::string_view tag) const;
   // May another one be built upon this one? A chain is at most 16 images long, and what it has beyond its
   // first one is at most as much as that: who takes it in has no more than twice the work.
   bool MayBuildUpon(absl::string_view id) const;
-  // Objects to be removed so that of the images that are `ours` only the `keep` newest stay, and what they
-  // and others build upon. In this order: an image whose removal is interrupted is no longer complete.
-  std::vector<std::string> Superfluous(size_t keep,
-                                       const std::function<bool(const std::string& id)>& ours) const;
+  // Objects to be removed so that of the images that are `ours` only the `keep` newest stay, of which
+  // `newest` is the first, whenever it was taken, and what they and others build upon. Of ours that are not
+  // complete only what was there `unfinished_before`: the others may be on their way. In this order: an image
+  // whose removal is interrupted is no longer complete.
+  std::vector<std::string> Superfluous(size_t keep, absl::string_view newest,
+                                       const std::function<bool(const std::string& id)>& ours,
+                                       absl::Time unfinished_before) const;
   // The tags of images that have a chain, newest first, each once.
   std::vector<std::string> Tags() const;
 
  private:
+  void FindChains();
+  // Null: there is none.
+  const BucketImage* Find(absl::string_view id) const;
+
   std::vector<BucketImage> complete_;    // newest first
   std::vector<BucketImage> incomplete_;  // of which only one object is there
+  // Of complete_, by origin. Of one that is there twice, the shorter way.
+  absl::flat_hash_map<std::string, size_t> by_origin_;
+  std::vector<bool> has_chain_;  // of those, by their place in complete_
 };
 
 }  // namespace rekindle::cli

@@ -7,6 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -18,6 +21,7 @@ using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
 constexpr int64_t kNanosOfSecond = 1'000'000'000;
+constexpr absl::Time kUnfinishedBefore = absl::FromUnixSeconds(1000);
 
 std::string Id(char digit) { return std::string(32, digit); }
 
@@ -36,20 +40,21 @@ BucketImage Image(char origin, char base, uint64_t bytes, std::string tag) {
 class Folder {
  public:
   Folder& Add(const BucketImage& image, bool complete = true) {
-    objects_.push_back({image.ImageObject(), image.bytes});
-    if (complete) objects_.push_back({image.JsonObject(), 500});
+    objects_.push_back({image.ImageObject(), image.bytes, image.written});
+    if (complete) objects_.push_back({image.JsonObject(), 500, image.written});
     return *this;
   }
   Folder& Add(const std::string& object) {
-    objects_.push_back({object, 1});
+    objects_.push_back({object, 1, absl::InfinitePast()});
     return *this;
   }
   BucketImages Images() const { return BucketImages(objects_); }
 
-  // Those that are left when the `keep` newest of these are kept.
-  std::vector<std::string> Left(size_t keep, const std::set<std::string>& ours) const {
-    const std::vector<std::string> removed =
-        Images().Superfluous(keep, [&](const std::string& id) { return ours.contains(id); });
+  // Those that are left when the `keep` newest of these are kept, and `newest`.
+  std::vector<std::string> Left(size_t keep, const std::set<std::string>& ours,
+                                absl::string_view newest = "") const {
+    const std::vector<std::string> removed = Images().Superfluous(
+        keep, newest, [&](const std::string& id) { return ours.contains(id); }, kUnfinishedBefore);
     std::vector<std::string> left;
     for (const BucketObject& object : objects_) {
       if (std::find(removed.begin(), removed.end(), object.name) == removed.end())
@@ -156,18 +161,76 @@ TEST(BucketImagesTest, WhatIsKeptKeepsWhatItBuildsUpon) {
   EXPECT_EQ(Folder(chain).Add(four).Left(1, {}).size(), 8u);
 }
 
-TEST(BucketImagesTest, WhatWasInterruptedGoesIfItIsOurs) {
-  const BucketImage whole = Image('1', 0, 100, "a"), half = Image('2', 0, 50, "b");
-  const Folder folder = Folder().Add(whole).Add(half, false);
-  EXPECT_EQ(folder.Left(1, {Id('1')}).size(), 3u);
-  EXPECT_THAT(folder.Left(1, {Id('1'), Id('2')}),
-              UnorderedElementsAre(whole.ImageObject(), whole.JsonObject()));
+TEST(BucketImagesTest, WhatWasInterruptedGoesIfItIsOursAndIsNotOnItsWay) {
+  const BucketImage whole = Image('1', 0, 100, "a");
+  BucketImage half = Image('2', 0, 50, "b"), on_its_way = Image('3', 0, 50, "c"),
+              unknown = Image('4', 0, 50, "d");
+  half.written = kUnfinishedBefore - absl::Seconds(1);
+  on_its_way.written = kUnfinishedBefore;
+  const Folder folder = Folder().Add(whole).Add(half, false).Add(on_its_way, false).Add(unknown, false);
+  EXPECT_EQ(folder.Left(1, {Id('1')}).size(), 5u);
+  EXPECT_THAT(folder.Left(1, {Id('1'), Id('2'), Id('3'), Id('4')}),
+              UnorderedElementsAre(whole.ImageObject(), whole.JsonObject(), on_its_way.ImageObject(),
+                                   unknown.ImageObject()));
 }
 
 TEST(BucketImagesTest, AnImageThatIsRemovedIsNoLongerCompleteFromTheFirstStepOn) {
   const Folder folder = Folder().Add(Image('1', 0, 100, "a")).Add(Image('2', 0, 100, "b"));
-  EXPECT_THAT(folder.Images().Superfluous(1, [](const std::string&) { return true; }),
+  EXPECT_THAT(folder.Images().Superfluous(
+                  1, Id('2'), [](const std::string&) { return true; }, kUnfinishedBefore),
               ElementsAre(Image('1', 0, 100, "a").JsonObject(), Image('1', 0, 100, "a").ImageObject()));
+}
+
+TEST(BucketImagesTest, WhatWasJustCopiedStaysWhateverTheClocksSay) {
+  const BucketImage one = Image('1', '2', 10, "sent"), two = Image('2', 0, 100, "base"),
+                    three = Image('3', 0, 100, "c");
+  const std::set<std::string> ours = {Id('1'), Id('2'), Id('3')};
+  const Folder folder = Folder().Add(one).Add(two).Add(three);
+  EXPECT_THAT(folder.Left(1, ours, Id('1')),
+              UnorderedElementsAre(one.ImageObject(), one.JsonObject(), two.ImageObject(), two.JsonObject()));
+  EXPECT_EQ(folder.Left(2, ours, Id('1')).size(), 6u);
+}
+
+TEST(BucketImagesTest, WhatAnOlderVersionTookForAnImageIsNobodysNewest) {
+  const BucketImage one = Image('1', 0, 100, "a"), stray = Image('2', 0, 100, "link-" + Id('2')),
+                    upon = Image('3', '2', 10, "b"), named = Image('4', 0, 100, "link-" + Id('5'));
+  EXPECT_EQ(Folder().Add(one).Add(stray).Images().Newest("")->tag, "a");
+  EXPECT_THAT(Folder().Add(one).Add(stray).Images().Tags(), ElementsAre("a"));
+  EXPECT_EQ(Folder().Add(one).Add(named).Images().Newest("")->tag, named.tag);
+  EXPECT_EQ(Origins(Folder().Add(stray).Add(upon).Images().Chain(Id('3'))), "23");
+  const std::set<std::string> ours = {Id('1'), Id('2'), Id('3')};
+  EXPECT_THAT(Folder().Add(one).Add(stray).Left(1, ours),
+              UnorderedElementsAre(one.ImageObject(), one.JsonObject()));
+  EXPECT_EQ(Folder().Add(stray).Add(upon).Left(1, ours).size(), 4u);
+}
+
+TEST(BucketImagesTest, ManyImagesTakeLittleTime) {
+  constexpr size_t kMany = 100'000;
+  const auto id = [](size_t i) { return absl::StrCat(absl::Hex(i, absl::kZeroPad16), std::string(16, 'a')); };
+  Folder folder;
+  for (size_t i = 1; i <= kMany; ++i) {
+    BucketImage image;
+    image.created_unix_ns = static_cast<int64_t>(i) * kNanosOfSecond;
+    image.origin = id(i);
+    // One chain of all of them, whose beginning is missing: each has a long way to nothing.
+    image.base = id(i - 1);
+    image.tag = absl::StrCat(i);
+    image.bytes = 1;
+    folder.Add(image);
+  }
+  BucketImage whole;
+  whole.origin = id(kMany + 1);
+  whole.tag = "whole";
+  folder.Add(whole);
+  const BucketImages images = folder.Images();
+  EXPECT_THAT(images.Tags(), ElementsAre("whole"));
+  EXPECT_EQ(images.Newest("1"), nullptr);
+  EXPECT_EQ(images.Newest("")->tag, "whole");
+  EXPECT_EQ(images
+                .Superfluous(
+                    1, "", [](const std::string&) { return true; }, kUnfinishedBefore)
+                .size(),
+            2 * kMany);
 }
 
 }  // namespace

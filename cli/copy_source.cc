@@ -4,9 +4,23 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "rekindle/v1/copy_link.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::cli {
+namespace {
+
+bool IsOfName(const v1::Image& image, const std::string& name) {
+  return NameOf(image.reference()) == name && !v1::IsCopyLink(image.reference(), image.labels());
+}
+
+// Taken here, or taken in of the job that this image is of.
+bool IsOwn(const v1::Image& one, const v1::Image& image) {
+  return !one.labels().contains(v1::kOriginLabel) || JobOf(one) == JobOf(image);
+}
+
+}  // namespace
+
 const std::string& OriginOf(const v1::Image& image) {
   auto label = image.labels().find(v1::kOriginLabel);
   return label == image.labels().end() ? image.digest() : label->second;
@@ -60,10 +74,28 @@ absl::StatusOr<std::set<std::string>> CopySource::Ours(const v1::Image& image) {
   request.set_name_contains(name);
   RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse images, client_.ListImages(request));
   for (const v1::Image& one : images.images()) {
-    const bool is_own = !one.labels().contains(v1::kOriginLabel) || JobOf(one) == JobOf(image);
-    if (NameOf(one.reference()) == name && is_own) ours_.insert(OriginOf(one));
+    if (IsOfName(one, name) && IsOwn(one, image)) ours_.insert(OriginOf(one));
   }
   return ours_;
+}
+
+absl::StatusOr<CopySource::Order> CopySource::OrderAround(const v1::Image& image) {
+  Order order;
+  if (image.labels().contains(v1::kOriginLabel)) return order;
+  RK_ASSIGN_OR_RETURN(order.earlier, Ours(image));
+  const std::string name = NameOf(image.reference());
+  v1::ListImagesRequest request;
+  request.set_name_contains(name);
+  RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse images, client_.ListImages(request));
+  for (const v1::Image& one : images.images()) {
+    if (one.digest() == image.digest()) break;
+    if (!IsOfName(one, name)) continue;
+    order.earlier.erase(OriginOf(one));
+    // What was taken in may be of any age.
+    if (!one.labels().contains(v1::kOriginLabel)) order.later.insert(OriginOf(one));
+  }
+  order.earlier.erase(OriginOf(image));
+  return order;
 }
 
 absl::StatusOr<std::optional<v1::Image>> CopySource::NewestOf(
@@ -72,7 +104,7 @@ absl::StatusOr<std::optional<v1::Image>> CopySource::NewestOf(
   request.set_name_contains(name);
   RK_ASSIGN_OR_RETURN(v1::ListImagesResponse images, client_.ListImages(request));
   for (v1::Image& image : *images.mutable_images()) {
-    if (NameOf(image.reference()) == name && eligible(image)) return std::move(image);
+    if (IsOfName(image, name) && eligible(image)) return std::move(image);
   }
   return std::nullopt;
 }

@@ -35,12 +35,19 @@ class CopySource {
   explicit CopySource(Client& client) : client_(client) {}
 
   absl::StatusOr<v1::Image> Find(const std::string& image) const;
-  // The last committed one of this name. NotFound: there is none.
+  // The last committed one of this name; no copy link (copy_link.h), here and below. NotFound: there is none.
   absl::StatusOr<v1::Image> Newest(const std::string& name) const;
   // The newest other image of this name and owner of which `has` says that the other place has it (by its
   // origin): names belong to nobody, and the copy is to depend on nobody else.
   absl::StatusOr<std::optional<v1::Image>> BaseOf(
       const v1::Image& image, absl::FunctionRef<bool(const std::string& origin)> has) const;
+  // Which copies are of an older state than this image, and which of a newer one, as far as this store can
+  // tell: images are committed in order, while clocks are set. By origin. Of one that came from elsewhere
+  // it can't.
+  struct Order {
+    std::set<std::string> earlier, later;
+  };
+  absl::StatusOr<Order> OrderAround(const v1::Image& image);
   // The origins of what the store has under the name of this image, or had when it was asked before: other
   // stores copy to the same place. What came from one of those itself only if it is of the same job.
   absl::StatusOr<std::set<std::string>> Ours(const v1::Image& image);

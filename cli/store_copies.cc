@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/status.h"
 #include "cli/progress_bar.h"
+#include "rekindle/v1/copy_link.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::cli {
@@ -54,7 +55,7 @@ absl::Status StoreCopies::Prune(const std::string& name, const v1::Image& sent) 
   std::vector<v1::Image> copies;
   for (v1::Image& image : *images.mutable_images()) {
     if (NameOf(image.reference()) == name && image.labels().contains(v1::kOriginLabel) &&
-        ours.contains(OriginOf(image)))
+        ours.contains(OriginOf(image)) && !v1::IsCopyLink(image.reference(), image.labels()))
       copies.push_back(std::move(image));
   }
   std::stable_partition(copies.begin(), copies.end(),

@@ -24,6 +24,7 @@
 #include "daemon/call_monitor.h"
 #include "daemon/connection_locks.h"
 #include "daemon/function_image_uses.h"
+#include "daemon/old_copy_links.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
@@ -31,6 +32,7 @@
 #include "dedup_store/owner_use.h"
 #include "dedup_store/removal.h"
 #include "dedup_store/retention.h"
+#include "rekindle/v1/copy_link.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::daemon {
@@ -116,7 +118,9 @@ absl::StatusOr<std::vector<store::ImageInfo>> Candidates(const Node& node, const
                                                          const store::Store& store,
                                                          const v1::PruneImagesRequest& request) {
   RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, store.List());
-  std::erase_if(images, [&](const store::ImageInfo& i) { return !node.policy().MayUse(caller, i.owner); });
+  std::erase_if(images, [&](const store::ImageInfo& i) {
+    return !node.policy().MayUse(caller, i.owner) || v1::IsCopyLink(i.reference, i.labels);
+  });
   if (request.all()) return images;
   std::vector<std::string> names;
   for (const std::string& name : request.names()) {
@@ -297,6 +301,7 @@ absl::Status PruneImages(Node& node, const Call& call, const v1::PruneImagesRequ
   if (response->removed() > 0) node.clones().ForgetRemovedImages(*store);
   RK_RETURN_IF_ERROR(done);
   if (request.collect_garbage() && !request.dry_run()) {
+    RK_RETURN_IF_ERROR(RemoveOldCopyLinks(node, *store));
     const CallMonitor monitor(call, [](const v1::Progress&) { return true; });
     store::GcOptions options;
     options.cancel = &monitor.cancelled();

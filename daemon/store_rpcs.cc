@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "base/utf8.h"
 #include "daemon/call_monitor.h"
+#include "daemon/old_copy_links.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
@@ -82,6 +83,7 @@ absl::Status CollectGarbage(Node& node, const Call& call, const v1::CollectGarba
   options.dry_run = request.dry_run();
   const CallMonitor monitor(call, [](const v1::Progress&) { return true; });
   options.cancel = &monitor.cancelled();
+  if (!request.dry_run()) RK_RETURN_IF_ERROR(RemoveOldCopyLinks(node, *store));
   RK_ASSIGN_OR_RETURN(store::GcReport report, store->Gc(options));
   ToProto(report, response);
   return absl::OkStatus();

@@ -27,6 +27,7 @@
 #include "daemon/supervised_record.h"
 #include "daemon/supervisor.h"
 #include "dedup_store/store.h"
+#include "rekindle/v1/copy_link.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::daemon {
@@ -185,7 +186,7 @@ void SupervisedJob::FindPoints() {
     // The daemon may have died between the image and the record.
     auto it = image.labels.find(v1::kSupervisedLabel);
     if (it == image.labels.end() || it->second != label || image.owner != owner_) continue;
-    if (known.count(image.reference) != 0) continue;
+    if (known.count(image.reference) != 0 || v1::IsCopyLink(image.reference, image.labels)) continue;
     v1::RestartPoint* point = record_.add_points();
     point->set_image(image.reference);
     point->set_digest(image.digest);

@@ -1,15 +1,18 @@
 """Images go into object stores, by rclone, and jobs go on from there."""
 
+import http.server
 import os
+import select
 import shutil
 import signal
 import socket
 import subprocess
+import threading
 import unittest
 
 from harness import jobs, waiting
 from harness.case import MIB, RekindleTest
-from harness.cli import DONE, FAILED, NOT_FOUND
+from harness.cli import DONE, FAILED, NOT_FOUND, USAGE
 
 _SIZE = 16 * MIB
 
@@ -238,6 +241,8 @@ class BucketTest(RekindleTest):
         self.wrap_rclone(f'if [ "$1" = rcat ]; then {remove} || exit 1; fi')
         cli = self.make_cli(store=self.store)
         self.assertGreater(self.succeed("copy", "job:2", "--to", self.bucket, cli=cli)["bytes"], _SIZE)
+        # What was sent first, and turned out to build upon nothing, is gone.
+        self.assertEqual([name.rsplit("-", 2)[1] for name in self.objects()], ["whole", "whole"])
         self.succeed("copy", "job:2", "--from", self.bucket, cli=self.there)
         self.succeed("fsck", "--read", cli=self.there)
 
@@ -302,6 +307,330 @@ class BucketTest(RekindleTest):
         self.environment["PATH"] = self.directory
         without = self.make_cli(store=self.store)
         self.assert_refused(without.run("copy", "job:1", "--to", self.bucket), FAILED, "apt-get install rclone")
+
+
+class WrappedTest(RekindleTest):
+    """The bucket is a folder of this machine, and each rclone that Rekindle runs can be held up."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = self.path("bucket")
+        os.mkdir(self.folder)
+        self.bucket = "rclone:" + self.folder
+        self.environment["RCLONE_CONFIG"] = self.path("rclone.conf")
+        self.environment["TMPDIR"] = self.directory
+        self.go, self.came = self.path("go"), self.path("came")
+        self.there = self.make_cli(store=self.path("there"))
+
+    def objects(self, name="job"):
+        folder = os.path.join(self.folder, name)
+        return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+    def images(self, cli):
+        return sorted(image["reference"] for image in (cli.run("ls").data or {}).get("images", []))
+
+    def rclone(self, script):
+        """A PATH with `script` before rclone: "$last" is what it is to work on."""
+        folder = self.path("wrapped")
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, "rclone"), "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/sh\nfor last in "$@"; do :; done\n{script}\nexec {shutil.which("rclone")} "$@"\n')
+        os.chmod(os.path.join(folder, "rclone"), 0o755)
+        return {"PATH": folder + ":" + os.environ["PATH"]}
+
+    def held_up(self, verb, pattern):
+        """The same for an rclone that waits until `self.go` is there."""
+        return self.rclone(
+            f'case $1/$last in {verb}/{pattern}) : > {self.came}; while [ ! -e {self.go} ]; do sleep 0.1; done;; esac'
+        )
+
+    def chain(self, count, cli=None):
+        """Of a job that runs on, so many images, in the bucket. Returns the job and its memory."""
+        job, memory = self.start_memory_job(_SIZE)
+        for i in range(1, count + 1):
+            memory.touch(50)
+            self.checkpoint(job.pid, f"job:{i}", cli=cli)
+            self.succeed("copy", f"job:{i}", "--to", self.bucket, cli=cli)
+        return job, memory
+
+    def begin_pull(self, *options, **environment):
+        """Of the newest of three images, held up when it has come so far."""
+        self.came = self.path("came")
+        pull = self.make_cli(store=self.path("there"), env={**self.held_up("cat", "*-3.image"), **environment})
+        child = pull.start("copy", "job", "--from", self.bucket, *options)
+        waiting.until(lambda: os.path.exists(self.came), "two of three images", 120, 0.1)
+        os.unlink(self.came)
+        return pull, child
+
+    def interrupted_pull(self, *options, **environment):
+        pull, child = self.begin_pull(*options, **environment)
+        os.kill(child.pid, signal.SIGINT)
+        return pull.finish(child)
+
+
+class LinksTest(WrappedTest):
+    """What another image builds upon is here for a while, and is nobody's newest image."""
+
+    def test_whoever_follows_does_not_copy_them(self):
+        self.chain(3)
+        before = self.objects()
+        pull, child = self.begin_pull()
+        self.assertEqual(len(self.images(self.there)), 2)
+        follower = self.there.start("copy", "job", "--to", self.bucket, "--follow", json_output=False)
+        waiting.until(
+            lambda: self.objects() != before or select.select([follower.stderr], [], [], 0)[0], "it has looked", 60, 0.1
+        )
+        with open(self.go, "w", encoding="ascii"):
+            pass
+        self.assertEqual(pull.finish(child).code, DONE)
+        os.kill(follower.pid, signal.SIGINT)
+        result = self.there.finish(follower)
+        self.assertEqual(result.code, DONE, str(result))
+        self.assertEqual(self.objects(), before)
+        self.assertIn("there is no image of job yet", result.err)
+        self.assertEqual(self.images(self.there), ["job:3"])
+
+    def test_a_name_that_is_taken_is_refused_before_anything_comes(self):
+        job, _ = self.chain(3)
+        self.checkpoint(job.pid, "job:3", cli=self.there)
+        cli = self.make_cli(store=self.path("there"), env=self.rclone(f'[ "$1" != cat ] || : > {self.came}'))
+        self.assert_refused(cli.run("copy", "job:3", "--from", self.bucket), FAILED, "job:3", "--replace")
+        self.assertFalse(os.path.exists(self.came))
+        self.assertEqual(self.images(self.there), ["job:3"])
+        self.succeed("copy", "job:3", "--from", self.bucket, "-t", "other", cli=self.there)
+        self.assertEqual(self.images(self.there), ["job:3", "other:latest"])
+        self.assert_refused(cli.run("copy", "job:2", "--from", self.bucket, "-t", "other"), FAILED, "other:latest")
+
+    def test_what_is_refused_leaves_none(self):
+        self.chain(3)
+        image = next(name for name in self.objects() if name.endswith("-3.image"))
+        with open(os.path.join(self.folder, "job", image), "r+b") as file:
+            file.write(b"?")
+        self.assertEqual(self.there.run("copy", "job", "--from", self.bucket).code, USAGE)
+        self.assertEqual(self.images(self.there), [])
+
+    def test_what_is_interrupted_goes_on(self):
+        job, _ = self.chain(3)
+        refused = self.interrupted_pull()
+        self.assert_refused(refused, FAILED, "interrupted", "next attempt", "copy-link/", "gc")
+        links = self.images(self.there)
+        self.assertEqual([link[:10] for link in links], ["copy-link/"] * 2)
+        # They are in nobody's way.
+        self.checkpoint(job.pid, "job:9", cli=self.there)
+        pruned = self.succeed("prune", "--all", "--keep-last", "1", cli=self.there)
+        self.assertEqual([image["image"]["reference"] for image in pruned["images"]], ["job:9"])
+        self.succeed("gc", cli=self.there)
+        self.assertEqual(self.images(self.there), [*links, "job:9"])
+        last = next(name for name in self.objects() if name.endswith("-3.image"))
+        taken = self.succeed("copy", "job", "--from", self.bucket, cli=self.there)
+        self.assertEqual(taken["bytes"], os.path.getsize(os.path.join(self.folder, "job", last)))
+        self.assertEqual(self.images(self.there), ["job:3", "job:9"])
+
+    def test_what_nobody_takes_up_goes_with_gc(self):
+        self.chain(3)
+        self.interrupted_pull(LD_PRELOAD=jobs.program("earlier_clock.so"))
+        self.assertEqual(len(self.images(self.there)), 2)
+        self.succeed("gc", "--dry-run", cli=self.there)
+        self.assertEqual(len(self.images(self.there)), 2)
+        self.succeed("gc", cli=self.there)
+        self.assertEqual(self.images(self.there), [])
+
+    def test_those_of_an_older_version(self):
+        """It gave them names of the job's, and copied them."""
+        job, _ = self.chain(3)
+        origin = next(name for name in self.objects() if name.endswith("-2.image")).split("-")[1]
+        self.checkpoint(job.pid, "job:9", cli=self.there)
+        self.succeed("copy", "job:2", "--from", self.bucket, "-t", f"job:link-{origin}", cli=self.there)
+        pruned = self.succeed("prune", "job", "--keep-last", "1", cli=self.there)
+        self.assertEqual([image["image"]["reference"] for image in pruned["images"]], ["job:9"])
+        follower = self.there.start("copy", "job", "--to", self.bucket, "--follow", json_output=False)
+        waiting.until(lambda: any("-9.json" in name for name in self.objects()), "the copy of job:9", 60, 0.1)
+        os.kill(follower.pid, signal.SIGINT)
+        self.assertEqual(self.there.finish(follower).code, DONE)
+        self.succeed("copy", "job:3", "--from", self.bucket, cli=self.there)
+        self.assertEqual(self.images(self.there), ["job:3", "job:9"])
+        # In the bucket, as the newest.
+        self.succeed("copy", "job:2", "--from", self.bucket, "-t", f"job:link-{origin}", cli=self.there)
+        self.succeed("copy", f"job:link-{origin}", "--to", self.bucket, "--whole", cli=self.there)
+        third = self.make_cli(store=self.path("third"))
+        self.succeed("copy", "job", "--from", self.bucket, cli=third)
+        self.assertEqual(self.images(third), ["job:9"])
+
+
+class BucketOrderTest(WrappedTest):
+    """Which copy is the newest, and which are removed, whatever clocks say."""
+
+    def test_the_clock_went_back(self):
+        job, memory = self.start_memory_job(_SIZE)
+        self.checkpoint(job.pid, "job:1")
+        child = self.cli.start(
+            "copy", "job", "--to", self.bucket, "--follow", "--keep", "1", "--whole", json_output=False
+        )
+        waiting.until(lambda: len(self.objects()) == 2, "the first copy", 60, 0.1)
+        memory.touch(10)
+        after = self.make_cli(store=self.store, env={"LD_PRELOAD": jobs.program("earlier_clock.so")})
+        self.checkpoint(job.pid, "job:2", cli=after)
+        waiting.until(lambda: not any("-1." in name for name in self.objects()), "the first copy goes", 30, 0.1)
+        os.kill(child.pid, signal.SIGINT)
+        self.assertEqual(self.cli.finish(child).code, DONE)
+        self.assertEqual([name.rsplit("-", 1)[1] for name in self.objects()], ["2.image", "2.json"])
+
+    def test_the_last_one_taken_is_the_newest(self):
+        job, memory = self.start_memory_job(_SIZE)
+        self.checkpoint(job.pid, "job:1")
+        memory.touch(10)
+        after = self.make_cli(store=self.store, env={"LD_PRELOAD": jobs.program("earlier_clock.so")})
+        self.checkpoint(job.pid, "job:2", cli=after)
+        for order in (("job:1", "job:2"), ("job:2", "job:1")):
+            for image in order:
+                self.succeed("copy", image, "--to", self.bucket)
+            there = self.make_cli(store=self.path("there-" + order[0][-1]))
+            taken = self.succeed("copy", "job", "--from", self.bucket, cli=there)
+            self.assertEqual(taken["image"]["reference"], "job:2")
+            shutil.rmtree(os.path.join(self.folder, "job"))
+
+    def test_it_went_on_on_a_node_with_a_slow_clock(self):
+        job, memory = self.start_memory_job(_SIZE)
+        for i in (1, 2):
+            self.checkpoint(job.pid, f"job:{i}")
+        self.succeed("copy", "job:1", "--to", self.bucket)
+        slow = self.make_cli(store=self.path("there"), env={"LD_PRELOAD": jobs.program("earlier_clock.so")})
+        self.succeed("copy", "job", "--from", self.bucket, cli=slow)
+        memory.touch(10)
+        self.checkpoint(job.pid, "job:3", cli=slow)
+        self.succeed("copy", "job:3", "--to", self.bucket, cli=slow)
+        third = self.make_cli(store=self.path("third"))
+        self.assertEqual(self.succeed("copy", "job", "--from", self.bucket, cli=third)["image"]["reference"], "job:3")
+
+    def test_what_was_taken_before_and_is_copied_late_is_not_the_newest(self):
+        """The first node comes back with an image that it had not copied, while the job runs elsewhere."""
+        job, memory = self.start_memory_job(_SIZE)
+        for i in (1, 2):
+            self.checkpoint(job.pid, f"job:{i}")
+        self.succeed("copy", "job:1", "--to", self.bucket)
+        self.succeed("copy", "job", "--from", self.bucket, cli=self.there)
+        memory.touch(10)
+        self.checkpoint(job.pid, "job:3", cli=self.there)
+        self.succeed("copy", "job:3", "--to", self.bucket, cli=self.there)
+        self.succeed("copy", "job:2", "--to", self.bucket)
+        third = self.make_cli(store=self.path("third"))
+        self.assertEqual(self.succeed("copy", "job", "--from", self.bucket, cli=third)["image"]["reference"], "job:3")
+
+    def test_what_is_on_its_way_stays(self):
+        job, _ = self.start_memory_job(_SIZE)
+        self.checkpoint(job.pid, "job:1")
+        slow = self.make_cli(store=self.store, env={"RCLONE_BWLIMIT": "2M"})
+        upload = slow.start("copy", "job:1", "--to", self.bucket)
+        waiting.until(self.objects, "it has begun", 60, 0.1)
+        self.checkpoint(job.pid, "job:2")
+        child = self.cli.start("copy", "job", "--to", self.bucket, "--follow", "--keep", "3", json_output=False)
+        waiting.until(lambda: any("-2.json" in name for name in self.objects()), "the other copy", 60, 0.1)
+        result = slow.finish(upload)
+        self.assertEqual(result.code, DONE, str(result))
+        os.kill(child.pid, signal.SIGINT)
+        self.assertEqual(self.cli.finish(child).code, DONE)
+        self.assertEqual(len(self.objects()), 4)
+
+
+class BucketCareTest(WrappedTest):
+    def test_copies_are_their_users_alone(self):
+        job, _ = self.start_memory_job(_SIZE)
+        self.checkpoint(job.pid, "job:1")
+        self.succeed("copy", "job:1", "--to", self.bucket)
+        folder = os.path.join(self.folder, "job")
+        self.assertEqual(os.stat(folder).st_mode & 0o777, 0o700)
+        for name in self.objects():
+            self.assertEqual(os.stat(os.path.join(folder, name)).st_mode & 0o777, 0o600, name)
+
+    def test_a_folder_that_is_not_there_is_not_made(self):
+        job, _ = self.start_memory_job(_SIZE)
+        self.checkpoint(job.pid, "job:1")
+        missing = self.path("mounted/images")
+        for words in (["--to", "rclone:" + missing], ["--from", "rclone:" + missing]):
+            self.assert_refused(self.cli.run("copy", "job:1", *words), FAILED, missing, "is not there", "mount")
+        self.assertFalse(os.path.exists(self.path("mounted")))
+        os.makedirs(missing)
+        self.succeed("copy", "job:1", "--to", "rclone:" + missing)
+        self.assert_refused(self.there.run("copy", "other", "--from", "rclone:" + missing), NOT_FOUND, "other")
+
+    def test_what_fails_leaves_nothing(self):
+        job, _ = self.start_memory_job(_SIZE)
+        self.checkpoint(job.pid, "job:1")
+        full = self.make_cli(
+            store=self.store, env=self.rclone('case $1/$last in rcat/*.json) echo no room >&2; exit 1;; esac')
+        )
+        self.assert_refused(full.run("copy", "job:1", "--to", self.bucket), FAILED, "no room")
+        self.assertEqual(self.objects(), [])
+        # Nor what is interrupted.
+        slow = self.make_cli(store=self.store, env={"RCLONE_BWLIMIT": "1M"})
+        upload = slow.start("copy", "job:1", "--to", self.bucket)
+        waiting.until(self.objects, "it has begun", 60, 0.1)
+        os.kill(upload.pid, signal.SIGINT)
+        self.assertEqual(slow.finish(upload).code, FAILED)
+        self.assertEqual(self.objects(), [])
+
+    def test_what_s3_says(self):
+        answers = _S3()
+        self.addCleanup(answers.close)
+        with open(self.environment["RCLONE_CONFIG"], "w", encoding="ascii") as config:
+            config.write(
+                f"[s3]\ntype = s3\nprovider = Other\nendpoint = http://127.0.0.1:{answers.port}\n"
+                "access_key_id = KEY\nsecret_access_key = SECRET\n"
+            )
+        job, _ = self.start_memory_job(MIB)
+        self.checkpoint(job.pid, "job:1")
+        alone = self.rclone("unset AWS_CA_BUNDLE; export RCLONE_LOW_LEVEL_RETRIES=1 RCLONE_RETRIES=1")
+        cli = self.make_cli(store=self.store, env=alone)
+        for status, code, text in (
+            (403, "RequestTimeTooSkewed", "The difference between the request time and the current time"),
+            (403, "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records."),
+            (404, "NoSuchBucket", "The specified bucket does not exist"),
+        ):
+            answers.say(status, code, text)
+            self.assert_refused(cli.run("copy", "job:1", "--to", "rclone:s3:b/x"), FAILED, code, text)
+            pull = cli.run("copy", "job:1", "--from", "rclone:s3:b/x")
+            if code == "NoSuchBucket":
+                self.assert_refused(pull, NOT_FOUND, "directory not found", "rclone lsf s3:b/x/job", "bucket")
+            else:
+                self.assert_refused(pull, FAILED, code, text)
+
+
+class _S3:
+    """Answers each request with the same error."""
+
+    def __init__(self):
+        outer = self
+        self._answer = (500, b"")
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def answer(self):
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                status, body = outer._answer
+                self.send_response(status)
+                self.send_header("Content-Type", "application/xml")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body)
+
+            do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = answer
+
+            def log_message(self, *_):
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def say(self, status, code, text):
+        body = f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>{text}</Message></Error>'
+        self._answer = (status, body.encode())
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
 
 
 class BothWaysTest(RekindleTest):
