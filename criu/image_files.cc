@@ -474,4 +474,12 @@ absl::StatusOr<std::string> ForgetBuildIds(absl::string_view files_content,
   });
 }
 
+absl::StatusOr<std::string> ForgetModes(absl::string_view files_content, const std::set<std::string>& paths) {
+  return RewriteFiles(files_content, [&paths](pb::FileEntry& entry) {
+    if (!entry.regular().has_mode() || !paths.contains(entry.regular().path())) return false;
+    entry.mutable_regular()->clear_mode();
+    return true;
+  });
+}
+
 }  // namespace rekindle::criu

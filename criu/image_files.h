@@ -173,5 +173,7 @@ absl::StatusOr<std::string> ForgetFilesOutside(absl::string_view files_content);
 // The same files.img without the build IDs of these files, which were compared already.
 absl::StatusOr<std::string> ForgetBuildIds(absl::string_view files_content,
                                            const std::set<std::string>& paths);
+// The same of their modes: CRIU does not mind then that they have others.
+absl::StatusOr<std::string> ForgetModes(absl::string_view files_content, const std::set<std::string>& paths);
 
 }  // namespace rekindle::criu

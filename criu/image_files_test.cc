@@ -263,6 +263,21 @@ TEST(ImageFilesTest, AnythingMayTakeThePlaceOfFilesFromOutside) {
   EXPECT_EQ(*changed, Image(0x56303138, {Record(inside), Record(outside)}));
 }
 
+TEST(ImageFilesTest, ModesOfSomeFilesAreForgotten) {
+  pb::FileEntry log, other;
+  for (pb::FileEntry* entry : {&log, &other}) {
+    entry->set_type(1);
+    entry->set_id(entry == &log ? 1 : 2);
+    entry->mutable_regular()->set_path(entry == &log ? "/log" : "/other");
+    entry->mutable_regular()->set_size(80);
+    entry->mutable_regular()->set_mode(0100600);
+  }
+  const auto changed = ForgetModes(Image(0x56303138, {Record(log), Record(other)}), {"/log"});
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  log.mutable_regular()->clear_mode();
+  EXPECT_EQ(*changed, Image(0x56303138, {Record(log), Record(other)}));
+}
+
 TEST(ImageFilesTest, BuildIdsOfSomeFilesAreForgotten) {
   pb::FileEntry known, other;
   uint32_t id = 0;

@@ -264,14 +264,16 @@ class Planner {
   static bool HasContent(const v1::WrittenFile& file) {
     return file.size() == 0 || !file.content_object().empty();
   }
-  // CRIU gives a length to all others.
-  bool IsOnlyAppendedTo(const v1::WrittenFile& file) const {
+  // Of a log the job needs no more than that it is there, as long as it only appends to it: CRIU gives a
+  // length to all others. Of other files, that they are shorter may mean that an earlier image is the better
+  // one.
+  bool IsAppendedLog(const v1::WrittenFile& file) const {
     const auto known = only_appended_to_.find(file.path());
-    return known != only_appended_to_.end() && known->second;
+    return logs_.contains(file.path()) && known != only_appended_to_.end() && known->second;
   }
   // Can't the job go on with `now` bytes of it?
   bool IsTooShort(const v1::WrittenFile& file, uint64_t now) const {
-    return now < file.size() && !IsOnlyAppendedTo(file) && !replaced_.contains(file.path());
+    return now < file.size() && !IsAppendedLog(file) && !replaced_.contains(file.path());
   }
 
   // File systems give the inode of a file that was removed to the next one.
@@ -292,8 +294,7 @@ class Planner {
     const uint64_t now = static_cast<uint64_t>(look.info.st_size);
     if (look.error == ENOENT || look.error == ENOTDIR) {
       const bool needed = !replaced_.contains(file.path());
-      // Of a log the job needs no more than that it is there.
-      if (needed && !HasContent(file) && logs_.contains(file.path()) && IsOnlyAppendedTo(file)) {
+      if (needed && !HasContent(file) && IsAppendedLog(file)) {
         action.report.set_why("it is gone, and the image does not have its content: it begins anew");
         action.recorded.set_size(0);
         action.recorded.set_modified_ns(0);

@@ -27,6 +27,7 @@
 #include "criu/terminal_files.h"
 #include "rekindle/v1/image_layout.h"
 #include "restore/clone_shared_memory.h"
+#include "restore/job_logs.h"
 #include "restore/pages_file.h"
 #include "restore/restore.h"
 
@@ -152,7 +153,11 @@ absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const 
         for (const v1::NeededFile& file : sizes_checked_by->files()) {
           if (file.beginning() != 0) may_grow.insert(file.path());
         }
+        // Whoever rotates logs makes them anew as he likes.
+        const std::set<std::string> logs = LogsOf(*sizes_checked_by);
+        may_grow.insert(logs.begin(), logs.end());
         RK_ASSIGN_OR_RETURN(content, criu::ForgetSizes(content, may_grow));
+        RK_ASSIGN_OR_RETURN(content, criu::ForgetModes(content, logs));
         RK_ASSIGN_OR_RETURN(content, criu::ForgetFilesOutside(content));
       }
     }

@@ -25,6 +25,12 @@ std::set<std::string> FilesReplacedByLog(const v1::JobManifest& manifest) {
   return paths;
 }
 
+std::set<std::string> LogsOf(const v1::JobManifest& manifest) {
+  std::set<std::string> paths = FilesReplacedByLog(manifest);
+  if (!manifest.log().empty()) paths.insert(manifest.log());
+  return paths;
+}
+
 absl::Status AppendToLogs(int root, const v1::JobManifest& manifest) {
   for (const v1::StdioSlot& slot : manifest.stdio()) {
     if (slot.kind() != "pipe" || slot.fd() == 0) continue;

@@ -103,7 +103,7 @@ class RotatedLogTest(OutsideTest):
         def renamed(log):
             os.rename(log, log + ".1")
             with open(log, "w", encoding="ascii"):
-                pass
+                os.chmod(log, 0o640)
 
         for name, rotate in (("truncated", truncated), ("renamed", renamed), ("removed", os.unlink)):
             with self.subTest(name):
