@@ -10,10 +10,6 @@
 namespace rekindle::cli {
 namespace {
 
-bool IsOfName(const v1::Image& image, const std::string& name) {
-  return NameOf(image.reference()) == name && !v1::IsCopyLink(image.reference(), image.labels());
-}
-
 // Taken here, or taken in of the job that this image is of.
 bool IsOwn(const v1::Image& one, const v1::Image& image) {
   return !one.labels().contains(v1::kOriginLabel) || JobOf(one) == JobOf(image);
@@ -69,27 +65,25 @@ absl::StatusOr<std::optional<v1::Image>> CopySource::BaseOf(
 }
 
 absl::StatusOr<std::set<std::string>> CopySource::Ours(const v1::Image& image) {
-  const std::string name = NameOf(image.reference());
-  v1::ListImagesRequest request;
-  request.set_name_contains(name);
-  RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse images, client_.ListImages(request));
-  for (const v1::Image& one : images.images()) {
-    if (IsOfName(one, name) && IsOwn(one, image)) ours_.insert(OriginOf(one));
-  }
+  RK_ASSIGN_OR_RETURN(const std::vector<v1::Image> images, ImagesOf(NameOf(image.reference())));
+  NoteOurs(images, image);
   return ours_;
+}
+
+void CopySource::NoteOurs(const std::vector<v1::Image>& images, const v1::Image& image) {
+  for (const v1::Image& one : images) {
+    if (IsOwn(one, image)) ours_.insert(OriginOf(one));
+  }
 }
 
 absl::StatusOr<CopySource::Order> CopySource::OrderAround(const v1::Image& image) {
   Order order;
   if (image.labels().contains(v1::kOriginLabel)) return order;
-  RK_ASSIGN_OR_RETURN(order.earlier, Ours(image));
-  const std::string name = NameOf(image.reference());
-  v1::ListImagesRequest request;
-  request.set_name_contains(name);
-  RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse images, client_.ListImages(request));
-  for (const v1::Image& one : images.images()) {
+  RK_ASSIGN_OR_RETURN(const std::vector<v1::Image> images, ImagesOf(NameOf(image.reference())));
+  NoteOurs(images, image);
+  order.earlier = ours_;
+  for (const v1::Image& one : images) {
     if (one.digest() == image.digest()) break;
-    if (!IsOfName(one, name)) continue;
     order.earlier.erase(OriginOf(one));
     // What was taken in may be of any age.
     if (!one.labels().contains(v1::kOriginLabel)) order.later.insert(OriginOf(one));
@@ -100,13 +94,23 @@ absl::StatusOr<CopySource::Order> CopySource::OrderAround(const v1::Image& image
 
 absl::StatusOr<std::optional<v1::Image>> CopySource::NewestOf(
     const std::string& name, absl::FunctionRef<bool(const v1::Image&)> eligible) const {
-  v1::ListImagesRequest request;
-  request.set_name_contains(name);
-  RK_ASSIGN_OR_RETURN(v1::ListImagesResponse images, client_.ListImages(request));
-  for (v1::Image& image : *images.mutable_images()) {
-    if (IsOfName(image, name) && eligible(image)) return std::move(image);
+  RK_ASSIGN_OR_RETURN(std::vector<v1::Image> images, ImagesOf(name));
+  for (v1::Image& image : images) {
+    if (eligible(image)) return std::move(image);
   }
   return std::nullopt;
+}
+
+absl::StatusOr<std::vector<v1::Image>> CopySource::ImagesOf(const std::string& name) const {
+  v1::ListImagesRequest request;
+  request.set_name_contains(name);
+  RK_ASSIGN_OR_RETURN(v1::ListImagesResponse listed, client_.ListImages(request));
+  std::vector<v1::Image> images;
+  for (v1::Image& image : *listed.mutable_images()) {
+    if (NameOf(image.reference()) == name && !v1::IsCopyLink(image.reference(), image.labels()))
+      images.push_back(std::move(image));
+  }
+  return images;
 }
 
 }  // namespace rekindle::cli

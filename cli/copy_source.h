@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -53,6 +54,9 @@ class CopySource {
   absl::StatusOr<std::set<std::string>> Ours(const v1::Image& image);
 
  private:
+  // Newest first.
+  absl::StatusOr<std::vector<v1::Image>> ImagesOf(const std::string& name) const;
+  void NoteOurs(const std::vector<v1::Image>& images, const v1::Image& image);
   absl::StatusOr<std::optional<v1::Image>> NewestOf(const std::string& name,
                                                     absl::FunctionRef<bool(const v1::Image&)> eligible) const;
 

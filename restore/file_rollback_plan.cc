@@ -27,6 +27,7 @@
 #include "restore/discarded_tail.h"
 #include "restore/file_content.h"
 #include "restore/file_rollback.h"
+#include "restore/job_logs.h"
 #include "restore/shared_memory_users.h"
 
 namespace rekindle::restore {
@@ -63,14 +64,11 @@ class Planner {
         place_(place),
         replaced_(replaced),
         job_uid_(manifest.uid()),
-        captured_ns_(manifest.captured_unix_ns()) {
+        captured_ns_(manifest.captured_unix_ns()),
+        logs_(LogsOf(manifest)) {
     // A file system that has no device of its own may get another number at each boot.
     auto machine = ThisMachine();
     same_boot_ = machine.ok() && absl::StartsWith(manifest.job_id(), absl::StrCat(machine->boot_id, "/"));
-    logs_.insert(manifest.log());
-    for (const v1::StdioSlot& slot : manifest.stdio()) {
-      if (slot.fd() > 0 && slot.kind() == "file") logs_.insert(slot.path());
-    }
     for (const v1::WrittenFile& file : manifest.written_files()) {
       in_image_.insert(file.path());
       if (absl::string_view database = DatabaseBeside(file.path()); !database.empty())
@@ -561,7 +559,8 @@ class Planner {
   const std::set<std::string>& replaced_;
   const uid_t job_uid_;
   const int64_t captured_ns_;
-  std::set<std::string> logs_, in_image_;
+  const std::set<std::string> logs_;
+  std::set<std::string> in_image_;
   std::map<std::string, bool> only_appended_to_;         // by path, as far as the image tells
   std::set<std::string> have_files_beside_, databases_;  // paths of SQLite's, by their names and as they are
   SharedMemoryUsers shared_memory_;

@@ -153,11 +153,9 @@ absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const 
         for (const v1::NeededFile& file : sizes_checked_by->files()) {
           if (file.beginning() != 0) may_grow.insert(file.path());
         }
-        // Whoever rotates logs makes them anew as he likes.
-        const std::set<std::string> logs = LogsOf(*sizes_checked_by);
-        may_grow.insert(logs.begin(), logs.end());
         RK_ASSIGN_OR_RETURN(content, criu::ForgetSizes(content, may_grow));
-        RK_ASSIGN_OR_RETURN(content, criu::ForgetModes(content, logs));
+        // Whoever rotates logs makes them anew as he likes.
+        RK_ASSIGN_OR_RETURN(content, criu::ForgetModes(content, LogsOf(*sizes_checked_by)));
         RK_ASSIGN_OR_RETURN(content, criu::ForgetFilesOutside(content));
       }
     }

@@ -26,8 +26,10 @@ std::set<std::string> FilesReplacedByLog(const v1::JobManifest& manifest) {
 }
 
 std::set<std::string> LogsOf(const v1::JobManifest& manifest) {
-  std::set<std::string> paths = FilesReplacedByLog(manifest);
-  if (!manifest.log().empty()) paths.insert(manifest.log());
+  std::set<std::string> paths = {manifest.log()};
+  for (const v1::StdioSlot& slot : manifest.stdio()) {
+    if (slot.fd() > 0 && slot.kind() == "file") paths.insert(slot.path());
+  }
   return paths;
 }
 

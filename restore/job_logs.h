@@ -13,7 +13,7 @@ namespace rekindle::restore {
 bool IsReplacedByLog(const v1::StdioSlot& slot);
 // By path. They need not be there any more.
 std::set<std::string> FilesReplacedByLog(const v1::JobManifest& manifest);
-// These, and the log of `run`: what somebody may rotate.
+// Where its output went, and the log of `run`: what somebody may rotate.
 std::set<std::string> LogsOf(const v1::JobManifest& manifest);
 
 // CRIU opens what it is given for a pipe anew, at its beginning: from now on the job, which has not run yet,
