@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "ckpt/capture.h"
 #include "ckpt/staged_image.h"
+#include "criu/image_completeness.h"
 #include "criu/image_files.h"
 #include "rekindle/v1/image_layout.h"
 
@@ -95,11 +96,7 @@ bool IsPagesImage(const std::string& name) {
 }
 
 absl::Status DescribeFromImages(const StagedImage& staged, v1::JobManifest* manifest) {
-  auto pstree = staged.files.find("pstree.img");
-  if (pstree == staged.files.end()) {
-    return absl::FailedPreconditionError("it has no pstree.img: give the folder that `criu dump -D` wrote");
-  }
-  RK_ASSIGN_OR_RETURN(std::vector<criu::PstreeEntry> tree, criu::ParsePstree(pstree->second));
+  RK_ASSIGN_OR_RETURN(std::vector<criu::PstreeEntry> tree, criu::ParsePstree(staged.files.at("pstree.img")));
   if (tree.empty()) return absl::DataLossError("its pstree.img names no process");
   manifest->set_root_pid(tree[0].pid);
   std::set<pid_t> members;
@@ -150,12 +147,8 @@ absl::StatusOr<store::ImageInfo> ImportCriuDirectory(store::Store& store, const 
       staged.files[name] = *std::move(content);
     }
   }
-  if (!staged.files.contains("inventory.img")) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(context,
-                     ": it has no inventory.img, so it is not a complete CRIU image; give the folder that "
-                     "`criu dump -D` wrote"));
-  }
+  if (absl::Status complete = criu::CheckComplete(staged.files); !complete.ok())
+    return Annotate(complete, context);
   v1::JobManifest manifest;
   manifest.set_format(1);
   manifest.set_captured_unix_ns(UnixNanos());

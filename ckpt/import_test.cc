@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "base/file.h"
 #include "ckpt/capture.h"
+#include "criu/test_images.h"
 #include "dedup_store/store_testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -26,7 +27,7 @@ class ImportTest : public store::StoreTest {
     StoreTest::SetUp();
     Reopen();
     ASSERT_EQ(::mkdir(images().c_str(), 0700), 0);
-    RK_ASSERT_OK(WriteFileAtomically(images() + "/inventory.img", "inventory"));
+    RK_ASSERT_OK(WriteFileAtomically(images() + "/inventory.img", criu::MakeInventory()));
     RK_ASSERT_OK(WriteFileAtomically(folder_->path() + "/secret", "of another"));
   }
   void TearDown() override { EXPECT_TRUE(store_->List()->empty()); }

@@ -185,6 +185,8 @@ constexpr uint32_t kSpecial = kAreaVsyscall | kAreaVdso | kAreaSysvIpc | kAreaSo
                               kAreaAioRing | kAreaShadowStack | kAreaGuard | kAreaUprobes | kAreaPlugin;
 }  // namespace
 
+bool Vma::of_file() const { return (status & (kAreaFilePrivate | kAreaFileShared)) != 0; }
+
 bool Vma::private_file() const {
   constexpr uint32_t kNeeded = kAreaRegular | kAreaFilePrivate;
   return (status & kNeeded) == kNeeded && (status & kSpecial) == 0 && (flags & MAP_PRIVATE) != 0 &&

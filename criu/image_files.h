@@ -66,6 +66,8 @@ struct Vma {
   // Private, anonymous, not locked, not huge-tlb, not a stack of the kernel's own (vdso, vvar): content may
   // be put in from outside.
   bool plain_anonymous() const;
+  // `shmid` is the number of a file.
+  bool of_file() const;
   // A private mapping of a file, so that the pages of it that are in the image are changed copies; may be
   // written from outside.
   bool private_file() const;

@@ -32,6 +32,7 @@ inline constexpr uint32_t kGhostMagic = 0x52583605;
 inline constexpr uint32_t kStatsMagic = 0x57093306;
 inline constexpr uint32_t kTcpStreamMagic = 0x51465506;
 inline constexpr uint32_t kFdinfoMagic = 0x56213732;
+inline constexpr uint32_t kFsMagic = 0x51403912;
 inline constexpr uint32_t kIdsMagic = 0x54432030;
 inline constexpr uint32_t kFileLocksMagic = 0x54323616;
 inline constexpr uint32_t kTtyInfoMagic = 0x59453036;

@@ -27,6 +27,13 @@ inline std::string MakeImage(uint32_t magic, const std::vector<std::string>& rec
   return image;
 }
 
+inline std::string MakeInventory() {
+  pb::Inventory inventory;
+  inventory.set_image_version(2);
+  const std::string record = inventory.SerializeAsString();
+  return LittleEndianWord(0x58313116) + LittleEndianWord(static_cast<uint32_t>(record.size())) + record;
+}
+
 inline std::string MakePstree(const std::vector<PstreeEntry>& processes) {
   std::vector<std::string> records;
   for (const PstreeEntry& process : processes) {

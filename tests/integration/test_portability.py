@@ -90,6 +90,31 @@ class PortabilityTest(RekindleTest):
         memory.wait_for_tick()
         self.assertEqual(memory.digest(), digest)
 
+    def test_import_of_what_was_not_copied_whole(self):
+        job, _ = self.start_memory_job(MIB)
+        images = self.path("images")
+        os.mkdir(images)
+        self.criu("dump", "-t", str(job.pid), "-D", images, "-o", "dump.log", "--manage-cgroups=ignore")
+        job.reap()
+        import_it = ("import", "--criu", images, "-t", "in:1")
+        needed = ("core-", "fdinfo-", "files.img", "fs-", "ids-", "inventory.img", "mm-", "pagemap-", "pages-", "pstree.img")
+        names = [name for name in os.listdir(images) if name.endswith(".img")]
+        for kind in needed:
+            self.assertTrue([name for name in names if name.startswith(kind)], kind)
+        for name in names:
+            path = os.path.join(images, name)
+            with open(path, "rb") as file:
+                content = file.read()
+            os.truncate(path, len(content) - 1)
+            self.assert_refused(self.cli.run(*import_it), FAILED, name)
+            if name.startswith(needed):
+                os.unlink(path)
+                self.assert_refused(self.cli.run(*import_it), FAILED, name)
+            with open(path, "wb") as file:
+                file.write(content)
+        self.assert_store_whole([])
+        self.succeed(*import_it)
+
     def test_import_of_something_else(self):
         folder = self.path("folder")
         self.assert_refused(self.cli.run("import", "--criu", folder, "-t", "in:1"), FAILED, folder)
