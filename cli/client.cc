@@ -26,6 +26,7 @@
 #include "daemon/embedded_service.h"
 #include "daemon/named_calls.h"
 #include "daemon/tls_files.h"
+#include "daemon/told_by_daemon.h"
 #include "rekindle/v1/calls.grpc.pb.h"
 #include "rekindle/v1/group.grpc.pb.h"
 #include "rekindle/v1/rekindle.grpc.pb.h"
@@ -70,7 +71,8 @@ class GrpcClient final : public Client {
     v1::Response response;                                                       \
     grpc::ClientContext context;                                                 \
     CurrentCall current(*this, &context);                                        \
-    RK_RETURN_IF_ERROR(FromGrpc(stub->Name(&context, request, &response)));      \
+    const grpc::Status ended = stub->Name(&context, request, &response);         \
+    RK_RETURN_IF_ERROR(FromGrpc(context, ended));                                \
     return response;                                                             \
   }
 #define RK_UNARY_TO(Name, Response) RK_UNARY_OF(stub_, Name, Response)
@@ -113,13 +115,15 @@ class GrpcClient final : public Client {
   absl::Status SignalJob(const v1::SignalJobRequest& request) override {
     v1::SignalJobResponse response;
     grpc::ClientContext context;
-    return FromGrpc(stub_->SignalJob(&context, request, &response));
+    const grpc::Status ended = stub_->SignalJob(&context, request, &response);
+    return FromGrpc(context, ended);
   }
 
   absl::StatusOr<v1::StopJobResponse> StopJob(const v1::StopJobRequest& request) override {
     v1::StopJobResponse response;
     grpc::ClientContext context;
-    absl::Status status = FromGrpc(stub_->StopJob(&context, request, &response));
+    const grpc::Status ended = stub_->StopJob(&context, request, &response);
+    absl::Status status = FromGrpc(context, ended);
     if (!status.ok()) return status;
     return response;
   }
@@ -131,7 +135,8 @@ class GrpcClient final : public Client {
     std::unique_ptr<grpc::ClientReader<v1::Event>> reader = stub->Name(&context, request);           \
     v1::Event event;                                                                                 \
     while (reader->Read(&event)) on_event(event);                                                    \
-    return FromGrpc(reader->Finish());                                                               \
+    const grpc::Status ended = reader->Finish();                                                     \
+    return FromGrpc(context, ended);                                                                 \
   }
 #define RK_STREAM(Name, Event) RK_STREAM_OF(stub_, Name, Event, "")
   RK_STREAM(Run, JobEvent)
@@ -164,7 +169,7 @@ class GrpcClient final : public Client {
     const grpc::Status finished = reader->Finish();
     if (!wanted && finished.error_code() == grpc::StatusCode::CANCELLED)
       return absl::CancelledError("no more of the image was wanted");
-    absl::Status status = OfStream(finished);
+    absl::Status status = OfStream(context, finished);
     // Whoever was to get it is this process.
     if (embedded_ && absl::IsCancelled(status))
       return absl::CancelledError("interrupted before all of the image was sent");
@@ -278,7 +283,7 @@ class GrpcClient final : public Client {
         if (client_.cancelled_ && !status.ok())
           return absl::CancelledError("interrupted; nothing of it is left");
       }
-      return client_.OfStream(status);
+      return client_.OfStream(context_, status);
     }
 
     GrpcClient& client_;
@@ -329,8 +334,9 @@ class GrpcClient final : public Client {
   }
 
   // Of an image on its way. A service that gives it up can't tell why: gRPC says something of its own.
-  absl::Status OfStream(const grpc::Status& status) const ABSL_LOCKS_EXCLUDED(mutex_) {
-    const absl::Status told = FromGrpc(status);
+  absl::Status OfStream(const grpc::ClientContext& call, const grpc::Status& status) const
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::Status told = FromGrpc(call, status);
     if (status.error_code() != grpc::StatusCode::CANCELLED || host_.empty()) return told;
     const bool given_up = told.message() == "Cancelled on the server side";
     if (!given_up && (!absl::IsUnavailable(told) || !Listens())) return told;
@@ -340,7 +346,9 @@ class GrpcClient final : public Client {
                      "was started anew: its log says which. Try again"));
   }
 
-  absl::Status FromGrpc(const grpc::Status& status) const ABSL_LOCKS_EXCLUDED(mutex_) {
+  // `call` has ended with `status`.
+  absl::Status FromGrpc(const grpc::ClientContext& call, const grpc::Status& status) const
+      ABSL_LOCKS_EXCLUDED(mutex_) {
     if (status.ok()) return absl::OkStatus();
     {
       absl::MutexLock lock(&mutex_);
@@ -356,7 +364,8 @@ class GrpcClient final : public Client {
          (status.error_code() == grpc::StatusCode::UNAVAILABLE && why == "Cancelling all calls"))) {
       return EndedMeanwhile();
     }
-    if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !host_.empty()) {
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !host_.empty() &&
+        !daemon::ToldByDaemon(call)) {
       const bool of_tls = absl::StrContains(status.error_message(), "andshake") ||
                           absl::StrContains(status.error_message(), "certificate") ||
                           // What no connection can be made with has no addresses, for gRPC.

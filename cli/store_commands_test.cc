@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "cli/client.h"
 #include "cli/commands.h"
+#include "daemon/told_by_daemon.h"
 #include "daemon/version.h"
 #include "rekindle/v1/rekindle.grpc.pb.h"
 
@@ -68,14 +69,16 @@ TEST(VersionTest, ADaemonOfAnotherVersionIsToldOf) {
 // The end of a call in the middle of which the daemon ends, in the words that gRPC has for it.
 class EndingService final : public v1::Rekindle::Service {
  public:
-  explicit EndingService(grpc::Status end) : end_(std::move(end)) {}
-  grpc::Status GetVersion(grpc::ServerContext*, const v1::GetVersionRequest*,
+  explicit EndingService(grpc::Status end, bool tells = false) : end_(std::move(end)), tells_(tells) {}
+  grpc::Status GetVersion(grpc::ServerContext* context, const v1::GetVersionRequest*,
                           v1::GetVersionResponse*) override {
+    if (tells_) context->AddTrailingMetadata(daemon::kToldByDaemonMetadata, "1");
     return end_;
   }
 
  private:
   const grpc::Status end_;
+  const bool tells_;
 };
 
 TEST(ClientTest, ThatTheDaemonHasEndedIsSaid) {
@@ -94,6 +97,25 @@ TEST(ClientTest, ThatTheDaemonHasEndedIsSaid) {
     } else {
       EXPECT_TRUE(absl::IsUnavailable(told)) << told;
       EXPECT_THAT(std::string(told.message()), HasSubstr("has ended"));
+    }
+  }
+}
+
+// gRPC says "unavailable" where no daemon was reached.
+TEST(ClientTest, WhatTheDaemonHasNotIsNotTakenForItsAbsence) {
+  const TemporaryDirectory folder = TemporaryDirectory::Make("/tmp", "rk-away-").value();
+  for (const bool tells : {true, false}) {
+    EndingService service(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the store is away"), tells);
+    Endpoint endpoint;
+    endpoint.host = "unix:" + folder.path() + "/socket";
+    const std::unique_ptr<grpc::Server> server = Serve(service, endpoint.host);
+    const absl::Status told = Client::Open(endpoint).value()->GetVersion({}).status();
+    server->Shutdown();
+    EXPECT_TRUE(absl::IsUnavailable(told)) << told;
+    if (tells) {
+      EXPECT_EQ(told.message(), "the store is away");
+    } else {
+      EXPECT_THAT(std::string(told.message()), HasSubstr("no answer from the daemon"));
     }
   }
 }

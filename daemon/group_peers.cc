@@ -12,16 +12,19 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "daemon/grpc_call.h"
+#include "daemon/told_by_daemon.h"
 #include "rekindle/v1/group.grpc.pb.h"
 
 namespace rekindle::daemon {
 namespace {
 
 // That a member can't be reached is not to look as if this daemon could not be.
-absl::Status OfPeer(const std::string& host, const absl::Status& status) {
+absl::Status OfPeer(const std::string& host, const grpc::ClientContext& call, const grpc::Status& ended) {
+  absl::Status status = FromGrpc(ended);
   if (!absl::IsUnavailable(status)) return status;
-  return absl::AbortedError(absl::StrCat("the daemon at ", host.empty() ? "this node" : host,
-                                         " can't be reached: ", status.message()));
+  return absl::AbortedError(
+      absl::StrCat("the daemon at ", host.empty() ? "this node" : host,
+                   ToldByDaemon(call) ? " says: " : " can't be reached: ", status.message()));
 }
 
 template <typename Request, typename Event>
@@ -61,7 +64,7 @@ class GrpcStream final : public PeerStream<Request, Event> {
   void Cancel() override { context_.TryCancel(); }
   absl::Status Finish() override {
     finished_ = true;
-    return OfPeer(host_, FromGrpc(stream_->Finish()));
+    return OfPeer(host_, context_, stream_->Finish());
   }
 
  private:
@@ -118,7 +121,8 @@ class GrpcPeer final : public GroupPeer {
   absl::Status Call(const char* what, const Work& work) const {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + kPeerCallMayTake));
-    return Annotate(OfPeer(host_, FromGrpc(work(&context))),
+    const grpc::Status ended = work(&context);
+    return Annotate(OfPeer(host_, context, ended),
                     absl::StrCat(what, " at ", host_.empty() ? "this daemon" : host_));
   }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/parallel.h"
 #include "base/status.h"
+#include "daemon/told_by_daemon.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -56,6 +57,7 @@ Peer PeerOf(const grpc::ServerContextBase& context) {
 absl::StatusOr<Call> MakeCall(Node& node, const CallerResolver& resolve,
                               const std::function<bool()>& cancelled, grpc::ServerContext* context,
                               CallsOfUsers::Kind kind) {
+  context->AddTrailingMetadata(kToldByDaemonMetadata, "1");
   absl::StatusOr<Caller> caller = resolve(PeerOf(*context));
   if (!caller.ok()) return caller.status();
   Call call;

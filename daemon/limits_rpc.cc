@@ -200,6 +200,17 @@ absl::StatusOr<NeededBySupervised> FindNeeded(const Node& node) {
   return needed;
 }
 
+// Why templates that are up keep the image: a clone of it takes a fork's place.
+std::vector<std::string> ReasonsOfTemplates(const std::vector<TemplateRecord>& up,
+                                            const store::ImageInfo& image) {
+  std::vector<std::string> reasons;
+  for (const TemplateRecord& record : up) {
+    if (record.image == image.reference && record.digest == image.digest)
+      reasons.push_back(absl::StrCat("template '", record.name, "' is up from it"));
+  }
+  return reasons;
+}
+
 // What is not to be kept; drops from `decisions` what others have removed or replaced meanwhile.
 absl::Status RemoveUnkept(const Call& call, store::Store& store,
                           std::vector<store::RetentionDecision>* decisions,
@@ -275,10 +286,14 @@ absl::Status PruneImages(Node& node, const Call& call, const v1::PruneImagesRequ
   RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, Candidates(node, call.caller, *store, request));
   RK_ASSIGN_OR_RETURN(const NeededBySupervised needed, FindNeeded(node));
   RK_ASSIGN_OR_RETURN(const FunctionImageUses of_functions, FunctionImageUses::Of(node.options().store));
+  const std::vector<TemplateRecord> templates = node.templates().List();
   std::vector<store::RetentionDecision> decisions = DecideRetention(std::move(images), rules, UnixNanos());
   for (store::RetentionDecision& decision : decisions) {
     std::vector<std::string> reasons = needed.ReasonsFor(decision.image);
     for (std::string& reason : of_functions.ReasonsFor(decision.image.reference)) {
+      reasons.push_back(std::move(reason));
+    }
+    for (std::string& reason : ReasonsOfTemplates(templates, decision.image)) {
       reasons.push_back(std::move(reason));
     }
     for (std::string& reason : reasons) {

@@ -45,6 +45,29 @@ absl::StatusOr<TemplateRecord> FindTemplateFor(Node& node, const Caller& caller,
   return record;
 }
 
+// It can't be forked, or does not answer.
+bool CannotFork(const absl::Status& status) {
+  return absl::IsFailedPrecondition(status) || absl::IsDeadlineExceeded(status);
+}
+
+absl::Status HasEnded(const TemplateRecord& record) {
+  return absl::NotFoundError(absl::StrCat("template '", record.name,
+                                          "' has ended: put it up again with 'rekindle template up ",
+                                          record.image, " --name ", record.name, "'"));
+}
+
+absl::StatusOr<restore::CloneResult> CloneInstead(Node& node, const TemplateRecord& record,
+                                                  const restore::CloneOptions& options,
+                                                  const std::string& why) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
+  RK_ASSIGN_OR_RETURN(criu::Installation criu, node.Criu());
+  absl::StatusOr<restore::CloneResult> copy = node.clones().Start(*store, criu, options);
+  if (!copy.ok())
+    return Annotate(copy.status(),
+                    absl::StrCat(why, "; making a clone of its image ", record.image, " instead"));
+  return copy;
+}
+
 }  // namespace
 
 absl::Status TemplateUp(Node& node, const Call& call, const v1::TemplateUpRequest& request,
@@ -138,12 +161,12 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
     absl::StatusOr<restore::CloneResult> copy = record.instance->Fork(options);
     const bool forked = copy.ok();
     v1::JobEvent event;
-    if (absl::IsFailedPrecondition(copy.status()) || absl::IsDeadlineExceeded(copy.status())) {
-      event.mutable_started()->add_warnings(
-          absl::StrCat("a clone was made: ", std::string(copy.status().message())));
-      RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
-      RK_ASSIGN_OR_RETURN(criu::Installation criu, node.Criu());
-      copy = node.clones().Start(*store, criu, options);
+    if (CannotFork(copy.status())) {
+      const std::string why(copy.status().message());
+      event.mutable_started()->add_warnings(absl::StrCat("a clone was made: ", why));
+      copy = CloneInstead(node, record, options, why);
+    } else if (!copy.ok() && record.instance->lost()) {
+      return HasEnded(record);
     }
     if (!copy.ok()) return copy.status();
     timeline.Started(&*copy);

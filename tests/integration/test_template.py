@@ -4,7 +4,7 @@ import os
 import signal
 
 from harness import procfs, waiting
-from harness.cli import FAILED
+from harness.cli import FAILED, NOT_FOUND
 from harness.clones import CloneTest
 from harness.held_copies import STANDBY_COPIES, HeldCopiesTest
 
@@ -115,6 +115,17 @@ class ForkTest(TemplateTest):
         self.assertFalse(started.get("forked", False))
         self.assertTrue(self.answer_of(started)["kept"])
 
+    def test_image_that_clones_are_made_of_is_kept(self):
+        self.make_template("many", extra="import threading\n"
+                           "threading.Thread(target=threading.Event().wait, daemon=True).start()")
+        pruned = self.succeed("prune", "--all", "--keep-label", "no=such")
+        self.assertEqual(pruned.get("removed", 0), 0)
+        self.assertEqual([entry["reasons"] for entry in pruned["images"]], [["template 'many' is up from it"]])
+        self.succeed("rm", "many:1")
+        # Why there was no fork is not lost over why there is no clone.
+        result = self.cli.run("template", "start", "many", "--detach")
+        self.assert_refused(result, NOT_FOUND, "thread", "clone of its image many:1")
+
     def test_needs_the_hook(self):
         job = self.start_job(["/bin/sleep", "1000"], "plain")
         self.take_image(job, "plain:1")
@@ -128,6 +139,9 @@ class ForkTest(TemplateTest):
         again = ("template", "up", "tpl:1", "--name", "tpl")
         self.assert_refused(self.cli.run(*again), 1, "'tpl' is up", "--name")
         os.kill(up["pid"], signal.SIGKILL)
+        waiting.until(lambda: not procfs.alive(up["pid"]), "the template is gone")
+        result = self.cli.run("template", "start", "tpl", "--detach")
+        self.assert_refused(result, NOT_FOUND, "'tpl' has ended", "template up tpl:1 --name tpl")
         waiting.until(lambda: self.succeed("template", "ls").get("templates", []) == [], "the template is off the list")
         self.assertNotEqual(self.succeed(*again)["pid"], up["pid"])
 
