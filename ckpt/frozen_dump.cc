@@ -13,14 +13,17 @@
 #include <optional>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "base/companion_program.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/parallel.h"
+#include "base/pidfd.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "base/unix_socket.h"
@@ -105,12 +108,43 @@ class Gate {
   std::thread thread_;
 };
 
+// Until CRIU has told that it will freeze the job it has not touched it, and can be killed.
+class UntouchedJob {
+ public:
+  // From now on CRIU may not be killed. False: it is being killed.
+  bool Touch() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    touched_ = true;
+    return !given_up_;
+  }
+  // Must live for as long as GiveUp may be called.
+  void CriuIs(int pidfd) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    criu_ = pidfd;
+    if (given_up_) SendSignal(criu_, SIGKILL);
+  }
+  // One that can be killed is: it may stand still, and would never let go by itself.
+  void GiveUp() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    if (touched_) return;
+    given_up_ = true;
+    if (criu_ >= 0) SendSignal(criu_, SIGKILL);
+  }
+
+ private:
+  absl::Mutex mutex_;
+  bool touched_ ABSL_GUARDED_BY(mutex_) = false;
+  bool given_up_ ABSL_GUARDED_BY(mutex_) = false;
+  int criu_ ABSL_GUARDED_BY(mutex_) = -1;
+};
+
 // Watches for cancellation and reports progress while the main thread waits in the capture server.
 class Watcher {
  public:
   Watcher(const std::atomic<bool>* cancel, ImageStaging* staging, DirectCopy* direct,
-          criu::CaptureServer* server, const std::function<void(uint64_t)>& progress)
-      : stop_(::eventfd(0, EFD_CLOEXEC)), thread_([this, cancel, staging, direct, server, &progress] {
+          criu::CaptureServer* server, UntouchedJob* untouched, const std::function<void(uint64_t)>& progress)
+      : stop_(::eventfd(0, EFD_CLOEXEC)),
+        thread_([this, cancel, staging, direct, server, untouched, &progress] {
           pollfd entry{stop_.get(), POLLIN, 0};
           while (::poll(&entry, 1, kPollMs) <= 0) {
             if (progress) progress(staging->bytes_staged() + (direct ? direct->bytes_copied() : 0));
@@ -118,6 +152,7 @@ class Watcher {
               staging->Abandon(absl::CancelledError("the capture was cancelled"));
               if (direct) direct->Abandon(absl::CancelledError("the capture was cancelled"));
               server->Cancel();
+              untouched->GiveUp();
               return;
             }
           }
@@ -194,10 +229,14 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   std::optional<DeathWatch> deaths;
   absl::Notification started;
   int criu_pidfd = -1;
+  UntouchedJob untouched;
   std::unique_ptr<Gate> freeze_gate;
-  if (ask_first) {
+  // Where device memory is out already the job stands, and nothing waits for a gate.
+  const bool tells_first = ask_first || gpu == nullptr;
+  if (tells_first) {
     auto may_freeze = [&]() -> absl::Status {
-      RK_RETURN_IF_ERROR(said = say->BeforeFreeze());
+      if (!untouched.Touch()) return absl::CancelledError("the capture was cancelled");
+      if (ask_first) RK_RETURN_IF_ERROR(said = say->BeforeFreeze());
       // Who has ended while the job ran is not missed by CRIU.
       deaths.emplace(root);
       started.WaitForNotification();
@@ -206,6 +245,8 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
     };
     RK_ASSIGN_OR_RETURN(freeze_gate,
                         Gate::Open(options.work_directory, FREEZE_GATE_SOCKET, may_freeze, &unanswered));
+  } else {
+    untouched.Touch();
   }
 
   FrozenDump dump;
@@ -217,12 +258,14 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   start.environment = EnvironmentWithPreload(preload, look.takes_nameless_memory, options.run, gpu);
   dump.command_line = criu::ShellLine(start.argv);
   // All threads are there before CRIU is: to leave it alone for want of one could harm the job.
-  auto watcher = std::make_unique<Watcher>(cancel, &staging, direct.get(), server.get(), progress);
-  if (!ask_first) deaths.emplace(root);
+  auto watcher =
+      std::make_unique<Watcher>(cancel, &staging, direct.get(), server.get(), &untouched, progress);
+  if (!tells_first) deaths.emplace(root);
   RK_ASSIGN_OR_RETURN(Subprocess process, namespaces.Start(start));
   criu_pidfd = process.pidfd();
+  untouched.CriuIs(criu_pidfd);
   started.Notify();
-  if (!ask_first) deaths->Guard(criu_pidfd);
+  if (!tells_first) deaths->Guard(criu_pidfd);
 
   absl::StatusOr<std::vector<std::string>> received = server->Serve(process.pidfd());
   watcher.reset();

@@ -7,20 +7,7 @@ import unittest
 from harness import jobs, procfs, waiting
 from harness.case import MIB, RekindleTest
 from harness.cli import FAILED
-
-
-def criu_command():
-    """The same CRIU that Rekindle finds."""
-    for prefix in (os.environ.get("REKINDLE_CRIU", ""), "/opt/rekindle/criu"):
-        loader = os.path.join(prefix, "lib64/ld-linux-x86-64.so.2")
-        if prefix and os.path.exists(loader):
-            return [
-                loader,
-                "--library-path",
-                os.path.join(prefix, "usr/lib/x86_64-linux-gnu"),
-                os.path.join(prefix, "usr/sbin/criu"),
-            ]
-    return ["criu"]
+from harness.stock_criu import criu_command
 
 
 class PortabilityTest(RekindleTest):
