@@ -385,10 +385,13 @@ class GrpcClient final : public Client {
                      "--tls-client-ca for --tls-cert, to which --tls-key belongs"
                    : ": start it, or work without it by naming a --store"));
     }
-    if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED && host_.empty() &&
-        status.error_message().empty()) {
+    if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED && status.error_message().empty()) {
       return absl::FailedPreconditionError(
-          "this needs the daemon (rekindled), which works on while the command has ended: start it");
+          host_.empty()
+              ? "this needs the daemon (rekindled), which works on while the command has ended: start it"
+              : absl::StrCat("the daemon (rekindled) at ", host_,
+                             " does not know this call: it is of an older version than this command. Update "
+                             "it, and start it anew"));
     }
     return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
   }

@@ -23,6 +23,25 @@ absl::Status CheckHost(const std::string& host) {
   return known.ok() ? known : absl::InvalidArgumentError(absl::StrCat(known.message(), "; or unix:///PATH"));
 }
 
+namespace {
+
+// A daemon has made the socket. One that died leaves it, in the way of nobody; where it was mounted by itself
+// into a container it stays when the daemon has ended, and what is asked about is not here.
+absl::Status WithoutTheDaemon(const Surroundings& surroundings, Endpoint* endpoint) {
+  const std::string silent =
+      absl::StrCat("the daemon (rekindled) at ", surroundings.default_host, " does not answer");
+  if (!surroundings.exists(endpoint->store)) {
+    return absl::UnavailableError(absl::StrCat(
+        silent, ", and there is no store at ", endpoint->store,
+        ": start it. In a container, mount its folder and not the socket alone, which each start makes anew. "
+        "--no-daemon works without it"));
+  }
+  endpoint->warning = absl::StrCat(silent, ": working without it, as --no-daemon does");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<Endpoint> ChooseEndpoint(const GlobalOptions& options, const Surroundings& surroundings) {
   if (options.host && (options.store || options.no_daemon)) {
     return absl::InvalidArgumentError(absl::StrCat("--host means a daemon and its store, ",
@@ -46,6 +65,8 @@ absl::StatusOr<Endpoint> ChooseEndpoint(const GlobalOptions& options, const Surr
     endpoint.host = surroundings.default_host;
   } else if (surroundings.root) {
     endpoint.store = kDefaultStore;
+    if (surroundings.exists(UnixSocketPath(surroundings.default_host)))
+      RK_RETURN_IF_ERROR(WithoutTheDaemon(surroundings, &endpoint));
   } else {
     return absl::PermissionDeniedError(
         absl::StrCat("no daemon (rekindled) answers at ", surroundings.default_host,

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/file.h"
 #include "cli/arguments.h"
 #include "cli/client.h"
 
@@ -19,11 +20,13 @@ struct Surroundings {
   std::string default_host = kDefaultHost;
   bool root = false;
   std::function<bool(const std::string& path)> answers = UnixSocketAnswers;
+  std::function<bool(const std::string& path)> exists = PathExists;
 };
 
 // A --host or --store on the command line decides, then the environment's; else the daemon at the usual place
 // if it answers, else this process if it is root's. PermissionDenied otherwise; InvalidArgument:
-// contradicting options.
+// contradicting options; Unavailable: a daemon's socket is there and the store is not, so that this is not
+// the place where they are.
 absl::StatusOr<Endpoint> ChooseEndpoint(const GlobalOptions& options, const Surroundings& surroundings);
 
 // Of a second service that a command names as --host or --store would: what begins with '/' is a store's

@@ -1,8 +1,10 @@
 #include "cli/endpoint.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <set>
 #include <string>
 #include <variant>
 
@@ -29,6 +31,34 @@ TEST(EndpointTest, AHostIsASocketOrAPort) {
     EXPECT_TRUE(absl::IsInvalidArgument(set)) << host;
     EXPECT_TRUE(absl::StartsWith(set.message(), "$REKINDLE_HOST: ")) << set;
   }
+}
+
+TEST(EndpointTest, ADaemonThatDoesNotAnswer) {
+  Surroundings surroundings;
+  surroundings.root = true;
+  surroundings.answers = [](const std::string&) { return false; };
+  std::set<std::string> there;
+  surroundings.exists = [&there](const std::string& path) { return there.contains(path); };
+  absl::StatusOr<Endpoint> chosen = ChooseEndpoint({}, surroundings);
+  ASSERT_TRUE(chosen.ok()) << chosen.status();
+  EXPECT_EQ(chosen->store, kDefaultStore);
+  EXPECT_EQ(chosen->warning, "");
+
+  there = {UnixSocketPath(kDefaultHost)};
+  chosen = ChooseEndpoint({}, surroundings);
+  EXPECT_TRUE(absl::IsUnavailable(chosen.status())) << chosen.status();
+  EXPECT_THAT(std::string(chosen.status().message()), ::testing::HasSubstr("mount its folder"));
+  GlobalOptions without;
+  without.no_daemon = true;
+  chosen = ChooseEndpoint(without, surroundings);
+  ASSERT_TRUE(chosen.ok()) << chosen.status();
+  EXPECT_EQ(chosen->warning, "");
+
+  there.insert(kDefaultStore);
+  chosen = ChooseEndpoint({}, surroundings);
+  ASSERT_TRUE(chosen.ok()) << chosen.status();
+  EXPECT_EQ(chosen->store, kDefaultStore);
+  EXPECT_THAT(chosen->warning, ::testing::HasSubstr("does not answer"));
 }
 
 TEST(ArgumentsTest, TheVersionAsJson) {

@@ -94,6 +94,7 @@ int Execute(const Invocation& invocation, const Output& output) {
   surroundings.root = ::geteuid() == 0;
   absl::StatusOr<Endpoint> endpoint = ChooseEndpoint(invocation.globals, surroundings);
   if (!endpoint.ok()) return output.Fail(endpoint.status());
+  if (!endpoint->warning.empty()) output.Warning(endpoint->warning);
   // For the service, if this process is to host it. Else a daemon gives the limit to what we have it start.
   if (endpoint->host.empty()) RaiseDescriptorLimit();
   // Before any other thread is made, so that all leave the signals to these.

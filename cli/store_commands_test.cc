@@ -67,6 +67,22 @@ TEST(VersionTest, ADaemonOfAnotherVersionIsToldOf) {
 }
 
 // The end of a call in the middle of which the daemon ends, in the words that gRPC has for it.
+// Knows no call but its version.
+TEST(ClientTest, ADaemonThatDoesNotKnowTheCallIsOlder) {
+  const TemporaryDirectory folder = TemporaryDirectory::Make("/tmp", "rk-older-").value();
+  VersionService service("0.0.1");
+  Endpoint endpoint;
+  endpoint.host = "unix:" + folder.path() + "/socket";
+  const std::unique_ptr<grpc::Server> server = Serve(service, endpoint.host);
+  const std::unique_ptr<Client> client = Client::Open(endpoint).value();
+  for (const absl::Status& told :
+       {client->GetStats({}).status(), client->Fsck({}, [](const v1::FsckEvent&) {})}) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(told)) << told;
+    EXPECT_THAT(std::string(told.message()), HasSubstr("older version"));
+  }
+  server->Shutdown();
+}
+
 class EndingService final : public v1::Rekindle::Service {
  public:
   explicit EndingService(grpc::Status end, bool tells = false) : end_(std::move(end)), tells_(tells) {}

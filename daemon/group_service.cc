@@ -39,6 +39,7 @@ class GroupService final : public v1::Groups::Service {
   grpc::Status Name(grpc::ServerContext* context, const v1::Name##Request* request,                    \
                     grpc::ServerWriter<v1::GroupEvent>* writer) override {                             \
     return Serve(context, [&](const Call& call) -> absl::Status {                                      \
+      RK_RETURN_IF_ERROR(node_.CheckTakesWork());                                                      \
       RK_RETURN_IF_ERROR(CheckRequest(*request));                                                      \
       return groups_.Name(call, *request,                                                              \
                           [writer](const v1::GroupEvent& event) { return WriteText(event, writer); }); \
@@ -50,14 +51,16 @@ class GroupService final : public v1::Groups::Service {
 
   grpc::Status TakePart(grpc::ServerContext* context,
                         grpc::ServerReaderWriter<v1::PartEvent, v1::PartRequest>* stream) override {
-    return Serve(context, [&](const Call& call) {
+    return Serve(context, [&](const Call& call) -> absl::Status {
+      RK_RETURN_IF_ERROR(node_.CheckTakesWork());
       return groups_.TakePart(call, BothWays<PartCaller>(context, stream));
     });
   }
   grpc::Status RestorePart(
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<v1::RestorePartEvent, v1::RestorePartRequest>* stream) override {
-    return Serve(context, [&](const Call& call) {
+    return Serve(context, [&](const Call& call) -> absl::Status {
+      RK_RETURN_IF_ERROR(node_.CheckTakesWork());
       return groups_.RestorePart(call, BothWays<RestorePartCaller>(context, stream));
     });
   }

@@ -34,15 +34,15 @@ class GrpcService final : public v1::Rekindle::Service {
   }
   grpc::Status Run(grpc::ServerContext* context, const v1::RunRequest* request,
                    grpc::ServerWriter<v1::JobEvent>* writer) override {
-    return Stream(daemon::Run, context, request, writer);
+    return Work(daemon::Run, context, request, writer);
   }
   grpc::Status Checkpoint(grpc::ServerContext* context, const v1::CheckpointRequest* request,
                           grpc::ServerWriter<v1::CheckpointEvent>* writer) override {
-    return Stream(daemon::Checkpoint, context, request, writer);
+    return Work(daemon::Checkpoint, context, request, writer);
   }
   grpc::Status Restore(grpc::ServerContext* context, const v1::RestoreRequest* request,
                        grpc::ServerWriter<v1::JobEvent>* writer) override {
-    return Stream(daemon::Restore, context, request, writer);
+    return Work(daemon::Restore, context, request, writer);
   }
   grpc::Status TemplateUp(grpc::ServerContext* context, const v1::TemplateUpRequest* request,
                           v1::Template* response) override {
@@ -58,7 +58,7 @@ class GrpcService final : public v1::Rekindle::Service {
   }
   grpc::Status StartFromTemplate(grpc::ServerContext* context, const v1::StartFromTemplateRequest* request,
                                  grpc::ServerWriter<v1::JobEvent>* writer) override {
-    return Stream(daemon::StartFromTemplate, context, request, writer);
+    return Work(daemon::StartFromTemplate, context, request, writer);
   }
   grpc::Status SignalJob(grpc::ServerContext* context, const v1::SignalJobRequest* request,
                          v1::SignalJobResponse* response) override {
@@ -157,7 +157,7 @@ class GrpcService final : public v1::Rekindle::Service {
   }
   grpc::Status ImportImage(grpc::ServerContext* context, const v1::ImportImageRequest* request,
                            grpc::ServerWriter<v1::TransferEvent>* writer) override {
-    return Stream(daemon::ImportImage, context, request, writer);
+    return Work(daemon::ImportImage, context, request, writer);
   }
   grpc::Status SendImage(grpc::ServerContext* context, const v1::SendImageRequest* request,
                          grpc::ServerWriter<v1::SendImageEvent>* writer) override {
@@ -168,10 +168,8 @@ class GrpcService final : public v1::Rekindle::Service {
       grpc::ServerReaderWriter<v1::ReceiveImageEvent, v1::ReceiveImageRequest>* stream) override {
     absl::StatusOr<Call> call = MakeCall(node_, resolve_, cancelled_, context);
     if (!call.ok()) return ToGrpc(call.status());
-    // Jobs that began now would be in no last image; and what streams may take as long as it likes.
-    if (node_.ending())
-      return ToGrpc(absl::UnavailableError("the daemon is ending: try again when it is there again"));
-    return Guarded([&] {
+    return Guarded([&]() -> absl::Status {
+      RK_RETURN_IF_ERROR(node_.CheckTakesWork());
       return daemon::ReceiveImage(
           node_, *call, [stream](v1::ReceiveImageRequest* request) { return stream->Read(request); },
           [stream](const v1::ReceiveImageEvent& event) { return WriteText(event, stream); });
@@ -179,7 +177,7 @@ class GrpcService final : public v1::Rekindle::Service {
   }
   grpc::Status DeployFunction(grpc::ServerContext* context, const v1::DeployFunctionRequest* request,
                               grpc::ServerWriter<v1::DeployEvent>* writer) override {
-    return Stream(daemon::DeployFunction, context, request, writer);
+    return Work(daemon::DeployFunction, context, request, writer);
   }
   grpc::Status InvokeFunction(grpc::ServerContext* context, const v1::InvokeFunctionRequest* request,
                               v1::InvokeFunctionResponse* response) override {
@@ -203,7 +201,7 @@ class GrpcService final : public v1::Rekindle::Service {
   }
   grpc::Status BuildDependencies(grpc::ServerContext* context, const v1::BuildDependenciesRequest* request,
                                  grpc::ServerWriter<v1::BuildDependenciesEvent>* writer) override {
-    return Stream(daemon::BuildDependencies, context, request, writer);
+    return Work(daemon::BuildDependencies, context, request, writer);
   }
   grpc::Status ListDependencies(grpc::ServerContext* context, const v1::ListDependenciesRequest* request,
                                 v1::ListDependenciesResponse* response) override {
@@ -226,6 +224,19 @@ class GrpcService final : public v1::Rekindle::Service {
     });
     MakeText(response);
     return status;
+  }
+
+  // A stream with which something begins that may take as long as it likes: a job that began while last
+  // images are taken would be in none.
+  template <typename Procedure, typename Request, typename Event>
+  grpc::Status Work(Procedure procedure, grpc::ServerContext* context, const Request* request,
+                    grpc::ServerWriter<Event>* writer) {
+    const auto begin = [&](Node& node, const Call& call, const Request& asked,
+                           const EventSink<Event>& send) -> absl::Status {
+      RK_RETURN_IF_ERROR(node.CheckTakesWork());
+      return procedure(node, call, asked, send);
+    };
+    return Stream(begin, context, request, writer);
   }
 
   template <typename Procedure, typename Request, typename Event>

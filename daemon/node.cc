@@ -238,6 +238,11 @@ void Node::WarmUp() {
   }
 }
 
+absl::Status Node::CheckTakesWork() const {
+  if (!ending_.load()) return absl::OkStatus();
+  return absl::UnavailableError("the daemon is ending: try again when it is there again");
+}
+
 absl::Status Node::MakeRuntimeDirectory() const {
   // The socket in it is for everybody; what else is in it is for the service's user alone.
   RK_RETURN_IF_ERROR(MakeDirectories(options_.runtime_directory, 0755));

@@ -118,7 +118,8 @@ class Node {
 
   // From now on no work is begun, as jobs are: last images are being taken.
   void TakeNoMoreWork() { ending_.store(true); }
-  bool ending() const { return ending_.load(); }
+  // Unavailable: that is so.
+  absl::Status CheckTakesWork() const;
   // From now on nobody waits for a job's end any more: the daemon is about to go.
   void BeginStopping() {
     stopping_.store(true);

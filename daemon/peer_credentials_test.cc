@@ -238,6 +238,10 @@ TEST_F(PeerCredentialsTest, ALiveSocketIsRefusedADeadOneReplaced) {
   EXPECT_NE(second.status().message().find(path_), absl::string_view::npos);
   listener_->Stop();
   EXPECT_FALSE(PathExists(path_));
+  // Whoever had it may not have ended yet.
+  EXPECT_EQ(UnixListener::Start(path_, 0666, [](UniqueFd) {}).status().code(),
+            absl::StatusCode::kAlreadyExists);
+  listener_.reset();
 
   // What a killed daemon leaves: a socket that nobody listens on.
   UniqueFd dead(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -252,7 +256,7 @@ TEST_F(PeerCredentialsTest, ALiveSocketIsRefusedADeadOneReplaced) {
   struct stat info;
   ASSERT_EQ(::stat(path_.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
-  (*third)->Stop();
+  third->reset();
 
   ASSERT_TRUE(WriteFileAtomically(path_, "a file").ok());
   EXPECT_EQ(UnixListener::Start(path_, 0666, [](UniqueFd) {}).status().code(),

@@ -151,9 +151,6 @@ class GrpcServer final : public Server {
   }
 
   void Stop(absl::Duration grace) override {
-    metrics_.reset();
-    if (listener_) listener_->Stop();
-    listener_.reset();
     if (auto functions = node_.functions(); functions.ok()) (*functions)->TakeNoMore();
     node_.TakeNoMoreWork();
     if (server_) server_->GetHealthCheckService()->SetServingStatus(false);
@@ -161,6 +158,9 @@ class GrpcServer final : public Server {
     const Deadline deadline(grace);
     if (server_ && grace > absl::ZeroDuration()) node_.supervisor().CheckpointAll(grace);
     node_.BeginStopping();
+    // Until now whoever asks is told that the daemon ends, and how far it is.
+    metrics_.reset();
+    if (listener_) listener_->Stop();
     if (server_) {
       server_->Shutdown(absl::ToChronoTime(absl::Now() + deadline.left()));
       server_->Wait();
@@ -171,6 +171,7 @@ class GrpcServer final : public Server {
     node_.supervisor().Leave();
     if (groups_) groups_->Stop();
     node_.NoFunctions(absl::UnavailableError("the daemon is ending"));
+    listener_.reset();  // the next daemon finds all of it free
   }
 
   void WarmUp() override { node_.WarmUp(); }

@@ -39,9 +39,10 @@ absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Start(const std::str
   std::string lock_path = absl::StrCat(path, ".lock");
   RK_ASSIGN_OR_RETURN(UniqueFd lock, OpenFile(lock_path, O_RDWR | O_CREAT, 0600));
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    return absl::AlreadyExistsError(absl::StrCat(
-        "listening on ", path,
-        ": another rekindled listens there already: ", "stop it, or give this one another --socket"));
+    return absl::AlreadyExistsError(absl::StrCat("listening on ", path,
+                                                 ": another rekindled has it, maybe one that is ending: stop "
+                                                 "it and wait for its end, or give this one "
+                                                 "another --socket"));
   }
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return ErrnoStatus(errno, "making a socket");
@@ -81,7 +82,6 @@ void UnixListener::Stop() {
   thread_.join();
   ::unlink(path_.c_str());
   socket_.Reset();
-  lock_.Reset();
 }
 
 void UnixListener::Loop() {

@@ -25,7 +25,7 @@ class UnixListener {
                                                              OnConnection on_connection);
   ~UnixListener() { Stop(); }
 
-  // Takes no more connections, and removes the socket.
+  // Takes no more connections, and removes the socket. The lock stays: what the daemon has is not free yet.
   void Stop();
 
  private:

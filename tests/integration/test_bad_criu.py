@@ -1,14 +1,13 @@
 """A CRIU that is missing, too old, or killed in the middle."""
 
 import os
-import shlex
 import signal
 import unittest
 
 from harness import jobs, phases, procfs, waiting
 from harness.case import MIB, RekindleTest
 from harness.cli import FAILED, UNSUPPORTED
-from harness.stock_criu import criu_command
+from harness.stock_criu import StandingCriu
 
 
 class UnusableCriuTest(RekindleTest):
@@ -58,26 +57,15 @@ class RefusedConnectionTest(RekindleTest):
         self.checkpoint(job.pid, "y:1")
 
 
-def read_number(path):
-    with open(path, encoding="ascii") as file:
-        return int(file.read() or 0)
-
-
 class HungCriuTest(RekindleTest):
     """CRIU stands still before it has touched the job, as over a file server that is away."""
 
     def test_an_interrupted_capture_ends(self):
         job, memory = self.start_memory_job(4 * MIB)
         digest = memory.digest()
-        hung = self.path("criu")
-        with open(hung, "w", encoding="ascii") as file:
-            file.write(f'#!/bin/sh\n[ "$1" = dump ] && echo $$ > {self.path("pid")} && kill -STOP $$\n')
-            file.write(f'exec {shlex.join(criu_command())} "$@"\n')
-        os.chmod(hung, 0o755)
-        command = self.cli.start("ckpt", job.pid, "-t", "x:1", env={"REKINDLE_CRIU": hung})
-        waiting.until(lambda: os.path.exists(self.path("pid")) and read_number(self.path("pid")), "CRIU is started")
-        criu = read_number(self.path("pid"))
-        waiting.until(lambda: procfs.state(criu) == "T", "CRIU stands still")
+        hung = StandingCriu(self.path("criu"))
+        command = self.cli.start("ckpt", job.pid, "-t", "x:1", env={"REKINDLE_CRIU": hung.path})
+        criu = hung.wait_until_it_stands()
         os.kill(command.pid, signal.SIGINT)
         result = self.cli.finish(command, seconds=30)
         self.assert_refused(result, FAILED, "cancelled", "the job runs on")
