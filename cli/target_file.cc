@@ -19,7 +19,7 @@
 namespace rekindle::cli {
 namespace {
 
-constexpr int kMostLinks = 40;  // as many as the kernel follows
+constexpr int kLinksFollowed = 40;  // as many as the kernel follows
 
 // With its slash; empty: where we are.
 std::string FolderOf(const std::string& path) { return path.substr(0, path.rfind('/') + 1); }
@@ -62,7 +62,7 @@ absl::StatusOr<Target> FindTarget(const std::string& name) {
       target.descriptor = OwnDescriptor(target.path);
       return target;
     }
-    if (links == kMostLinks) return ErrnoStatus(ELOOP, what);
+    if (links == kLinksFollowed) return ErrnoStatus(ELOOP, what);
     char text[PATH_MAX];
     const ssize_t length = ::readlinkat(at.get(), "", text, sizeof text);
     if (length <= 0) return ErrnoStatus(length < 0 ? errno : ENOENT, what);
