@@ -13,6 +13,7 @@
 #include "base/human_units.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "cli/number_checks.h"
 #include "cli/target_file.h"
 #include "functions/contender.h"
 #include "functions/simulation_plot.h"
@@ -154,7 +155,8 @@ void SimArguments::AddTo(CLI::App& app) {
   sim_->add_flag("--print-model", request_.print_model, "Only print the model that applies");
   sim_->add_option("--slow-ms", request_.slow_ms, "A start that takes longer is slow [100]")
       ->type_name("MS")
-      ->check(CLI::Range(0.001, 1e9));
+      ->check(CLI::Range(0.001, 1e9))
+      ->check(AboveZero());  // a range takes what is no number
   sim_->add_option("--plot", request_.plot, "Write a plot over time here (SVG)")->type_name("FILE");
   sim_->add_option("--generate", request_.generate,
                    "Make traces of the published skew in this folder instead")

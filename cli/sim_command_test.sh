@@ -79,6 +79,9 @@ refused 1 "cannot open the trace 'none.csv'" --trace none.csv
 refused 1 "none.json" --trace one/*.csv --model none.json
 echo '{"warmth": 1}' >bad.json
 refused 1 "model 'bad.json': there is no 'warmth'" --trace one/*.csv --model bad.json
+echo '{"warm_ms": 1e300}' >bad.json
+refused 1 "model 'bad.json': warm_ms must not be more than 1e+09" --trace one/*.csv --model bad.json
+refused 2 "'nan' is no number above 0" --trace one/*.csv --slow-ms nan
 printf 'HashOwner,HashApp,HashFunction,Trigger,1\n' >bad.csv
 refused 1 'bad.csv:1: has 1 minutes' --trace bad.csv
 INVOCATIONS=one/invocations_per_function_md.anon.d01.csv

@@ -19,6 +19,9 @@ namespace {
 constexpr Micros kMinute = 60'000'000;
 constexpr size_t kWorthThreads = 2000;  // arrivals
 
+// Of what takes no end, a time that can be added up.
+Micros MicrosOf(double ms) { return static_cast<Micros>(std::min(ms * 1e3, 1e15)); }
+
 struct Arrival {
   Micros when = 0;
   Micros duration = 0;
@@ -87,7 +90,7 @@ class Run {
           ++slow_;
         }
       }
-      running_.push_back({arrival.when + arrival.duration + static_cast<Micros>(ms * 1e3), arrival.function});
+      running_.push_back({arrival.when + arrival.duration + MicrosOf(ms), arrival.function});
       std::push_heap(running_.begin(), running_.end(), Later);
     }
   }
@@ -251,8 +254,8 @@ class Simulation {
         const uint64_t second = Mix(draw);
         const double ms =
             function.has_duration ? DrawDuration(function, UnitInterval(second)) : model_.default_duration_ms;
-        arrivals_.push_back({start + static_cast<Micros>(moment * kMinute), static_cast<Micros>(ms * 1e3),
-                             calls.function, static_cast<float>(RoughNormal(Mix(second)))});
+        arrivals_.push_back({start + static_cast<Micros>(moment * kMinute), MicrosOf(ms), calls.function,
+                             static_cast<float>(RoughNormal(Mix(second)))});
       }
     }
     std::sort(arrivals_.begin(), arrivals_.end(), [](const Arrival& a, const Arrival& b) {
