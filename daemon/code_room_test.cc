@@ -13,14 +13,14 @@ using store::StatusOf;
 using ::testing::HasSubstr;
 
 constexpr uid_t kAnna = 1000, kBert = 1001;
-constexpr size_t kImagePages = 512;
+constexpr size_t kJobPages = 512;
 
 class CodeRoomTest : public store::StoreTest {
  protected:
   void SetUp() override {
     StoreTest::SetUp();
     Reopen();
-    image_.objects[store::kObject][0] = store::MakePages(kImagePages, 1);
+    image_.objects[store::kObject][0] = store::MakePages(kJobPages, 1);
   }
 
   // With the same memory but for one page.
@@ -54,7 +54,7 @@ TEST_F(CodeRoomTest, WhatAnImageNeedsOfOnesThatAreGoneCounts) {
   auto owners = store::MeasureOwners(*store_);
   RK_ASSERT_OK(owners);
   const uint64_t used = (*owners)[kAnna].bytes;
-  ASSERT_GE(used, kImagePages * store::kPageSize);
+  ASSERT_GE(used, kJobPages * store::kPageSize);
   Limit(kAnna, used + 1000);
   Limit(kBert, used + 1000);
   EXPECT_TRUE(Check(kAnna, 1000).ok());

@@ -18,7 +18,7 @@ using store::kPageSize;
 using store::StatusOf;
 
 constexpr uint32_t kAreaFilePrivate = 1u << 6;
-constexpr int kFiles = 50;
+constexpr int kMappedFiles = 50;
 
 class ImageDifferenceTest : public store::StoreTest {
  protected:
@@ -27,8 +27,8 @@ class ImageDifferenceTest : public store::StoreTest {
     Reopen();
     std::vector<criu::TestFile> files;
     std::vector<criu::Vma> areas;
-    for (uint32_t i = 0; i < kFiles; ++i) {
-      files.push_back({kFiles - i, absl::StrCat("/lib/", kFiles - i)});
+    for (uint32_t i = 0; i < kMappedFiles; ++i) {
+      files.push_back({kMappedFiles - i, absl::StrCat("/lib/", kMappedFiles - i)});
       areas.push_back(criu::AnonymousArea((i + 1) * 16 * kPageSize, kPageSize));
       areas.back().status = 1 | kAreaFilePrivate;
       areas.back().shmid = i + 1;
@@ -71,7 +71,7 @@ TEST_F(ImageDifferenceTest, AreasHaveTheNamesOfTheirFilesAndProcessesThoseOfThei
     areas[name] = row.bytes_b();
     if (row.equal_bytes() != row.bytes_b()) different[name] = row.bytes_b() - row.equal_bytes();
   }
-  EXPECT_EQ(areas.size(), size_t{2 * kFiles});
+  EXPECT_EQ(areas.size(), size_t{2 * kMappedFiles});
   EXPECT_EQ(areas["7 python3|/lib/50"], kPageSize);
   EXPECT_EQ(areas["8|/lib/1"], kPageSize);
   EXPECT_EQ(different,
