@@ -40,7 +40,8 @@ python3 -c 'import xml.dom.minidom as x; assert x.parse("sim.svg").documentEleme
 refused 1 "nothing was simulated, for the plot can't be written to nowhere/sim.svg" --trace one/*.csv --plot nowhere/sim.svg
 [[ -s out ]] && fail "a plot that can't be written: standard output has: $(cat out)"
 refused 1 "nothing was simulated" --trace one/*.csv --plot one
-refused 1 "the plot was not written" --trace one/*.csv --memory 6G --plot /dev/full
+ln -s /dev/full full.svg
+refused 1 "the plot was not written" --trace one/*.csv --memory 6G --plot full.svg
 grep -q "^rekindle " out || fail "the result is lost with the plot: $(cat out)"
 refused 1 "cannot open the trace" --trace none.csv --plot unmade.svg
 compgen -G 'unmade.svg*' && fail "a simulation that failed leaves a plot"

@@ -93,7 +93,9 @@ class FileTest(RekindleTest):
         self.checkpoint(job.pid, "job:1", "--stop")
         job.reap()
         self.succeed("export", "job:1", "--file", self.path("first"))
-        line = f"echo before; '{binary('rekindle')}' --json --store '{self.store}' export job:1 --file /dev/stdout"
+        link = self.path("stdout")  # as /dev/stdout is, which must not be lost
+        os.symlink("/proc/self/fd/1", link)
+        line = f"echo before; '{binary('rekindle')}' --json --store '{self.store}' export job:1 --file '{link}'"
         with open(self.path("second"), "wb") as file:
             subprocess.run(
                 ["bash", "-c", line],
@@ -104,7 +106,7 @@ class FileTest(RekindleTest):
             )
         with open(self.path("first"), "rb") as first, open(self.path("second"), "rb") as second:
             self.assertTrue(second.read() == b"before\n" + first.read())
-        self.assertTrue(os.path.islink("/dev/stdout"))
+        self.assertEqual(os.readlink(link), "/proc/self/fd/1")
 
     def test_a_daemon_that_ends_in_the_middle_says_so(self):
         daemon = self.start_daemon("--standby", "0", "--grace", "0")
