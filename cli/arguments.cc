@@ -493,12 +493,13 @@ void Parser::AddWorkingSet() {
 }
 
 void Parser::AddPrune() {
-  store_arguments_.AddToPrune(
-      AddCommand("prune", "Remove images that no rule keeps",
-                 "  rekindle prune train --keep-last 3\n"
-                 "  rekindle prune --all --keep-last 1 --keep-within 7d --keep-label keep=yes --dry-run\n"
-                 "  rekindle prune --all --keep-within 2w --gc\n"
-                 "An image is kept when any rule keeps it; --keep-last counts for each name by itself.\n"));
+  store_arguments_.AddToPrune(AddCommand(
+      "prune", "Remove images that no rule keeps",
+      "  rekindle prune train --keep-last 3\n"
+      "  rekindle prune --all --keep-last 1 --keep-within 7d --keep-label keep=yes --dry-run\n"
+      "  rekindle prune --all --keep-within 2w --gc\n"
+      "An image is kept when any rule keeps it; --keep-last counts for each name by itself. One that was\n"
+      "copied or imported is as young as its arrival in this store.\n"));
 }
 
 void Parser::AddGc() {

@@ -8,5 +8,7 @@ namespace rekindle::cli {
 
 // A number above zero, whole or not.
 CLI::Validator AboveZero();
+// A whole number above zero that 64 bits hold; larger ones would be taken for the largest.
+CLI::Validator WholeAboveZero();
 
 }  // namespace rekindle::cli

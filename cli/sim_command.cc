@@ -4,12 +4,17 @@
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/status.h"
+#include "base/unique_fd.h"
+#include "cli/number_checks.h"
+#include "cli/target_file.h"
 #include "functions/contender.h"
 #include "functions/simulation_plot.h"
 #include "functions/simulation_report.h"
@@ -43,6 +48,34 @@ absl::Status Generate(const Output& output, const SimRequest& request) {
   return absl::OkStatus();
 }
 
+// Whether it can be written is known before anything is simulated.
+class PlotFile {
+ public:
+  static absl::StatusOr<PlotFile> Create(const std::string& path) {
+    PlotFile plot;
+    RK_ASSIGN_OR_RETURN(const Target target, FindTarget(path));
+    if (target.in_place) {
+      RK_ASSIGN_OR_RETURN(plot.stream_, OpenInPlace(target));
+    } else {
+      RK_ASSIGN_OR_RETURN(TargetFile file, TargetFile::Create(target.path, 0644));
+      plot.file_.emplace(std::move(file));
+    }
+    plot.path_ = path;
+    return plot;
+  }
+
+  absl::Status Write(const std::string& svg) {
+    if (!file_) return WriteFully(stream_.get(), svg.data(), svg.size(), path_);
+    RK_RETURN_IF_ERROR(file_->Write(svg));
+    return file_->Complete();
+  }
+
+ private:
+  std::string path_;
+  std::optional<TargetFile> file_;
+  UniqueFd stream_;
+};
+
 absl::Status Replay(const Output& output, const SimRequest& request) {
   functions::SimulationModel model;
   if (!request.model.empty()) {
@@ -62,6 +95,16 @@ absl::Status Replay(const Output& output, const SimRequest& request) {
   if (!request.disk.empty()) {
     RK_ASSIGN_OR_RETURN(options.budgets.disk_bytes, ParseBytes(request.disk));
   }
+  std::optional<PlotFile> plot;
+  if (!request.plot.empty()) {
+    absl::StatusOr<PlotFile> file = PlotFile::Create(request.plot);
+    if (!file.ok()) {
+      return Annotate(file.status(),
+                      absl::StrCat("nothing was simulated, for the plot can't be written to ", request.plot,
+                                   " (name a file in a folder that is there and that you may write to)"));
+    }
+    plot.emplace(*std::move(file));
+  }
   const bool progress = !output.json() && ::isatty(STDERR_FILENO) == 1;
   if (progress) {
     options.progress = [last = -1](double done) mutable {
@@ -74,15 +117,15 @@ absl::Status Replay(const Output& output, const SimRequest& request) {
   absl::StatusOr<functions::SimulationResult> result = functions::Simulate(model, options);
   if (progress) std::fputs("\r\x1b[K", stderr);
   if (!result.ok()) return result.status();
-  if (!request.plot.empty()) {
-    RK_RETURN_IF_ERROR(WriteFileAtomically(request.plot, functions::PlotSvg(*result, options), 0644));
-  }
+  // First what took the time, which the plot must not cost if it fails all the same.
   if (output.json()) {
     std::puts(functions::ReportJson(*result, model, options).c_str());
   } else {
     output.Text(functions::ReportText(*result, options));
   }
-  return absl::OkStatus();
+  if (!plot) return absl::OkStatus();
+  std::fflush(stdout);
+  return Annotate(plot->Write(functions::PlotSvg(*result, options)), "the plot was not written");
 }
 
 }  // namespace
@@ -112,7 +155,8 @@ void SimArguments::AddTo(CLI::App& app) {
   sim_->add_flag("--print-model", request_.print_model, "Only print the model that applies");
   sim_->add_option("--slow-ms", request_.slow_ms, "A start that takes longer is slow [100]")
       ->type_name("MS")
-      ->check(CLI::Range(0.001, 1e9));
+      ->check(CLI::Range(0.001, 1e9))
+      ->check(AboveZero());  // a range takes what is no number
   sim_->add_option("--plot", request_.plot, "Write a plot over time here (SVG)")->type_name("FILE");
   sim_->add_option("--generate", request_.generate,
                    "Make traces of the published skew in this folder instead")

@@ -36,6 +36,20 @@ diff -r one two || fail "the same seed makes other files"
 for policy in none fixed snapshot hotswap rekindle; do grep -q "^$policy " out || fail "no line of $policy"; done
 python3 -c 'import xml.dom.minidom as x; assert x.parse("sim.svg").documentElement.tagName == "svg"' || fail "the plot is no SVG"
 
+# What can't be plotted is told before anything is simulated, or after the result.
+refused 1 "nothing was simulated, for the plot can't be written to nowhere/sim.svg" --trace one/*.csv --plot nowhere/sim.svg
+[[ -s out ]] && fail "a plot that can't be written: standard output has: $(cat out)"
+refused 1 "nothing was simulated" --trace one/*.csv --plot one
+ln -s /dev/full full.svg
+refused 1 "the plot was not written" --trace one/*.csv --memory 6G --plot full.svg
+grep -q "^rekindle " out || fail "the result is lost with the plot: $(cat out)"
+refused 1 "cannot open the trace" --trace none.csv --plot unmade.svg
+compgen -G 'unmade.svg*' && fail "a simulation that failed leaves a plot"
+mkdir elsewhere
+ln -s elsewhere/plot.svg link.svg
+"$REKINDLE" sim --trace one/*.csv --memory 6G --policies none --plot link.svg >out
+[[ -L link.svg && -s elsewhere/plot.svg ]] || fail "the plot took the place of a symbolic link"
+
 "$REKINDLE" sim --trace one/*.csv --memory 6G --json >out
 python3 - <<'PYTHON' || fail "JSON of a replay"
 import json
@@ -66,6 +80,9 @@ refused 1 "cannot open the trace 'none.csv'" --trace none.csv
 refused 1 "none.json" --trace one/*.csv --model none.json
 echo '{"warmth": 1}' >bad.json
 refused 1 "model 'bad.json': there is no 'warmth'" --trace one/*.csv --model bad.json
+echo '{"warm_ms": 1e300}' >bad.json
+refused 1 "model 'bad.json': warm_ms must not be more than 1e+09" --trace one/*.csv --model bad.json
+refused 2 "'nan' is no number above 0" --trace one/*.csv --slow-ms nan
 printf 'HashOwner,HashApp,HashFunction,Trigger,1\n' >bad.csv
 refused 1 'bad.csv:1: has 1 minutes' --trace bad.csv
 INVOCATIONS=one/invocations_per_function_md.anon.d01.csv

@@ -51,8 +51,10 @@ void StoreArguments::AddToPrune(CLI::App* prune) {
       ->add_option_function<uint64_t>(
           "--keep-last", [this](uint64_t n) { prune_.set_keep_last(n); }, "Keep the newest N of each name")
       ->type_name("N")
-      ->check(AboveZero());
-  prune->add_option("--keep-within", prune_within_, "Keep what is not older than this: 90s, 30m, 36h, 7d, 2w")
+      ->check(WholeAboveZero());
+  prune
+      ->add_option("--keep-within", prune_within_,
+                   "Keep what has not been in this store for longer: 90s, 30m, 36h, 7d, 2w")
       ->type_name("AGE");
   prune->add_option("--keep-label", prune_labels_, "Keep what has this label; may be repeated")
       ->type_name("KEY=VALUE")

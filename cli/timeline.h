@@ -2,10 +2,12 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cli/target_file.h"
 #include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::cli {
@@ -28,19 +30,14 @@ std::string Explain(const v1::Timeline& timeline);
 class TraceFile {
  public:
   static absl::StatusOr<TraceFile> Create(const std::string& path);
-  TraceFile(TraceFile&& other) noexcept;
-  TraceFile& operator=(TraceFile&&) = delete;
-  ~TraceFile();  // leaves nothing unless it was written
 
   // Once.
   absl::Status Write(const std::string& content);
 
  private:
-  TraceFile(std::string path, std::string temporary)
-      : path_(std::move(path)), temporary_(std::move(temporary)) {}
+  explicit TraceFile(TargetFile file) : file_(std::move(file)) {}
 
-  const std::string path_;
-  std::string temporary_;  // empty: gone
+  TargetFile file_;
 };
 
 }  // namespace rekindle::cli

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -214,6 +215,16 @@ TEST_F(TraceFileTest, WhatWasThereStaysUntilThen) {
   { ASSERT_TRUE(TraceFile::Create(Path("out.json")).ok()); }
   EXPECT_EQ(Files(), std::vector<std::string>{"out.json"});
   EXPECT_EQ(*ReadFile(Path("out.json")), "old");
+}
+
+TEST_F(TraceFileTest, ALinkStays) {
+  ASSERT_EQ(::symlink("there.json", Path("link.json").c_str()), 0);
+  auto file = TraceFile::Create(Path("link.json"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  ASSERT_TRUE(file->Write("content").ok());
+  EXPECT_EQ(Files(), (std::vector<std::string>{"link.json", "there.json"}));
+  EXPECT_EQ(*ReadLink(Path("link.json")), "there.json");
+  EXPECT_EQ(*ReadFile(Path("there.json")), "content");
 }
 
 TEST_F(TraceFileTest, RefusesWhatCannotBeWritten) {

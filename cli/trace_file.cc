@@ -1,16 +1,10 @@
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
 #include "base/status.h"
 #include "base/timeline.h"
 #include "cli/timeline.h"
@@ -77,32 +71,25 @@ std::string ChromeTrace(const std::vector<v1::Timeline>& timelines) {
 }
 
 absl::StatusOr<TraceFile> TraceFile::Create(const std::string& path) {
-  struct stat info;
-  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("writing the timeline to ", path, ": it is no regular file; name another"));
-  }
-  std::string temporary = absl::StrCat(path, ".tmp-", ::getpid());
-  absl::Status status = WriteFileAtomically(temporary, "", 0644);
-  if (!status.ok()) {
+  const auto annotated = [&path](const absl::Status& status) {
     return Annotate(status, absl::StrCat("nothing was started, for its timeline can't be written to ", path,
                                          " (name a file in a folder that you may write to)"));
+  };
+  absl::StatusOr<Target> target = FindTarget(path);
+  if (!target.ok()) return annotated(target.status());
+  if (target->in_place) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("writing the timeline to ", path,
+                     ": it is a folder, a device, a pipe or a descriptor; name a regular file"));
   }
-  return TraceFile(path, std::move(temporary));
-}
-
-TraceFile::TraceFile(TraceFile&& other) noexcept
-    : path_(other.path_), temporary_(std::exchange(other.temporary_, "")) {}
-
-TraceFile::~TraceFile() {
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  absl::StatusOr<TargetFile> file = TargetFile::Create(target->path, 0644);
+  if (!file.ok()) return annotated(file.status());
+  return TraceFile(*std::move(file));
 }
 
 absl::Status TraceFile::Write(const std::string& content) {
-  RK_RETURN_IF_ERROR(WriteFileAtomically(temporary_, content, 0644));
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) return ErrnoStatus(errno, path_);
-  temporary_.clear();
-  return absl::OkStatus();
+  RK_RETURN_IF_ERROR(file_.Write(content));
+  return file_.Complete();
 }
 
 }  // namespace rekindle::cli

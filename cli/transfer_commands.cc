@@ -3,10 +3,10 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <optional>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -20,6 +20,7 @@
 #include "cli/exit_code.h"
 #include "cli/image_feed.h"
 #include "cli/progress_bar.h"
+#include "cli/target_file.h"
 
 namespace rekindle::cli {
 namespace {
@@ -50,61 +51,54 @@ absl::StatusOr<UniqueFd> OpenInterruptibly(const std::string& path, int access, 
 // What is written goes where `file` says; a file is there once it is complete.
 class ExportedFile {
  public:
-  explicit ExportedFile(std::string file) : path_(std::move(file)) {}
-  ~ExportedFile() {
-    if (!partial_.empty()) ::unlink(partial_.c_str());
-  }
+  explicit ExportedFile(std::string file) : name_(std::move(file)) {}
 
   absl::Status Open(Interrupts& interrupts) {
-    if (path_ == "-") {
-      if (::isatty(STDOUT_FILENO)) {
-        return absl::InvalidArgumentError(
-            "an image is nothing to look at: send it into a pipe or a file, or name a --file");
-      }
-      fd_ = STDOUT_FILENO;
+    if (name_ != "-") {
+      RK_ASSIGN_OR_RETURN(target_, FindTarget(name_));
+    } else {
+      target_ = {"standard output", true, STDOUT_FILENO};
+    }
+    if (!target_.in_place) {
+      RK_ASSIGN_OR_RETURN(TargetFile file, TargetFile::Create(target_.path, 0600));
+      file_.emplace(std::move(file));
       return absl::OkStatus();
     }
-    struct stat there;
-    if (::stat(path_.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {  // a named pipe, a device
-      RK_ASSIGN_OR_RETURN(owned_, OpenInterruptibly(path_, O_WRONLY, interrupts));
+    if (is_standard_output() && ::isatty(STDOUT_FILENO)) {
+      return absl::InvalidArgumentError(
+          "an image is nothing to look at: send it into a pipe or a file, or name a --file");
+    }
+    if (target_.descriptor >= 0) {
+      RK_ASSIGN_OR_RETURN(stream_, OpenInPlace(target_));
     } else {
-      partial_ = absl::StrCat(path_, ".partial-", ::getpid());
-      RK_ASSIGN_OR_RETURN(owned_, OpenFile(partial_, O_WRONLY | O_CREAT | O_EXCL, 0600));
+      RK_ASSIGN_OR_RETURN(stream_, OpenInterruptibly(target_.path, O_WRONLY, interrupts));
     }
-    fd_ = owned_.get();
     return absl::OkStatus();
   }
 
-  absl::Status Write(const std::string& data) { return WriteFully(fd_, data.data(), data.size(), path_); }
+  // Then nothing else may go there.
+  bool is_standard_output() const { return target_.descriptor == STDOUT_FILENO; }
 
-  absl::Status Complete() {
-    if (partial_.empty()) return absl::OkStatus();
-    if (::fsync(fd_) != 0) return ErrnoStatus(errno, absl::StrCat("writing ", path_));
-    if (::rename(partial_.c_str(), path_.c_str()) != 0) {
-      return ErrnoStatus(errno, absl::StrCat("naming ", path_));
-    }
-    partial_.clear();
-    const size_t slash = path_.rfind('/');
-    const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
-    RK_ASSIGN_OR_RETURN(const UniqueFd named_in, OpenFile(folder, O_RDONLY | O_DIRECTORY));
-    if (::fsync(named_in.get()) != 0)
-      return ErrnoStatus(errno, absl::StrCat("syncing the folder of ", path_));
-    return absl::OkStatus();
+  absl::Status Write(const std::string& data) {
+    return file_ ? file_->Write(data) : WriteFully(stream_.get(), data.data(), data.size(), name_);
   }
+
+  absl::Status Complete() { return file_ ? file_->Complete() : absl::OkStatus(); }
 
  private:
-  const std::string path_;
-  std::string partial_;  // its name until it is complete; empty: it has none
-  UniqueFd owned_;
-  int fd_ = -1;
+  const std::string name_;
+  Target target_;
+  std::optional<TargetFile> file_;
+  UniqueFd stream_;
 };
 
 }  // namespace
 
 int ExportImageToFile(Client& client, const Output& given, Interrupts& interrupts, const ExportToFile& what) {
-  const Output output = what.file == "-" ? given.OnStandardError() : given;
   ExportedFile file(what.file);
-  if (absl::Status status = file.Open(interrupts); !status.ok()) return output.Fail(status);
+  const absl::Status opened = file.Open(interrupts);
+  const Output output = file.is_standard_output() ? given.OnStandardError() : given;
+  if (!opened.ok()) return output.Fail(opened);
   interrupts.SetAction([&client](int) { client.Cancel(); });
   ProgressBar progress(STDERR_FILENO, !output.json());
   v1::TransferResult result;
@@ -121,7 +115,7 @@ int ExportImageToFile(Client& client, const Output& given, Interrupts& interrupt
   if (status.ok()) status = file.Complete();
   if (!status.ok()) return output.Fail(status);
   const std::string text = SentText(result, absl::StrCat("written to ", what.file));
-  if (what.file == "-") {
+  if (file.is_standard_output()) {
     if (!output.json()) output.Note(text);
     return kDone;
   }

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/status.h"
+#include "dedup_store/owner_use.h"
 
 namespace rekindle::daemon {
 
@@ -31,9 +32,8 @@ absl::StatusOr<CodeRoom> CodeRoom::Of(const store::Store& store, const std::stri
     room.of_store_.images = stats.pack_bytes + stats.metadata_bytes;
   }
   if (room.of_owner_.limit != 0) {
-    RK_ASSIGN_OR_RETURN(const std::vector<store::ImageInfo> images,
-                        store.List([owner](const store::ImageInfo& image) { return image.owner == owner; }));
-    for (const store::ImageInfo& image : images) room.of_owner_.images += store::QuotaBytes(image.stats);
+    RK_ASSIGN_OR_RETURN(auto owners, store::MeasureOwners(store));
+    room.of_owner_.images = owners[owner].bytes;
   }
   for (const functions::FunctionRecord& record : functions) {
     if (record.name() == function) continue;

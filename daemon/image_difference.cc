@@ -6,14 +6,16 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
+#include <optional>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status.h"
+#include "criu/image_files.h"
 #include "proto/rekindle/v1/image_layout.h"
 #include "restore/restore.h"
 
@@ -63,20 +65,53 @@ void SpreadOverAreas(const std::vector<store::PageRun>& runs, const std::vector<
   }
 }
 
-absl::StatusOr<std::vector<NamedArea>> ReadAreas(const store::ImageReader& image, const std::string& pid) {
-  std::string mm_name = absl::StrCat(v1::kCriuFilePrefix, "mm-", pid, ".img");
-  RK_ASSIGN_OR_RETURN(std::string mm, image.ReadBlob(mm_name));
-  RK_ASSIGN_OR_RETURN(std::vector<criu::Vma> areas, criu::ParseMm(mm));
-  RK_ASSIGN_OR_RETURN(std::string files_image,
-                      image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, kFilesImage)));
-  RK_ASSIGN_OR_RETURN(std::vector<criu::RegularFile> files, criu::ParseRegularFiles(files_image));
-  std::vector<NamedArea> named;
-  named.reserve(areas.size());
-  for (const criu::Vma& area : areas) named.push_back({area.start, area.end, AreaName(area, files)});
-  std::sort(named.begin(), named.end(),
-            [](const NamedArea& x, const NamedArea& y) { return x.start < y.start; });
-  return named;
+// Paths of files.img, by the ids that areas have.
+using FileNames = absl::flat_hash_map<uint64_t, std::string>;
+
+// "[heap]", "[stack]", the path of the mapped file, "shared memory", or "anonymous".
+std::string AreaName(const criu::Vma& area, const FileNames& files) {
+  if (area.status & (kAreaFilePrivate | kAreaFileShared)) {
+    auto file = files.find(area.shmid);
+    return file == files.end() ? "mapped file" : file->second;
+  }
+  if (area.status & kAreaHeap) return "[heap]";
+  if ((area.status & kAreaStack) || (area.flags & MAP_GROWSDOWN)) return "[stack]";
+  if (area.status & kAreaAnonymousShared) return "shared memory";
+  return "anonymous";
 }
+
+// The areas of an image's processes. The files, which are those of all of them, are read once.
+class AreasOfImage {
+ public:
+  explicit AreasOfImage(const store::ImageReader& image) : image_(image) {}
+
+  absl::StatusOr<std::vector<NamedArea>> Of(const std::string& pid) {
+    std::string mm_name = absl::StrCat(v1::kCriuFilePrefix, "mm-", pid, ".img");
+    RK_ASSIGN_OR_RETURN(std::string mm, image_.ReadBlob(mm_name));
+    RK_ASSIGN_OR_RETURN(std::vector<criu::Vma> areas, criu::ParseMm(mm));
+    if (!files_) {
+      RK_ASSIGN_OR_RETURN(files_, ReadFileNames());
+    }
+    std::vector<NamedArea> named;
+    named.reserve(areas.size());
+    for (const criu::Vma& area : areas) named.push_back({area.start, area.end, AreaName(area, *files_)});
+    std::sort(named.begin(), named.end(),
+              [](const NamedArea& x, const NamedArea& y) { return x.start < y.start; });
+    return named;
+  }
+
+ private:
+  absl::StatusOr<FileNames> ReadFileNames() const {
+    RK_ASSIGN_OR_RETURN(std::string content, image_.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, kFilesImage)));
+    RK_ASSIGN_OR_RETURN(std::vector<criu::RegularFile> files, criu::ParseRegularFiles(content));
+    FileNames names;
+    for (criu::RegularFile& file : files) names.try_emplace(file.id, std::move(file.path));
+    return names;
+  }
+
+  const store::ImageReader& image_;
+  std::optional<FileNames> files_;
+};
 
 std::map<std::string, std::string> ReadCommands(const store::ImageReader& image) {
   std::map<std::string, std::string> commands;  // by PID
@@ -84,7 +119,8 @@ std::map<std::string, std::string> ReadCommands(const store::ImageReader& image)
   if (!manifest.ok()) return commands;
   for (const v1::JobProcess& process : manifest->processes()) {
     std::string program = process.command().substr(0, process.command().find(' '));
-    commands[absl::StrCat(process.pid())] = program.substr(program.rfind('/') + 1);
+    program = program.substr(program.rfind('/') + 1);
+    if (!program.empty()) commands[absl::StrCat(process.pid())] = std::move(program);
   }
   return commands;
 }
@@ -102,19 +138,6 @@ v1::AreaDifference Row(std::string process, std::string area, const Sums& sums) 
 
 }  // namespace
 
-std::string AreaName(const criu::Vma& area, const std::vector<criu::RegularFile>& files) {
-  if (area.status & (kAreaFilePrivate | kAreaFileShared)) {
-    for (const criu::RegularFile& file : files) {
-      if (file.id == area.shmid) return file.path;
-    }
-    return "mapped file";
-  }
-  if (area.status & kAreaHeap) return "[heap]";
-  if ((area.status & kAreaStack) || (area.flags & MAP_GROWSDOWN)) return "[stack]";
-  if (area.status & kAreaAnonymousShared) return "shared memory";
-  return "anonymous";
-}
-
 absl::StatusOr<std::vector<v1::AreaDifference>> CompareImages(const store::Store& store, absl::string_view a,
                                                               absl::string_view b,
                                                               const std::atomic<bool>* cancel) {
@@ -123,6 +146,7 @@ absl::StatusOr<std::vector<v1::AreaDifference>> CompareImages(const store::Store
   RK_ASSIGN_OR_RETURN(std::vector<store::ObjectDifference> objects, store.Diff(a, b, cancel));
   std::map<std::string, std::string> commands = ReadCommands(*image_b);
   commands.merge(ReadCommands(*image_a));
+  AreasOfImage areas_a(*image_a), areas_b(*image_b);
 
   std::vector<v1::AreaDifference> rows;
   Sums metadata;
@@ -145,9 +169,9 @@ absl::StatusOr<std::vector<v1::AreaDifference>> CompareImages(const store::Store
     }
     std::string number(pid);
     std::map<std::string, Sums, std::less<>> by_area;
-    auto collect = [&](const store::ImageReader& image, bool is_b) -> absl::Status {
+    auto collect = [&](const store::ImageReader& image, AreasOfImage& areas_of, bool is_b) -> absl::Status {
       if ((is_b ? object.bytes_b : object.bytes_a) == 0) return absl::OkStatus();
-      RK_ASSIGN_OR_RETURN(std::vector<NamedArea> areas, ReadAreas(image, number));
+      RK_ASSIGN_OR_RETURN(std::vector<NamedArea> areas, areas_of.Of(number));
       RK_ASSIGN_OR_RETURN(std::vector<store::PageRun> runs, image.Runs(object.name));
       SpreadOverAreas(runs, areas, [&](absl::string_view name, uint64_t bytes) {
         Sums& sums = by_area[std::string(name)];
@@ -160,8 +184,8 @@ absl::StatusOr<std::vector<v1::AreaDifference>> CompareImages(const store::Store
       }
       return absl::OkStatus();
     };
-    RK_RETURN_IF_ERROR(collect(*image_a, false));
-    RK_RETURN_IF_ERROR(collect(*image_b, true));
+    RK_RETURN_IF_ERROR(collect(*image_a, areas_a, false));
+    RK_RETURN_IF_ERROR(collect(*image_b, areas_b, true));
     std::string process = commands.count(number) ? absl::StrCat(number, " ", commands[number]) : number;
     for (const auto& [area, sums] : by_area) rows.push_back(Row(process, area, sums));
   }

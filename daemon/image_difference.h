@@ -2,12 +2,10 @@
 #pragma once
 
 #include <atomic>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "criu/image_files.h"
 #include "dedup_store/store.h"
 #include "rekindle/v1/rekindle.pb.h"
 
@@ -19,9 +17,5 @@ namespace rekindle::daemon {
 absl::StatusOr<std::vector<v1::AreaDifference>> CompareImages(const store::Store& store, absl::string_view a,
                                                               absl::string_view b,
                                                               const std::atomic<bool>* cancel);
-
-// The name of the area: "[heap]", "[stack]", the path of the mapped file, "shared memory", or "anonymous".
-// `files` are those of files.img.
-std::string AreaName(const criu::Vma& area, const std::vector<criu::RegularFile>& files);
 
 }  // namespace rekindle::daemon

@@ -64,7 +64,11 @@ std::string UserName(uid_t uid) {
 
 absl::StatusOr<uid_t> UserOfText(const std::string& text) {
   uint32_t uid = 0;
-  if (absl::SimpleAtoi(text, &uid)) return uid;
+  if (absl::SimpleAtoi(text, &uid)) {
+    if (uid != static_cast<uid_t>(-1)) return uid;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "no user has the number ", text, ", which for the kernel says 'none': give another, or a name"));
+  }
   RK_ASSIGN_OR_RETURN(auto user, LookUpUser([&](passwd* entry, char* buffer, size_t size, passwd** found) {
                         return ::getpwnam_r(text.c_str(), entry, buffer, size, found);
                       }));

@@ -13,7 +13,7 @@ namespace rekindle::store {
 // An image is kept when any of the rules keeps it.
 struct RetentionRules {
   uint64_t keep_last = 0;      // the last committed of each group; 0: no such rule
-  int64_t keep_within_ns = 0;  // not older than that; 0: no such rule
+  int64_t keep_within_ns = 0;  // not stored longer ago than that; 0: no such rule
   std::vector<std::pair<std::string, std::string>> keep_labels;  // with this label, of this value
 
   bool empty() const { return keep_last == 0 && keep_within_ns == 0 && keep_labels.empty(); }

@@ -83,6 +83,8 @@ absl::Status AzureTrace::ReadDurations(const std::string& path) {
     std::array<float, 7> values;
     for (size_t i = 0; i < columns.size(); ++i) {
       RK_ASSIGN_OR_RETURN(double value, csv.Number(columns[i]));
+      if (value > kMostDurationMs)
+        return csv.Error(absl::StrCat(names[i], " is ", value, ", more than ", kMostDurationMs, " ms"));
       values[i] = static_cast<float>(std::max(value, 0.0));  // the dataset has a few below 0
     }
     std::sort(values.begin(), values.end());
@@ -97,6 +99,10 @@ absl::Status AzureTrace::ReadMemory(const std::string& path) {
     RK_ASSIGN_OR_RETURN(bool more, csv.Next());
     if (!more) return absl::OkStatus();
     RK_ASSIGN_OR_RETURN(double mb, csv.Number(column));
+    if (mb < 0 || mb > kMostMemoryMb) {
+      return csv.Error(
+          absl::StrCat("AverageAllocatedMb is ", mb, ", not a size from 0 to ", kMostMemoryMb, " MB"));
+    }
     if (mb > 0) memory_.try_emplace(AppHash(csv), mb);
   }
 }

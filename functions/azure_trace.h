@@ -23,6 +23,8 @@
 namespace rekindle::functions {
 
 inline constexpr int kMinutesPerDay = 1440;
+// More is taken for an error: it could not be added up for all that runs.
+inline constexpr double kMostMemoryMb = 1e6, kMostDurationMs = 1e12;
 
 struct TraceFunction {
   uint64_t name_hash = 0;  // of owner, application and function; the same in every run

@@ -97,6 +97,15 @@ TEST_F(AzureTraceTest, BadNumbersOfMemoryAndDurationsAreErrors) {
   std::string day = files_.Invocations("i.csv", {{"o,a,f,http", {{1, 3}}}});
   EXPECT_THAT(AzureTrace::Open({day, files_.Memory("m.csv", {{"o,a", "lots"}})}).status().message(),
               HasSubstr("m.csv:2: AverageAllocatedMb is 'lots', not a number"));
+  for (const char* mb : {"-1", "1e300", "1000001"}) {
+    EXPECT_THAT(
+        AzureTrace::Open({day, files_.Memory("l.csv", {{"o,b", "1"}, {"o,a", mb}})}).status().message(),
+        HasSubstr("l.csv:3: AverageAllocatedMb is "))
+        << mb;
+  }
+  EXPECT_THAT(
+      AzureTrace::Open({day, files_.Durations("h.csv", {{"o,a,f", "1,2,3,4,5,6,1e300"}})}).status().message(),
+      HasSubstr("h.csv:2: percentile_Average_100 is 1e+300, more than 1e+12 ms"));
   EXPECT_THAT(
       AzureTrace::Open({day, files_.Durations("d.csv", {{"o,a,f", "1,2,3,,5,6,7"}})}).status().message(),
       HasSubstr("d.csv:2: percentile_Average_50 is '', not a number"));

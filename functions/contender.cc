@@ -88,6 +88,7 @@ class LruContender : public Contender {
   }
 
   void Advance(Micros now) override { Expire(now); }
+  Micros NextChange() const override { return INT64_MAX; }
 
   Usage usage() const override { return {busy_bytes_ + idle_bytes_ + cached_.bytes(), disk_.bytes()}; }
 
@@ -187,6 +188,7 @@ class RekindleContender : public Contender {
     if (policy_.NextTick() <= now) policy_.Tick(now, &actions_);
     actions_.clear();
   }
+  Micros NextChange() const override { return policy_.NextTick(); }
   Usage usage() const override { return {policy_.usage().memory_bytes, policy_.usage().disk_bytes}; }
 
  private:

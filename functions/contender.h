@@ -46,6 +46,8 @@ class Contender {
   virtual StartDecision Arrived(FunctionId function, Micros now) = 0;
   virtual void BecameIdle(FunctionId function, Micros now) = 0;
   virtual void Advance(Micros now) = 0;
+  // When Advance may next make usage rise; INT64_MAX: it is not going to, unless something else happens.
+  virtual Micros NextChange() const = 0;
   virtual Usage usage() const = 0;
 };
 

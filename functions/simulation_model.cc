@@ -4,15 +4,28 @@
 #include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "functions/azure_trace.h"
 #include "functions/trace_random.h"
 
 namespace rekindle::functions {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// Enough for everything, and little enough that sums and products of them can be computed.
+constexpr double kMost = 1e9, kMostSpread = 2, kLeastDiskSpeed = 0.001;
+constexpr int kMostImagesPerClass = 10'000;
+
+absl::Status CheckNumber(double value) {
+  if (!(value >= 0)) return absl::InvalidArgumentError("must not be negative");
+  if (value > kMost) return absl::InvalidArgumentError(absl::StrCat("must not be more than ", kMost));
+  return absl::OkStatus();
+}
 
 // Every field once, for reading and for writing.
 template <typename Model, typename Visitor>
@@ -50,8 +63,10 @@ absl::Status Read(const Json& json, Curve* curve) {
       return absl::InvalidArgumentError("must be a list of [MB, value]");
     }
     std::pair<double, double> pair(point[0], point[1]);
-    if (pair.first < 0 || pair.second < 0)
-      return absl::InvalidArgumentError("must not have negative numbers");
+    for (double value : {pair.first, pair.second}) {
+      if (absl::Status good = CheckNumber(value); !good.ok())
+        return absl::InvalidArgumentError(absl::StrCat(good.message(), " (", point.dump(), ")"));
+    }
     if (!read.points.empty() && pair.first <= read.points.back().first) {
       return absl::InvalidArgumentError("must have rising MB");
     }
@@ -65,7 +80,9 @@ template <typename Number>
 absl::Status Read(const Json& json, Number* number) {
   if (!json.is_number()) return absl::InvalidArgumentError("must be a number");
   double value = json.get<double>();
-  if (!(value >= 0) || value > 1e12) return absl::InvalidArgumentError("must not be negative");
+  RK_RETURN_IF_ERROR(CheckNumber(value));
+  if (std::is_integral_v<Number> && value != std::floor(value))
+    return absl::InvalidArgumentError("must be a whole number");
   *number = static_cast<Number>(value);
   return absl::OkStatus();
 }
@@ -73,12 +90,18 @@ absl::Status Read(const Json& json, Number* number) {
 absl::Status Check(const SimulationModel& model) {
   if (model.class_growth <= 1.01) return absl::InvalidArgumentError("class_growth must be more than 1.01");
   if (model.class_base_mb <= 0) return absl::InvalidArgumentError("class_base_mb must be more than 0");
-  if (model.images_per_class < 1) return absl::InvalidArgumentError("images_per_class must be at least 1");
-  if (model.disk_mb_per_second <= 0)
-    return absl::InvalidArgumentError("disk_mb_per_second must be more than 0");
+  if (model.images_per_class < 1 || model.images_per_class > kMostImagesPerClass)
+    return absl::InvalidArgumentError(absl::StrCat("images_per_class must be 1 to ", kMostImagesPerClass));
+  if (model.disk_mb_per_second < kLeastDiskSpeed) {
+    return absl::InvalidArgumentError(absl::StrCat("disk_mb_per_second must be at least ", kLeastDiskSpeed));
+  }
+  if (model.spread > kMostSpread)
+    return absl::InvalidArgumentError(absl::StrCat("spread must not be more than ", kMostSpread));
   if (model.fade_seconds < 1) return absl::InvalidArgumentError("fade_seconds must be at least 1");
-  if (model.default_memory_mb <= 0)
-    return absl::InvalidArgumentError("default_memory_mb must be more than 0");
+  if (model.default_memory_mb <= 0 || model.default_memory_mb > kMostMemoryMb) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("default_memory_mb must be more than 0, and not more than ", kMostMemoryMb));
+  }
   for (double share : {model.private_share, model.own_share, model.unshared_apps}) {
     if (share > 1)
       return absl::InvalidArgumentError("private_share, own_share and unshared_apps are shares, up to 1");
@@ -100,7 +123,7 @@ double Curve::At(double mb) const {
   while (next + 1 < points.size() && points[next].first < mb) ++next;
   auto [x0, y0] = points[next - 1];
   auto [x1, y1] = points[next];
-  return std::max(0.0, y0 + (y1 - y0) * (mb - x0) / (x1 - x0));
+  return std::clamp(y0 + (y1 - y0) * (mb - x0) / (x1 - x0), 0.0, kMost);
 }
 
 absl::Status ApplyJson(absl::string_view text, const std::string& source, SimulationModel* model) {

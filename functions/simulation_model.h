@@ -14,7 +14,7 @@
 namespace rekindle::functions {
 
 // Milliseconds, or MB, by the memory of the job in MB: straight lines between the points, level before the
-// first one and going on as between the last two.
+// first one and going on as between the last two, up to a limit.
 struct Curve {
   std::vector<std::pair<double, double>> points;
   double At(double mb) const;

@@ -20,6 +20,7 @@ TEST(SimulationModelTest, CurvesAreStraightBetweenTheirPoints) {
   EXPECT_DOUBLE_EQ(curve.At(60), 70);
   EXPECT_DOUBLE_EQ(curve.At(160), 220);
   EXPECT_DOUBLE_EQ(curve.At(310), 520);
+  EXPECT_DOUBLE_EQ((Curve{{{1, 0}, {1.000001, 1e9}}}).At(1e6), 1e9);  // no further
 }
 
 TEST(SimulationModelTest, JsonSaysAllAndIsRead) {
@@ -49,6 +50,18 @@ TEST(SimulationModelTest, BadModelsAreNamedAndChangeNothing) {
   EXPECT_THAT(error(R"({"class_growth": 1})"), HasSubstr("class_growth"));
   EXPECT_THAT(error(R"({"disk_mb_per_second": 0})"), HasSubstr("disk_mb_per_second"));
   EXPECT_THAT(error(R"({"own_share": 2})"), HasSubstr("shares"));
+  EXPECT_THAT(error(R"({"warm_ms": 2e9})"), HasSubstr("warm_ms must not be more than 1e+09"));
+  EXPECT_THAT(error(R"({"warm_ms": NaN})"), HasSubstr("not a JSON object"));
+  EXPECT_THAT(error(R"({"cold_ms": [[1, 2], [2, 1e300]]})"),
+              HasSubstr("cold_ms must not be more than 1e+09 ([2,1e+300])"));
+  EXPECT_THAT(error(R"({"cold_ms": [[1, 2], [2, -1]]})"), HasSubstr("cold_ms must not be negative ([2,-1])"));
+  EXPECT_THAT(error(R"({"images_per_class": 3e9})"), HasSubstr("images_per_class must not be more than"));
+  EXPECT_THAT(error(R"({"images_per_class": 1000000})"), HasSubstr("images_per_class must be 1 to 10000"));
+  EXPECT_THAT(error(R"({"images_per_class": 1.5})"), HasSubstr("images_per_class must be a whole number"));
+  EXPECT_THAT(error(R"({"disk_mb_per_second": 1e-300})"), HasSubstr("disk_mb_per_second must be at least"));
+  EXPECT_THAT(error(R"({"spread": 50})"), HasSubstr("spread must not be more than 2"));
+  EXPECT_THAT(error(R"({"default_memory_mb": 1e8})"),
+              HasSubstr("default_memory_mb must be more than 0, and"));
   EXPECT_EQ(ToJson(model), before);
 }
 

@@ -53,8 +53,11 @@ std::string ReportText(const SimulationResult& result, const SimulationOptions& 
         FormatBytes(static_cast<uint64_t>(policy.mean_memory_bytes)), FormatBytes(policy.peak_memory_bytes),
         FormatBytes(policy.peak_disk_bytes));
   }
-  absl::StrAppendFormat(&text, "\nSLOW: starts over %g ms. MEMORY: mean. ", options.budgets.slow_start_ms);
-  absl::StrAppend(&text, "PEAK includes what ran beyond the budget.\n");
+  absl::StrAppendFormat(&text, "\nSLOW: starts over %g ms. MEMORY: mean of the ends of minutes. ",
+                        options.budgets.slow_start_ms);
+  absl::StrAppend(&text,
+                  "PEAK: of memory, at any moment, what ran beyond the budget too. DISK: the most at any "
+                  "moment.\n");
   for (const PolicyResult& policy : result.policies) {
     if (policy.over_budget > 0) {
       absl::StrAppendFormat(&text, "%s: at %d starts what ran needed more than the memory there is.\n",

@@ -19,6 +19,9 @@ namespace {
 constexpr Micros kMinute = 60'000'000;
 constexpr size_t kWorthThreads = 2000;  // arrivals
 
+// Of what takes no end, a time that can be added up.
+Micros MicrosOf(double ms) { return static_cast<Micros>(std::min(ms * 1e3, 1e15)); }
+
 struct Arrival {
   Micros when = 0;
   Micros duration = 0;
@@ -61,13 +64,21 @@ class Run {
     result_.policy = std::move(name);
   }
 
-  Contender& contender() { return *contender_; }
+  void AddDependency(double mb, Micros now) {
+    contender_->AddDependency(mb, now);
+    NotePeak();
+  }
+  void AddFunction(const ModelFunction& function, Micros now) {
+    contender_->AddFunction(function, now);
+    NotePeak();
+  }
 
   void Play(const std::vector<Arrival>& arrivals) {
     for (const Arrival& arrival : arrivals) {
       FinishUntil(arrival.when);
-      contender_->Advance(arrival.when);
+      Advance(arrival.when);
       StartDecision decision = contender_->Arrived(arrival.function, arrival.when);
+      NotePeak();
       ++result_.starts[static_cast<size_t>(decision.level)];
       result_.over_budget += decision.over_budget;
       double ms = decision.expected_ms;
@@ -79,17 +90,15 @@ class Run {
           ++slow_;
         }
       }
-      running_.push_back({arrival.when + arrival.duration + static_cast<Micros>(ms * 1e3), arrival.function});
+      running_.push_back({arrival.when + arrival.duration + MicrosOf(ms), arrival.function});
       std::push_heap(running_.begin(), running_.end(), Later);
     }
   }
 
   void EndOfMinute(Micros now, bool sample) {
     FinishUntil(now);
-    contender_->Advance(now);
-    Contender::Usage usage = contender_->usage();
-    result_.peak_memory_bytes = std::max(result_.peak_memory_bytes, usage.memory_bytes);
-    result_.peak_disk_bytes = std::max(result_.peak_disk_bytes, usage.disk_bytes);
+    Advance(now);
+    const Contender::Usage usage = contender_->usage();
     memory_sum_ += static_cast<double>(usage.memory_bytes);
     ++minutes_;
     if (sample) result_.samples.push_back({usage.memory_bytes, usage.disk_bytes, std::exchange(slow_, 0)});
@@ -121,9 +130,25 @@ class Run {
       Busy done = running_.front();
       std::pop_heap(running_.begin(), running_.end(), Later);
       running_.pop_back();
-      contender_->Advance(done.until);
+      Advance(done.until);
       contender_->BecameIdle(done.function, done.until);
     }
+  }
+
+  // Step by step: what is made between two events may be gone again before the second.
+  void Advance(Micros now) {
+    for (Micros due = contender_->NextChange(); due <= now; due = contender_->NextChange()) {
+      contender_->Advance(due);
+      NotePeak();
+    }
+    contender_->Advance(now);
+  }
+
+  // After all that may make usage rise.
+  void NotePeak() {
+    const Contender::Usage usage = contender_->usage();
+    result_.peak_memory_bytes = std::max(result_.peak_memory_bytes, usage.memory_bytes);
+    result_.peak_disk_bytes = std::max(result_.peak_disk_bytes, usage.disk_bytes);
   }
 
   std::unique_ptr<Contender> contender_;
@@ -209,8 +234,8 @@ class Simulation {
       added.dependency = dependency->second;
       added.dependency_mb = choice.mb;
       for (auto& run : runs_) {
-        if (is_new) run->contender().AddDependency(choice.mb, now);
-        run->contender().AddFunction(added, now);
+        if (is_new) run->AddDependency(choice.mb, now);
+        run->AddFunction(added, now);
       }
     }
   }
@@ -229,8 +254,8 @@ class Simulation {
         const uint64_t second = Mix(draw);
         const double ms =
             function.has_duration ? DrawDuration(function, UnitInterval(second)) : model_.default_duration_ms;
-        arrivals_.push_back({start + static_cast<Micros>(moment * kMinute), static_cast<Micros>(ms * 1e3),
-                             calls.function, static_cast<float>(RoughNormal(Mix(second)))});
+        arrivals_.push_back({start + static_cast<Micros>(moment * kMinute), MicrosOf(ms), calls.function,
+                             static_cast<float>(RoughNormal(Mix(second)))});
       }
     }
     std::sort(arrivals_.begin(), arrivals_.end(), [](const Arrival& a, const Arrival& b) {

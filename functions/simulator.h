@@ -35,8 +35,8 @@ struct PolicyResult {
   uint64_t slow_starts = 0, over_budget = 0;
   double mean_ms = 0, p50_ms = 0, p90_ms = 0, p99_ms = 0,
          p999_ms = 0;                                   // of all starts, warm ones too; within 1 %
-  uint64_t peak_memory_bytes = 0, peak_disk_bytes = 0;  // at the ends of minutes
-  double mean_memory_bytes = 0;
+  uint64_t peak_memory_bytes = 0, peak_disk_bytes = 0;  // at any moment
+  double mean_memory_bytes = 0;                         // of the ends of minutes
 
   struct Sample {
     uint64_t memory_bytes = 0, disk_bytes = 0, slow_starts = 0;  // slow starts since the sample before

@@ -93,6 +93,19 @@ TEST_F(SimulatorTest, AnInstanceServesOneAtATime) {
   EXPECT_EQ(Starts(result, "rekindle", StartLevel::kInstance), 0u);
 }
 
+TEST_F(SimulatorTest, ThePeakIsOfAnyMoment) {
+  // A second within the minute, and no room to keep anything: at its end nothing is left.
+  SimulationResult result =
+      Play({files_.Invocations("i.csv", {{"o,a,f,http", {{1, 1}}}}), files_.Memory("m.csv", {{"o,a", "120"}}),
+            files_.Durations("d.csv", {{"o,a,f", "1000,1000,1000,1000,1000,1000,1000"}})},
+           1);
+  for (const char* policy : {"none", "fixed", "snapshot", "hotswap"}) {
+    EXPECT_EQ(Of(result, policy).peak_memory_bytes, 120 * kMb) << policy;
+    EXPECT_EQ(Of(result, policy).mean_memory_bytes, 0) << policy;
+  }
+  EXPECT_EQ(Of(result, "rekindle").peak_memory_bytes, 60 * kMb);  // half of it is its template's
+}
+
 TEST_F(SimulatorTest, FunctionsShareTheirDependencyImage) {
   std::vector<TraceFiles::Row> rows;
   for (int i = 0; i < 4; ++i) rows.push_back({absl::StrCat("o,a", i, ",f,http"), {{i + 1, 1}}});
@@ -166,6 +179,7 @@ TEST_F(SimulatorTest, ReportsSayWhatWasCounted) {
   std::string text = ReportText(result, options_);
   EXPECT_THAT(text, HasSubstr("1 invocations of 1 functions"));
   for (const std::string& name : ContenderNames()) EXPECT_THAT(text, HasSubstr(name));
+  EXPECT_THAT(text, HasSubstr("PEAK: of memory, at any moment"));
   nlohmann::json json = nlohmann::json::parse(ReportJson(result, ExactModel(), options_));
   EXPECT_EQ(json["policies"].size(), 5u);
   EXPECT_EQ(json["policies"][1]["policy"], "fixed");

@@ -74,6 +74,40 @@ class FileTest(RekindleTest):
         self.assertEqual((failed.code, failed.out), (NO_STORE, ""), str(failed))
         self.assertEqual(json.loads(failed.err)["error"]["exit_code"], NO_STORE)
 
+    def test_an_export_to_a_link_writes_what_it_leads_to(self):
+        job, _ = self.start_memory_job(8 * MIB)
+        self.checkpoint(job.pid, "job:1", "--stop")
+        job.reap()
+        os.mkdir(self.path("elsewhere"))
+        link, target = self.path("link"), self.path("elsewhere/image")
+        os.symlink("elsewhere/image", link)
+        for _ in range(2):  # first there is nothing yet
+            sent = self.succeed("export", "job:1", "--file", link)
+            self.assertEqual(os.readlink(link), "elsewhere/image")
+            self.assertEqual(sent["bytes"], os.path.getsize(target))
+            self.assertEqual(os.listdir(self.path("elsewhere")), ["image"])
+        self.succeed("import", "--file", link, cli=self.there)
+
+    def test_an_export_to_dev_stdout_is_one_to_standard_output(self):
+        job, _ = self.start_memory_job(8 * MIB)
+        self.checkpoint(job.pid, "job:1", "--stop")
+        job.reap()
+        self.succeed("export", "job:1", "--file", self.path("first"))
+        link = self.path("stdout")  # as /dev/stdout is, which must not be lost
+        os.symlink("/proc/self/fd/1", link)
+        line = f"echo before; '{binary('rekindle')}' --json --store '{self.store}' export job:1 --file '{link}'"
+        with open(self.path("second"), "wb") as file:
+            subprocess.run(
+                ["bash", "-c", line],
+                env=environment(self.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                check=True,
+            )
+        with open(self.path("first"), "rb") as first, open(self.path("second"), "rb") as second:
+            self.assertTrue(second.read() == b"before\n" + first.read())
+        self.assertEqual(os.readlink(link), "/proc/self/fd/1")
+
     def test_a_daemon_that_ends_in_the_middle_says_so(self):
         daemon = self.start_daemon("--standby", "0", "--grace", "0")
         remote = self.make_cli(host=daemon.host)

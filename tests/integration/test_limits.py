@@ -36,6 +36,10 @@ class QuotaTest(RekindleTest):
         self.assert_store_whole(["kept:1"])
         self.assertEqual(self.succeed("gc")["leftovers_removed"], 0)
 
+        nobody = str(2**32 - 1)  # (uid_t)-1
+        self.assert_refused(self.cli.run("quota", "--owner", nobody, "--max", "1M"), USAGE, nobody, "no user")
+        self.assertNotIn(2**32 - 1, [owner["uid"] for owner in self.succeed("quota")["owners"]])
+
         # Everything but new images goes on; with the limit gone these do too.
         self.succeed("quota", "--owner", "root", "--max", "none")
         self.checkpoint(job.pid, "large:1")
@@ -170,6 +174,7 @@ class PruneTest(RekindleTest):
             ["prune", "a:1", "--keep-last", "1"],
             ["prune", "a", "--keep-within", "soon"],
             ["prune", "a", "--keep-last", "0"],
+            ["prune", "a", "--keep-last", str(2**64)],
             ["prune", "a", "--keep-label", "keep"],
         ):
             with self.subTest(arguments=arguments):
