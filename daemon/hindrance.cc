@@ -31,6 +31,7 @@ Hindrance HindranceOf(const absl::Status& status) {
       absl::StrContains(status.message(), restore::kConnectionsInUse)) {
     return Hindrance::kMoment;
   }
+  if (absl::StrContains(status.message(), restore::kDoesNotFit)) return Hindrance::kOtherMachine;
   // Aborted: somebody killed CRIU or one of the processes in the making, which says nothing of the image.
   if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status) || absl::IsAborted(status))
     return Hindrance::kMachine;

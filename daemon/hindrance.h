@@ -11,6 +11,9 @@ enum class Hindrance {
   // Whichever image is taken: memory, processes, disk space, a file server, a folder, a kill from outside.
   kMachine,
   kName,  // another job has its name
+  // The image is of a newer kernel or CRIU, or of another processor. An older image may do; else this lasts
+  // until the machine is another one.
+  kOtherMachine,
 };
 
 // Of an attempt that failed.

@@ -36,6 +36,13 @@ TEST(HindranceTest, WhatIsWrongWithTheImageIsNot) {
   EXPECT_EQ(HindranceOf(ErrnoStatus(ENOENT, "/data/log")), Hindrance::kImage);
 }
 
+TEST(HindranceTest, AMachineThatIsNotTheImagesMayBecomeIt) {
+  v1::JobManifest manifest;
+  manifest.set_kernel("7.0");
+  EXPECT_EQ(HindranceOf(restore::CheckMachine(manifest, Machine(), criu::Version())),
+            Hindrance::kOtherMachine);
+}
+
 TEST(HindranceTest, WhatIsAnothersForNow) {
   EXPECT_EQ(HindranceOf(absl::AlreadyExistsError("a job named 'job' runs")), Hindrance::kName);
   EXPECT_EQ(HindranceOf(absl::FailedPreconditionError(absl::StrCat(restore::kLocksInUse, ": /data/lock"))),

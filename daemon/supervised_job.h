@@ -213,9 +213,9 @@ class SupervisedJob {
   void NoteDecided() ABSL_LOCKS_EXCLUDED(mutex_);
   bool EndWithoutLife();
   // Tries until it is back, something else is wanted (Cancelled), or there is no use in it. Without a point:
-  // from its beginning.
+  // from its beginning. An image that does not fit this machine is of no use unless it `waits_for_machine`.
   absl::StatusOr<RegisteredJob> TryToRevive(const std::optional<v1::RestartPoint>& point,
-                                            v1::JobRestarted* restarted);
+                                            bool waits_for_machine, v1::JobRestarted* restarted);
   // `log` as for LaunchFromImage.
   absl::StatusOr<RegisteredJob> RestoreFrom(const v1::RestartPoint& point, v1::JobRestarted* restarted,
                                             const std::string& log = "");

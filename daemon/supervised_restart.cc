@@ -44,6 +44,8 @@ constexpr double kBetweenTriesSeconds = 5;
 constexpr double kUsualRetrySeconds = 600;
 // In trouble of the machine, doubled each time.
 constexpr double kFirstWaitSeconds = 1, kLongestWaitSeconds = 30;
+// For another CRIU; another kernel comes with a daemon of its own.
+constexpr double kBetweenLooksAtMachineSeconds = 60;
 
 double SecondsBetween(int64_t from_ns, int64_t to_ns) {
   return std::max(0.0, static_cast<double>(to_ns - from_ns) * 1e-9);
@@ -327,7 +329,9 @@ bool SupervisedJob::CarryOutDecision() {
 
 bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, const Stopwatch& since_death) {
   v1::JobRestarted passed_over;
-  for (;;) {
+  constexpr size_t kNone = SIZE_MAX;
+  size_t unfit = kNone;  // the newest image that did not fit this machine, as so many back
+  for (bool waits_for_machine = false;;) {
     size_t images;
     bool had_points;
     std::string newest;
@@ -341,11 +345,18 @@ bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, con
       Finish(last_exit_, /*failed=*/false, how);
       return false;
     }
+    const bool anew = decision.images_back >= images;
+    const bool ends = decision.action == RestartDecision::Action::kGiveUp || (anew && had_points);
+    if (ends && unfit < images) {
+      absl::MutexLock lock(&mutex_);
+      decision = restart_policy_.BackTo(unfit, "none that is older leads further");
+      waits_for_machine = true;
+      continue;
+    }
     if (decision.action == RestartDecision::Action::kGiveUp) {
       Finish(last_exit_, /*failed=*/true, decision.why);
       return false;
     }
-    const bool anew = decision.images_back >= images;
     if (anew && had_points) {
       // It would do everything once more, over what it has left: nobody but its owner can want that.
       Finish(
@@ -373,7 +384,7 @@ bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, con
     SetPhase("restarting");
     Log(LogLevel::kInfo,
         absl::StrCat("job '", name_, "' goes on from ", anew ? "its beginning" : image, ": ", decision.why));
-    absl::StatusOr<RegisteredJob> life = TryToRevive(point, restarted);
+    absl::StatusOr<RegisteredJob> life = TryToRevive(point, waits_for_machine, restarted);
     if (absl::IsCancelled(life.status()) && !Wait(0)) return EndWithoutLife();
     if (life.ok()) {
       BeginLife(*life);
@@ -406,6 +417,12 @@ bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, con
     }
     if (leave) return EndWithoutLife();
     Save();
+    if (waits_for_machine) {  // it fits, and that was not all
+      unfit = kNone;
+      waits_for_machine = false;
+    } else if (!anew && unfit == kNone && HindranceOf(life.status()) == Hindrance::kOtherMachine) {
+      unfit = decision.images_back;
+    }
     Death death;
     death.kind = Death::Kind::kRestoreFailed;
     decision = DecideAfter(death);
@@ -422,6 +439,7 @@ void SupervisedJob::NoteDecided() {
 }
 
 absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1::RestartPoint>& point,
+                                                         bool waits_for_machine,
                                                          v1::JobRestarted* restarted) {
   double patience;
   {
@@ -430,6 +448,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
     if (patience == 0) patience = kUsualRetrySeconds;
   }
   double next_wait = kFirstWaitSeconds;
+  std::string told;
   for (int moments = 1;;) {
     std::vector<std::string> warnings;
     absl::StatusOr<RegisteredJob> life =
@@ -455,11 +474,17 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
         next_wait = std::min(2 * next_wait, kLongestWaitSeconds);
         break;
       }
+      case Hindrance::kOtherMachine:
+        if (!waits_for_machine) return life;
+        wait = kBetweenLooksAtMachineSeconds;
+        break;
       case Hindrance::kName:  // over when that one ends
         break;
     }
     const std::string problem = absl::StrCat("it can't be brought back yet: ", life.status().message());
-    Log(LogLevel::kWarning, absl::StrCat("job '", name_, "': ", problem));
+    if (hindrance != Hindrance::kOtherMachine || problem != told)
+      Log(LogLevel::kWarning, absl::StrCat("job '", name_, "': ", problem));
+    told = problem;
     restarted->set_hindered_by(std::string(life.status().message()));
     {
       absl::MutexLock lock(&mutex_);

@@ -31,12 +31,13 @@ namespace {
 // Flags of /proc/cpuinfo that mean instructions or register state a program may have found and chosen code
 // by; the others (power management, mitigations, virtualisation) do not show in a process.
 bool MattersToCode(absl::string_view flag) {
-  static constexpr absl::string_view kPrefixes[] = {"sse",  "ssse",  "avx",    "amx",  "bmi",
-                                                    "fma",  "xsave", "aes",    "vaes", "sha",
-                                                    "gfni", "vpcl",  "pclmul", "f16c", "adx"};
-  static constexpr absl::string_view kExact[] = {
-      "popcnt", "movbe",  "abm",  "lzcnt",      "rdrand", "rdseed",  "erms",      "fsrm",     "pku",
-      "ospke",  "rdtscp", "cx16", "clflushopt", "clwb",   "movdiri", "movdir64b", "fsgsbase", "lahf_lm"};
+  static constexpr absl::string_view kPrefixes[] = {"sse",  "ssse", "avx",  "amx",  "bmi",    "fma",  "aes",
+                                                    "vaes", "sha",  "gfni", "vpcl", "pclmul", "f16c", "adx"};
+  // Not xsaves, which is the kernel's alone; nor erms and fsrm, which tell what is fast.
+  static constexpr absl::string_view kExact[] = {"xsave",   "xsaveopt",  "xsavec",   "popcnt",     "movbe",
+                                                 "abm",     "lzcnt",     "rdrand",   "rdseed",     "pku",
+                                                 "ospke",   "rdtscp",    "cx16",     "clflushopt", "clwb",
+                                                 "movdiri", "movdir64b", "fsgsbase", "lahf_lm"};
   for (absl::string_view prefix : kPrefixes) {
     if (absl::StartsWith(flag, prefix)) return true;
   }
@@ -139,8 +140,8 @@ absl::Status CheckMachine(const v1::JobManifest& manifest, const Machine& machin
   }
   if (reasons.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("the image does not fit this machine: ", absl::StrJoin(reasons, "; "),
-                   ". Restore it on a machine like the one it came from, or try with --ignore-mismatch"));
+      absl::StrCat(kDoesNotFit, ": ", absl::StrJoin(reasons, "; "),
+                   ". Restore it on a machine like the one it came from, or try `rekindle restore --ignore-mismatch`"));
 }
 
 absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int cancel_fd,

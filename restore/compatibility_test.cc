@@ -73,8 +73,15 @@ TEST_F(CheckMachineTest, MissingInstructions) {
   EXPECT_THAT(Refusal(), HasSubstr("lacks amx_tile, avx512f"));
 }
 
+TEST_F(CheckMachineTest, MissingRegisters) {
+  manifest_.add_cpu_features("xsavec");
+  EXPECT_THAT(Refusal(), HasSubstr("lacks xsavec"));
+}
+
 TEST_F(CheckMachineTest, FeaturesThatNoProgramSeesDoNotMatter) {
-  for (const char* flag : {"ibrs", "constant_tsc", "vmx", "arch_perfmon"}) manifest_.add_cpu_features(flag);
+  for (const char* flag :
+       {"ibrs", "constant_tsc", "vmx", "arch_perfmon", "xsaves", "xsaveerptr", "erms", "fsrm"})
+    manifest_.add_cpu_features(flag);
   EXPECT_TRUE(Check().ok()) << Check();
 }
 

@@ -122,6 +122,14 @@ RestartDecision RestartPolicy::Decided() const {
   return decision;
 }
 
+RestartDecision RestartPolicy::BackTo(size_t images_back, std::string why) {
+  state_.images_back = images_back;
+  state_.from_beginning = false;
+  RestartDecision decision = Decided();
+  decision.why = std::move(why);
+  return decision;
+}
+
 RestartDecision RestartPolicy::OnRestoreFailed(const Death& death, size_t images, const Tried& tried) {
   if (state_.from_beginning) {
     return GiveUp(images == 0 ? "it could not be started, and there is no image of it"

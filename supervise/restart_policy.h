@@ -77,6 +77,9 @@ class RestartPolicy {
   RestartDecision OnDeath(const Death& death, size_t images, std::optional<Tried> tried = std::nullopt);
   // The last attempt once more, at once: the one that was decided on has not begun.
   RestartDecision Decided() const;
+  // The image that is so many back once more, after older ones were tried in its place: what hindered it may
+  // pass.
+  RestartDecision BackTo(size_t images_back, std::string why);
   const RestartState& state() const { return state_; }
 
  private:

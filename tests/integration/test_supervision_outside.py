@@ -1,6 +1,7 @@
 """Supervised jobs that come back while something outside of them is amiss, which their images are not to blame for."""
 
 import os
+import re
 import signal
 import unittest
 
@@ -79,6 +80,39 @@ class KilledRestoreTest(OutsideTest):
 
     def restarts(self):
         return self.job()["supervised"].get("restarts", 0)
+
+
+class OtherMachineTest(OutsideTest):
+    """Booted into what its images do not fit, as an older kernel, and back."""
+
+    def setUp(self):
+        super().setUp()
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            text = file.read()
+        self.assertRegex(text, r"\bsse2\b", "a machine that has what is to be missing")
+        self.lesser = self.path("cpuinfo")
+        with open(self.lesser, "w", encoding="utf-8") as file:
+            file.write(re.sub(r"\bsse2\b", "", text))
+
+    def test_it_waits_for_its_own(self):
+        self.start(100000, options=["--every", "300ms", "--restarts", "3"])
+        self.wait_for_image(2)
+        pid = self.job()["pid"]
+        self.daemon.stop()
+        newest = max(self.succeed("ls")["images"], key=lambda image: int(image["created_unix_ns"]))["reference"]
+        jobs.kill_tree(pid)
+        self.daemon_prefix = ("unshare", "-m", "sh", "-c", 'mount --bind "$0" /proc/cpuinfo && exec "$@"', self.lesser)
+        self.restart_daemon()
+        self.wait_for_words("can't be brought back yet: ")
+        self.wait_for(lambda job: job["supervised"]["phase"] == "waiting", "that it waits")
+        self.assertIn("does not fit this machine: this processor lacks sse2", self.state()["last_error"])
+        self.succeed("prune", "--all", "--keep-label", "no=such", cli=self.remote)
+        self.assertIn(newest, self.references())
+        self.daemon.stop()
+        self.daemon_prefix = ()
+        self.restart_daemon()
+        self.wait_for(lambda job: job["supervised"].get("restarts", 0) == 1, "a restart")
+        self.assertEqual(re.findall("goes on from (.*?):[^:]*$", self.daemon.log_text(), re.M)[-1], newest)
 
 
 class RotatedLogTest(OutsideTest):
