@@ -133,7 +133,8 @@ absl::Status Serve(ServerOptions options, int grace_seconds, const std::string& 
   while (::sigwait(&waited_for, &signal) != 0 || signal == SIGUSR1) {
     if (signal == SIGUSR1) images.Request();
   }
-  Log(LogLevel::kInfo, "ending: no new calls are taken; jobs run on");
+  Log(LogLevel::kInfo,
+      "ending: no new calls are taken; jobs run on, but for those in a container that ends with this daemon");
   NotifyServiceManager("STOPPING=1").IgnoreError();
   server->Stop(absl::Seconds(grace_seconds));
   return absl::OkStatus();
