@@ -4,11 +4,16 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/utf8.h"
 
 namespace rekindle {
 namespace {
@@ -29,7 +34,46 @@ absl::string_view Name(LogLevel level) {
   return "?";
 }
 
+// So many bytes at the beginning are logged as they are, at a glance: most text is ASCII.
+size_t PlainBytes(absl::string_view text) {
+  size_t at = 0;
+  while (at < text.size() && text[at] >= 0x20 && text[at] < 0x7f) ++at;
+  return at;
+}
+
+// Line and paragraph separators, and what turns the direction of what follows (U+2028 to U+202E, U+2066 to
+// U+2069).
+bool IsTricky(absl::string_view character) {
+  return (character >= "\xe2\x80\xa8" && character <= "\xe2\x80\xae") ||
+         (character >= "\xe2\x81\xa6" && character <= "\xe2\x81\xa9");
+}
+
 }  // namespace
+
+std::string LogLine(absl::string_view message) {
+  absl::string_view text = absl::StripTrailingAsciiWhitespace(message);
+  std::string line;
+  line.reserve(text.size());
+  for (;;) {
+    const size_t plain = PlainBytes(text);
+    line.append(text.data(), plain);
+    text.remove_prefix(plain);
+    if (text.empty()) return line;
+    if (text[0] == '\n') {
+      text = absl::StripLeadingAsciiWhitespace(text);
+      line += " | ";
+      continue;
+    }
+    const Utf8Character next = FirstUtf8Character(text);
+    const absl::string_view character = text.substr(0, next.whole ? next.bytes : 1);
+    if (next.whole && !IsControlCharacter(character) && !IsTricky(character)) {
+      line.append(character.data(), character.size());
+    } else {
+      for (const char byte : character) absl::StrAppendFormat(&line, "\\x%02x", static_cast<uint8_t>(byte));
+    }
+    text.remove_prefix(character.size());
+  }
+}
 
 void SetLogLevel(LogLevel level) { g_level.store(level, std::memory_order_relaxed); }
 
@@ -37,7 +81,8 @@ bool LogEnabled(LogLevel level) { return level >= g_level.load(std::memory_order
 
 void Log(LogLevel level, absl::string_view message) {
   if (!LogEnabled(level)) return;
-  std::string line = absl::StrCat(program_invocation_short_name, ": ", Name(level), ": ", message, "\n");
+  std::string line =
+      absl::StrCat(program_invocation_short_name, ": ", Name(level), ": ", LogLine(message), "\n");
   // One write per line keeps lines of several threads apart; a closed standard error is no reason to fail.
   [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }

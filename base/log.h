@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
@@ -17,6 +18,11 @@ enum class LogLevel { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
 void SetLogLevel(LogLevel level);
 bool LogEnabled(LogLevel level);
 void Log(LogLevel level, absl::string_view message);
+
+// `message` as it is logged: paths and names in it are others' to choose, and must not look like lines of
+// ours. Line breaks become " | ", with the indentation after them; other control characters, and what is no
+// UTF-8, become "\xNN".
+std::string LogLine(absl::string_view message);
 
 // For what others can cause as often as they like: a line in a second, and how many were left out before it.
 class SparingLog {

@@ -21,6 +21,12 @@ Utf8Character FirstUtf8Character(absl::string_view text) {
   return {length, true};
 }
 
+bool IsControlCharacter(absl::string_view character) {
+  const auto first = static_cast<uint8_t>(character[0]);
+  if (character.size() == 1) return first < 0x20 || first == 0x7f;
+  return first == 0xc2 && static_cast<uint8_t>(character[1]) < 0xa0;
+}
+
 std::string ToUtf8(absl::string_view bytes, size_t most) {
   std::string text;
   while (!bytes.empty()) {

@@ -22,4 +22,8 @@ struct Utf8Character {
 // Source: Unicode Standard, table 3-7; RFC 3629. Thread-safe.
 Utf8Character FirstUtf8Character(absl::string_view text);
 
+// Is `character`, one whole character, one of the controls of ASCII or of ISO 6429 (U+0080 to U+009F)? They
+// are orders to terminals. Thread-safe.
+bool IsControlCharacter(absl::string_view character);
+
 }  // namespace rekindle

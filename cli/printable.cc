@@ -1,19 +1,11 @@
 #include "cli/printable.h"
 
 #include <cstddef>
-#include <cstdint>
 
 #include "base/utf8.h"
 
 namespace rekindle::cli {
 namespace {
-
-// `character`: one, in UTF-8.
-bool IsControl(absl::string_view character) {
-  const auto first = static_cast<uint8_t>(character[0]);
-  if (character.size() == 1) return (first < 0x20 && first != '\n' && first != '\t') || first == 0x7f;
-  return first == 0xc2 && static_cast<uint8_t>(character[1]) < 0xa0;  // U+0080 to U+009F
-}
 
 // So many bytes at the beginning are shown as they are, at a glance: most text is ASCII.
 size_t PlainBytes(absl::string_view text) {
@@ -38,7 +30,7 @@ std::string Printable(absl::string_view text) {
     const Utf8Character next = FirstUtf8Character(text);
     const size_t length = next.whole ? next.bytes : 1;
     const absl::string_view character = text.substr(0, length);
-    if (!next.whole || IsControl(character)) {
+    if (!next.whole || IsControlCharacter(character)) {
       printable += '?';
     } else {
       printable.append(character.data(), length);

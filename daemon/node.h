@@ -40,6 +40,7 @@ struct NodeOptions {
   std::string store;              // the store's folder
   std::string runtime_directory;  // jobs, sockets, journals: short, gone after a reboot
   std::string log_directory;      // default place of jobs' logs
+  absl::Duration log_age;         // a daemon removes them when they are so old (old_logs.h); zero: never
   std::optional<gid_t> admin_group;
   uint64_t gpu_host_budget = UINT64_MAX;  // host memory that parked jobs' device memory may take
   // Of images' pages that clones share; nothing: what a pager that runs has, or a gibibyte.

@@ -39,7 +39,7 @@ constexpr int kFailed = 1, kBadUsage = 2;
 // How long calls in work may go on after SIGTERM. A capture that is cancelled lets its job go on.
 constexpr int kDefaultGraceSeconds = 20, kMostGraceSeconds = 24 * 3600;
 constexpr int kMostStandbyCopies = 10000;
-constexpr double kDefaultScrubDays = 14, kMostScrubDays = 3650;
+constexpr double kDefaultScrubDays = 14, kDefaultLogDays = 30, kMostDays = 3650;
 constexpr size_t kMostConnections = 65536;  // each takes a descriptor
 constexpr absl::Duration kBetweenDrainNotices = absl::Seconds(5);
 
@@ -133,7 +133,8 @@ absl::Status Serve(ServerOptions options, int grace_seconds, const std::string& 
   while (::sigwait(&waited_for, &signal) != 0 || signal == SIGUSR1) {
     if (signal == SIGUSR1) images.Request();
   }
-  Log(LogLevel::kInfo, "ending: no new calls are taken; jobs run on");
+  Log(LogLevel::kInfo,
+      "ending: no new calls are taken; jobs run on, but for those in a container that ends with this daemon");
   NotifyServiceManager("STOPPING=1").IgnoreError();
   server->Stop(absl::Seconds(grace_seconds));
   return absl::OkStatus();
@@ -153,10 +154,10 @@ void CheckForEmptyValues(const CLI::App& app) {
 std::string Absolute(const std::string& path) { return std::filesystem::absolute(path).lexically_normal(); }
 
 // CLI11's own check of a range lets "nan" through.
-std::string CheckScrubDays(const std::string& text) {
+std::string CheckDays(const std::string& text) {
   double days = 0;
-  if (absl::SimpleAtod(text, &days) && days >= 0 && days <= kMostScrubDays) return "";
-  return absl::StrCat("'", text, "' is no number of days: write 0 to ", kMostScrubDays);
+  if (absl::SimpleAtod(text, &days) && days >= 0 && days <= kMostDays) return "";
+  return absl::StrCat("'", text, "' is no number of days: write 0 to ", kMostDays);
 }
 
 int BadConfig(const CLI::App& app, absl::string_view what) {
@@ -176,7 +177,7 @@ int Main(int argc, char** argv) {
   options.node.store = "/var/lib/rekindle";
   std::string drain_notice, group, gpu_host_memory, functions_memory, page_cache = "1G";
   int grace_seconds = kDefaultGraceSeconds;
-  double scrub_days = kDefaultScrubDays;
+  double scrub_days = kDefaultScrubDays, log_days = kDefaultLogDays;
   bool verbose = false;
   app.add_option("--store", options.node.store, "The store's folder")
       ->envname("REKINDLE_STORE")
@@ -191,6 +192,13 @@ int Main(int argc, char** argv) {
   app.add_option("--log-dir", options.node.log_directory, "Logs of jobs that name none [/var/log/rekindle]")
       ->envname("REKINDLE_LOG_DIR")
       ->type_name("DIR");
+  app.add_option(
+         "--log-days", log_days,
+         "Remove a log there when its job is forgotten and nobody has written to it for so many days; "
+         "0: never")
+      ->type_name("N")
+      ->check(CheckDays)
+      ->capture_default_str();
   app.add_option("--group", group, "Members of this group may do all that root may")->type_name("NAME");
   CLI::Option* listen = app.add_option("--listen", options.tls.listen, "Serve TCP too, with mutual TLS")
                             ->type_name("HOST:PORT");
@@ -253,7 +261,7 @@ int Main(int argc, char** argv) {
                  "Read each byte of the store once in so many days, in the background, to find what the disk "
                  "has damaged; 0: never")
       ->type_name("N")
-      ->check(CheckScrubDays)
+      ->check(CheckDays)
       ->capture_default_str();
   app.add_option("--grace", grace_seconds, "Seconds that calls in work may go on after SIGTERM")
       ->check(CLI::Range(0, kMostGraceSeconds))
@@ -287,6 +295,7 @@ int Main(int argc, char** argv) {
   if (options.advertise.empty() && !ListensEverywhere(options.tls.listen))
     options.advertise = options.tls.listen;
   options.scrub_period = absl::Hours(24) * scrub_days;
+  options.node.log_age = absl::Hours(24) * log_days;
   absl::Status status;
   if (!options.tls.listen.empty())
     status = Annotate(CheckHostPort(options.tls.listen, AddressUse::kListen), "--listen");

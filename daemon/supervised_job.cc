@@ -132,6 +132,28 @@ void SupervisedJob::Save() {
   }
 }
 
+void SupervisedJob::NoteLeftLife() {
+  absl::MutexLock writing(&writing_);
+  if (!hold_ || !end_ || end_->WaitFor(absl::ZeroDuration())) return;
+  v1::SupervisedJobRecord record;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (record_.ended() || record_.stopping() || !HasLife() || !record_.image_in_life()) return;
+    record = record_;
+  }
+  absl::Status noted = node_.CheckStoreIsThere();
+  if (noted.ok()) noted = WriteLeftLife(directory_, record);
+  if (noted.ok()) return;
+  Log(LogLevel::kWarning,
+      absl::StrCat("job '", name_, "': ", noted.message(),
+                   "; if it ends with the daemon's container, that counts for --restarts"));
+}
+
+void SupervisedJob::ForgetLeftLife() {
+  const absl::Status removed = RemoveLeftLife(directory_, name_);
+  if (!removed.ok()) Log(LogLevel::kWarning, absl::StrCat("job '", name_, "': ", removed.message()));
+}
+
 void SupervisedJob::SetPhase(const char* phase) {
   absl::MutexLock lock(&mutex_);
   phase_ = phase;
@@ -301,6 +323,7 @@ void SupervisedJob::LoopAfterTakingOver() {
         absl::MutexLock lock(&mutex_);
         record_.clear_last_error();
       }
+      ForgetLeftLife();
       Log(LogLevel::kInfo,
           absl::StrCat("job '", name_, "' runs; it is ", stopping ? "stopped" : "supervised again"));
       return Loop();
@@ -343,6 +366,7 @@ void SupervisedJob::LoopAfterTakingOver() {
   const bool is_back =
       decided ? CarryOutDecision()
               : BringBack(end ? DeathBy(*end->exit, end->exited_unix_ns) : DeathWithoutWitness(other_boot));
+  ForgetLeftLife();
   if (is_back) Loop();
 }
 
@@ -801,13 +825,15 @@ void SupervisedJob::EndVisit(uint64_t number, bool stored) {
 }
 
 void SupervisedJob::Leave() {
+  bool had_left;
   {
     absl::MutexLock lock(&mutex_);
-    leave_ = true;
+    had_left = std::exchange(leave_, true);
   }
   wakeup_.Notify();
   cancel_image_.store(true);
   if (thread_.joinable() && thread_.get_id() != std::this_thread::get_id()) thread_.join();
+  if (!had_left) NoteLeftLife();
 }
 
 }  // namespace rekindle::daemon

@@ -141,6 +141,10 @@ class SupervisedJob {
   absl::Status WriteRecord() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
   // The same, where a failure is only logged.
   void Save() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
+  // For whoever takes over what may end with us: this life has an image, and that we leave is not its doing.
+  void NoteLeftLife() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
+  // Of a life that is taken over.
+  void ForgetLeftLife();
   void SetPhase(const char* phase) ABSL_LOCKS_EXCLUDED(mutex_);
   void OpenJobFile();
   void RemoveJobFile();

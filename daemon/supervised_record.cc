@@ -24,6 +24,10 @@ std::string FirstImagePath(absl::string_view directory, absl::string_view name) 
   return absl::StrCat(directory, "/.", name, ".from");
 }
 
+std::string LeftLifePath(absl::string_view directory, absl::string_view name) {
+  return absl::StrCat(directory, "/.", name, ".left");
+}
+
 absl::Status CheckNumber(double value, absl::string_view what, double most) {
   if (std::isfinite(value) && value >= 0 && value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(what, " is ", value, ": give a number from 0 to ", most));
@@ -53,6 +57,7 @@ absl::Status WriteSupervisedRecord(const std::string& directory, const v1::Super
 
 absl::Status RemoveSupervisedRecord(const std::string& directory, absl::string_view name) {
   RK_RETURN_IF_ERROR(RemoveTree(SupervisedRecordPath(directory, name)));
+  RK_RETURN_IF_ERROR(RemoveLeftLife(directory, name));
   return RemoveFirstImage(directory, name);
 }
 
@@ -72,6 +77,25 @@ absl::StatusOr<v1::RestartPoint> ReadFirstImage(const std::string& directory, ab
   RK_ASSIGN_OR_RETURN(auto image, ReadRecordFile<v1::RestartPoint>(path));
   if (image.digest().empty()) return UnusableRecord(path, "it names no image");
   return image;
+}
+
+absl::Status WriteLeftLife(const std::string& directory, const v1::SupervisedJobRecord& record) {
+  v1::LeftLife life;
+  life.set_pid(record.pid());
+  life.set_start_ticks(record.start_ticks());
+  life.set_boot_id(record.boot_id());
+  return Annotate(WriteRecordFile(LeftLifePath(directory, record.name()), life, RecordOutlives::kProcess),
+                  absl::StrCat("recording that job '", record.name(), "' is left"));
+}
+
+absl::Status RemoveLeftLife(const std::string& directory, absl::string_view name) {
+  return RemoveTree(LeftLifePath(directory, name));
+}
+
+bool IsLeftLife(const std::string& directory, const v1::SupervisedJobRecord& record) {
+  const auto life = ReadRecordFile<v1::LeftLife>(LeftLifePath(directory, record.name()));
+  return life.ok() && life->pid() == record.pid() && life->start_ticks() == record.start_ticks() &&
+         life->boot_id() == record.boot_id();
 }
 
 absl::StatusOr<v1::SupervisedJobRecord> ReadSupervisedRecord(const std::string& directory,
@@ -120,7 +144,7 @@ supervise::RestartState RestartStateOf(const v1::SupervisedJobRecord& record) {
   state.images_back = memory.images_back();
   state.from_beginning = memory.from_beginning();
   state.has_last = memory.has_last();
-  state.last.kind = memory.last_kind() <= static_cast<uint32_t>(supervise::Death::Kind::kMachineRestarted)
+  state.last.kind = memory.last_kind() <= static_cast<uint32_t>(supervise::Death::Kind::kDaemonLeft)
                         ? static_cast<supervise::Death::Kind>(memory.last_kind())
                         : supervise::Death::Kind::kUnknown;
   state.last.code = memory.last_code();

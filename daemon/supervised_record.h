@@ -41,6 +41,13 @@ absl::Status RemoveFirstImage(const std::string& directory, absl::string_view na
 // known.
 absl::StatusOr<v1::RestartPoint> ReadFirstImage(const std::string& directory, absl::string_view name);
 
+// That the daemon left the life of the record as it ended in an orderly way, for the next one. Not synced:
+// the machine's end ends the life anyway.
+absl::Status WriteLeftLife(const std::string& directory, const v1::SupervisedJobRecord& record);
+absl::Status RemoveLeftLife(const std::string& directory, absl::string_view name);
+// Is it known of that very life?
+bool IsLeftLife(const std::string& directory, const v1::SupervisedJobRecord& record);
+
 // Is it another machine's, which shares the store? Its processes are not to be looked for here, and whether
 // they live is not known here. The message says whose it is, and what to do if that machine is gone.
 absl::Status CheckIsOfThisMachine(const std::string& directory, const v1::SupervisedJobRecord& record);

@@ -76,6 +76,23 @@ TEST_F(SupervisedRecordTest, AnErrorMayQuoteAPathThatIsNoText) {
   EXPECT_EQ(read->environment(0), "NOT_UTF8=\xff\xfe");
 }
 
+TEST_F(SupervisedRecordTest, ALifeThatWasLeftIsKnownUntilAnotherOneBegins) {
+  v1::SupervisedJobRecord record = Made("one");
+  record.set_pid(7);
+  record.set_start_ticks(1000);
+  record.set_boot_id("boot");
+  ASSERT_TRUE(WriteSupervisedRecord(directory_, record).ok());
+  EXPECT_FALSE(IsLeftLife(directory_, record));
+  ASSERT_TRUE(WriteLeftLife(directory_, record).ok());
+  EXPECT_TRUE(IsLeftLife(directory_, record));
+  EXPECT_THAT(Names(), ElementsAre("one"));
+  v1::SupervisedJobRecord restored = record;  // with its PID
+  restored.set_start_ticks(1001);
+  EXPECT_FALSE(IsLeftLife(directory_, restored));
+  ASSERT_TRUE(RemoveSupervisedRecord(directory_, "one").ok());
+  EXPECT_FALSE(IsLeftLife(directory_, record));
+}
+
 TEST_F(SupervisedRecordTest, AnImageIsNamedByItsDigest) {
   v1::RestartPoint point;
   point.set_image("grp/0:step1");

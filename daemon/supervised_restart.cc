@@ -107,7 +107,11 @@ Death SupervisedJob::DeathWithoutWitness(bool other_boot) {
   since_death_ns_ = std::max(int64_t{0}, UnixNanos() - LastSignOfLife());
   death.lived_seconds = std::max(0.0, SecondsOfLife() - static_cast<double>(since_death_ns_) * 1e-9);
   // What ended the whole machine does not lie in the image.
-  if (other_boot) death.kind = Death::Kind::kMachineRestarted;
+  if (other_boot) {
+    death.kind = Death::Kind::kMachineRestarted;
+  } else if (IsLeftLife(directory_, record_)) {
+    death.kind = Death::Kind::kDaemonLeft;
+  }
   death.progressed = other_boot;
   death.image_taken = record_.image_in_life();
   for (const v1::RestartPoint& point : record_.points()) {

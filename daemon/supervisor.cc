@@ -21,6 +21,7 @@
 #include "daemon/job_mark.h"
 #include "daemon/job_start.h"
 #include "daemon/node.h"
+#include "daemon/old_logs.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
@@ -39,6 +40,8 @@ constexpr absl::Duration kLookAtOthers = absl::Seconds(1);
 constexpr absl::Duration kForkMayTake = absl::Milliseconds(500), kLookAgain = absl::Milliseconds(5);
 // Jobs of other machines may be many, and their records far away.
 constexpr int64_t kLetOthersBeNanos = 60'000'000'000;
+
+constexpr int64_t kLookAtLogsNanos = 24 * 3600 * 1'000'000'000LL;
 
 // Of a file's content: it is replaced, never changed.
 std::pair<uint64_t, int64_t> StampOf(const std::string& path) {
@@ -84,6 +87,7 @@ absl::Status Supervisor::Begin() {
 }
 
 void Supervisor::WatchOthersLoop() {
+  int64_t look_at_logs = 0;
   for (;;) {
     watcher_wakeup_.WaitFor(kLookAtOthers);
     {
@@ -93,6 +97,41 @@ void Supervisor::WatchOthersLoop() {
     if (LockJobs().ok()) TakeOverAll();
     for (const auto& job : Jobs()) job->TidyUpEnd();
     ForgetLongEnded();
+    if (MonotonicNanos() < look_at_logs) continue;
+    look_at_logs = MonotonicNanos() + kLookAtLogsNanos;
+    RemoveOldLogs();
+  }
+}
+
+void Supervisor::RemoveOldLogs() {
+  const NodeOptions& options = node_.options();
+  // What can't be known now may be a job that has one of them.
+  const auto jobs = node_.jobs().List();
+  const auto supervised = ListSupervisedRecords(directory());
+  if (options.log_age == absl::ZeroDuration() || !jobs.ok() || !supervised.ok() ||
+      !node_.CheckStoreIsThere().ok()) {
+    return;
+  }
+  std::set<std::string> logs, unknown;
+  for (const JobRecord& job : *jobs) logs.insert(job.log);
+  for (const std::string& name : *supervised) {
+    const absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory(), name);
+    if (record.ok()) {
+      logs.insert(record->log());
+    } else if (!absl::IsNotFound(record.status())) {
+      unknown.insert(name);
+    }
+  }
+  const size_t removed =
+      daemon::RemoveOldLogs(options.log_directory, options.log_age, [&](const NamedLog& named) {
+        return logs.contains(absl::StrCat(options.log_directory, "/", named.log)) ||
+               unknown.contains(named.job);
+      });
+  if (removed > 0) {
+    Log(LogLevel::kInfo,
+        absl::StrCat(removed, removed == 1 ? " log" : " logs", " of ended jobs removed from ",
+                     options.log_directory, ": nobody has written to ", removed == 1 ? "it" : "them", " for ",
+                     absl::ToDoubleHours(options.log_age) / 24, " days (--log-days)"));
   }
 }
 

@@ -99,6 +99,8 @@ class Supervisor {
   void WatchOthersLoop() ABSL_LOCKS_EXCLUDED(mutex_);
   // Jobs that ended more than kKeepEnded ago.
   void ForgetLongEnded() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of jobs that nobody knows any more.
+  void RemoveOldLogs();
   // Once for each reason.
   void Tell(const std::string& name, const std::string& what) ABSL_LOCKS_EXCLUDED(mutex_);
   std::string directory() const;

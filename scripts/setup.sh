@@ -17,7 +17,7 @@ FUNCTION_PACKAGES=(
   python3-pil python3-pyaes python3-chameleon)
 TEST_PACKAGES=(
   "${FUNCTION_PACKAGES[@]}"
-  python3-protobuf python3-boto3 awscli redis-server nodejs curl sqlite3 procps iproute2 util-linux mount bsdutils
+  python3-protobuf python3-boto3 python3-yaml awscli redis-server nodejs curl sqlite3 procps iproute2 util-linux mount bsdutils
   e2fsprogs xfsprogs btrfs-progs runc rclone)
 # The headers for the hook's addon, which other packages of Node.js than Debian's bring along (and exclude libnode-dev).
 compgen -G '/usr/include/node*/node_api.h' >/dev/null || TEST_PACKAGES+=(libnode-dev)

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -21,6 +22,12 @@ constexpr uint32_t kDeathsFromOutside = 4;
 bool SameWay(const Death& a, const Death& b) {
   if (a.kind != b.kind) return false;
   return (a.kind != Death::Kind::kExited && a.kind != Death::Kind::kSignalled) || a.code == b.code;
+}
+
+// Nothing that the job did, as it seems, so it costs no attempt.
+bool IsFree(const Death& death) {
+  return death.image_taken &&
+         (death.kind == Death::Kind::kMachineRestarted || death.kind == Death::Kind::kDaemonLeft);
 }
 
 std::string Lived(const Death& death) { return absl::StrFormat("after %.1f s", death.lived_seconds); }
@@ -38,7 +45,10 @@ RestartDecision GiveUp(std::string why) {
 }  // namespace
 
 bool MayComeFromOutside(const Death& death) {
-  if (death.kind == Death::Kind::kUnknown || death.kind == Death::Kind::kMachineRestarted) return true;
+  if (death.kind == Death::Kind::kUnknown || death.kind == Death::Kind::kMachineRestarted ||
+      death.kind == Death::Kind::kDaemonLeft) {
+    return true;
+  }
   if (death.kind != Death::Kind::kSignalled) return false;
   return death.code == SIGKILL || death.code == SIGTERM || death.code == SIGINT || death.code == SIGHUP;
 }
@@ -59,7 +69,9 @@ std::string Describe(const Death& death) {
     case Death::Kind::kRestoreFailed:
       return "could not be restored";
     case Death::Kind::kMachineRestarted:
-      return "ended with its machine, which was restarted,";
+      return "ended with its machine, which was restarted";
+    case Death::Kind::kDaemonLeft:
+      return "ended with the daemon's container, or while no daemon ran";
     case Death::Kind::kUnknown:
       break;
   }
@@ -85,9 +97,10 @@ RestartDecision RestartPolicy::OnDeath(const Death& death, size_t images, std::o
   state_.has_last = true;
 
   std::string why = Describe(death);
+  if (absl::StrContains(why, ", ")) why += ',';
   if (again && !moved) absl::StrAppend(&why, " again");
   absl::StrAppend(&why, " ", Lived(death));
-  const bool is_free = death.kind == Death::Kind::kMachineRestarted && death.image_taken;
+  const bool is_free = IsFree(death);
   if (options_.restarts == 0 || (!is_free && state_.attempts >= options_.restarts)) {
     if (options_.restarts == 0) return GiveUp(absl::StrCat(why, "; it is not to be restarted"));
     if (state_.in_a_row > 1) {

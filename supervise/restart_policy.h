@@ -7,6 +7,7 @@
 // row, since going back costs work. An image that can't be restored is passed over at once and costs no
 // attempt; when the job's beginning can't be started either, it is given up. A restart of the machine costs
 // none either where the ended life had come to an image: a job that ends its machine each time stays bounded.
+// So does one that ends each time when its daemon has left, with the container that both were in, say.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +26,7 @@ struct Death {
     kRestoreFailed,     // it did not come to life: the image that it was to go on from can't be restored
     kUnknown,           // nobody saw how: it ended while no daemon ran
     kMachineRestarted,  // with all that ran there
+    kDaemonLeft,        // as kUnknown, of a life that its daemon had left as it ended in an orderly way
   };
   Kind kind = Kind::kUnknown;
   int code = 0;

@@ -64,6 +64,23 @@ TEST(RestartPolicy, ARestartOfTheMachineCostsNoAttemptWhereAnImageWasTaken) {
   EXPECT_EQ(RestartPolicy({.restarts = 0}).OnDeath(AfterImage(machine), 3).action, Action::kGiveUp);
 }
 
+TEST(RestartPolicy, WhatEndsWithTheDaemonsContainerCostsNoAttemptWhereAnImageWasTaken) {
+  const Death left = {.kind = Kind::kDaemonLeft, .lived_seconds = 4};
+  RestartPolicy policy({.restarts = 1});
+  for (int restart = 0; restart < 10; ++restart) {
+    const RestartDecision decision = policy.OnDeath(AfterImage(left), 3);
+    ASSERT_EQ(decision.action, Action::kRestart) << decision.why;
+    EXPECT_EQ(decision.why, "ended with the daemon's container, or while no daemon ran, after 4.0 s");
+    EXPECT_EQ(decision.images_back, 0u);
+    EXPECT_EQ(decision.wait_seconds, 0);
+  }
+  EXPECT_EQ(policy.state().attempts, 0u);
+  // It may have crashed by itself, each time before there is an image.
+  EXPECT_EQ(policy.OnDeath(left, 3).action, Action::kRestart);
+  EXPECT_EQ(policy.OnDeath(left, 3).action, Action::kGiveUp);
+  EXPECT_EQ(RestartPolicy({.restarts = 0}).OnDeath(AfterImage(left), 3).action, Action::kGiveUp);
+}
+
 TEST(RestartPolicy, WithoutRestartsItIsGivenUp) {
   RestartPolicy policy({.restarts = 0});
   const RestartDecision decision = policy.OnDeath(Exited(3), 1);
@@ -312,6 +329,9 @@ TEST(Describe, NamesEveryKind) {
   EXPECT_EQ(Describe({.kind = Kind::kHung}), "killed because it made no progress");
   EXPECT_EQ(Describe(RestoreFailed()), "could not be restored");
   EXPECT_EQ(Describe({}), "ended while nobody watched");
+  EXPECT_EQ(Describe({.kind = Kind::kMachineRestarted}), "ended with its machine, which was restarted");
+  EXPECT_EQ(Describe({.kind = Kind::kDaemonLeft}),
+            "ended with the daemon's container, or while no daemon ran");
 }
 
 }  // namespace

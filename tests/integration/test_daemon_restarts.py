@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 import unittest
 
 from harness import jobs, procfs, waiting
@@ -171,6 +172,25 @@ class DaemonRestartsTest(CloneTest):
         self.assertEqual(result.code, FAILED, str(result))
         self.assertIn("rekindle stop waiter", result.message)
         self.assertTrue(procfs.alive(self.pid()))
+
+    def test_old_logs_go_unless_somebody_has_use_for_them(self):
+        quiet = self.succeed("run", "--name", "quiet", "--detach", "--", "sleep", "1000")["job"]
+        self.kill_job_at_end(quiet["pid"])
+        listed = self.succeed("run", "--name", "listed", "--detach", "--", "true")["job"]
+        supervised = self.succeed("run", "--name", "kept", "--restarts", "1", "--detach", "--", "sleep", "1000")["job"]
+        self.kill_job_at_end(supervised["pid"])
+        folder = os.path.dirname(quiet["log"])
+        kept = [quiet["log"], quiet["log"] + ".1.gz", listed["log"], supervised["log"],
+                os.path.join(folder, "by-hand.log")]  # fmt: skip
+        gone = [os.path.join(folder, "gone-20261001-000000.log"), os.path.join(folder, "gone-20261001-000000.log.1.gz")]
+        for log in kept + gone:
+            with open(log, "ab"):
+                pass
+            os.utime(log, (time.time() - 31 * 86400,) * 2)
+        self.end_daemon(signal.SIGTERM)
+        self.begin_daemon()
+        waiting.until(lambda: "2 logs of ended jobs removed" in self.daemon.log_text(), "the old ones are removed", 60)
+        self.assertEqual([log for log in kept + gone if os.path.exists(log)], kept)
 
     def test_what_has_not_begun_fails(self):
         self.end_daemon(signal.SIGTERM)

@@ -285,6 +285,33 @@ class DaemonTest(SupervisedTest):
         self.kill_job()
         self.wait_for(lambda job: job["supervised"]["restarts"] == 4, "its own")
 
+    def end_container(self):
+        """The daemon's, with the job in it."""
+        pid = self.job()["pid"]
+        self.daemon.stop()
+        os.kill(pid, signal.SIGKILL)
+        waiting.for_exit(pid)
+        jobs.reap_orphans()
+
+    def test_planned_ends_of_the_daemons_container_use_up_none_of_its_own(self):
+        self.start(100000, options=["--every", "1h", "--restarts", "1"])
+        for restarts in (1, 2, 3):
+            self.end_container()
+            self.restart_daemon()
+            self.wait_for(lambda job, n=restarts: job["supervised"]["restarts"] == n, f"restart {restarts}")
+        self.assertIn("with the daemon's container", self.state()["deaths"][0])
+        # One that was taken over is left no more: how it ends after that is its own affair.
+        self.daemon.stop()
+        self.restart_daemon()
+        self.wait_for(lambda job: job["supervised"]["phase"] == "running", "it is taken over")
+        self.kill_both()
+        self.restart_daemon()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 4, "its own")
+        self.assertIn("nobody watched", self.state()["deaths"][0])
+        self.wait_for_image(self.state()["checkpoints"])
+        self.kill_job()
+        self.wait_for_end("failed")
+
     def test_what_it_has_run_is_known_to_the_next_daemon(self):
         """No image is taken, with which it would be written."""
         self.start(100000, options=["--restarts", "1"])

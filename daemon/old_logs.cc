@@ -1,0 +1,94 @@
+#include "daemon/old_logs.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+namespace rekindle::daemon {
+namespace {
+
+constexpr absl::string_view kLogSuffix = ".log";
+constexpr size_t kDateDigits = 8, kTimeDigits = 6;
+
+// Takes digits off the end, and the "-" before them: so many, or, with 0, any number of them.
+bool ConsumeNumber(absl::string_view* text, size_t digits) {
+  size_t from = text->size();
+  while (from > 0 && absl::ascii_isdigit(static_cast<unsigned char>((*text)[from - 1]))) --from;
+  const size_t found = text->size() - from;
+  if (found == 0 || (digits != 0 && found != digits) || from == 0 || (*text)[from - 1] != '-') return false;
+  text->remove_suffix(found + 1);
+  return true;
+}
+
+bool ConsumeDateAndTime(absl::string_view* text) {
+  absl::string_view rest = *text;
+  if (!ConsumeNumber(&rest, kTimeDigits) || !ConsumeNumber(&rest, kDateDigits) || rest.empty()) return false;
+  *text = rest;
+  return true;
+}
+
+// Nobody else has it open, for as long as the descriptor is: whoever opens it waits for that. The kernel
+// knows it of all processes, wherever they see the file.
+bool HoldAlone(int fd) {
+  // Being asked for the file is no reason to end, which is what the usual signal would do.
+  return ::fcntl(fd, F_SETSIG, SIGURG) == 0 && ::fcntl(fd, F_SETLEASE, F_WRLCK) == 0;
+}
+
+}  // namespace
+
+std::optional<NamedLog> NamedLogOf(absl::string_view file) {
+  for (size_t at = file.find(kLogSuffix); at != absl::string_view::npos; at = file.find(kLogSuffix, at + 1)) {
+    const size_t end = at + kLogSuffix.size();
+    if (end < file.size() && file[end] != '.' && file[end] != '-') continue;
+    absl::string_view job = file.substr(0, at);
+    bool is_named = ConsumeDateAndTime(&job);
+    if (!is_named) is_named = ConsumeNumber(&job, 0) && ConsumeDateAndTime(&job);
+    if (is_named) return NamedLog{std::string(job), std::string(file.substr(0, end))};
+  }
+  return std::nullopt;
+}
+
+size_t RemoveOldLogs(const std::string& folder, absl::Duration age,
+                     const std::function<bool(const NamedLog&)>& is_needed) {
+  const absl::StatusOr<std::vector<std::string>> files = ListDirectory(folder);
+  if (!files.ok()) return 0;  // there is none before the first job
+  const absl::Time before = absl::Now() - age;
+  size_t removed = 0;
+  for (const std::string& file : *files) {
+    const std::optional<NamedLog> named = NamedLogOf(file);
+    if (!named) continue;
+    const std::string path = absl::StrCat(folder, "/", file);
+    const auto is_old = [before](const struct stat& info) {
+      return S_ISREG(info.st_mode) && absl::TimeFromTimespec(info.st_mtim) < before;
+    };
+    struct stat info;
+    if (::lstat(path.c_str(), &info) != 0 || !is_old(info) || is_needed(*named)) continue;
+    const UniqueFd log(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    if (!log.valid() || !HoldAlone(log.get())) continue;
+    // Before it was held it may have been written to.
+    if (::fstat(log.get(), &info) != 0 || !is_old(info)) continue;
+    if (::unlink(path.c_str()) == 0) {
+      ++removed;
+    } else if (errno != ENOENT) {
+      Log(LogLevel::kWarning, ErrnoStatus(errno, absl::StrCat("removing the old log ", path)).message());
+    }
+  }
+  return removed;
+}
+
+}  // namespace rekindle::daemon
