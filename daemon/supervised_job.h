@@ -114,18 +114,9 @@ class SupervisedJob {
   // Of one that could not be started.
   void RemoveRecord();
   void Loop();
-  void LoopAfterTakingOver();
   absl::StatusOr<RegisteredJob> StartFromBeginning(UniqueFd log, std::vector<std::string>* warnings);
   void BeginLife(const RegisteredJob& job);
-  // Of one that is taken over: it has a life, which is watched now. An error: it may have one, which can't be
-  // watched now.
-  absl::StatusOr<bool> AdoptLife();
-  // The life that the record knows, or one that somebody has given the job since: by hand, or while the disk
-  // did not take the record.
-  std::optional<JobRecord> FindLife() const ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteLife(const JobRecord& life) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // How the recorded life ended, if somebody saw it.
-  std::optional<JobRecord> FindEnd() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether it is done with: not when the image that was to be its last could not be taken.
   bool StopLife();
   void NotePoint(v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -141,10 +132,6 @@ class SupervisedJob {
   absl::Status WriteRecord() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
   // The same, where a failure is only logged.
   void Save() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
-  // For whoever takes over what may end with us: this life has an image, and that we leave is not its doing.
-  void NoteLeftLife() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
-  // Of a life that is taken over.
-  void ForgetLeftLife();
   void SetPhase(const char* phase) ABSL_LOCKS_EXCLUDED(mutex_);
   void OpenJobFile();
   void RemoveJobFile();
@@ -159,6 +146,20 @@ class SupervisedJob {
   bool ImagesAnswered() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return images_answered_ >= images_asked_ || record_.ended() || record_.stopping() || !HasLife();
   }
+
+  // supervised_takeover.cc
+  void LoopAfterTakingOver();
+  // It has a life, which is watched now. An error: it may have one, which can't be watched now.
+  absl::StatusOr<bool> AdoptLife();
+  // The life that the record knows, or one that somebody has given the job since: by hand, or while the disk
+  // did not take the record.
+  std::optional<JobRecord> FindLife() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // How the recorded life ended, if somebody saw it.
+  std::optional<JobRecord> FindEnd() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // For whoever takes over what may end with us: this life has an image, and that we leave is not its doing.
+  void NoteLeftLife() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
+  // Of a life that is taken over.
+  void ForgetLeftLife();
 
   // supervised_life.cc
   Turn WatchLife();
