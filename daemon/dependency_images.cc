@@ -120,13 +120,13 @@ class ModuleList {
   std::string path() const { return place_.path() + "/list"; }
   // Empty: it has said nothing.
   std::string Read() const { return ReadFile(path()).value_or(""); }
-  int64_t began_ns() const { return began_ns_; }
+  const ClockReading& began() const { return began_; }
 
  private:
   explicit ModuleList(TemporaryDirectory place) : place_(std::move(place)) {}
 
   TemporaryDirectory place_;
-  int64_t began_ns_ = UnixNanos();
+  ClockReading began_ = ClockReading::Now();
 };
 
 constexpr char kModuleListVariable[] = "REKINDLE_LOADED_FILES";
@@ -357,7 +357,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
   bool ready = false;
   const auto look = [&](pid_t root, bool /*has_after_restore*/) {
     ready = true;
-    loaded.Add(root, list.Read(), list.began_ns(), [&copy](const std::string& path) {
+    loaded.Add(root, list.Read(), list.began(), [&copy](const std::string& path) {
       return restore::LiesInOwnTemporary(path, copy.temporary.keep) || absl::StartsWith(path, "/dev/shm/");
     });
     const absl::Status may =
@@ -429,7 +429,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildBare(
   built.resident_bytes = MeasureTree(pid).resident_bytes;
   built.runtime = runtime;
   built.asked_by = asked_by;
-  loaded.Add(pid, list.Read(), list.began_ns());
+  loaded.Add(pid, list.Read(), list.began());
   progress("capture");
   ckpt::CaptureOptions options;
   options.pid = pid;

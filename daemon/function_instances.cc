@@ -13,6 +13,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/stable_hash.h"
@@ -27,6 +28,7 @@
 #include "daemon/instance_record.h"
 #include "daemon/loaded_function.h"
 #include "daemon/runtime_port.h"
+#include "restore/compatibility.h"
 #include "restore/file_identities.h"
 #include "restore/pager_client.h"
 
@@ -39,6 +41,9 @@ using functions::StartOrder;
 
 // As Lambda's limit of file descriptors and processes together.
 constexpr uint32_t kMostProcesses = 1024;
+
+// One that reads a file which others edit again and again isn't captured for each of its starts.
+constexpr absl::Duration kBetweenDrops = absl::Minutes(1);
 
 std::string RunAsText(const Owner& owner) {
   std::string text = absl::StrCat(owner.uid, ":", owner.gid);
@@ -85,11 +90,12 @@ bool IsImageOf(const functions::FunctionRecord& record, const store::ImageInfo& 
          });
 }
 
-// Of a start: what the image needs was upgraded, or removed.
+// Of a start: what the image needs was upgraded, moved, or removed.
 bool IsOfOtherFiles(const absl::Status& refused) {
   if (absl::StrContains(refused.message(), restore::kAnotherBuild)) return true;
+  if (restore::IsRefusedForFiles(refused)) return true;
   const std::string diagnosis = criu::DiagnosisId(refused);
-  return diagnosis == "file-changed" || diagnosis == "file-missing";
+  return diagnosis == "file-changed" || diagnosis == "file-missing" || diagnosis == "cwd-missing";
 }
 
 }  // namespace
@@ -341,13 +347,10 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& o
     copy = node_.clones().Start(*store, criu, options);
     // The image of its dependencies was removed.
     if (absl::IsNotFound(copy.status()) && digest == live->dependency_digest) files_changed_();
-    if (!copy.ok() && IsOfOtherFiles(copy.status())) {
+    if (IsOfOtherFiles(copy.status())) {
       files_changed_();
       if (digest != live->dependency_digest) {
-        Log(LogLevel::kInfo,
-            absl::StrCat("the image of function '", order.function,
-                         "' is dropped, and made anew when it is of use: ", copy.status().message()));
-        DropImage(order.function, order.revision);
+        RK_RETURN_IF_ERROR(DropRefusedImage(live, digest, copy.status()));
         return absl::NotFoundError(copy.status().message());
       }
     }
@@ -418,7 +421,12 @@ absl::StatusOr<uint64_t> FunctionInstances::MakeTemplate(const std::string& func
     restore::CloneOptions options;  // no user's code runs in it
     options.image = info.digest;
     options.temporary = TemporaryOn(node_.options(), restore::kMostTemporary);
-    RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up, LiveTemplate::Up(node_, std::move(options)));
+    auto made = LiveTemplate::Up(node_, std::move(options));
+    if (IsOfOtherFiles(made.status())) {
+      files_changed_();
+      return absl::UnavailableError(made.status().message());  // it can be forked once it is made anew
+    }
+    RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up, std::move(made));
     absl::MutexLock lock(&mutex_);
     // With the lock: whoever removes the image takes its template down after that.
     RK_ASSIGN_OR_RETURN(store::ImageInfo now, store->Find(dependency_image));
@@ -428,18 +436,35 @@ absl::StatusOr<uint64_t> FunctionInstances::MakeTemplate(const std::string& func
     return bytes;
   }
   RK_ASSIGN_OR_RETURN(LivePtr live, Find(function, revision));
-  std::string digest;
-  {
-    absl::MutexLock lock(&live->mutex);
-    digest = live->image_digest;
+  RK_ASSIGN_OR_RETURN(std::string digest, ImageOf(live));
+  auto made = TemplateUp(live, digest);
+  if (IsOfOtherFiles(made.status())) {
+    files_changed_();
+    RK_RETURN_IF_ERROR(DropRefusedImage(live, digest, made.status()));
+    RK_ASSIGN_OR_RETURN(digest, ImageOf(live));
+    made = TemplateUp(live, digest);
   }
-  if (digest.empty()) {
-    RK_RETURN_IF_ERROR(CaptureImage(function, revision).status());
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up, std::move(made));
+  const uint64_t bytes = up->memory_bytes();
+  absl::MutexLock lock(&live->mutex);
+  live->own_template = std::move(up);
+  return bytes;
+}
+
+absl::StatusOr<std::string> FunctionInstances::ImageOf(const LivePtr& live) {
+  const auto present = [&live] {
     absl::MutexLock lock(&live->mutex);
-    digest = live->image_digest;
-  }
+    return live->image_digest;
+  };
+  if (std::string digest = present(); !digest.empty()) return digest;
+  RK_RETURN_IF_ERROR(CaptureImage(live->record.name(), live->record.revision).status());
+  return present();
+}
+
+absl::StatusOr<std::shared_ptr<LiveTemplate>> FunctionInstances::TemplateUp(const LivePtr& live,
+                                                                            const std::string& digest) {
   const Making making(*this, *live);
-  RK_RETURN_IF_ERROR(making.Check(function, revision));
+  RK_RETURN_IF_ERROR(making.Check(live->record.name(), live->record.revision));
   // Forking runs its code: what it has left to be done before and after that, handlers of signals.
   restore::CloneOptions options;
   options.image = digest;
@@ -447,11 +472,7 @@ absl::StatusOr<uint64_t> FunctionInstances::MakeTemplate(const std::string& func
   options.temporary = TemporaryOf(live->record);
   if (LimitsUsable().ok()) options.limits = LimitsOf(live->record.spec);
   options.cancel_fd = making.cancellation().fd();
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up, LiveTemplate::Up(node_, std::move(options)));
-  const uint64_t bytes = up->memory_bytes();
-  absl::MutexLock lock(&live->mutex);
-  live->own_template = std::move(up);
-  return bytes;
+  return LiveTemplate::Up(node_, std::move(options));
 }
 
 void FunctionInstances::DropTemplate(const std::string& function, uint64_t revision,
@@ -536,6 +557,22 @@ void FunctionInstances::StopMaking() {
 void FunctionInstances::DropImage(const std::string& function, uint64_t revision) {
   auto live = Find(function, revision);
   if (live.ok() && RemoveImage(**live)) image_made_(function, revision, "");
+}
+
+absl::Status FunctionInstances::DropRefusedImage(const LivePtr& live, const std::string& digest,
+                                                 const absl::Status& why) {
+  // Where the store is away what the image needs of it only seems to be gone.
+  RK_RETURN_IF_ERROR(CheckCode(live->record));
+  {
+    absl::MutexLock lock(&live->mutex);
+    if (live->image_digest != digest) return absl::OkStatus();
+    if (SteadyNow() - live->image_dropped < kBetweenDrops) return absl::UnavailableError(why.message());
+    live->image_dropped = SteadyNow();
+  }
+  Log(LogLevel::kInfo, absl::StrCat("the image of function '", live->record.name(),
+                                    "' is dropped, and made anew when it is of use: ", why.message()));
+  DropImage(live->record.name(), live->record.revision);
+  return absl::OkStatus();
 }
 
 bool FunctionInstances::RemoveImage(LiveFunction& live) {

@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "daemon/cancellation.h"
 #include "daemon/node.h"
 #include "functions/function_catalog.h"
@@ -37,6 +38,7 @@ struct LiveFunction {
   absl::Mutex mutex;
   std::set<Cancellation*> making ABSL_GUARDED_BY(mutex);  // of its image or template, as long as that is made
   std::string image_digest ABSL_GUARDED_BY(mutex);        // of its own image; empty: none
+  absl::Time image_dropped ABSL_GUARDED_BY(mutex) = absl::InfinitePast();  // SteadyNow(), of a refused one
   std::shared_ptr<LiveTemplate> own_template ABSL_GUARDED_BY(mutex);
 };
 
@@ -44,7 +46,7 @@ struct LiveFunction {
 class FunctionInstances : public functions::InstanceStarter {
  public:
   // `image_made` is told of each new image of a function: its reference. `files_changed`: a start has found
-  // that programs or libraries were upgraded since its image, or that the one of its dependencies has gone.
+  // that files which its image needs are other ones now, or that the one of its dependencies has gone.
   FunctionInstances(
       Node& node, functions::FunctionLogs& logs,
       std::function<void(const std::string& name, uint64_t revision, const std::string& reference)>
@@ -94,6 +96,13 @@ class FunctionInstances : public functions::InstanceStarter {
   absl::Status DropLostTemplate(const LivePtr& live, functions::StartLevel level,
                                 const std::shared_ptr<LiveTemplate>& lost, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of its own image `digest`, of which a copy was refused since the files that it needs are other ones now:
+  // OK, it is gone, and may be made anew. Unavailable: it stays for now, since the store is away, or another
+  // was dropped just before.
+  absl::Status DropRefusedImage(const LivePtr& live, const std::string& digest, const absl::Status& why);
+  // Its own image, which is made if there is none.
+  absl::StatusOr<std::string> ImageOf(const LivePtr& live);
+  absl::StatusOr<std::shared_ptr<LiveTemplate>> TemplateUp(const LivePtr& live, const std::string& digest);
   restore::CloneOptions OptionsFor(const LiveFunction& live, const std::string& digest) const;
   bool RemoveImage(LiveFunction& live);  // false: there is none
 

@@ -20,8 +20,12 @@
 namespace rekindle::daemon {
 namespace {
 
-constexpr char kCureOfUnreadable[] =
-    ". Put it back from a copy, or remove it: members that have not published their images give them up then";
+// Of a record that can't be read. A newer version's has its cure in the message.
+std::string CureOf(const absl::Status& why) {
+  if (absl::IsFailedPrecondition(why)) return "";
+  return ". Put it back from a copy, or remove it: members that have not published their images give them up "
+         "then";
+}
 
 // Between two rounds of asking and telling.
 constexpr absl::Duration kResolveEvery = absl::Seconds(2);
@@ -366,7 +370,7 @@ void Groups::TellOfUnreadable(const std::map<std::string, absl::Status>& unreada
   for (const auto& [id, why] : unreadable) {
     if (unreadable_.contains(id)) continue;
     Log(LogLevel::kError, absl::StrCat("group ", id, " is left as it is, and its members in doubt: ",
-                                       why.message(), kCureOfUnreadable));
+                                       why.message(), CureOf(why)));
   }
   unreadable_ = unreadable;
 }
@@ -447,7 +451,7 @@ absl::Status Groups::ListGroups(const Call& call, const v1::ListGroupsRequest&,
   std::map<std::string, absl::Status> unreadable;
   RK_ASSIGN_OR_RETURN(std::vector<v1::Group> groups, records_.List(&unreadable));
   for (const auto& [id, why] : unreadable)
-    response->add_warnings(absl::StrCat("group ", id, " is left out: ", why.message(), kCureOfUnreadable));
+    response->add_warnings(absl::StrCat("group ", id, " is left out: ", why.message(), CureOf(why)));
   for (v1::Group& group : groups) {
     group.set_complete(IsComplete(group));
     *response->add_groups() = std::move(group);

@@ -69,36 +69,64 @@ std::string Serialize(const JobRecord& record) {
   return document.dump(1, ' ', false, kReplaceBadText) + "\n";
 }
 
-std::optional<JobRecord> Parse(const std::string& text) {
-  json document = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!document.is_object() || document.value("format", json()) != 1) return std::nullopt;
-  auto string_of = [&](const char* key) {
-    auto it = document.find(key);
-    return it != document.end() && it->is_string() ? it->get<std::string>() : std::string();
-  };
-  auto number_of = [&](const char* key) -> int64_t {
-    auto it = document.find(key);
-    return it != document.end() && it->is_number_integer() ? it->get<int64_t>() : 0;
-  };
-  JobRecord record;
-  record.name = string_of("name");
-  record.pid = static_cast<pid_t>(number_of("pid"));
-  record.start_ticks = static_cast<uint64_t>(number_of("start_ticks"));
-  record.boot_id = string_of("boot_id");
-  record.command = string_of("command");
-  record.owner = static_cast<uid_t>(number_of("owner_uid"));
-  record.started_unix_ns = number_of("started_unix_ns");
-  record.image = string_of("image");
-  record.log = string_of("log");
-  record.instance = string_of("instance");
-  record.mark = string_of("mark");
-  if (document.contains("exit_code")) {
-    record.exit = ExitState{static_cast<int>(number_of("exit_code")), static_cast<int>(number_of("signal"))};
-    record.exited_unix_ns = number_of("exited_unix_ns");
+// Fields of a record, each of which is asked for once; what is left then this version does not know.
+class RecordFields {
+ public:
+  explicit RecordFields(const json& document) : document_(document) {}
+  bool has(const char* key) const { return document_.contains(key); }
+  std::string String(const char* key) {
+    const json* value = Take(key);
+    if (value == nullptr) return "";
+    all_usable_ &= value->is_string();
+    return value->is_string() ? value->get<std::string>() : "";
   }
-  record.provisional_of = static_cast<pid_t>(number_of("provisional_of"));
-  record.provisional_of_start_ticks = static_cast<uint64_t>(number_of("provisional_of_start_ticks"));
-  if (record.pid <= 0 || !CheckJobName(record.name).ok()) return std::nullopt;
+  int64_t Number(const char* key) {
+    const json* value = Take(key);
+    if (value == nullptr) return 0;
+    all_usable_ &= value->is_number_integer();
+    return value->is_number_integer() ? value->get<int64_t>() : 0;
+  }
+  bool all_usable() const { return all_usable_ && taken_ == document_.size(); }
+
+ private:
+  const json* Take(const char* key) {
+    const auto found = document_.find(key);
+    if (found == document_.end()) return nullptr;
+    ++taken_;
+    return &*found;
+  }
+
+  const json& document_;
+  size_t taken_ = 0;
+  bool all_usable_ = true;
+};
+
+// Nothing: also what a newer version has written, and would be lost with the next write.
+std::optional<JobRecord> Parse(const std::string& text) {
+  const json document = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!document.is_object()) return std::nullopt;
+  RecordFields fields(document);
+  if (fields.Number("format") != 1) return std::nullopt;
+  JobRecord record;
+  record.name = fields.String("name");
+  record.pid = static_cast<pid_t>(fields.Number("pid"));
+  record.start_ticks = static_cast<uint64_t>(fields.Number("start_ticks"));
+  record.boot_id = fields.String("boot_id");
+  record.command = fields.String("command");
+  record.owner = static_cast<uid_t>(fields.Number("owner_uid"));
+  record.started_unix_ns = fields.Number("started_unix_ns");
+  record.image = fields.String("image");
+  record.log = fields.String("log");
+  record.instance = fields.String("instance");
+  record.mark = fields.String("mark");
+  if (fields.has("exit_code")) {
+    record.exit =
+        ExitState{static_cast<int>(fields.Number("exit_code")), static_cast<int>(fields.Number("signal"))};
+    record.exited_unix_ns = fields.Number("exited_unix_ns");
+  }
+  record.provisional_of = static_cast<pid_t>(fields.Number("provisional_of"));
+  record.provisional_of_start_ticks = static_cast<uint64_t>(fields.Number("provisional_of_start_ticks"));
+  if (!fields.all_usable() || record.pid <= 0 || !CheckJobName(record.name).ok()) return std::nullopt;
   return record;
 }
 
@@ -108,8 +136,8 @@ bool SameProcess(const JobRecord& a, const JobRecord& b) {
 
 std::string Unusable(absl::string_view path) {
   return absl::StrCat(path,
-                      " is no record of a job that this version can read: it is damaged, or a newer "
-                      "version of Rekindle has written it");
+                      " is no record of a job that this version can read: it was written by a newer version "
+                      "of Rekindle (use a newer Rekindle for it), or is damaged");
 }
 
 int64_t LastNewsOf(const JobRecord& job) { return std::max(job.started_unix_ns, job.exited_unix_ns); }

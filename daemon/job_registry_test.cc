@@ -350,7 +350,9 @@ TEST_F(JobRegistryTest, RecordsThatCantBeReadKeepTheirNamesAndAreToldOnce) {
   ASSERT_TRUE(registry_->Add(Record(process.pid(), "good"), false).ok());
   const std::string folder = directory_->path() + "/jobs/";
   for (const char* text : {"", "{", "[]", "{\"format\":2}", "{\"format\":1,\"pid\":\"x\",\"name\":7}",
-                           "{\"format\":1,\"pid\":-1,\"name\":\"bad\"}"}) {
+                           "{\"format\":1,\"pid\":-1,\"name\":\"bad\"}",
+                           "{\"format\":1,\"pid\":1,\"name\":\"bad\",\"image\":{\"of\":\"later\"}}",
+                           "{\"format\":1,\"pid\":1,\"name\":\"bad\",\"of_later\":true}"}) {
     ASSERT_TRUE(WriteFileAtomically(folder + "bad.json", text).ok());
     auto jobs = registry_->List();
     ASSERT_TRUE(jobs.ok());
@@ -371,6 +373,20 @@ TEST_F(JobRegistryTest, RecordsThatCantBeReadKeepTheirNamesAndAreToldOnce) {
   const size_t told = log.find("bad.json");
   ASSERT_NE(told, std::string::npos) << log;
   EXPECT_EQ(log.find("bad.json", told + 1), std::string::npos) << log;
+}
+
+TEST_F(JobRegistryTest, WhatANewerVersionHasWrittenStays) {
+  Subprocess process = StartProcess();
+  auto job = registry_->Add(Record(process.pid(), "train"), false);
+  ASSERT_TRUE(job.ok()) << job.status();
+  const std::string path = directory_->path() + "/jobs/train.json";
+  std::string text = *ReadFile(path);
+  text.replace(text.rfind('}'), 1, ", \"of_later\": true}");
+  ASSERT_TRUE(WriteFileAtomically(path, text).ok());
+  EXPECT_TRUE(registry_->SetImage(*job, "train:1").ok());
+  EXPECT_TRUE(registry_->SetExit(*job, ExitState{}).ok());
+  EXPECT_EQ(*ReadFile(path), text);
+  EXPECT_THAT(std::string(registry_->FindByName("train").status().message()), HasSubstr("newer version"));
 }
 
 TEST_F(JobRegistryTest, WithoutDescriptorsNothingIsTakenForGone) {

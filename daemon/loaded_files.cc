@@ -1,6 +1,7 @@
 #include "daemon/loaded_files.h"
 
 #include <sys/stat.h>
+#include <time.h>
 
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -23,8 +24,26 @@ constexpr int kFormat = 1;
 constexpr int64_t kNeverTheSame = -1;
 // Of a line of /proc/PID/maps.
 constexpr size_t kRightsField = 1, kPathField = 5;
+// The kernel gives files the time of its last tick, which is 100 Hz at the least.
+constexpr int64_t kLongestTickNanos = 10'000'000;
+
+// May a file that has this time have got it between the two? They are as far apart as `boot_ns` says: where
+// the clock was set in between, it was first the one, and then the other.
+bool IsBetween(int64_t unix_ns, const ClockReading& began, const ClockReading& now) {
+  const int64_t length = now.boot_ns - began.boot_ns;
+  const auto is_within = [unix_ns](int64_t first, int64_t last) {
+    return unix_ns >= first - kLongestTickNanos && unix_ns <= last;
+  };
+  return is_within(began.unix_ns, began.unix_ns + length) || is_within(now.unix_ns - length, now.unix_ns);
+}
 
 }  // namespace
+
+ClockReading ClockReading::Now() {
+  timespec boot{};
+  ::clock_gettime(CLOCK_BOOTTIME, &boot);
+  return {UnixNanos(), Nanos(boot)};
+}
 
 std::optional<LoadedFiles::State> LoadedFiles::StateOf(const std::string& path, int64_t* changed_ns) {
   struct stat info {};
@@ -33,8 +52,9 @@ std::optional<LoadedFiles::State> LoadedFiles::StateOf(const std::string& path, 
   return State{static_cast<uint64_t>(info.st_size), Nanos(info.st_mtim)};
 }
 
-void LoadedFiles::Add(pid_t pid, absl::string_view paths, int64_t began_ns,
-                      const std::function<bool(const std::string& path)>& own) {
+void LoadedFiles::Add(pid_t pid, absl::string_view paths, const ClockReading& began,
+                      const std::function<bool(const std::string& path)>& own,
+                      const std::function<ClockReading()>& clock) {
   const auto add = [&](absl::string_view name) {
     const std::string path(name);
     if (!absl::StartsWith(path, "/") || ToUtf8(path) != path || files_.contains(path) || (own && own(path)))
@@ -42,7 +62,8 @@ void LoadedFiles::Add(pid_t pid, absl::string_view paths, int64_t began_ns,
     int64_t changed_ns = 0;
     auto state = StateOf(path, &changed_ns);
     if (!state) return;
-    if (changed_ns >= began_ns) state->modified_ns = kNeverTheSame;
+    // Asked after the file: it may be changed just now.
+    if (IsBetween(changed_ns, began, clock())) state->modified_ns = kNeverTheSame;
     files_.emplace(path, *state);
   };
   for (absl::string_view path : absl::StrSplit(paths, '\0', absl::SkipEmpty())) add(path);

@@ -17,6 +17,12 @@
 
 namespace rekindle::daemon {
 
+// The time of files, and one that nobody sets.
+struct ClockReading {
+  int64_t unix_ns = 0, boot_ns = 0;
+  static ClockReading Now();
+};
+
 // Thread-compatible.
 class LoadedFiles {
  public:
@@ -25,11 +31,13 @@ class LoadedFiles {
 
   // Takes down as they are now programs and libraries that a process has mapped, and these paths
   // (NUL-separated; what is no absolute path of a regular file, in UTF-8, is left out). What has changed
-  // since `began_ns` (of the Unix epoch) is taken for changed from then on: nobody knows which one was
-  // loaded. `own`: of which paths nothing is taken down, since the process has other files there than the
-  // machine; null: of none.
-  void Add(pid_t pid, absl::string_view paths, int64_t began_ns,
-           const std::function<bool(const std::string& path)>& own = nullptr);
+  // since `began`, whose clock may have been set once since, is taken for changed from then on: nobody knows
+  // which one was loaded. What is of the future has not: the clock is behind, or was when it was installed.
+  // `own`: of which paths nothing is taken down, since the process has other files there than the machine;
+  // null: of none.
+  void Add(pid_t pid, absl::string_view paths, const ClockReading& began,
+           const std::function<bool(const std::string& path)>& own = nullptr,
+           const std::function<ClockReading()>& clock = ClockReading::Now);
   // Of an image that lies below: those it had before.
   void AddBelow(const LoadedFiles& below);
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
+#include "absl/time/time.h"
 #include "base/file.h"
 
 namespace rekindle::daemon {
@@ -18,6 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Optional;
 
+constexpr absl::Duration kMoment = absl::Seconds(1), kWhile = absl::Hours(1), kDay = absl::Hours(24);
 const std::vector<std::string> kCommand = {"/usr/bin/python3", "/runtimes/bootstrap.py"};
 
 class LoadedFilesTest : public ::testing::Test {
@@ -34,28 +35,37 @@ class LoadedFilesTest : public ::testing::Test {
     const timespec times[] = {{modified_s, 0}, {modified_s, 0}};
     ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
   }
-  // As it comes back from where it is kept.
-  LoadedFiles Loaded(const std::string& paths, int64_t began_ns) {
+  // The clock, so much later than now, while it is so far ahead of that of files.
+  static ClockReading After(absl::Duration time, absl::Duration ahead = absl::ZeroDuration()) {
+    const ClockReading now = ClockReading::Now();
+    return {now.unix_ns + absl::ToInt64Nanoseconds(time + ahead),
+            now.boot_ns + absl::ToInt64Nanoseconds(time)};
+  }
+  // As it comes back from where it is kept. Without more the load begins in an hour, and takes a minute.
+  LoadedFiles Loaded(const std::string& paths, const ClockReading& began = After(kWhile),
+                     const ClockReading& ended = After(kWhile + absl::Minutes(1))) {
     LoadedFiles loaded(kCommand);
-    loaded.Add(::getpid(), paths, began_ns);
+    loaded.Add(::getpid(), paths, began, nullptr, [&ended] { return ended; });
     auto kept = LoadedFiles::Decode(loaded.Encode());
     EXPECT_TRUE(kept.ok()) << kept.status();
     return *std::move(kept);
   }
-  static int64_t Later() { return UnixNanos() + 3'600'000'000'000; }
+  bool IsTakenForChanged(const ClockReading& began, const ClockReading& ended) {
+    return Loaded(module_, began, ended).Change(kCommand).has_value();
+  }
 
   std::optional<TemporaryDirectory> folder_;
   std::string module_;
 };
 
 TEST_F(LoadedFilesTest, NothingHasChanged) {
-  const LoadedFiles loaded = Loaded(module_, Later());
+  const LoadedFiles loaded = Loaded(module_);
   EXPECT_GT(loaded.size(), 1);  // this program, and what it has mapped
   EXPECT_EQ(loaded.Change(kCommand), std::nullopt);
 }
 
 TEST_F(LoadedFilesTest, AModuleOfAnotherSizeOrTime) {
-  const LoadedFiles loaded = Loaded(module_, Later());
+  const LoadedFiles loaded = Loaded(module_);
   Write(module_, "longer", 1'000);
   EXPECT_THAT(loaded.Change(kCommand), Optional(module_ + " has changed"));
   Write(module_, "2 ", 2'000);
@@ -65,19 +75,39 @@ TEST_F(LoadedFilesTest, AModuleOfAnotherSizeOrTime) {
 }
 
 TEST_F(LoadedFilesTest, AnotherRuntime) {
-  const LoadedFiles loaded = Loaded("", Later());
+  const LoadedFiles loaded = Loaded("");
   EXPECT_THAT(loaded.Change({kCommand[0], "/newer/bootstrap.py"}),
               Optional(HasSubstr("/newer/bootstrap.py")));
 }
 
 TEST_F(LoadedFilesTest, WhatChangedWhileItWasLoaded) {
-  EXPECT_THAT(Loaded(module_, 0).Change(kCommand), Optional(HasSubstr(" has changed")));
+  LoadedFiles loaded(kCommand);
+  const ClockReading began = ClockReading::Now();
+  Write(module_, "2 ", 1'000);
+  loaded.Add(::getpid(), module_, began);
+  EXPECT_THAT(loaded.Change(kCommand), Optional(module_ + " has changed"));
+  EXPECT_TRUE(IsTakenForChanged(After(-kWhile), After(kWhile)));
+}
+
+TEST_F(LoadedFilesTest, AClockThatIsBehindTheFiles) {
+  EXPECT_FALSE(IsTakenForChanged(After(kWhile, -kDay), After(kWhile + kMoment, -kDay)));
+  EXPECT_FALSE(IsTakenForChanged(After(-kWhile, -kDay), After(kWhile, -kDay)));
+}
+
+TEST_F(LoadedFilesTest, AClockThatIsSetMeanwhile) {
+  // Set after the module has changed, and before that.
+  EXPECT_TRUE(IsTakenForChanged(After(-kMoment), After(kMoment, -kDay)));
+  EXPECT_TRUE(IsTakenForChanged(After(-kMoment, kDay), After(kMoment)));
+  EXPECT_TRUE(IsTakenForChanged(After(-kMoment), After(kMoment, kDay)));
+  EXPECT_TRUE(IsTakenForChanged(After(-kMoment, -kDay), After(kMoment)));
+  // It has changed long before; the clock is set right, which makes a load of a second no longer than that.
+  EXPECT_FALSE(IsTakenForChanged(After(kWhile, -kDay), After(kWhile + kMoment)));
 }
 
 TEST_F(LoadedFilesTest, WhatAnImageBelowHadLoadedEarlier) {
-  const LoadedFiles below = Loaded(module_, Later());
+  const LoadedFiles below = Loaded(module_);
   Write(module_, "3 ", 3'000);
-  LoadedFiles loaded = Loaded(module_, Later());
+  LoadedFiles loaded = Loaded(module_);
   EXPECT_EQ(loaded.Change(kCommand), std::nullopt);
   loaded.AddBelow(below);
   EXPECT_THAT(loaded.Change(kCommand), Optional(module_ + " has changed"));
@@ -85,7 +115,7 @@ TEST_F(LoadedFilesTest, WhatAnImageBelowHadLoadedEarlier) {
 
 TEST_F(LoadedFilesTest, OddPathsAreLeftOut) {
   constexpr char kNames[] = "relative.py\0/nowhere/at/all.py\0/dev/null\0/\xff";
-  EXPECT_EQ(Loaded(std::string(kNames, sizeof kNames), Later()).size(), Loaded("", Later()).size());
+  EXPECT_EQ(Loaded(std::string(kNames, sizeof kNames)).size(), Loaded("").size());
 }
 
 TEST_F(LoadedFilesTest, DamagedLists) {

@@ -1,5 +1,4 @@
 // The node daemon `rekindled`.
-#include <grp.h>
 #include <signal.h>
 #include <sys/prctl.h>
 
@@ -28,6 +27,7 @@
 #include "daemon/orphan_collector.h"
 #include "daemon/server.h"
 #include "daemon/service_notify.h"
+#include "daemon/user_groups.h"
 #include "daemon/version.h"
 
 namespace rekindle::daemon {
@@ -42,18 +42,6 @@ constexpr int kMostStandbyCopies = 10000;
 constexpr double kDefaultScrubDays = 14, kDefaultLogDays = 30, kMostDays = 3650;
 constexpr size_t kMostConnections = 65536;  // each takes a descriptor
 constexpr absl::Duration kBetweenDrainNotices = absl::Seconds(5);
-
-absl::StatusOr<gid_t> FindGroup(const std::string& name) {
-  gid_t number = 0;
-  if (absl::SimpleAtoi(name, &number)) return number;
-  group entry{}, *found = nullptr;
-  std::vector<char> buffer(64 << 10);
-  if (::getgrnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 || !found) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--group: there is no group '", name, "': add it with groupadd, or name another"));
-  }
-  return found->gr_gid;
-}
 
 // Does "HOST:PORT" stand for all addresses of the machine, or for a port that the kernel is to choose?
 bool ListensEverywhere(const std::string& listen) {
@@ -303,7 +291,7 @@ int Main(int argc, char** argv) {
     status = Annotate(CheckHostPort(options.advertise, AddressUse::kConnect), "--advertise");
   if (status.ok() && !group.empty()) {
     absl::StatusOr<gid_t> found = FindGroup(group);
-    status = found.status();
+    status = Annotate(found.status(), "--group");
     if (found.ok()) options.node.admin_group = *found;
   }
   if (status.ok() && !gpu_host_memory.empty()) {

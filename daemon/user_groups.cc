@@ -7,16 +7,23 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/status.h"
 
 namespace rekindle::daemon {
+namespace {
+
+constexpr size_t kMostOfEntry = size_t{1} << 20;  // a group's has the names of its members
+
+}  // namespace
 
 std::optional<UserGroups> GroupsOfUser(uid_t uid) {
-  constexpr size_t kLargestEntry = size_t{1} << 20;
   passwd entry{}, *found = nullptr;
   std::vector<char> buffer(size_t{16} << 10);
   while (::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) == ERANGE &&
-         buffer.size() < kLargestEntry) {
+         buffer.size() < kMostOfEntry) {
     buffer.resize(buffer.size() * 2);
   }
   if (found == nullptr) return std::nullopt;
@@ -32,6 +39,26 @@ std::optional<UserGroups> GroupsOfUser(uid_t uid) {
   user.groups.resize(static_cast<size_t>(count));
   std::sort(user.groups.begin(), user.groups.end());
   return user;
+}
+
+absl::StatusOr<gid_t> FindGroup(const std::string& name) {
+  gid_t number = 0;
+  if (absl::SimpleAtoi(name, &number)) return number;
+  group entry{}, *found = nullptr;
+  std::vector<char> buffer(size_t{64} << 10);
+  int error = 0;
+  while ((error = ::getgrnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found)) == ERANGE &&
+         buffer.size() < kMostOfEntry) {
+    buffer.resize(buffer.size() * 2);
+  }
+  if (found != nullptr) return found->gr_gid;
+  const std::string what = absl::StrCat("finding group '", name, "'");
+  const absl::Status why = error != 0
+                               ? ErrnoStatus(error, what)
+                               : absl::NotFoundError(absl::StrCat(what, ": there is none of that name now"));
+  return absl::UnavailableError(absl::StrCat(
+      why.message(),
+      "; add it with groupadd, or name another; one of a directory service is there once that is up"));
 }
 
 std::optional<UserGroups> KnownGroups::Of(uid_t uid) {

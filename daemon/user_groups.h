@@ -5,9 +5,11 @@
 
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
@@ -21,6 +23,10 @@ struct UserGroups {
 // Nothing: the machine does not know the user, or the database can't be asked. May take as long as a
 // directory service that is far away. Thread-safe.
 std::optional<UserGroups> GroupsOfUser(uid_t uid);
+
+// By name, or by number, which needs to be nobody's. Unavailable: there is none now, or the database can't be
+// asked. Which of the two nobody knows: a directory service that is not up yet has no groups. Thread-safe.
+absl::StatusOr<gid_t> FindGroup(const std::string& name);
 
 // What was found is told again for some time. Thread-safe; users that are known wait for nobody.
 class KnownGroups {

@@ -17,7 +17,9 @@
 namespace rekindle::daemon {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr gid_t kFirst = 70'000;
@@ -76,6 +78,22 @@ TEST_F(UserGroupsTest, AreKnownForSomeTime) {
   Inside([&] {
     EXPECT_THAT(Groups(kept.Of(kNobody)), Contains(kFirst));
     EXPECT_THAT(Groups(asked.Of(kNobody)), Not(Contains(kFirst)));
+  });
+}
+
+TEST_F(UserGroupsTest, AreFoundByNameAndNumber) {
+  // A directory service that is not up yet has none.
+  const absl::Status none = FindGroup("rk0").status();
+  EXPECT_TRUE(absl::IsUnavailable(none)) << none;
+  EXPECT_THAT(std::string(none.message()), AllOf(HasSubstr("group 'rk0'"), HasSubstr("groupadd")));
+  PutIntoGroups(1);
+  std::string members = "nobody";
+  while (members.size() < size_t{200} << 10) members += ",nobody";
+  ASSERT_TRUE(WriteFileAtomically(path(), *ReadFile(path()) + "many:x:80000:" + members + "\n", 0644).ok());
+  Inside([] {
+    EXPECT_EQ(FindGroup("rk0").value_or(0), kFirst);
+    EXPECT_EQ(FindGroup("many").value_or(0), 80'000);
+    EXPECT_EQ(FindGroup("80001").value_or(0), 80'001);
   });
 }
 

@@ -4,6 +4,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
@@ -21,6 +23,7 @@ using Json = nlohmann::json;
 constexpr char kEntryPrefix[] = "process-";
 constexpr char kLockPrefix[] = "mover-";
 constexpr char kTurnPrefix[] = "turn-";
+constexpr int kFormat = 1;
 
 // Whoever has such a file removes it: once more where that happened before it was locked.
 absl::StatusOr<UniqueFd> LockFileThatIsThere(const std::string& path, int operation) {
@@ -31,7 +34,8 @@ absl::StatusOr<UniqueFd> LockFileThatIsThere(const std::string& path, int operat
 }
 
 std::string Encode(const LedgerEntry& entry) {
-  Json json = {{"pid", entry.pid},
+  Json json = {{"format", kFormat},
+               {"pid", entry.pid},
                {"start_ticks", entry.start_ticks},
                {"parked", entry.goal == LedgerEntry::Goal::kParked},
                {"job", entry.job},
@@ -49,29 +53,47 @@ std::string Encode(const LedgerEntry& entry) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-absl::StatusOr<LedgerEntry> Decode(const std::string& text, const std::string& path) {
-  try {
-    const Json json = Json::parse(text);
-    LedgerEntry entry;
-    entry.pid = json.at("pid");
-    entry.start_ticks = json.at("start_ticks");
-    entry.goal = json.at("parked").get<bool>() ? LedgerEntry::Goal::kParked : LedgerEntry::Goal::kRunning;
-    entry.job = json.at("job");
-    entry.mover = json.at("mover");
-    entry.why = json.at("why");
-    entry.keeps_room = json.value("keeps_room", false);  // an older Rekindle's has none
-    for (const Json& one : json.at("uses")) {
-      GpuUse use{entry.pid, one.at("uuid"), std::nullopt};
-      if (one.contains("bytes")) use.bytes = one["bytes"].get<uint64_t>();
-      entry.uses.push_back(std::move(use));
-    }
-    for (const Json& area : json.value("areas", Json::array())) {  // nor these
-      entry.areas.push_back({area.at(0).get<uint64_t>(), area.at(1).get<uint64_t>()});
-    }
-    return entry;
-  } catch (const Json::exception& e) {
-    return absl::DataLossError(absl::StrCat("reading ", path, ": ", e.what(), "; remove it"));
+absl::Status NewerEntry(const std::string& path, absl::string_view what) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      path, " was written by a newer version of Rekindle (", what,
+      "), and GPU memory of others may not be moved until that is known: use a newer Rekindle for it"));
+}
+
+// FailedPrecondition: what a newer version has written would be lost with the next write.
+absl::Status CheckFields(const Json& object, std::initializer_list<absl::string_view> known,
+                         const std::string& path) {
+  for (const auto& [key, value] : object.items()) {
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      return NewerEntry(path, absl::StrCat("it has a field '", key, "'"));
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LedgerEntry> Decode(const Json& json, const std::string& path) {
+  // An older Rekindle's has none.
+  if (const Json format = json.value("format", Json(kFormat)); format != kFormat)
+    return NewerEntry(path, absl::StrCat("it has format ", format.dump(), ", this version knows ", kFormat));
+  RK_RETURN_IF_ERROR(CheckFields(
+      json, {"format", "pid", "start_ticks", "parked", "job", "mover", "why", "keeps_room", "uses", "areas"},
+      path));
+  LedgerEntry entry;
+  entry.pid = json.at("pid");
+  entry.start_ticks = json.at("start_ticks");
+  entry.goal = json.at("parked").get<bool>() ? LedgerEntry::Goal::kParked : LedgerEntry::Goal::kRunning;
+  entry.job = json.at("job");
+  entry.mover = json.at("mover");
+  entry.why = json.at("why");
+  entry.keeps_room = json.value("keeps_room", false);  // nor this
+  for (const Json& one : json.at("uses")) {
+    RK_RETURN_IF_ERROR(CheckFields(one, {"uuid", "bytes"}, path));
+    GpuUse use{entry.pid, one.at("uuid"), std::nullopt};
+    if (one.contains("bytes")) use.bytes = one["bytes"].get<uint64_t>();
+    entry.uses.push_back(std::move(use));
+  }
+  for (const Json& area : json.value("areas", Json::array())) {  // nor these
+    entry.areas.push_back({area.at(0).get<uint64_t>(), area.at(1).get<uint64_t>()});
+  }
+  return entry;
 }
 
 }  // namespace
@@ -111,15 +133,21 @@ absl::StatusOr<std::vector<LedgerEntry>> Ledger::Of(absl::Span<const pid_t> pids
 absl::Status Ledger::AddEntry(const std::string& path, std::vector<LedgerEntry>* entries) {
   auto text = ReadFile(path);
   if (!text.ok()) return absl::OkStatus();
-  RK_ASSIGN_OR_RETURN(LedgerEntry entry, Decode(*text, path));
-  auto stat = ReadProcessStat(entry.pid);
-  if (!stat.ok() && !absl::IsNotFound(stat.status())) return stat.status();
-  if (!stat.ok() || stat->start_ticks != entry.start_ticks || stat->ending()) {
-    ::unlink(path.c_str());
+  try {
+    const Json json = Json::parse(*text);
+    // Of what has ended nothing needs to be known, whoever has written it.
+    auto stat = ReadProcessStat(json.at("pid").get<pid_t>());
+    if (!stat.ok() && !absl::IsNotFound(stat.status())) return stat.status();
+    if (!stat.ok() || stat->start_ticks != json.at("start_ticks").get<uint64_t>() || stat->ending()) {
+      ::unlink(path.c_str());
+      return absl::OkStatus();
+    }
+    RK_ASSIGN_OR_RETURN(LedgerEntry entry, Decode(json, path));
+    entries->push_back(std::move(entry));
     return absl::OkStatus();
+  } catch (const Json::exception& e) {
+    return absl::DataLossError(absl::StrCat("reading ", path, ": ", e.what(), "; remove it"));
   }
-  entries->push_back(std::move(entry));
-  return absl::OkStatus();
 }
 
 absl::StatusOr<Ledger::Mover> Ledger::Enlist() {

@@ -1,16 +1,25 @@
 #include "gpu_state/ledger.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/file.h"
 #include "base/process_stat.h"
 
 namespace rekindle::gpu {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 class LedgerTest : public testing::Test {
  protected:
@@ -122,6 +131,37 @@ TEST_F(LedgerTest, NamesADamagedEntry) {
   auto entries = ledger_.List();
   EXPECT_TRUE(absl::IsDataLoss(entries.status()));
   EXPECT_NE(entries.status().message().find(path), absl::string_view::npos) << entries.status();
+}
+
+TEST_F(LedgerTest, WhatANewerVersionHasWrittenIsLeftAsItIs) {
+  ASSERT_TRUE(ledger_.Put({Entry(::getpid())}).ok());
+  const std::string path = absl::StrCat(ledger_.directory(), "/process-", ::getpid());
+  const std::string ours = *ReadFile(path);
+  ASSERT_THAT(ours, HasSubstr("\"format\":1,"));
+  const auto put = [&](const char* from, const char* to) {
+    const std::string text = absl::StrReplaceAll(ours, {{from, to}});
+    EXPECT_NE(text, ours);
+    EXPECT_TRUE(WriteFileAtomically(path, text).ok());
+    return text;
+  };
+  for (const auto& [from, to] :
+       {std::pair("\"format\":1,", "\"format\":2,"), std::pair("\"format\":1,", "\"format\":\"later\","),
+        std::pair("\"format\":1,", "\"format\":1,\"of_later\":true,"),
+        std::pair("\"uuid\":\"GPU-b\"", "\"uuid\":\"GPU-b\",\"of_later\":1")}) {
+    const std::string text = put(from, to);
+    for (const absl::Status& refused : {ledger_.List().status(), ledger_.Of({::getpid()}).status()}) {
+      EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+      EXPECT_THAT(std::string(refused.message()),
+                  AllOf(HasSubstr(path), HasSubstr("newer version"), Not(HasSubstr("remove it"))));
+    }
+    EXPECT_EQ(*ReadFile(path), text);
+  }
+  put("\"format\":1,", "");  // an older one's
+  EXPECT_EQ(ledger_.List()->size(), 1u);
+  // Of another process, which has ended.
+  put("\"start_ticks\":", "\"of_later\":true,\"start_ticks\":1");
+  EXPECT_TRUE(ledger_.List()->empty());
+  EXPECT_FALSE(PathExists(path));
 }
 
 TEST_F(LedgerTest, OneHasATurnAtATime) {

@@ -155,6 +155,13 @@ The daemon, with which users who are not root can do it, too. As root in this fo
   sed "s|@BUNDLE@|\$PWD|" share/systemd/rekindled.service >/etc/systemd/system/rekindled.service
   systemctl daemon-reload && systemctl enable --now rekindled
 
+The unit names this folder: after an upgrade make it anew in the folder of the new bundle, in the same way, and then
+
+  systemctl daemon-reload && systemctl restart rekindled
+
+Links, and PATH, lead to the old one until they are changed, too. It may go once no job runs, and no image is kept, that has
+loaded its hook.
+
 bin/rekindle-slurm runs a command in a Slurm job that goes on after a preemption (--help; it looks for rekindle in PATH),
 share/examples has a batch script and a systemd unit for it. man -M share/man rekindle, man -M share/man rekindled.
 

@@ -11,6 +11,7 @@
 #include <iterator>
 #include <set>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -27,6 +28,8 @@
 
 namespace rekindle::restore {
 namespace {
+
+constexpr char kFilesUrl[] = "rekindle/files-not-as-left";  // of a status's payload
 
 // Flags of /proc/cpuinfo that mean instructions or register state a program may have found and chosen code
 // by; the others (power management, mitigations, virtualisation) do not show in a process.
@@ -205,6 +208,12 @@ bool BeginsAsBefore(const v1::NeededFile& file) {
   return beginning.ok() && *beginning == file.beginning();
 }
 
+absl::Status RefusedForFiles(absl::string_view message) {
+  absl::Status refused = absl::FailedPreconditionError(message);
+  refused.SetPayload(kFilesUrl, absl::Cord());
+  return refused;
+}
+
 absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, NeededFiles which,
                            const std::set<std::string>& replaced, std::vector<std::string>* warnings) {
   std::vector<std::string> problems;
@@ -270,7 +279,7 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
     return absl::StrContains(problem.substr(0, problem.find(' ')), "rekindle_hook");
   });
   if (is_hook) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return RefusedForFiles(absl::StrCat(
         "the runtime hook that the job has loaded is not there any more: ", absl::StrJoin(problems, "; "),
         ". Another version of Rekindle was installed in its place, or it was removed: put the file of the "
         "version with which the job was started there (a newer installation has its hook under a name of its "
@@ -278,7 +287,7 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
   }
   size_t count = problems.size();
   if (count > 4) problems.resize(4);
-  return absl::FailedPreconditionError(absl::StrCat(
+  return RefusedForFiles(absl::StrCat(
       "files that the job had in use are not as it left them: ", absl::StrJoin(problems, "; "),
       count > 4 ? absl::StrCat("; and ", count - 4, " more") : "", ". Put them back, then restore again",
       may_be_put_back ? "; --rollback append does so with those whose content the image has" : ""));
@@ -292,6 +301,8 @@ absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Own
   const auto check = [&] { return CheckFilesNow(manifest, place, which, replaced, warnings); };
   return user ? WithFileRightsOf(*user, check) : check();
 }
+
+bool IsRefusedForFiles(const absl::Status& status) { return status.GetPayload(kFilesUrl).has_value(); }
 
 bool MayComeBack(int above) {
   struct stat info;

@@ -51,6 +51,9 @@ absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Own
                         std::vector<std::string>* warnings, SeenFrom place = SeenFrom::kMachine,
                         NeededFiles which = NeededFiles::kAll, const std::set<std::string>& replaced = {});
 
+// Is it CheckFiles' refusal, whatever was put before its message?
+bool IsRefusedForFiles(const absl::Status& status);
+
 // In the message of a restore that was refused because a folder is gone that may come back: its file system
 // may not be mounted now.
 inline constexpr char kMakeFolder[] = "make that folder, or mount what it lies on";

@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/file_beginning.h"
+#include "base/status.h"
 #include "base/test_child.h"
 #include "base/test_user.h"
 #include "gmock/gmock.h"
@@ -262,6 +263,7 @@ class CheckFilesTest : public testing::Test {
   std::string Refusal() {
     absl::Status status = CheckFiles(manifest_, std::nullopt, &ignored_);
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_TRUE(IsRefusedForFiles(Annotate(status, "cloning an image"))) << status;
     return std::string(status.message());
   }
 

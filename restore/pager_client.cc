@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -18,6 +20,7 @@
 #include "base/companion_program.h"
 #include "base/deadline.h"
 #include "base/file.h"
+#include "base/stable_hash.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "restore/pager_protocol.h"
@@ -41,13 +44,16 @@ absl::StatusOr<std::string> NameOfStore(const PagerPlace& place) {
   return absl::StrCat("pager-", absl::Hex(folder.st_dev), "-", absl::Hex(folder.st_ino), "-");
 }
 
-// One for each store and build.
+// One for each store and build; of a store that was moved another, since the old one looks where it was.
 absl::StatusOr<std::string> SocketPath(const PagerPlace& place, const std::string& program) {
   struct stat build;
   if (::stat(program.c_str(), &build) != 0) return ErrnoStatus(errno, program);
   RK_ASSIGN_OR_RETURN(const std::string store, NameOfStore(place));
-  return absl::StrCat(place.runtime_directory, "/", store, absl::Hex(build.st_ino), "-",
-                      absl::Hex(build.st_mtime), kSocketEnding);
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::canonical(place.store, error);
+  if (error) return ErrnoStatus(error.value(), place.store);
+  const uint64_t which = StableHash(absl::StrCat(build.st_ino, " ", build.st_mtime, " ", path.string()));
+  return absl::StrCat(place.runtime_directory, "/", store, absl::Hex(which), kSocketEnding);
 }
 
 absl::StatusOr<UniqueFd> StartPager(const PagerPlace& place, const std::string& program,

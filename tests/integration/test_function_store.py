@@ -107,5 +107,31 @@ class AwayTest(FunctionStoreTest):
         self.assert_from_own_image()
 
 
+class MovedTest(FunctionStoreTest):
+    def test_images_are_made_anew_where_it_lies_now(self):
+        """Those of before work in the function's old folder."""
+        self.begin()
+        before = self.digest_of_image("app")
+        self.daemon.stop()
+        moved = self.path("moved")
+        os.rename(self.store, moved)
+        self.store = moved
+        self.restart_daemon()
+
+        def from_own_image():
+            level = self.invoke("app")[1]["start_level"]
+            self.end_instances("app")
+            return level in FROM_OWN_IMAGE
+
+        waiting.until(from_own_image, "a start from its own image", SECONDS)
+        self.assertIn("the image of function 'app' is dropped", self.daemon.log_text())
+        self.assertNotIn("could not be", self.daemon.log_text())
+        self.assertNotIn(before, [one["digest"] for one in self.succeed("ls")["images"]])
+
+    def digest_of_image(self, name):
+        reference = self.function(name)["function_image"]
+        return next(one["digest"] for one in self.succeed("ls")["images"] if one["reference"] == reference)
+
+
 if __name__ == "__main__":
     unittest.main()

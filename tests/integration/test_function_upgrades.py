@@ -8,7 +8,7 @@ import subprocess
 import sysconfig
 import unittest
 
-from harness import procfs, waiting
+from harness import jobs, procfs, waiting
 from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
 
 # Where an administrator installs modules.
@@ -148,6 +148,17 @@ class UpgradeTest(FunctionsTest):
         self.assertIn(f"{MODULE}.py is not there any more", self.daemon.log_text())
         self.assertEqual(self.invoke("plain")[0], 1)
         self.assertIn(reference, self.references())
+
+    def test_a_clock_that_is_behind_the_files(self):
+        """As after a start of the machine, before anybody has set it."""
+        self.install_python(1)
+        self.daemon.stop()
+        self.environment["LD_PRELOAD"] = jobs.program("earlier_clock.so")
+        self.restart_daemon()
+        build = ("deps", "build", MODULE, "--runtime", "python")
+        self.assertEqual([self.succeed(*build)["unchanged"] for _ in range(2)], [False, True])
+        self.deploy("plain", "--deps", MODULE, files={"app.py": APP})
+        self.assertNotEqual(self.invoke("plain")[1]["start_level"], "cold")
 
 
 if __name__ == "__main__":

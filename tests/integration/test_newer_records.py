@@ -6,6 +6,8 @@ import shutil
 import unittest
 
 from harness import jobs, procfs, waiting
+from harness.cli import DONE
+from harness.clones import CloneTest
 from harness.functions import SECONDS, FunctionsTest
 from test_supervision import SupervisedTest
 
@@ -191,6 +193,23 @@ class FunctionRecordTest(FunctionsTest):
         self.assert_refused("use a newer Rekindle")
         with open(self.record, encoding="utf-8") as file:
             self.assertEqual(json.load(file), newer)
+
+
+class GroupRecordTest(CloneTest):
+    def test_of_a_newer_version(self):
+        record = os.path.join(self.store, "groups", "0123456789abcdef" * 2 + ".json")
+        os.makedirs(os.path.dirname(record), mode=0o700)
+        newer = '{"of_later": true}'
+        with open(record, "w", encoding="utf-8") as file:
+            file.write(newer)
+        listed = self.cli.run("group", "ls")
+        self.assertEqual(listed.code, DONE, str(listed))
+        self.assertIn("use a newer Rekindle", str(listed))
+        waiting.until(lambda: "its members in doubt" in self.daemon.log_text(), "it is told", SECONDS)
+        for told in (str(listed), self.daemon.log_text()):
+            self.assertNotIn("remove it", told)
+        with open(record, encoding="utf-8") as file:
+            self.assertEqual(file.read(), newer)
 
 
 if __name__ == "__main__":

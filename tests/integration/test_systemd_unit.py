@@ -96,6 +96,24 @@ class UnitTest(RekindleTest):
                 file.write(text.replace("@CMAKE_INSTALL_FULL_SBINDIR@/rekindled", binary("rekindled")))
             self.assertEqual(shell("systemd-analyze", "verify", "--man=no", installed), "")
 
+    def test_the_daemon_is_tried_again_until_its_group_is_there(self):
+        """A directory service that is not up yet has none."""
+        with open(DAEMON_UNIT, encoding="utf-8") as file:
+            lines = file.read().split("\n")
+        self.assertIn("After=nss-user-lookup.target", lines)
+        self.assertIn("Restart=on-failure", lines)
+        done = subprocess.run(
+            [binary("rekindled"), "--store", self.store, "--group", "rk-no-such-group"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self.variables({}),
+        )
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("--group: finding group 'rk-no-such-group'", done.stderr)
+        (kept,) = [line.split("=")[1] for line in lines if line.startswith("RestartPreventExitStatus=")]
+        self.assertNotIn(str(done.returncode), kept.split())
+
     def test_goes_on_after_a_stop(self):
         first = self.start()
         self.wait_for_numbers(10)
