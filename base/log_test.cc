@@ -7,7 +7,6 @@
 #include <string>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "base/unique_fd.h"
 
 namespace rekindle {

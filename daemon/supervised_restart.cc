@@ -100,6 +100,13 @@ Death SupervisedJob::DeathBy(const ExitState& exit, int64_t ended_unix_ns) {
 }
 
 Death SupervisedJob::DeathWithoutWitness(bool other_boot) {
+  v1::SupervisedJobRecord record;
+  {
+    absl::MutexLock lock(&mutex_);
+    record = record_;
+  }
+  // Without the lock: the disk may take its time.
+  const bool was_left = !other_boot && IsLeftLife(directory_, record);
   absl::MutexLock lock(&mutex_);
   Death death;
   since_death_ns_ = 0;
@@ -109,7 +116,7 @@ Death SupervisedJob::DeathWithoutWitness(bool other_boot) {
   // What ended the whole machine does not lie in the image.
   if (other_boot) {
     death.kind = Death::Kind::kMachineRestarted;
-  } else if (IsLeftLife(directory_, record_)) {
+  } else if (was_left) {
     death.kind = Death::Kind::kDaemonLeft;
   }
   death.progressed = other_boot;
