@@ -443,6 +443,8 @@ absl::StatusOr<uint64_t> FunctionInstances::MakeTemplate(const std::string& func
     RK_RETURN_IF_ERROR(DropRefusedImage(live, digest, made.status()));
     RK_ASSIGN_OR_RETURN(digest, ImageOf(live));
     made = TemplateUp(live, digest);
+    // That, too, passes.
+    if (IsOfOtherFiles(made.status())) return absl::UnavailableError(made.status().message());
   }
   RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up, std::move(made));
   const uint64_t bytes = up->memory_bytes();

@@ -48,7 +48,8 @@ class Ledger {
   // Writes or replaces the entries of these processes.
   absl::Status Put(absl::Span<const LedgerEntry> entries);
   void Remove(absl::Span<const pid_t> pids);
-  // Those of living processes; entries of the dead are removed.
+  // Those of living processes; entries of the dead are removed. FailedPrecondition: one is of a newer
+  // version; DataLoss: damaged.
   absl::StatusOr<std::vector<LedgerEntry>> List();
   // Those of these processes alone, which costs no look at the others.
   absl::StatusOr<std::vector<LedgerEntry>> Of(absl::Span<const pid_t> pids);
