@@ -142,9 +142,9 @@ absl::Status CheckMachine(const v1::JobManifest& manifest, const Machine& machin
     }
   }
   if (reasons.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(kDoesNotFit, ": ", absl::StrJoin(reasons, "; "),
-                   ". Restore it on a machine like the one it came from, or try `rekindle restore --ignore-mismatch`"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      kDoesNotFit, ": ", absl::StrJoin(reasons, "; "),
+      ". Restore it on a machine like the one it came from, or try `rekindle restore --ignore-mismatch`"));
 }
 
 absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int cancel_fd,
