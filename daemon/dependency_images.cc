@@ -328,9 +328,12 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
   const std::string what = What(runtime, modules);
   // Anew means with the libraries of now.
   RK_ASSIGN_OR_RETURN(const DependencyImage base, BaseFor(runtime, modules, /*bare=*/rebuild));
+  // It may go meanwhile, with its notes; what builds upon it stays whole.
+  RK_ASSIGN_OR_RETURN(const std::string below, store.GetNote(base.info.digest, store::kLoadedFilesNote));
+  RK_ASSIGN_OR_RETURN(const LoadedFiles loaded_below, LoadedFiles::Decode(below));
   RK_ASSIGN_OR_RETURN(const std::vector<std::string> command, RuntimeCommand(runtime, ""));
-  RK_ASSIGN_OR_RETURN(const ModuleList list,
-                      ModuleList::Make(InstanceRecords(node_.options().runtime_directory)));
+  RK_ASSIGN_OR_RETURN(const ModuleList list, ModuleList::Make(InstanceRecords(
+                                                 node_.options().runtime_directory, node_.options().store)));
   RK_ASSIGN_OR_RETURN(auto output, ProcessOutput::Make(kOutputShown));
   UniqueFd written = output->TakeWriteEnd();
   output->Follow();
@@ -380,10 +383,12 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
     return absl::InvalidArgumentError(
         absl::StrCat(captured.status().message(), ": ", absl::StripTrailingAsciiWhitespace(output->Text())));
   }
+  if (absl::IsNotFound(captured.status())) {
+    return absl::AbortedError(
+        absl::StrCat(what, ": the image that it was to lie on has been removed meanwhile: try again"));
+  }
   RK_RETURN_IF_ERROR(captured.status());
   built.info = std::move(captured->image);
-  RK_ASSIGN_OR_RETURN(const std::string below, store.GetNote(base.info.digest, store::kLoadedFilesNote));
-  RK_ASSIGN_OR_RETURN(const LoadedFiles loaded_below, LoadedFiles::Decode(below));
   loaded.AddBelow(loaded_below);
   Keep(loaded, store, built.info);
   return built;
@@ -398,7 +403,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildBare(
   LaunchOptions launch;
   RK_ASSIGN_OR_RETURN(launch.argv, RuntimeCommand(runtime, ""));
   LoadedFiles loaded(launch.argv);
-  const std::string records = InstanceRecords(node_.options().runtime_directory);
+  const std::string records = InstanceRecords(node_.options().runtime_directory, node_.options().store);
   RK_ASSIGN_OR_RETURN(const ModuleList list, ModuleList::Make(records));
   Environment environment = HeldEnvironment({});
   environment[kModuleListVariable] = list.path();

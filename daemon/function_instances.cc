@@ -140,7 +140,7 @@ FunctionInstances::FunctionInstances(
       logs_(logs),
       image_made_(std::move(image_made)),
       files_changed_(std::move(files_changed)),
-      directory_(InstanceRecords(node.options().runtime_directory)) {}
+      directory_(InstanceRecords(node.options().runtime_directory, node.options().store)) {}
 
 FunctionInstances::~FunctionInstances() = default;
 
@@ -152,7 +152,9 @@ bool FunctionInstances::Add(const functions::FunctionRecord& record, const store
   if (!record.images.function_image.empty()) {
     auto store = node_.OpenStore(Node::Access::kRead);
     auto info = store.ok() ? (*store)->Find(record.images.function_image) : store.status();
-    has_image = info.ok() && IsImageOf(record, *info);
+    // One of before its dependencies were built anew has what they were then.
+    has_image = info.ok() && IsImageOf(record, *info) &&
+                (dependency == nullptr || info->parent_digest == dependency->digest);
     absl::MutexLock lock(&live->mutex);
     if (has_image) live->image_digest = info->digest;
   }
@@ -539,9 +541,9 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
     absl::MutexLock lock(&live->mutex);
     live->image_digest = captured.image.digest;
   }
-  if (absl::Status there = Find(function, revision).status(); !there.ok()) {
-    RemoveImage(*live);  // it was removed meanwhile
-    return there;
+  if (const auto now = Find(function, revision); !now.ok() || *now != live) {
+    RemoveImage(*live);
+    return now.ok() ? absl::AbortedError("it was put in place anew meanwhile") : now.status();
   }
   image_made_(function, revision, captured.image.reference);
   return store::QuotaBytes(captured.image.stats);

@@ -127,7 +127,8 @@ absl::Status Functions::Begin() {
   catalog.store = node_.options().store;
   RK_ASSIGN_OR_RETURN(catalog_, functions::FunctionCatalog::Open(std::move(catalog)));
   RK_ASSIGN_OR_RETURN(logs_, functions::FunctionLogs::Open(node_.options().log_directory));
-  const std::string left = InstanceRecords(node_.options().runtime_directory);  // by a daemon that died
+  const std::string left =
+      InstanceRecords(node_.options().runtime_directory, node_.options().store);  // by a daemon that died
   EndLeftInstances(left);
   RemoveTree(left).IgnoreError();
   functions::SchedulerOptions options;
@@ -367,7 +368,7 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   }
   RK_ASSIGN_OR_RETURN(auto output, ProcessOutput::Make(kMostReported));
   launch.log_file = output->TakeWriteEnd();
-  const std::string records = InstanceRecords(node_.options().runtime_directory);
+  const std::string records = InstanceRecords(node_.options().runtime_directory, node_.options().store);
   RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
   RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
   launch.log_file.Reset();

@@ -66,7 +66,7 @@ absl::StatusOr<CapturedCopy> CaptureNextReadyPoint(
     ~Ender() { restore::EndSandbox(copy.sandbox.init, copy.sandbox.directory); }
   } ender{started};
   // Parked it would wait for ever for a daemon that was killed.
-  const std::string records = InstanceRecords(node.options().runtime_directory);
+  const std::string records = InstanceRecords(node.options().runtime_directory, node.options().store);
   RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
   const InstanceRecord record(absl::StrCat(records, "/", started.sandbox.id, ".pid"), started.root,
                               started.group.get());

@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
+#include "base/stable_hash.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "daemon/job_members.h"
@@ -54,8 +55,8 @@ void EndGroup(const std::string& folder) {
 
 }  // namespace
 
-std::string InstanceRecords(const std::string& runtime_directory) {
-  return absl::StrCat(runtime_directory, "/f");
+std::string InstanceRecords(const std::string& runtime_directory, const std::string& store) {
+  return absl::StrCat(runtime_directory, "/f/", absl::Hex(StableHash(store)));
 }
 
 InstanceRecord::InstanceRecord(std::string path, pid_t pid, const restore::Cgroup* group,

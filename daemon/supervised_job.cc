@@ -545,10 +545,12 @@ uint64_t SupervisedJob::TakeNumber() {
 
 absl::StatusOr<v1::StopJobResponse> SupervisedJob::Stop(absl::Duration grace, bool checkpoint,
                                                         const std::function<bool()>& cancelled) {
+  bool had_ended;
   {
     absl::MutexLock lock(&mutex_);
+    had_ended = record_.ended();
     stop_ = true;
-    stop_grace_ = grace;
+    stop_grace_ = record_.stopping() ? std::min(stop_grace_, grace) : grace;
     stop_checkpoint_ = checkpoint && !record_.stopping();
     stop_error_ = absl::OkStatus();
     if (!checkpoint && !record_.ended()) NoteStop();
@@ -569,8 +571,13 @@ absl::StatusOr<v1::StopJobResponse> SupervisedJob::Stop(absl::Duration grace, bo
       return absl::CancelledError("the caller has gone; the job is being stopped");
   }
   RK_RETURN_IF_ERROR(stop_error_);
-  if (checkpoint)
+  if (checkpoint && !had_ended && stop_image_.empty()) {
     RK_RETURN_IF_ERROR(Annotate(no_stop_image_, "another call stopped the job, without an image"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the job has ended, and without a last image: another call stopped it, or it did not run just then",
+        record_.points().empty() ? ""
+                                 : absl::StrCat("; its newest is ", record_.points().rbegin()->image())));
+  }
   v1::StopJobResponse response;
   response.mutable_exited()->set_exit_code(record_.exit_code());
   response.mutable_exited()->set_signal(record_.signal());

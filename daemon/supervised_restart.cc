@@ -380,10 +380,9 @@ bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, con
                                           newest, " …`")));
       return false;
     }
-    if (decision.wait_seconds > 0) {
-      NoteDecided();
-      if (!Wait(decision.wait_seconds)) return EndWithoutLife();
-    }
+    if (decision.wait_seconds > 0) NoteDecided();
+    // Also without a wait: its end may have been asked for while that was decided.
+    if (!Wait(decision.wait_seconds)) return EndWithoutLife();
     v1::JobEvent event;
     v1::JobRestarted* restarted = event.mutable_restarted();
     std::optional<v1::RestartPoint> point;

@@ -8,7 +8,7 @@ import threading
 import unittest
 
 from harness import jobs, procfs, waiting
-from harness.cli import FAILED, NOT_PERMITTED, UNSUPPORTED
+from harness.cli import FAILED, NOT_PERMITTED, UNSUPPORTED, Daemon
 from harness.functions import SECONDS, FunctionsTest
 
 
@@ -93,6 +93,20 @@ class GraceTest(FunctionsTest):
         for name in ("call.done", "event.done"):
             self.assertTrue(os.path.exists(self.path(name)), name)
 
+    def test_the_daemon_of_another_store_leaves_them_alone(self):
+        """It has the same runtime folder, as by default."""
+        self.deploy("held", "--timeout", "600s", files=self.files)
+        answers = []
+        caller = threading.Thread(target=lambda: answers.append(self.post("held", self.event("call"))))
+        caller.start()
+        waiting.until(lambda: os.path.exists(self.path("call")), "the call has begun", SECONDS)
+        other = self.path("other")
+        os.mkdir(other)
+        second = Daemon(other, os.path.join(other, "store"), self.environment)
+        self.addCleanup(second.stop)
+        open(self.path("go"), "x", encoding="ascii").close()
+        caller.join()
+        self.assertEqual((answers[0].status, answers[0].json()), (200, "through"))
 
     def test_an_event_that_waits_for_its_next_attempt_has_it(self):
         seen = self.path("seen")

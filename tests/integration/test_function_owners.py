@@ -1,5 +1,6 @@
 """Functions of two users: neither gets at what is the other's, though they share images of dependencies."""
 
+import glob
 import hashlib
 import json
 import os
@@ -10,7 +11,7 @@ import sys
 import unittest
 
 from harness import procfs, waiting
-from harness.cli import NOT_PERMITTED, USAGE
+from harness.cli import FAILED, NOT_PERMITTED, USAGE
 from harness.functions import SECONDS, FunctionsTest
 
 ALICE, BOB = 65533, 65534
@@ -167,7 +168,7 @@ class BuildTest(OwnersTest):
         records = os.path.join(self.runtime, "f")
 
         def loads():
-            return [name for name in os.listdir(records) if name.endswith(".pid")]
+            return glob.glob(os.path.join(records, "*", "*.pid"))
 
         for rebuild in ((), ("--rebuild",)):  # also where there is one
             began = self.bob.start("deps", "build", "loads_for_ever", *rebuild, "--runtime", "python")
@@ -177,6 +178,26 @@ class BuildTest(OwnersTest):
             waiting.until(lambda: not loads(), "nothing of it is left")
         self.succeed("deps", "build", "json", "--runtime", "python", cli=self.bob)  # his turn is free
         self.assertNotIn("deps/python:loads_for_ever", [image["reference"] for image in self.succeed("ls")["images"]])
+
+    def test_what_one_is_built_on_goes_meanwhile(self):
+        modules = self.path("modules")
+        os.mkdir(modules, 0o755)
+        go = os.path.join(modules, "go")
+        with open(os.path.join(modules, "loads_a_while.py"), "w", encoding="ascii") as module:
+            module.write("import os\nimport time\n\nimport decimal\n\n"
+                         "while not os.path.exists(os.path.join(os.path.dirname(__file__), 'go')):\n    time.sleep(0.02)\n")
+        version = "python{}.{}".format(*sys.version_info[:2])
+        place = f"/usr/local/lib/{version}/dist-packages"
+        subprocess.run(["mount", "--bind", modules, place], check=True)
+        self.addCleanup(subprocess.run, ["umount", "--lazy", place], check=True)
+        self.succeed("deps", "build", "decimal", "--runtime", "python")
+        began = self.cli.start("deps", "build", "decimal", "loads_a_while", "--runtime", "python")
+        waiting.until(lambda: glob.glob(os.path.join(self.runtime, "f", "*", "*.pid")), "it is loading")
+        self.succeed("rm", "deps/python:decimal")
+        open(go, "x", encoding="ascii").close()
+        self.assert_refused(self.cli.finish(began), FAILED, "has been removed meanwhile", "try again")
+        self.assertNotIn("loads_a_while", str(self.succeed("ls")["images"]))
+        self.succeed("deps", "build", "decimal", "loads_a_while", "--runtime", "python")
 
 
 class MemoryTest(OwnersTest):

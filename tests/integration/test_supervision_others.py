@@ -289,6 +289,16 @@ exit 1
 
 
 class TwoStopsTest(OthersTest):
+    def test_one_with_an_image_that_comes_too_late_for_it_says_so(self):
+        self.succeed("run", "--name", "job", "--detach", "--restarts", "1", "--", "sh", "-c",
+                     "trap '' TERM; while :; do sleep 0.1; done", cli=self.remote)  # fmt: skip
+        plain = self.remote.start("stop", "job", "--grace", "4s")
+        waiting.until(lambda: self.record().get("stopping"), "the first stop")
+        refused = self.remote.run("stop", "job", "--ckpt", "--grace", "600s")
+        self.assert_refused(refused, FAILED, "has ended, and without a last image: another call stopped it")
+        self.assertEqual(self.remote.finish(plain).code, 0)
+        self.assertEqual(self.references(), [])
+
     def test_one_that_fails_with_its_image_does_not_undo_the_other(self):
         criu = self.path("criu")
         with open(criu, "w", encoding="ascii") as file:

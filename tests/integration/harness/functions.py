@@ -1,5 +1,6 @@
 """What the tests of functions share: a daemon that serves them, deploying, and calling them in every way."""
 
+import glob
 import http.client
 import json
 import os
@@ -82,8 +83,7 @@ class FunctionsTest(CloneTest):
 
     def sockets(self):
         """Of instances."""
-        folder = os.path.join(self.runtime, "f")
-        return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+        return sorted(glob.glob(os.path.join(self.runtime, "f", "*", "*")))
 
     def cgroups(self):
         """That the daemons of this test have made. A running one keeps some ready: only those count that have a limit."""
