@@ -77,7 +77,7 @@ pid_t ForkAs(pid_t number) {
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  for (int signal : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD}) ::signal(signal, SIG_DFL);
+  for (int signal : {SIGPIPE, SIGXFSZ, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD}) ::signal(signal, SIG_DFL);
   if (plan.new_session) ::setsid();
   if (plan.umask >= 0) ::umask(static_cast<mode_t>(plan.umask));
   if (plan.new_keyring) {

@@ -10,11 +10,15 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/file.h"
 #include "base/unique_fd.h"
 #include "ckpt/job_inspection.h"
 
 namespace rekindle::ckpt {
+
+// In the runtime folder: the longest path of a socket of a capture's. Sockets have at most 107 bytes.
+inline constexpr absl::string_view kLongestSocket = "/capture-XXXXXX/streamer-capture.sock";
 
 // Not thread-safe.
 class CaptureSession {

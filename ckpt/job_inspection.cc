@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <map>
 #include <set>
@@ -42,6 +43,8 @@ namespace rekindle::ckpt {
 namespace {
 
 constexpr char kDeleted[] = " (deleted)";
+// ".cr.1.ghost", with numbers of up to three digits.
+constexpr size_t kLongestRemovedName = NAME_MAX - 13;
 
 std::string ProcPath(pid_t pid, absl::string_view rest) { return absl::StrCat("/proc/", pid, "/", rest); }
 
@@ -373,12 +376,31 @@ class DescriptorScan {
     }
     if (absl::StartsWith(d.target, "/dev/nvidia")) device_users_.insert(d.pid);
     if (absl::StartsWith(d.target, "/dev/") && !absl::StartsWith(d.target, "/dev/shm/")) AddTerminal(d);
+    RK_RETURN_IF_ERROR(CheckRemovedName(d));
     if (d.target == "/dev/ptmx" || d.target == "/dev/pts/ptmx") AddMaster(d);
     if (absl::StartsWith(d.target, "socket:[")) {
       NoteSocket(d);
       if (d.fd == v1::kControlDescriptor || d.fd == v1::kControlPeer) control_[d.pid].push_back(d.target);
     }
     return absl::OkStatus();
+  }
+
+  // What was removed CRIU makes again for a moment, with a suffix to its name.
+  absl::Status CheckRemovedName(const OpenDescriptor& d) const {
+    absl::string_view path = d.target;
+    if (!absl::ConsumeSuffix(&path, kDeleted) || absl::StartsWith(path, "/memfd:")) return absl::OkStatus();
+    const size_t bytes = path.size() - (path.rfind('/') + 1);
+    struct stat info;
+    if (bytes <= kLongestRemovedName ||
+        ::stat(ProcPath(d.pid, absl::StrCat("fd/", d.fd)).c_str(), &info) != 0 || info.st_nlink != 0) {
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(absl::StrCat(
+        "capturing process ", d.pid, ": its descriptor ", d.fd, " is ", path,
+        ", which was removed and has a name of ", bytes,
+        " bytes: it could not be made again, for which CRIU adds ", NAME_MAX - kLongestRemovedName,
+        " to it; have the job give its temporary files names of at most ", kLongestRemovedName,
+        " bytes, or close it"));
   }
 
   void AddTerminal(const OpenDescriptor& d) {

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadlock_checks.h"
+#include "base/program_start.h"
 #include "base/descriptor_limit.h"
 #include "base/log.h"
 #include "cli/arguments.h"
@@ -219,6 +220,7 @@ int Main(int argc, char** argv) {
 }  // namespace rekindle::cli
 
 int main(int argc, char** argv) {
+  rekindle::BeginProgram();
   rekindle::LeaveOutDeadlockChecks();
   int code = rekindle::cli::Main(argc, argv);
   // What reads a cut answer must not take it for a whole one.

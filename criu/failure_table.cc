@@ -504,13 +504,19 @@ const KnownFailure kRestoreMisfits[] = {
      kCause,
      StatusCode::kResourceExhausted,
      {"sfd: Can't chose service_fd_base: * *"},
-     "The job has descriptors with numbers so high that CRIU finds none above them for itself, below the "
-     "limit "
-     "for open "
-     "files ($1).",
+     "CRIU finds no numbers for descriptors of its own between those of the job (the highest is $2) and the "
+     "limit for open files that Rekindle has.",
      "Raise it (`ulimit -n`; LimitNOFILE= of rekindled's unit), or give Rekindle CAP_SYS_RESOURCE, with "
-     "which "
-     "CRIU does so itself; then restore again."},
+     "which CRIU does so itself; then restore again."},
+    {"ghost-name-too-long",
+     kOnRestore,
+     kCause,
+     StatusCode::kUnimplemented,
+     {"Can't create ghost regfile: File name too long"},
+     "The job had a file open that was removed, and CRIU makes it again under its name and a few letters "
+     "more, "
+     "which are too many.",
+     "Such a name may have 242 bytes at the most; this image can't be restored."},
     {"file-not-roots",
      kOnRestore,
      kCause,

@@ -315,6 +315,16 @@ absl::StatusOr<std::map<int, uint32_t>> ParseRegularDescriptors(absl::string_vie
   return files;
 }
 
+absl::StatusOr<std::vector<rlimit>> ParseLimits(absl::string_view core_content) {
+  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("core", core_content, kCoreMagic));
+  pb::Core core;
+  RK_RETURN_IF_ERROR(reader.Next(&core));
+  std::vector<rlimit> limits;
+  for (const pb::ResourceLimit& limit : core.task().limits().limits())
+    limits.push_back({limit.soft(), limit.hard()});
+  return limits;
+}
+
 absl::StatusOr<bool> HasArmedTimer(absl::string_view core_content) {
   RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("core", core_content, kCoreMagic));
   pb::Core core;

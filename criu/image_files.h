@@ -2,6 +2,7 @@
 // (criu/images.proto). Unknown fields survive a parse-and-serialise round trip.
 #pragma once
 
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #include <array>
@@ -84,6 +85,9 @@ absl::StatusOr<bool> HugePagesDisabled(absl::string_view mm_content);
 absl::StatusOr<bool> HasArmedTimer(absl::string_view core_content);
 // Whose a process is: its real user and group, and the further groups. `core_content`: of core-PID.img.
 absl::StatusOr<Owner> ParseOwner(absl::string_view core_content);
+
+// The resource limits of a process, by RLIMIT_…. `core_content`: of core-PID.img.
+absl::StatusOr<std::vector<rlimit>> ParseLimits(absl::string_view core_content);
 
 // Is one of the timers that are descriptors (timerfd_create) running?
 absl::StatusOr<bool> HasArmedTimerFile(absl::string_view files_content);

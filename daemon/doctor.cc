@@ -209,7 +209,10 @@ std::vector<v1::Check> ExamineMachine(Node& node) {
   const auto store = node.OpenStore(Node::Access::kRead);
   checks.push_back(CheckStore(node.options().store, store.status()));
   if (store.ok()) checks.push_back(CheckScrub(store::ReadScrubStatus(**store), absl::Now()));
-  checks.push_back(CheckWritableFolder("runtime_directory", node.options().runtime_directory));
+  const absl::Status runtime = node.CheckRuntimeDirectory();
+  checks.push_back(runtime.ok()
+                       ? CheckWritableFolder("runtime_directory", node.options().runtime_directory)
+                       : MakeCheck("runtime_directory", v1::Check::MISSING, std::string(runtime.message())));
   checks.push_back(CheckWritableFolder("log_directory", node.options().log_directory));
   checks.push_back(CheckCgroupsOfOthers(ReadFile("/proc/1/cgroup").value_or(""),
                                         ReadFile("/proc/self/mountinfo").value_or("")));

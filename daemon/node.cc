@@ -1,6 +1,7 @@
 #include "daemon/node.h"
 
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,6 +22,7 @@
 #include "base/permission_bits.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
+#include "ckpt/capture_session.h"
 #include "daemon/function_runtime.h"
 #include "daemon/supervisor.h"
 #include "restore/hot_list.h"
@@ -243,7 +245,18 @@ absl::Status Node::CheckTakesWork() const {
   return absl::UnavailableError("the daemon is ending: try again when it is there again");
 }
 
+absl::Status Node::CheckRuntimeDirectory() const {
+  constexpr size_t kMost = sizeof(sockaddr_un::sun_path) - 1 - ckpt::kLongestSocket.size();
+  if (options_.runtime_directory.size() <= kMost) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the runtime folder ", options_.runtime_directory, " has a path of ",
+                   options_.runtime_directory.size(), " bytes, and with more than ", kMost,
+                   " no socket can be made in it: name a shorter one (--runtime-dir of rekindled, "
+                   "$REKINDLE_RUNTIME_DIR)"));
+}
+
 absl::Status Node::MakeRuntimeDirectory() const {
+  RK_RETURN_IF_ERROR(CheckRuntimeDirectory());
   // The socket in it is for everybody; what else is in it is for the service's user alone.
   RK_RETURN_IF_ERROR(MakeDirectories(options_.runtime_directory, 0755));
   struct stat info;

@@ -114,6 +114,8 @@ class Node {
   // it.
   void RecoverJobs() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // InvalidArgument: its path is too long for the sockets in it.
+  absl::Status CheckRuntimeDirectory() const;
   // Makes the runtime directory. Before anything that has to do with running jobs.
   absl::Status MakeRuntimeDirectory() const;
 

@@ -17,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "base/descriptor_limit.h"
 #include "base/file.h"
+#include "base/limit_names.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/processors.h"
@@ -25,36 +26,10 @@
 namespace rekindle::daemon {
 namespace {
 
-struct KnownLimit {
-  int number;
-  const char* name;    // in /proc/PID/limits
-  const char* option;  // of ulimit; null: it knows none
-};
-
-constexpr KnownLimit kKnownLimits[] = {
-    {RLIMIT_CPU, "cpu time", "-t"},
-    {RLIMIT_FSIZE, "file size", "-f"},
-    {RLIMIT_DATA, "data size", "-d"},
-    {RLIMIT_STACK, "stack size", "-s"},
-    {RLIMIT_CORE, "core file size", "-c"},
-    {RLIMIT_RSS, "resident set", "-m"},
-    {RLIMIT_NPROC, "processes", "-u"},
-    {RLIMIT_NOFILE, "open files", "-n"},
-    {RLIMIT_MEMLOCK, "locked memory", "-l"},
-    {RLIMIT_AS, "address space", "-v"},
-    {RLIMIT_LOCKS, "file locks", "-x"},
-    {RLIMIT_SIGPENDING, "pending signals", "-i"},
-    {RLIMIT_MSGQUEUE, "msgqueue size", "-q"},
-    {RLIMIT_NICE, "nice priority", "-e"},
-    {RLIMIT_RTPRIO, "realtime priority", "-r"},
-    {RLIMIT_RTTIME, "realtime timeout", "-R"},
-};
 static_assert(std::size(kKnownLimits) + 3 <= kMostRefused);
 
 constexpr int kDeadlinePolicy = 6;
 constexpr int kResetOnFork = 0x40000000;
-
-std::string LimitText(rlim_t limit) { return limit == RLIM_INFINITY ? "unlimited" : absl::StrCat(limit); }
 
 bool ParseLimit(absl::string_view text, rlim_t* limit) {
   *limit = RLIM_INFINITY;

@@ -22,6 +22,7 @@
 #include "base/host_port.h"
 #include "base/human_units.h"
 #include "base/log.h"
+#include "base/program_start.h"
 #include "base/status.h"
 #include "daemon/drain_notice.h"
 #include "daemon/orphan_collector.h"
@@ -319,6 +320,7 @@ int Main(int argc, char** argv) {
 }  // namespace rekindle::daemon
 
 int main(int argc, char** argv) {
+  rekindle::BeginProgram();
   rekindle::LeaveOutDeadlockChecks();
   return rekindle::daemon::Main(argc, argv);
 }

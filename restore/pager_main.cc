@@ -14,11 +14,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/deadlock_checks.h"
 #include "base/log.h"
+#include "base/program_start.h"
 #include "restore/pager.h"
 #include "restore/pager_guard.h"
 #include "restore/pager_protocol.h"
 
 int main(int argc, char** argv) {
+  rekindle::BeginProgram();
   rekindle::LeaveOutDeadlockChecks();
   rekindle::restore::PagerOptions options;
   if (argc != 3 || !absl::SimpleAtoi(argv[2], &options.cache_bytes) ||

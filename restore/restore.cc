@@ -41,6 +41,7 @@
 #include "restore/job_logs.h"
 #include "restore/left_connections.h"
 #include "restore/lock_check.h"
+#include "restore/lower_limits.h"
 #include "restore/opened_files_check.h"
 #include "restore/our_numbers.h"
 #include "restore/socket_folders.h"
@@ -210,6 +211,7 @@ class RestoreRun : public criu::RestoreObserver {
       return KeepLogs(tree.status());
     }
     result_.root = tree->root;
+    WarnOfLowerLimits();
     SpreadThreads(Processes());
     AddSpan("criu", phase_begin_ns_);
     std::move(tree->timeline.begin(), tree->timeline.end(), std::back_inserter(result_.timeline));
@@ -218,6 +220,13 @@ class RestoreRun : public criu::RestoreObserver {
     phase_.Restart();
     phase_begin_ns_ = MonotonicNanos();
     return absl::OkStatus();
+  }
+
+  void WarnOfLowerLimits() {
+    const auto core =
+        image_->ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "core-", directory_->tree().front().pid, ".img"));
+    if (!core.ok()) return;
+    for (std::string& lower : LowerLimits(*core, result_.root)) result_.warnings.push_back(std::move(lower));
   }
 
   // All tasks exist and stand still: CRIU calls here.
