@@ -105,6 +105,9 @@ class Timelines {
   bool used_ = false;
 };
 
+// Its path, as it can be opened; empty: it has none.
+const std::string& LogOf(const v1::Job& job) { return job.log_path().empty() ? job.log() : job.log_path(); }
+
 // What `run` and `restore` have in common: the job starts, is followed, ends.
 class JobSession {
  public:
@@ -283,7 +286,7 @@ class JobSession {
     if (follower_ || !follow_log_ || output_.json()) return;
     if (started.job().log().empty()) return TellOutput(started.job().pid());
     absl::StatusOr<std::unique_ptr<LogFollower>> follower =
-        LogFollower::Start(started.job().log(), LogOffset(started), STDOUT_FILENO);
+        LogFollower::Start(LogOf(started.job()), LogOffset(started), STDOUT_FILENO);
     if (follower.ok()) {
       follower_ = *std::move(follower);
     } else {
@@ -294,7 +297,7 @@ class JobSession {
   // Of one that it was attached to, the end that the log has now.
   static uint64_t LogOffset(const v1::JobStarted& started) {
     struct stat info;
-    if (started.log_offset() != UINT64_MAX || ::stat(started.job().log().c_str(), &info) != 0)
+    if (started.log_offset() != UINT64_MAX || ::stat(LogOf(started.job()).c_str(), &info) != 0)
       return started.log_offset();
     return static_cast<uint64_t>(info.st_size);
   }
