@@ -172,7 +172,7 @@ class JobSession {
     progress_.Clear();
     if (absl::IsUnavailable(status) && client_.AtDaemon() && !detach_ && started_)
       status = StayWithJob(status);
-    if (follower_) follower_->Finish();
+    const bool all_shown = EndOutput();
     if (status.ok() && started_ && !detach_ && exits_.empty()) {
       status = absl::CancelledError(absl::StrCat("interrupted just as the job started (PID ",
                                                  started_->job().pid(),
@@ -192,7 +192,8 @@ class JobSession {
       if (!exit.report().empty()) output_.Warning(absl::StrCat("the job was given up: ", exit.report()));
       if (code == kDone) code = exit.signal() != 0 ? kKilledBySignal + exit.signal() : exit.exit_code();
     }
-    return code;
+    // What reads cut output must not take it for all of it.
+    return code == kDone && !all_shown ? kFailed : code;
   }
 
   const std::optional<v1::JobStarted>& started() const { return started_; }
@@ -208,6 +209,17 @@ class JobSession {
     }
     client_.Cancel();
     return true;
+  }
+
+  // False: some of the job's output was not shown.
+  bool EndOutput() {
+    if (!follower_) return true;
+    const absl::Status shown = follower_->Finish();
+    if (!shown.ok()) {
+      output_.Warning(absl::StrCat("the job's output was not shown further: ", shown.message(),
+                                   "; all of it is in ", LogOf(started_->job())));
+    }
+    return shown.ok();
   }
 
   bool HungUp() {
