@@ -111,7 +111,8 @@ const std::string& LogOf(const v1::Job& job) { return job.log_path().empty() ? j
 // What `run` and `restore` have in common: the job starts, is followed, ends.
 class JobSession {
  public:
-  // `lets_go`: SIGHUP, as of a connection that is lost, is no signal for the job, which was there before.
+  // `lets_go`: SIGHUP, as of a connection that is lost, is no signal for the job, which was there before. For
+  // a supervised one of a daemon it is none as soon as it runs.
   JobSession(Client& client, const Output& output, Interrupts& interrupts, bool detach, bool follow_log,
              bool lets_go = false)
       : client_(client),
@@ -122,7 +123,7 @@ class JobSession {
         lets_go_(lets_go),
         progress_(STDERR_FILENO, !output.json()) {
     interrupts_.SetAction([this](int signal) {
-      if (LetGo(signal)) return;
+      if (lets_go_ && LetGo(signal)) return;
       {
         absl::MutexLock lock(&mutex_);
         missed_ = signal;  // for the job, if it starts all the same
@@ -202,7 +203,7 @@ class JobSession {
 
  private:
   bool LetGo(int signal) {
-    if (!lets_go_ || signal != SIGHUP) return false;
+    if (signal != SIGHUP) return false;
     {
       absl::MutexLock lock(&mutex_);
       hung_up_ = left_ = true;
@@ -275,8 +276,10 @@ class JobSession {
       }
       pids_.push_back(started.job().pid());
     }
-    interrupts_.SetAction([this, supervised](int signal) {
-      if (LetGo(signal)) return;
+    // In this process it would go on without anybody who brings it back.
+    const bool lets_go = lets_go_ || (!supervised.empty() && client_.AtDaemon());
+    interrupts_.SetAction([this, supervised, lets_go](int signal) {
+      if (lets_go && LetGo(signal)) return;
       if (!supervised.empty()) return SignalSupervised(supervised, signal);
       std::vector<int> pids;
       {
