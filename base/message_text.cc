@@ -6,6 +6,7 @@
 #include <google/protobuf/stubs/logging.h>
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,25 +31,26 @@ std::vector<const FieldDescriptor*> FieldsOf(const Message& message) {
 namespace {
 
 // Field by field.
-bool HasTextAlone(const Message& message) {
+std::optional<std::string> FindNoText(const Message& message) {
   const Reflection* reflection = message.GetReflection();
   std::string scratch;
   for (const FieldDescriptor* field : FieldsOf(message)) {
     const int count = field->is_repeated() ? reflection->FieldSize(message, field) : 1;
     for (int i = 0; i < count; ++i) {
       if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-        if (!HasTextAlone(field->is_repeated() ? reflection->GetRepeatedMessage(message, field, i)
-                                               : reflection->GetMessage(message, field)))
-          return false;
+        std::optional<std::string> found =
+            FindNoText(field->is_repeated() ? reflection->GetRepeatedMessage(message, field, i)
+                                            : reflection->GetMessage(message, field));
+        if (found) return found;
       } else if (field->type() == FieldDescriptor::TYPE_STRING) {
         const std::string& text = field->is_repeated()
                                       ? reflection->GetRepeatedStringReference(message, field, i, &scratch)
                                       : reflection->GetStringReference(message, field, &scratch);
-        if (ToUtf8(text) != text) return false;
+        if (ToUtf8(text) != text) return text;
       }
     }
   }
-  return true;
+  return std::nullopt;
 }
 
 // What a reader takes, unlike the fields, needs no descriptors. They are made at first use, for all messages
@@ -79,10 +81,13 @@ void Mend(Message* message) {
 
 }  // namespace
 
-bool IsText(const Message& message) {
+std::optional<std::string> FindWhatIsNoText(const Message& message) {
   constexpr size_t kCopied = size_t{1} << 20;
-  return (message.ByteSizeLong() <= kCopied && IsRead(message)) || HasTextAlone(message);
+  if (message.ByteSizeLong() <= kCopied && IsRead(message)) return std::nullopt;
+  return FindNoText(message);
 }
+
+bool IsText(const Message& message) { return !FindWhatIsNoText(message); }
 
 void MakeText(Message* message) {
   // Most are, and a map that is touched is built anew.

@@ -41,9 +41,11 @@ TEST(MessageTextTest, AFieldOfItsOwn) {
   Value message;
   message.set_string_value(kNoText);
   EXPECT_FALSE(IsText(message));
+  EXPECT_EQ(FindWhatIsNoText(message), kNoText);
   MakeText(&message);
   EXPECT_EQ(message.string_value(), kMadeText);
   EXPECT_TRUE(IsText(message));
+  EXPECT_EQ(FindWhatIsNoText(message), std::nullopt);
 }
 
 TEST(MessageTextTest, OfAMessageBesideOneThatIsText) {
@@ -63,6 +65,7 @@ TEST(MessageTextTest, KeysAndValuesOfAMap) {
   Struct message;
   (*message.mutable_fields())[kNoText].set_string_value(kNoText);
   (*message.mutable_fields())["b"].set_string_value("c");
+  EXPECT_EQ(FindWhatIsNoText(message), kNoText);
   MakeText(&message);
   ASSERT_EQ(message.fields_size(), 2);
   EXPECT_EQ(message.fields().at(kMadeText).string_value(), kMadeText);

@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/command_line.h"
 #include "base/human_units.h"
 #include "base/pidfd.h"
 #include "base/status.h"

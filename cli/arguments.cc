@@ -1,6 +1,5 @@
 #include "cli/arguments.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <utility>
 
@@ -9,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/command_line.h"
 #include "base/human_units.h"
 #include "base/status.h"
 #include "cli/clone_arguments.h"

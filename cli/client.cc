@@ -19,9 +19,11 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/message_text.h"
 #include "base/status.h"
 #include "base/timed_await.h"
 #include "base/unique_fd.h"
+#include "base/utf8.h"
 #include "base/uuid.h"
 #include "daemon/embedded_service.h"
 #include "daemon/named_calls.h"
@@ -46,6 +48,15 @@ constexpr absl::Duration kGivingUpMayTake = absl::Seconds(60);
 // The longest error message with its log lines, percent-encoded.
 constexpr int kLargestMetadataBytes = 64 << 10;
 
+// What is no text protobuf refuses without a word of which it is.
+absl::Status CheckText(const google::protobuf::Message& request) {
+  const std::optional<std::string> other = FindWhatIsNoText(request);
+  if (!other) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", ToUtf8(*other),
+      "' is not UTF-8, which names, references, labels and the like have to be ('?' stands for what isn't)"));
+}
+
 class GrpcClient final : public Client {
  public:
   GrpcClient(std::shared_ptr<grpc::Channel> channel, std::string host,
@@ -68,6 +79,7 @@ class GrpcClient final : public Client {
 
 #define RK_UNARY_OF(stub, Name, Response)                                        \
   absl::StatusOr<v1::Response> Name(const v1::Name##Request& request) override { \
+    RK_RETURN_IF_ERROR(CheckText(request));                                      \
     v1::Response response;                                                       \
     grpc::ClientContext context;                                                 \
     CurrentCall current(*this, &context);                                        \
@@ -113,6 +125,7 @@ class GrpcClient final : public Client {
 #undef RK_UNARY_OF
 
   absl::Status SignalJob(const v1::SignalJobRequest& request) override {
+    RK_RETURN_IF_ERROR(CheckText(request));
     v1::SignalJobResponse response;
     grpc::ClientContext context;
     const grpc::Status ended = stub_->SignalJob(&context, request, &response);
@@ -120,6 +133,7 @@ class GrpcClient final : public Client {
   }
 
   absl::StatusOr<v1::StopJobResponse> StopJob(const v1::StopJobRequest& request) override {
+    RK_RETURN_IF_ERROR(CheckText(request));
     v1::StopJobResponse response;
     grpc::ClientContext context;
     const grpc::Status ended = stub_->StopJob(&context, request, &response);
@@ -130,6 +144,7 @@ class GrpcClient final : public Client {
 
 #define RK_STREAM_OF(stub, Name, Event, name)                                                        \
   absl::Status Name(const v1::Name##Request& request, const OnEvent<v1::Event>& on_event) override { \
+    RK_RETURN_IF_ERROR(CheckText(request));                                                          \
     grpc::ClientContext context;                                                                     \
     CurrentCall current(*this, &context, name);                                                      \
     std::unique_ptr<grpc::ClientReader<v1::Event>> reader = stub->Name(&context, request);           \
@@ -158,6 +173,7 @@ class GrpcClient final : public Client {
 
   absl::Status SendImage(const v1::SendImageRequest& request,
                          const std::function<bool(const v1::SendImageEvent&)>& on_event) override {
+    RK_RETURN_IF_ERROR(CheckText(request));
     grpc::ClientContext context;
     CurrentCall current(*this, &context);
     std::unique_ptr<grpc::ClientReader<v1::SendImageEvent>> reader = stub_->SendImage(&context, request);
@@ -234,14 +250,21 @@ class GrpcClient final : public Client {
   class Receiver final : public ImageReceiver {
    public:
     Receiver(GrpcClient& client, const v1::ReceiveImageBegin& begin, OnEvent<v1::Progress> on_progress)
-        : client_(client), current_(client, &context_), stream_(client.stub_->ReceiveImage(&context_)) {
+        : client_(client),
+          checked_(CheckText(begin)),
+          current_(client, &context_),
+          stream_(client.stub_->ReceiveImage(&context_)) {
       {
         absl::MutexLock lock(&client_.mutex_);
         client_.receiving_ = true;
       }
       v1::ReceiveImageRequest request;
       *request.mutable_begin() = begin;
-      stream_->Write(request);
+      if (checked_.ok()) {
+        stream_->Write(request);
+      } else {
+        context_.TryCancel();
+      }
       events_ = std::thread([this, on_progress = std::move(on_progress)] {
         for (v1::ReceiveImageEvent event; stream_->Read(&event);) {
           if (event.has_progress()) on_progress(event.progress());
@@ -280,6 +303,7 @@ class GrpcClient final : public Client {
         client_.receiving_ = false;
         // The call has ended here, and maybe not yet at the service, which has to remove what it began.
         if (!status.ok()) client_.abandoned_ = true;
+        if (!checked_.ok()) return checked_;
         if (client_.cancelled_ && !status.ok())
           return absl::CancelledError("interrupted; nothing of it is left");
       }
@@ -287,6 +311,7 @@ class GrpcClient final : public Client {
     }
 
     GrpcClient& client_;
+    const absl::Status checked_;  // what the call begins with
     grpc::ClientContext context_;
     CurrentCall current_;
     const std::unique_ptr<grpc::ClientReaderWriter<v1::ReceiveImageRequest, v1::ReceiveImageEvent>> stream_;

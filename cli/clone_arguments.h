@@ -1,11 +1,11 @@
 // The options of `restore --clone`.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/command_line.h"
 #include "cli/timeline.h"
 #include "rekindle/v1/rekindle.pb.h"
 

@@ -1,11 +1,11 @@
 // The options of `rekindle gpu …`, and those of other commands that have to do with GPUs.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/command_line.h"
 #include "cli/arguments.h"
 #include "rekindle/v1/rekindle.pb.h"
 

@@ -1,11 +1,11 @@
 // The commands under `rekindle group`.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/command_line.h"
 #include "cli/arguments.h"
 #include "cli/rollback_arguments.h"
 

@@ -105,10 +105,14 @@ class Timelines {
   bool used_ = false;
 };
 
+// Its path, as it can be opened; empty: it has none.
+const std::string& LogOf(const v1::Job& job) { return job.log_path().empty() ? job.log() : job.log_path(); }
+
 // What `run` and `restore` have in common: the job starts, is followed, ends.
 class JobSession {
  public:
-  // `lets_go`: SIGHUP, as of a connection that is lost, is no signal for the job, which was there before.
+  // `lets_go`: SIGHUP, as of a connection that is lost, is no signal for the job, which was there before. For
+  // a supervised one of a daemon it is none as soon as it runs.
   JobSession(Client& client, const Output& output, Interrupts& interrupts, bool detach, bool follow_log,
              bool lets_go = false)
       : client_(client),
@@ -119,7 +123,7 @@ class JobSession {
         lets_go_(lets_go),
         progress_(STDERR_FILENO, !output.json()) {
     interrupts_.SetAction([this](int signal) {
-      if (LetGo(signal)) return;
+      if (lets_go_ && LetGo(signal)) return;
       {
         absl::MutexLock lock(&mutex_);
         missed_ = signal;  // for the job, if it starts all the same
@@ -169,7 +173,7 @@ class JobSession {
     progress_.Clear();
     if (absl::IsUnavailable(status) && client_.AtDaemon() && !detach_ && started_)
       status = StayWithJob(status);
-    if (follower_) follower_->Finish();
+    const bool all_shown = EndOutput();
     if (status.ok() && started_ && !detach_ && exits_.empty()) {
       status = absl::CancelledError(absl::StrCat("interrupted just as the job started (PID ",
                                                  started_->job().pid(),
@@ -189,7 +193,8 @@ class JobSession {
       if (!exit.report().empty()) output_.Warning(absl::StrCat("the job was given up: ", exit.report()));
       if (code == kDone) code = exit.signal() != 0 ? kKilledBySignal + exit.signal() : exit.exit_code();
     }
-    return code;
+    // What reads cut output must not take it for all of it.
+    return code == kDone && !all_shown ? kFailed : code;
   }
 
   const std::optional<v1::JobStarted>& started() const { return started_; }
@@ -198,13 +203,24 @@ class JobSession {
 
  private:
   bool LetGo(int signal) {
-    if (!lets_go_ || signal != SIGHUP) return false;
+    if (signal != SIGHUP) return false;
     {
       absl::MutexLock lock(&mutex_);
       hung_up_ = left_ = true;
     }
     client_.Cancel();
     return true;
+  }
+
+  // False: some of the job's output was not shown.
+  bool EndOutput() {
+    if (!follower_) return true;
+    const absl::Status shown = follower_->Finish();
+    if (!shown.ok()) {
+      output_.Warning(absl::StrCat("the job's output was not shown further: ", shown.message(),
+                                   "; all of it is in ", LogOf(started_->job())));
+    }
+    return shown.ok();
   }
 
   bool HungUp() {
@@ -260,8 +276,10 @@ class JobSession {
       }
       pids_.push_back(started.job().pid());
     }
-    interrupts_.SetAction([this, supervised](int signal) {
-      if (LetGo(signal)) return;
+    // In this process it would go on without anybody who brings it back.
+    const bool lets_go = lets_go_ || (!supervised.empty() && client_.AtDaemon());
+    interrupts_.SetAction([this, supervised, lets_go](int signal) {
+      if (lets_go && LetGo(signal)) return;
       if (!supervised.empty()) return SignalSupervised(supervised, signal);
       std::vector<int> pids;
       {
@@ -283,7 +301,7 @@ class JobSession {
     if (follower_ || !follow_log_ || output_.json()) return;
     if (started.job().log().empty()) return TellOutput(started.job().pid());
     absl::StatusOr<std::unique_ptr<LogFollower>> follower =
-        LogFollower::Start(started.job().log(), LogOffset(started), STDOUT_FILENO);
+        LogFollower::Start(LogOf(started.job()), LogOffset(started), STDOUT_FILENO);
     if (follower.ok()) {
       follower_ = *std::move(follower);
     } else {
@@ -294,7 +312,7 @@ class JobSession {
   // Of one that it was attached to, the end that the log has now.
   static uint64_t LogOffset(const v1::JobStarted& started) {
     struct stat info;
-    if (started.log_offset() != UINT64_MAX || ::stat(started.job().log().c_str(), &info) != 0)
+    if (started.log_offset() != UINT64_MAX || ::stat(LogOf(started.job()).c_str(), &info) != 0)
       return started.log_offset();
     return static_cast<uint64_t>(info.st_size);
   }

@@ -100,11 +100,12 @@ LogFollower::LogFollower(const std::string& path, UniqueFd log, UniqueFd changes
   Watch(file);
 }
 
-void LogFollower::Finish() {
-  if (!thread_.joinable()) return;
+absl::Status LogFollower::Finish() {
+  if (!thread_.joinable()) return failed_;
   uint64_t one = 1;
   [[maybe_unused]] ssize_t n = ::write(stop_.get(), &one, sizeof one);
   thread_.join();
+  return failed_;
 }
 
 void LogFollower::Watch(File& file) {
@@ -171,11 +172,27 @@ bool LogFollower::FollowName() {
   return true;
 }
 
+bool LogFollower::Put(absl::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(output_, text.data(), text.size());
+    if (n >= 0) {
+      text.remove_prefix(static_cast<size_t>(n));
+    } else if (errno == EAGAIN) {
+      // Whoever made the pipe, such as Node.js, wants no waiting of its own. One that is full holds up this
+      // thread as any other pipe does.
+      pollfd room{output_, POLLOUT, 0};
+      ::poll(&room, 1, -1);
+    } else if (errno != EINTR) {
+      if (errno != EPIPE) failed_ = ErrnoStatus(errno, "writing standard output");
+      return false;
+    }
+  }
+  return true;
+}
+
 bool LogFollower::Show(File& file, const std::string& text) {
-  if (within_line_ != nullptr && within_line_ != &file &&
-      !WriteFully(output_, "\n", 1, "standard output").ok())
-    return false;
-  if (!WriteFully(output_, text.data(), text.size(), "standard output").ok()) return false;
+  if (within_line_ != nullptr && within_line_ != &file && !Put("\n")) return false;
+  if (!Put(text)) return false;
   within_line_ = text.back() == '\n' ? nullptr : &file;
   file.shown += text;
   if (file.shown.size() > 2 * kRemembered) file.shown.erase(0, file.shown.size() - kRemembered);
@@ -198,7 +215,7 @@ bool LogFollower::BeginAnew(File& file, uint64_t size) {
   file.shown.resize(file.shown.rfind('\n') + 1);  // npos: all of it
   file.shown_until = differs > begin ? begin + file.shown.size() : differs;
   if (within_line_ == &file) {
-    if (!WriteFully(output_, "\n", 1, "standard output").ok()) return false;
+    if (!Put("\n")) return false;
     within_line_ = nullptr;
   }
   return true;
@@ -237,7 +254,10 @@ void LogFollower::Loop() {
   // The watches are older than the first copy: nothing appended in between is missed.
   while (CopyWhatIsThere()) {
     pollfd entries[] = {{changes_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
-    if (::poll(entries, 2, watches_folder_ ? -1 : kLookAtFolderMs) < 0 && errno != EINTR) return;
+    if (::poll(entries, 2, watches_folder_ ? -1 : kLookAtFolderMs) < 0 && errno != EINTR) {
+      failed_ = ErrnoStatus(errno, absl::StrCat("following ", path_));
+      return;
+    }
     if (entries[1].revents != 0) {
       CopyWhatIsThere();
       return;

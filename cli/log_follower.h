@@ -7,7 +7,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::cli {
@@ -25,10 +27,11 @@ class LogFollower {
   // `output` must stay open for the follower's life.
   static absl::StatusOr<std::unique_ptr<LogFollower>> Start(const std::string& path, uint64_t offset,
                                                             int output);
-  ~LogFollower() { Finish(); }
+  ~LogFollower() { Finish().IgnoreError(); }
 
-  // Copies what is there by now, and ends.
-  void Finish();
+  // Copies what is there by now, and ends. An error: why not all was shown; that nobody reads it any more
+  // (EPIPE, as of `| head`) is none.
+  absl::Status Finish();
 
  private:
   struct File {
@@ -44,6 +47,7 @@ class LogFollower {
   void Loop();
   // Both false when the output takes no more.
   bool CopyWhatIsThere();
+  bool Put(absl::string_view text);
   bool Copy(File& file);
   // The log has another beginning from now on, or another end.
   bool BeginAnew(File& file, uint64_t size);
@@ -64,6 +68,7 @@ class LogFollower {
   // The last one has the name; those before it had it.
   std::vector<std::unique_ptr<File>> files_;
   const File* within_line_ = nullptr;  // whose line the output is in the middle of
+  absl::Status failed_;                // the thread's, while there is one
   std::thread thread_;
 };
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -98,6 +99,37 @@ TEST_F(LogFollowerTest, ShowsWhatIsAppended) {
   EXPECT_EQ(Next(4), "one\n");
   Write("two\n");
   EXPECT_EQ(Rest(), "two\n");
+}
+
+// As a parent that waits for many makes its pipes.
+TEST_F(LogFollowerTest, APipeThatIsFullForAMomentMissesNothing) {
+  ASSERT_EQ(::fcntl(output_.get(), F_SETFL, O_NONBLOCK), 0);
+  std::string text;
+  for (int i = 0; text.size() < 500'000; ++i) text += std::to_string(i) + "\n";
+  Write(text);
+  Follow(0);
+  EXPECT_EQ(Next(text.size()), text);
+  EXPECT_TRUE(follower_->Finish().ok());
+}
+
+TEST_F(LogFollowerTest, AnOutputThatTakesNoMoreIsAnError) {
+  output_.Reset(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(output_.valid());
+  Write("one\n");
+  Follow(0);
+  EXPECT_EQ(follower_->Finish().message(), "writing standard output: No space left on device");
+}
+
+TEST_F(LogFollowerTest, AReaderThatHasSeenEnoughIsNone) {
+  struct sigaction ignored {};
+  struct sigaction before;
+  ignored.sa_handler = SIG_IGN;
+  ASSERT_EQ(::sigaction(SIGPIPE, &ignored, &before), 0);
+  shown_.Reset();
+  Write("one\n");
+  Follow(0);
+  EXPECT_TRUE(follower_->Finish().ok());
+  ASSERT_EQ(::sigaction(SIGPIPE, &before, nullptr), 0);
 }
 
 TEST_F(LogFollowerTest, WhatIsWrittenAgainIsShownOnce) {

@@ -1,8 +1,9 @@
 // What numbers of options have to be, said so that a person understands it.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
+
+#include "base/command_line.h"
 
 namespace rekindle::cli {
 

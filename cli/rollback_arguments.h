@@ -1,12 +1,12 @@
 // The options that say what becomes of files: of `restore --rollback`, and `ckpt --file-contents`.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/command_line.h"
 #include "rekindle/v1/group.pb.h"
 #include "rekindle/v1/rekindle.pb.h"
 

@@ -1,12 +1,12 @@
 // `rekindle sim`: the simulator of functions/, in this process; it needs no daemon and no store.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/command_line.h"
 #include "cli/exit_code.h"
 #include "cli/output.h"
 

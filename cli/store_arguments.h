@@ -1,12 +1,12 @@
 // The commands about what the store keeps: prune, gc, fsck, quota.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/command_line.h"
 #include "cli/arguments.h"
 #include "rekindle/v1/rekindle.pb.h"
 

@@ -1,12 +1,12 @@
 // What `run` is told about supervision; `stop` and `attach`.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/command_line.h"
 #include "cli/rollback_arguments.h"
 #include "rekindle/v1/rekindle.pb.h"
 

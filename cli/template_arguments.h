@@ -1,10 +1,10 @@
 // The commands under `rekindle template`.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/command_line.h"
 #include "cli/arguments.h"
 #include "cli/clone_arguments.h"
 

@@ -1,8 +1,7 @@
 // `rekindle top`: what the jobs do, again and again.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
+#include "base/command_line.h"
 #include "cli/client.h"
 #include "cli/interrupts.h"
 #include "cli/output.h"

@@ -1,10 +1,10 @@
 // The options of `rekindle export`, `import` and `copy`.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/command_line.h"
 #include "cli/arguments.h"
 
 namespace rekindle::cli {

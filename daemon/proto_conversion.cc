@@ -58,6 +58,7 @@ void ToProto(const JobRecord& record, v1::Job* job, const ProcessChildren* all) 
   job->set_started_unix_ns(record.started_unix_ns);
   job->set_image(record.image);
   job->set_log(ToUtf8(record.log));
+  if (job->log() != record.log) job->set_log_path(record.log);
   if (!JobRegistry::Lives(record)) {
     job->set_state("exited");
     return;

@@ -2,7 +2,6 @@
 #include <signal.h>
 #include <sys/prctl.h>
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -18,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
+#include "base/command_line.h"
 #include "base/deadlock_checks.h"
 #include "base/host_port.h"
 #include "base/human_units.h"

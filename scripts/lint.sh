@@ -26,6 +26,10 @@ while read -r file; do
 done < <(sources .)
 ((STATUS == 0)) || warn "format with: git ls-files | grep -E '\\.(h|cc|c)\$' | xargs clang-format -i"
 
+step "CLI11 through base/command_line.h"
+# By itself it reads "010" as eight.
+if git grep -nE '# *include *[<"]CLI/' -- ':!base/command_line.h'; then STATUS=1; fi
+
 step "shellcheck"
 shell_scripts() { git grep -lE '^#!.*/(ba|env ba)?sh$' -- ':!*.md' ':!third_party'; }
 mapfile -t SHELL_SCRIPTS < <(shell_scripts)

@@ -104,6 +104,18 @@ class AddressTest(RekindleTest):
         self.assertEqual(status, USAGE, log)
         self.assertIn(f"--config {config}: 'grease' is no option", log)
 
+    def test_numbers_are_decimal(self):
+        """Octal it would be in the range, which ends at 86400."""
+        status, log = self.refused("--grace", "0250000")
+        self.assertEqual(status, USAGE, log)
+        self.assertIn("0250000 not in range", log)
+        config = self.path("rekindled.toml")
+        with open(config, "w", encoding="ascii") as file:
+            file.write("grace = 0250000\n")
+        status, log = self.refused("--config", config)
+        self.assertEqual(status, USAGE, log)
+        self.assertIn("0250000 not in range", log)
+
     def test_what_is_no_number_of_days(self):
         for days in ("nan", "-1", "4000", "often"):
             with self.subTest(days=days):

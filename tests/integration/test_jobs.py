@@ -312,6 +312,47 @@ class RunTest(RekindleTest):
         self.assertEqual(result.code, FAILED, str(result))
         self.assertIn("writing standard output", result.err)
 
+    def test_output_that_can_not_be_shown(self):
+        log = self.path("x.log")
+        for status, code in ((0, FAILED), (17, 17)):
+            with self.subTest(status=status):
+                result = self.cli.run(
+                    "run", "--log", log, "--", "sh", "-c", f"echo hello; exit {status}", json_output=False,
+                    prefix=("sh", "-c", 'exec "$0" "$@" >/dev/full'),
+                )
+                self.assertEqual(result.code, code, str(result))
+                self.assertIn("was not shown further: writing standard output: No space left", result.err)
+                self.assertIn(f"all of it is in {log}", result.err)
+        self.assertEqual(lines_of(log), ["hello", "hello"])
+
+    def test_output_of_which_the_beginning_is_enough(self):
+        log = self.path("x.log")
+        script = 'set -- "$0" "$@"; "$@" | head -n 1'
+        result = self.cli.run("run", "--log", log, "--", "seq", 100000, json_output=False, prefix=("sh", "-c", script))
+        self.assertEqual(result.out, "1\n", str(result))
+        self.assertEqual(result.err, "", str(result))
+        waiting.until(lambda: lines_of(log)[-1:] == ["100000"], "the job's end")
+
+    def test_output_for_a_pipe_that_does_not_wait(self):
+        """As Node.js gives one to its children."""
+        reading, writing = os.pipe()
+        self.addCleanup(os.close, reading)
+        os.set_blocking(writing, False)
+        log = self.path("x.log")
+        done = subprocess.Popen(
+            self.cli.argv("run", "--log", log, "--", "seq", 100000),
+            stdin=subprocess.DEVNULL,
+            stdout=writing,
+            env=environment(self.environment),
+        )
+        os.close(writing)
+        waiting.until(lambda: lines_of(log)[-1:] == ["100000"], "all of the output is in the log")
+        shown = b""
+        while piece := os.read(reading, 65536):
+            shown += piece
+        self.assertEqual(done.wait(60), DONE)
+        self.assertEqual(shown.decode(), "".join(f"{number}\n" for number in range(1, 100001)))
+
     def test_ignored_signals_stay_ignored(self):
         """As under nohup: the job never hears of a signal that the command was started to ignore."""
         count = self.path("count")

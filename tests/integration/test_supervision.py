@@ -421,6 +421,19 @@ class CommandTest(SupervisedTest):
         self.assertEqual(self.job()["pid"], pid)
         self.succeed("stop", "job", cli=self.remote)
 
+    def test_a_lost_connection_does_not_end_it(self):
+        command = self.start(1000, options=["--every", "1h", "--restarts", "3"], detach=False)
+        waiting.until(lambda: select.select([command.stdout], [], [], 0)[0], "some output", 60)
+        pid = self.job()["pid"]
+        command.send_signal(signal.SIGHUP)
+        result = self.remote.finish(command)
+        self.assertEqual(result.code, FAILED, str(result))
+        self.assertIn("the job runs on, and 'rekindle attach job' follows it again", result.err)
+        at = len(lines_of(self.numbers))
+        waiting.until(lambda: len(lines_of(self.numbers)) > at + 3, "it counts on")
+        self.assertEqual(self.job()["pid"], pid)
+        self.succeed("stop", "job", cli=self.remote)
+
     def test_attach_follows_a_log_that_is_rotated(self):
         self.start(150, options=["--every", "1h", "--restarts", "0"])
         waiting.until(lambda: len(lines_of(self.numbers)) > 3, "some lines")
