@@ -203,8 +203,7 @@ TEST_F(FunctionCommandsTest, TablesAndLines) {
   EXPECT_EQ(Run([](auto& client, auto& output) { return ShowFunctionLogs(client, output, {}); }, true),
             kDone);
   EXPECT_EQ(out_, "{\"instance\":\"i-1\",\"text\":\"hello \xEF\xBF\xBD\",\"unix_ns\":5}\n");
-  EXPECT_EQ(Run([](auto& client, auto& output) { return ListDependencies(client, output, {}); }),
-            kFailed);
+  EXPECT_EQ(Run([](auto& client, auto& output) { return ListDependencies(client, output, {}); }), kFailed);
   EXPECT_THAT(err_, HasSubstr("rekindle: error: "));
 }
 

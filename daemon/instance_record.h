@@ -10,8 +10,8 @@
 
 namespace rekindle::daemon {
 
-// The folder of all of those of a store's functions, which one daemon has: others may have the runtime folder,
-// too. Its name is short: sockets lie in it.
+// The folder of all of those of a store's functions, which one daemon has: others may have the runtime
+// folder, too. Its name is short: sockets lie in it.
 std::string InstanceRecords(const std::string& runtime_directory, const std::string& store);
 
 // One process. Its file goes with this object.
