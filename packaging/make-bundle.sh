@@ -138,6 +138,7 @@ if [[ -n $GPU_TESTS ]]; then
   done
   install -m 644 "$REPO_ROOT"/tests/gpu_jobs/*.py "$ROOT/gpu-tests/"
   install -m 755 "$REPO_ROOT/scripts/gpu_check.sh" "$ROOT/"
+  install -m 644 "$REPO_ROOT/scripts/gpu_check_figures.sh" "$ROOT/"
 fi
 for package in "${LINKED_PACKAGES[@]}"; do
   notice=/usr/share/doc/$package/copyright

@@ -1,0 +1,311 @@
+# shellcheck shell=bash
+# What gpu_check.sh measures, a row of its report each: park and resume, freeze, restore to the first step, warm starts of a
+# server. Sourced by it, with whose words for jobs, commands and the report this is written.
+# shellcheck disable=SC2034,SC2153,SC2154  # set here for there, and there for here
+
+# row WHAT MEASURED AGAINST RATIO ASKED: ASKED is "<= 1.3" or such.
+row() {
+  local held
+  held=$(awk -v ratio="$4" -v limit="${5#* }" -v sign="${5%% *}" 'BEGIN {
+    print (sign == "<=" ? ratio <= limit : ratio >= limit) ? "yes" : "no" }')
+  [[ -z $SIM ]] || held="means nothing"
+  say "figure  $1: $2, against $3: $4 (asked for $5): $held"
+  report "| $1 | $2 | $3 | $4 | $5 | $held |"
+}
+figure_note() {
+  say "figure  $1: $2"
+  report "| $1 | $(cell "$2") | | | | |"
+}
+drop_caches() {
+  sync
+  echo 3 2>/dev/null >/proc/sys/vm/drop_caches || CACHES='the page cache could not be dropped'
+  # What is measured is the image: Rekindle's programs are ten times as large as CRIU.
+  {
+    timeout 30 "$BIN/rekindle" version
+    timeout 30 "${STOCK_CRIU[@]}" --version
+    timeout 30 "$TESTS/gpu_bare_calls" state $$
+    cache "$BIN"/rekindle* "$BIN"/criu-plugins/* "$FOLDER"/lib/* "$FOLDER"/libexec/rekindle/* "$TESTS"/gpu_* \
+      "$FOLDER"/libexec/rekindle/criu-plugins/* "$CRIU_PREFIX"/usr/sbin/* "$CRIU_PREFIX"/usr/lib/x86_64-linux-gnu/*
+  } >/dev/null 2>&1
+}
+# cache FILE...: into the page cache. Packs are written past it.
+cache() { cat "$@" >/dev/null 2>&1 || true; }
+per_second() { calculate "$1 / $2 / 1e9"; }  # GB/s
+disk_free() { df --output=avail -B1 "$WORK" | tail -n 1; }
+on_disk() { [[ $(df --output=fstype "$WORK" | tail -n 1) != tmpfs ]]; }
+# How often what takes so many bytes is measured.
+repeats() { if (($1 < 20000000000)); then echo 1 2; else echo 1; fi; }
+# For one more capture or restore of so many bytes.
+time_for() { (($(time_left) >= 15 + 3 * $1 / 2000000000)); }
+
+# movement LABEL BYTES: park and resume of the running job against copies and bare calls.
+movement() {
+  local label=$1 bytes=$2 i to_host to_device out='' in='' park='' resume='' wall='' made='' t base faults
+  bounded 120 "$TESTS/gpu_bare_calls" memcpy "$bytes" || return 1
+  to_host=$(field to_host_seconds) to_device=$(field to_device_seconds)
+  for i in $(repeats "$bytes"); do
+    bounded 120 "$TESTS/gpu_bare_calls" cycle "$JOB" || return 1
+    t=$(calculate "$(field lock_seconds) + $(field checkpoint_seconds)")
+    out=$(smaller "$t" "${out:-1e9}")
+    BARE_CHECKPOINT=$(smaller "$(field checkpoint_seconds)" "${BARE_CHECKPOINT:-1e9}")
+    t=$(calculate "$(field restore_seconds) + $(field unlock_seconds)")
+    in=$(smaller "$t" "${in:-1e9}")
+    BARE_BACK=$in
+    steps || return 1
+  done
+  for i in $(repeats "$bytes"); do
+    faults=$(faults_of_threads) t=$(now)
+    rk 120 gpu park "$JOB" || return 1
+    wall=$(since "$t") MOVED=$(field bytes)
+    park=$(smaller "$(field seconds)" "${park:-1e9}")
+    note_memory "$faults"
+    made+="${made:+; }$MADE"
+    t=$(now)
+    rk 120 gpu resume "$JOB" || return 1
+    wall+=" and $(since "$t")"
+    resume=$(smaller "$(field seconds)" "${resume:-1e9}")
+    steps || return 1
+  done
+  base=$(smaller "$(per_second "$bytes" "$to_host")" "$(per_second "$bytes" "$out")")
+  row "park $label" "$(per_second "$bytes" "$park") GB/s" \
+    "memcpy $(per_second "$bytes" "$to_host"), bare calls $(per_second "$bytes" "$out") GB/s" \
+    "$(calculate "$(per_second "$bytes" "$park") / $base")" ">= 0.9"
+  base=$(smaller "$(per_second "$bytes" "$to_device")" "$(per_second "$bytes" "$in")")
+  row "resume $label" "$(per_second "$bytes" "$resume") GB/s" \
+    "memcpy $(per_second "$bytes" "$to_device"), bare calls $(per_second "$bytes" "$in") GB/s" \
+    "$(calculate "$(per_second "$bytes" "$resume") / $base")" ">= 0.9"
+  figure_note "park and resume $label, whole commands" "$wall s"
+  figure_note "park $label, more" "parked: $made"
+  [[ -n ${COMPARED:-} || -n ${REKINDLE_GPU_HUGE_PAGES:-} ]] || ((bytes > 8000000000)) || with_and_without_huge_pages "$label"
+}
+# Without a daemon, which reads the variable in its own environment.
+with_and_without_huge_pages() {
+  local label=$1 connection=("${CONNECTION[@]}") wanted faults seconds seen='' done=1
+  CONNECTION=(--no-daemon) COMPARED=1
+  for wanted in 1 0; do
+    faults=$(faults_of_threads)
+    REKINDLE_GPU_HUGE_PAGES=$wanted rk 60 gpu park "$JOB" || { done='' && break; }
+    seconds=$(field seconds)
+    note_memory "$faults"
+    seen+="${seen:+; }REKINDLE_GPU_HUGE_PAGES=$wanted $(calculate "$seconds") s, $MADE"
+    { rk 60 gpu resume "$JOB" && steps; } || { done='' && break; }
+  done
+  CONNECTION=("${connection[@]}")
+  [[ -n $done ]] || return 1
+  figure_note "park $label, without a daemon" "$seen"
+}
+# freeze LABEL BYTES NAME: of images NAME:1 and on.
+freeze() {
+  local label=$1 bytes=$2 i one all seconds='' commit='' parts=''
+  # The job's context moves as well.
+  bounded 120 "$TESTS/gpu_bare_calls" drain "$MOVED" || return 1
+  one=$(field one_thread_seconds) all=$(field all_threads_seconds)
+  for i in $(repeats "$bytes"); do
+    [[ -z $seconds ]] || time_for "$((3 * bytes))" || break
+    rk 240 ckpt "$JOB" -t "$3:$i" || return 1
+    if is_true "$(field freeze_seconds) < ${seconds:-1e9}"; then
+      seconds=$(field freeze_seconds) commit=$(field commit_seconds) parts=$(phases)
+    fi
+    steps || return 1
+  done
+  row "freeze $label" "$(calculate "$seconds") s" \
+    "bare checkpoint $BARE_CHECKPOINT + one thread's memcpy of $MOVED bytes $one s" \
+    "$(calculate "$seconds / ($BARE_CHECKPOINT + $one)")" "<= 1.3"
+  figure_note "freeze $label, more" "with a memcpy of all threads ($all s) the ratio is $(
+    calculate "$seconds / ($BARE_CHECKPOINT + $all)"); with the bare way back added, which the freeze holds too, $(
+    calculate "$seconds / ($BARE_CHECKPOINT + $one + $BARE_BACK)"); committed in $(calculate "$commit") s; phases: $parts"
+}
+disk_speed() {
+  local pack bytes t
+  pack=$(find "$REKINDLE_STORE/packs" -type f -printf '%s %p\n' | sort -rn | head -n 1)
+  bytes=$(smaller "${pack%% *}" $((2 << 30))) t=$(now)
+  dd if="${pack#* }" of=/dev/null bs=16M count=128 iflag=direct 2>/dev/null || return 0
+  DISK_SPEED=$(per_second "$bytes" "$(since "$t")")
+  figure_note "disk, read past the page cache" "$DISK_SPEED GB/s"
+}
+# step_after COMMAND...: leaves TOOK, from the start of this restore to the job's first step.
+step_after() {
+  local t
+  rm -f "$STATE"
+  t=$(now)
+  "$@" || return 1
+  wait_until 60 test -e "$STATE" || { job_ended "the restored job" || return; }
+  TOOK=$(since "$t")
+}
+stock_restore() {
+  bounded 240 "${STOCK_CRIU[@]}" restore --restore-detached --ext-unix-sk --libdir "$WORK/export" \
+    --images-dir "$WORK/export" && bounded 120 "$TESTS/gpu_bare_calls" back "$JOB"
+}
+# first_step LABEL BYTES IMAGE: ours and stock CRIU's, each with its image on disk and in the page cache.
+first_step() {
+  local label=$1 bytes=$2 kind kinds='cached' why='' parts floor
+  local -A took=()
+  ! on_disk || kinds='cold cached'
+  end_job "$JOB"
+  for kind in $kinds; do
+    time_for "$bytes" || break
+    if [[ $kind == cold ]]; then drop_caches; else cache "$REKINDLE_STORE"/packs/*; fi
+    step_after rk 240 restore "$3" --detach || return 1
+    took[$kind]=$TOOK
+    parts=$(phases) floor=''
+    if [[ $kind == cold && -n ${DISK_SPEED:-} ]] && is_true "$DISK_SPEED > 0"; then
+      floor="; the disk alone and then the bare way back: $(calculate "$MOVED / 1e9 / $DISK_SPEED + $BARE_BACK") s"
+    fi
+    figure_note "restore to first step $label, $kind, more" "$TOOK s$floor; phases: $parts"
+    # Its steps are checked by itself, too, and many of a large job would take long.
+    if ((bytes > DIGEST_MOST)); then
+      steps || return 1
+      end_job "$JOB"
+    else
+      digest_is_right || return 1
+    fi
+  done
+  if ((${#took[@]} == 0)); then
+    why="no time left"
+  elif (($(disk_free) < bytes + (4 << 30) && ${#REHEARSE} == 0)); then
+    why="no disk space to export the image"
+  elif (($(time_left) < 20 + 3 * bytes / 1000000000)); then
+    why="no time left"
+  fi
+  if [[ -n $why ]]; then
+    figure_note "restore to first step $label by stock CRIU" "left out: $why"
+    return 0
+  fi
+  rk 240 export "$3" --criu "$WORK/export" || return 1
+  for kind in $kinds; do
+    [[ -n ${took[$kind]:-} ]] || continue
+    if [[ $kind == cold ]]; then drop_caches; else cache "$WORK"/export/*; fi
+    step_after stock_restore || return 1
+    row "restore to first step $label, $kind" "${took[$kind]} s" "criu restore and bare calls $TOOK s" \
+      "$(calculate "${took[$kind]} / $TOOK")" "<= 0.5"
+    end_job "$JOB"
+  done
+  rm -rf "$WORK/export"
+}
+# size_of GIGABYTES: LABEL and BYTES.
+size_of() {
+  LABEL="$1 GB" BYTES=$(($1 * 1000000000))
+  [[ -z $REHEARSE ]] || LABEL="$1 x 8 MB" BYTES=$(($1 * 8000000))
+}
+# sparse_restore GIGABYTES: of a job whose device memory is mostly zeros. The image has none of these, and the driver has the
+# kernel make a page for each as it reads it.
+sparse_restore() {
+  local took parts most
+  size_of "$1"
+  start_vector figures-sparse --bytes "$BYTES" --sparse && rk 240 ckpt "$JOB" -t figures-sparse:1 --stop || return 1
+  wait_until 20 reaped "$JOB" || { DETAIL="the job is there still after --stop" && return 1; }
+  step_after rk 240 restore figures-sparse:1 --detach || return 1
+  took=$TOOK parts=$(phases)
+  note_memory ''
+  most=$(awk '/^VmHWM:/ { print int($2 / 1024) }' "/proc/$JOB/status")
+  steps || return 1
+  figure_note "restore of a sparse job of $LABEL" "$took s; phases: $parts; ${MADE#*, }; at most $most MiB of host memory"
+}
+# size_figures GIGABYTES
+size_figures() {
+  local label bytes name=figures$1
+  size_of "$1"
+  label=$LABEL bytes=$BYTES
+  free_device_bytes || return 1
+  if ((FREE < bytes + (2 << 30) && ${#REHEARSE} == 0)); then
+    figure_note "$label" "left out: $FREE bytes of device memory are free"
+    return 0
+  fi
+  BARE_CHECKPOINT='' BARE_BACK='' MOVED=$bytes
+  start_vector "$name" --bytes "$bytes" && movement "$label" "$bytes" || return 1
+  local images
+  images=$(repeats "$bytes" | wc -w)
+  if (($(disk_free) < images * bytes + (2 << 30) && ${#REHEARSE} == 0)); then
+    figure_note "freeze $label" "left out: not enough disk space for the image"
+  elif ! time_for "$bytes"; then
+    figure_note "freeze $label" "left out: no time left"
+  else
+    freeze "$label" "$bytes" "$name" || return 1
+    if ! time_for "$bytes"; then
+      figure_note "restore to first step $label" "left out: no time left"
+      return 0
+    fi
+    [[ -n ${DISK_READ:-} ]] || ! on_disk || disk_speed
+    DISK_READ=1
+    first_step "$label" "$bytes" "$name:1"
+  fi
+}
+# figures WHAT SECONDS FUNCTION...
+figures() {
+  local what=$1 seconds=$2
+  shift 2
+  if (($(time_left) < seconds)); then
+    figure_note "$what" "left out: no time left"
+    return
+  fi
+  DETAIL=''
+  JOB=''
+  "$@" || figure_note "$what" "FAILED: $DETAIL"
+  end_all_jobs
+  rm -rf "$WORK/export" "$WORK/weights"
+  # Room for the next.
+  rk 60 ls || return
+  mapfile -t images < <(grep -o '"reference":"figures[^"]*"' <<<"$OUT" | cut -d'"' -f4)
+  ((${#images[@]} == 0)) || rk 60 rm "${images[@]}" || true
+  rk 120 gc || true
+}
+# warm_start SIZE: of a model server, from its image, against a start that reads its weights from a file.
+warm_start() {
+  local size=$1 weights=$WORK/weights t cold warm resumed second parts
+  local label="the $size server"
+  free_device_bytes || return 1
+  if (($(disk_free) < 3 * $2 + (2 << 30) && ${#REHEARSE} == 0)); then
+    figure_note "warm start of $label" "left out: not enough disk space for its weights and its image"
+    return 0
+  elif ((FREE < $2 * 5 / 4 + (2 << 30) && ${#REHEARSE} == 0)); then
+    figure_note "warm start of $label" "left out: $FREE bytes of device memory are free"
+    return 0
+  fi
+  # Writes the weights, and has what it loads in the page cache for both starts.
+  start_server "writer$size" "$size" --weights "$weights"
+  ask 1 || return 1
+  end_job "$JOB"
+  t=$(now)
+  start_server "server$size" "$size" --weights "$weights"
+  ask 1 || return 1
+  cold=$(since "$t")
+  first_answers && rk 240 ckpt "$JOB" -t figures-server:1 && same_answers || return 1
+  rk 240 ckpt "$JOB" -t figures-server:2 --stop || return 1
+  second=$(calculate "100 * $(field stored_bytes) / $(field logical_bytes)")
+  row "second checkpoint of $label" "$(field stored_bytes) bytes" \
+    "$(field logical_bytes) bytes of the job (per cent)" "$second" "<= 3"
+  wait_until 20 reaped "$JOB"
+  cache "$REKINDLE_STORE"/packs/*
+  t=$(now)
+  rk 240 restore figures-server:2 --detach || return 1
+  parts=$(phases)
+  ask 1 || return 1
+  warm=$(since "$t")
+  same_answers || return 1
+  row "warm start of $label, from its image" "$warm s" "cold start $cold s" "$(calculate "$cold / $warm")" ">= 5"
+  figure_note "warm start of $label, more" "phases: $parts"
+  [[ $DEVICE == cuda ]] || return 0
+  rk 120 gpu park "$JOB" || return 1
+  t=$(now)
+  rk 120 gpu resume "$JOB" && ask 1 || return 1
+  resumed=$(since "$t")
+  same_answers || return 1
+  row "the same, parked and resumed" "$resumed s" "cold start $cold s" "$(calculate "$cold / $resumed")" ">= 5"
+}
+# warm_starts SIZE...: in GB, as the other figures.
+warm_starts() {
+  local size bytes
+  for size in "$@"; do
+    ((size <= 8)) || continue
+    if [[ -z ${TORCH:-} ]]; then
+      figure_note "warm start" "left out: ${NO_TORCH:-torch was not looked for}"
+      return
+    fi
+    bytes=$((size << 30))
+    if [[ -n $SIM ]]; then
+      figures "warm start" 40 warm_start "$((8 * size))MiB" "$bytes"
+    else
+      figures "warm start of the ${size}GiB server" $((35 + 6 * size)) warm_start "${size}GiB" "$bytes"
+    fi
+  done
+}
