@@ -28,6 +28,7 @@
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/machine.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 
 namespace rekindle::restore {
@@ -92,9 +93,11 @@ absl::Status MakeFolder(const std::string& path) {
   return ErrnoStatus(errno, absl::StrCat("making the cgroup ", path));
 }
 
+// Our PID alone names other processes in other PID namespaces.
 std::string NewName() {
+  static const uint64_t started = ReadProcessStat(::getpid()).value_or(ProcessStat()).start_ticks;
   static std::atomic<uint64_t> next{0};
-  return absl::StrCat(::getpid(), "-", absl::ToUnixMillis(absl::Now()), "-", next.fetch_add(1));
+  return absl::StrCat(::getpid(), "-", started, "-", next.fetch_add(1));
 }
 
 // Makes the folder and locks it: RemoveLeftovers takes one that nobody has locked for left over. Its maker's

@@ -38,7 +38,7 @@ class FunctionsTest(CloneTest):
     standby = "0"  # copies; those that stand by would count among what a test leaves behind
 
     def setUp(self):
-        self._daemons = []  # their PIDs
+        self._daemons = []  # as the names of their cgroups begin
         self.port = jobs.free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         super().setUp()
@@ -49,7 +49,7 @@ class FunctionsTest(CloneTest):
         self.daemon_arguments = ("--standby", self.standby, "--functions-http", f"127.0.0.1:{self.port}", "--functions-http",
                                  "unix:" + self.front, *arguments)
         super().restart_daemon(**extra)
-        self._daemons.append(self.daemon.pid)
+        self._daemons.append(f"{self.daemon.pid}-{procfs.start_ticks(self.daemon.pid)}-")
 
     def _end_functions(self):
         """With the daemon everything of functions ends."""
@@ -92,7 +92,7 @@ class FunctionsTest(CloneTest):
             folder = os.path.join("/sys/fs/cgroup", hierarchy, "rekindle")
             for name in os.listdir(folder) if os.path.isdir(folder) else ():
                 path = os.path.join(folder, name)
-                if name.split("-")[0] in map(str, self._daemons) and (not self.daemon.running() or _has_limit(path)):
+                if name.startswith(tuple(self._daemons)) and (not self.daemon.running() or _has_limit(path)):
                     found.append(path)
         return found
 
