@@ -87,6 +87,7 @@ class CloneCall {
       RK_ASSIGN_OR_RETURN(UniqueFd output, OpenFileAs(Node::UserOf(call_.caller), log,
                                                       O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY, 0600));
       stdio.push_back(std::move(output));
+      options.log = true;
     } else if (!request_.detach() && request_.stdio_fds_size() > 0) {
       RK_ASSIGN_OR_RETURN(stdio, TakeStdio(call_.caller, request_));
     }

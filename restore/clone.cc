@@ -26,6 +26,7 @@
 #include "rekindle/v1/image_layout.h"
 #include "restore/clone_run.h"
 #include "restore/compatibility.h"
+#include "restore/job_logs.h"
 #include "restore/opened_files_check.h"
 #include "restore/restore.h"
 #include "restore/standby.h"
@@ -109,7 +110,10 @@ absl::Status CheckFilesOf(const store::ImageReader& image, const FileIdentities:
   }
   if (prepared.temporary) ForgetOwn(*prepared.temporary, &manifest);
   std::vector<std::string> warnings;
-  return CheckFiles(manifest, prepared.user, &warnings);
+  prepared.outputs = CheckFiles(manifest, prepared.user, &warnings);
+  if (prepared.outputs.ok()) return absl::OkStatus();
+  return CheckFiles(manifest, prepared.user, &warnings, SeenFrom::kMachine, NeededFiles::kAll,
+                    FilesReplacedByLog(prepared.manifest));
 }
 
 // Those that it begins with count, and nothing but a fork is ever refused for their limit.
@@ -156,6 +160,7 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
   if (!prepared_before) {
     RK_ASSIGN_OR_RETURN(image, PrepareFirst(store, criu, options, &prefetch, &preparations));
   }
+  if (!options.log) RK_RETURN_IF_ERROR(image->outputs);
   RK_RETURN_IF_ERROR(CheckProcesses(*image, options.limits));
   Span preparing = SpanSince(begin, "rekindle", "restore", "prepare", {{"kept", prepared_before ? 1 : 0}});
   const double prepare = watch.seconds();
@@ -514,6 +519,7 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
   if (touched.ok()) prefetch->emplace(*std::move(touched));
   RK_RETURN_IF_ERROR(directory->ForgetBuildIds(prepared->programs.known()));
   prepared->directory = std::make_unique<ImageDirectory>(*std::move(directory));
+  if (!prepared->outputs.ok()) return prepared;  // when they are back it is another
   const uint64_t room = OwnAvailableMemoryBytes().value_or(0) / kPartForSharedMemory;
   KeptByUse<const PreparedImage>::Gone gone;  // not destroyed under the lock
   absl::MutexLock lock(&mutex_);

@@ -58,6 +58,7 @@ struct CloneOptions {
   // Descriptors for 0, 1 and 2 where those were a terminal or a pipe (all three or none); not owned. None:
   // /dev/null.
   std::vector<int> stdio;
+  bool log = false;  // those for 1 and 2 are a log, which takes the place of files there too
   int cancel_fd = -1;
   bool timeline = false;  // keep one; it costs some milliseconds
   bool template_instance = false;
@@ -97,6 +98,7 @@ struct PreparedImage {
   std::unique_ptr<ImageDirectory> directory;
   CloneSharedMemory shared_memory;
   std::shared_ptr<const TemporaryFiles> temporary;  // null: its copies have the machine's
+  absl::Status outputs;  // may one begin that has no log in place of the files where its output went?
 };
 
 class StandbyPool;  // standby.h

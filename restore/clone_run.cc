@@ -51,13 +51,15 @@ absl::Status CloneRun::TakeSandbox(SandboxPool& pool) {
   auto give = [&](int number, const std::string& resource) { inherited_.emplace_back(number, resource); };
   static_assert(kNullsInCriu >= 3, "one for each of descriptors 0, 1 and 2");
   for (const v1::StdioSlot& slot : image_.manifest.stdio()) {
-    if (slot.resource().empty() || !replaced.insert(slot.resource()).second) continue;
+    const std::string resource =
+        options_.log && IsReplacedByLog(slot) ? ResourceOfFile(slot) : slot.resource();
+    if (resource.empty() || !replaced.insert(resource).second) continue;
     if (options_.stdio.size() != 3) {
-      give(kNullInCriu + nulls++, slot.resource());
+      give(kNullInCriu + nulls++, resource);
       continue;
     }
     more.emplace_back(options_.stdio[static_cast<size_t>(slot.fd())], next);
-    give(next++, slot.resource());
+    give(next++, resource);
   }
   for (const std::string& resource : image_.manifest.control_sockets()) {
     if (channels < kChannelsInCriu) give(kChannelInCriu + channels++, resource);

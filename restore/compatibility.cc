@@ -25,6 +25,7 @@
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "rekindle/v1/image_layout.h"
+#include "restore/job_logs.h"
 
 namespace rekindle::restore {
 namespace {
@@ -242,7 +243,13 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
     if (file.in_own_mounts() && place == SeenFrom::kMachine) continue;
     if (file.size() == 0 || !file.content_object().empty()) with_content.insert(file.path());
   }
-  bool may_be_put_back = false;
+  bool may_be_put_back = false, is_output = false;
+  const std::set<std::string> outputs = FilesReplacedByLog(manifest);
+  const auto lost = [&](const v1::NeededFile& file, absl::string_view how) {
+    problems.push_back(absl::StrCat(file.path(), " ", how));
+    may_be_put_back |= with_content.contains(file.path());
+    is_output |= outputs.contains(file.path());
+  };
   for (const v1::NeededFile& file : manifest.files()) {
     if (file.path().empty() || file.path()[0] != '/' || absl::StartsWith(file.path(), "/proc/")) continue;
     if (absl::StartsWith(file.path(), "/dev/pts/")) continue;  // a terminal of its own comes back with it
@@ -251,17 +258,14 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
     if (::lstat(file.path().c_str(), &info) != 0) {
       if (errno == EACCES || made_again.contains(file.path())) continue;
       const std::string cure = MissingFolder(file.path());
-      problems.push_back(
-          absl::StrCat(file.path(), " is gone", cure.empty() ? "" : ", with its folder: ", cure));
-      may_be_put_back |= with_content.contains(file.path());
+      lost(file, absl::StrCat("is gone", cure.empty() ? "" : ", with its folder: ", cure));
       continue;
     }
     uint64_t size = static_cast<uint64_t>(info.st_size);
     if (!file.has_size() || !S_ISREG(info.st_mode) || size == file.size()) continue;
     std::string sizes = absl::StrCat(" (", size, " bytes, it had ", file.size(), ")");
     if (size < file.size()) {
-      problems.push_back(absl::StrCat(file.path(), " has become shorter", sizes));
-      may_be_put_back |= with_content.contains(file.path());
+      lost(file, absl::StrCat("has become shorter", sizes));
     } else if (!file.written() && BeginsAsBefore(file)) {
       warnings->push_back(absl::StrCat(file.path(),
                                        ", which others append to, has grown since the image was taken", sizes,
@@ -290,7 +294,8 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
   return RefusedForFiles(absl::StrCat(
       "files that the job had in use are not as it left them: ", absl::StrJoin(problems, "; "),
       count > 4 ? absl::StrCat("; and ", count - 4, " more") : "", ". Put them back, then restore again",
-      may_be_put_back ? "; --rollback append does so with those whose content the image has" : ""));
+      may_be_put_back ? "; --rollback append does so with those whose content the image has" : "",
+      is_output ? "; with --log FILE its output goes elsewhere" : ""));
 }
 
 }  // namespace

@@ -17,6 +17,8 @@ bool IsReplacedByLog(const v1::StdioSlot& slot) {
   return slot.fd() > 0 && slot.kind() == "file" && slot.resource().empty() && slot.path().size() > 1;
 }
 
+std::string ResourceOfFile(const v1::StdioSlot& slot) { return slot.path().substr(1); }
+
 std::set<std::string> FilesReplacedByLog(const v1::JobManifest& manifest) {
   std::set<std::string> paths;
   for (const v1::StdioSlot& slot : manifest.stdio()) {

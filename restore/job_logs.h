@@ -11,6 +11,8 @@ namespace rekindle::restore {
 
 // Does a log take the place of this file, all of the job's descriptors of which are then the log's?
 bool IsReplacedByLog(const v1::StdioSlot& slot);
+// As CRIU calls it (--inherit-fd).
+std::string ResourceOfFile(const v1::StdioSlot& slot);
 // By path. They need not be there any more.
 std::set<std::string> FilesReplacedByLog(const v1::JobManifest& manifest);
 // Where its output went, and the log of `run`: what somebody may rotate.

@@ -502,7 +502,7 @@ class RestoreRun : public criu::RestoreObserver {
     RK_RETURN_IF_ERROR(ReplaceTerminals(options, &replaced));
     for (const v1::StdioSlot& slot : result_.manifest.stdio()) {
       const bool redirect_file = !options_.log.empty() && IsReplacedByLog(slot);
-      std::string resource = redirect_file ? slot.path().substr(1) : slot.resource();
+      std::string resource = redirect_file ? ResourceOfFile(slot) : slot.resource();
       if (resource.empty() || !replaced.insert(resource).second) continue;
       RK_ASSIGN_OR_RETURN(int fd, Substitute(slot));
       options->inherit_fd.emplace_back(fd, resource);

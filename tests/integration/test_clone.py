@@ -143,7 +143,6 @@ class SandboxTest(ProbeTest):
         self.wait_for_no_sandbox()
 
     def test_log(self):
-        # What was a pipe is replaced; a file would be appended to as before.
         ours, theirs = os.pipe()
         self.addCleanup(os.close, ours)
         self.addCleanup(os.close, theirs)
@@ -154,6 +153,27 @@ class SandboxTest(ProbeTest):
             self.end(pid, name)
         with open(log, encoding="ascii") as file:
             self.assertEqual(file.read(), "hello from first\nhello from second\n")
+
+    def test_log_in_place_of_a_file(self):
+        path = self.path("output")
+        with open(path, "ab") as output:
+            image = self.prepare(output=output.fileno())
+        log = self.path("clone.log")
+
+        def copy(name, *options):
+            self.end(self.clone(image, "--name", name, *options)["job"]["pid"], name)
+
+        os.rename(path, path + ".away")
+        refused = self.cli.run("restore", image, "--clone", "--detach")
+        self.assert_refused(refused, FAILED, path, "--log")
+        copy("logged", "--log", log)
+        self.assertFalse(os.path.exists(path))
+        os.rename(path + ".away", path)
+        copy("plain")
+        copy("again", "--log", log)
+        for written, names in ((path, ("plain",)), (log, ("logged", "again"))):
+            with open(written, encoding="ascii") as file:
+                self.assertEqual(file.read(), "".join(f"hello from {name}\n" for name in names), written)
 
     def test_only_one_copy_has_a_lock(self):
         path = self.path("locked")
