@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <spawn.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -48,6 +49,17 @@ bool RemoveTreeElsewhere(const std::string& path) {
     if (errno != EINTR) return false;
   }
   return status == 0;
+}
+
+// Whoever made a pipe, such as Node.js, may want no waiting of its own. One that is full holds us up as any
+// other does. False: it isn't such a one.
+bool AwaitRoom(int fd) {
+  if ((::fcntl(fd, F_GETFL) & O_NONBLOCK) == 0) {
+    errno = EAGAIN;
+    return false;
+  }
+  pollfd room{fd, POLLOUT, 0};
+  return ::poll(&room, 1, -1) >= 0 || errno == EINTR;
 }
 
 // Through a temporary name beside it.
@@ -128,7 +140,7 @@ absl::Status WriteFully(int fd, const void* data, size_t size, absl::string_view
   while (size > 0) {
     ssize_t n = ::write(fd, at, size);
     if (n < 0) {
-      if (errno == EINTR) continue;
+      if (errno == EINTR || (errno == EAGAIN && AwaitRoom(fd))) continue;
       return ErrnoStatus(errno, absl::StrCat("writing ", what));
     }
     at += n;

@@ -29,8 +29,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path);
 // Where a symbolic link leads, such as one of /proc.
 absl::StatusOr<std::string> ReadLink(const std::string& path);
 
-// Reads or writes exactly `size` bytes, restarting after short transfers and EINTR. `what` names the object
-// in errors.
+// Reads or writes exactly `size` bytes, restarting after short transfers and EINTR; what is written to a full
+// pipe waits for room, if it is set not to wait (O_NONBLOCK) too. `what` names the object in errors.
 absl::Status ReadFully(int fd, void* data, size_t size, absl::string_view what);
 absl::Status WriteFully(int fd, const void* data, size_t size, absl::string_view what);
 

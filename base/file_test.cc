@@ -181,6 +181,21 @@ TEST(FileTest, WhoWaitsLongForALockSaysForWhom) {
   EXPECT_NE(said.find(absl::StrCat("process ", holder.pid(), " (")), std::string::npos) << said;
 }
 
+// As Node.js makes its children's.
+TEST(FileTest, WriteFullyWaitsForAFullPipeThatWaitsForNobody) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  UniqueFd reader(ends[0]), writer(ends[1]);
+  ASSERT_EQ(::fcntl(reader.get(), F_SETFL, 0), 0);
+  const std::string content(1 << 20, 'x');
+  std::string read(content.size(), '\0');
+  std::thread reads([&] { ReadFully(reader.get(), read.data(), read.size(), "pipe").IgnoreError(); });
+  EXPECT_TRUE(WriteFully(writer.get(), content.data(), content.size(), "pipe").ok());
+  writer.Reset();
+  reads.join();
+  EXPECT_TRUE(read == content);
+}
+
 TEST(FileTest, ReadFullyReportsAnEarlyEnd) {
   auto dir = TemporaryDirectory::Make("/tmp", "rk-file-");
   ASSERT_TRUE(WriteFileAtomically(dir->path() + "/f", "abc").ok());

@@ -8,10 +8,13 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/utf8.h"
 
@@ -34,13 +37,6 @@ absl::string_view Name(LogLevel level) {
   return "?";
 }
 
-// So many bytes at the beginning are logged as they are, at a glance: most text is ASCII.
-size_t PlainBytes(absl::string_view text) {
-  size_t at = 0;
-  while (at < text.size() && text[at] >= 0x20 && text[at] < 0x7f) ++at;
-  return at;
-}
-
 // Line and paragraph separators, and what turns the direction of what follows (U+2028 to U+202E, U+2066 to
 // U+2069).
 bool IsTricky(absl::string_view character) {
@@ -51,28 +47,18 @@ bool IsTricky(absl::string_view character) {
 }  // namespace
 
 std::string LogLine(absl::string_view message) {
-  absl::string_view text = absl::StripTrailingAsciiWhitespace(message);
-  std::string line;
-  line.reserve(text.size());
-  for (;;) {
-    const size_t plain = PlainBytes(text);
-    line.append(text.data(), plain);
-    text.remove_prefix(plain);
-    if (text.empty()) return line;
-    if (text[0] == '\n') {
-      text = absl::StripLeadingAsciiWhitespace(text);
-      line += " | ";
-      continue;
-    }
-    const Utf8Character next = FirstUtf8Character(text);
-    const absl::string_view character = text.substr(0, next.whole ? next.bytes : 1);
-    if (next.whole && !IsControlCharacter(character) && !IsTricky(character)) {
-      line.append(character.data(), character.size());
-    } else {
-      for (const char byte : character) absl::StrAppendFormat(&line, "\\x%02x", static_cast<uint8_t>(byte));
-    }
-    text.remove_prefix(character.size());
-  }
+  std::vector<absl::string_view> lines = absl::StrSplit(message, '\n', absl::SkipWhitespace());
+  for (size_t i = 1; i < lines.size(); ++i) lines[i] = absl::StripLeadingAsciiWhitespace(lines[i]);
+  if (!lines.empty()) lines.back() = absl::StripTrailingAsciiWhitespace(lines.back());
+  return ReplaceInText(absl::StrJoin(lines, " | "),
+                       [](absl::string_view bytes, bool whole, std::string* line) {
+                         if (whole && !IsControlCharacter(bytes) && !IsTricky(bytes)) {
+                           line->append(bytes.data(), bytes.size());
+                           return;
+                         }
+                         for (const char byte : bytes)
+                           absl::StrAppendFormat(line, "\\x%02x", static_cast<uint8_t>(byte));
+                       });
 }
 
 void SetLogLevel(LogLevel level) { g_level.store(level, std::memory_order_relaxed); }

@@ -18,6 +18,10 @@ struct Machine {
 };
 absl::StatusOr<Machine> ThisMachine();
 
+// How the message of a refusal begins where only another kernel, CRIU, processor or GPU driver may have the
+// image.
+inline constexpr char kDoesNotFit[] = "the image does not fit this machine";
+
 // As in Machine. Read once: later there may be no descriptor for it. Empty where the kernel does not tell.
 std::string ThisBootId();
 

@@ -3,6 +3,17 @@
 #include <cstdint>
 
 namespace rekindle {
+namespace {
+
+// So many bytes at the beginning stay as they are, at a glance: most text is ASCII.
+size_t PrintableAsciiBytes(absl::string_view text) {
+  size_t at = 0;
+  while (at < text.size() && text[at] >= 0x20 && text[at] < 0x7f) ++at;
+  return at;
+}
+
+}  // namespace
+
 Utf8Character FirstUtf8Character(absl::string_view text) {
   const auto first = static_cast<uint8_t>(text[0]);
   if (first < 0x80) return {1, true};
@@ -42,6 +53,23 @@ std::string ToUtf8(absl::string_view bytes, size_t most) {
     bytes.remove_prefix(taken);
   }
   return text;
+}
+
+std::string ReplaceInText(
+    absl::string_view text,
+    absl::FunctionRef<void(absl::string_view bytes, bool whole, std::string*)> replace) {
+  std::string replaced;
+  replaced.reserve(text.size());
+  for (;;) {
+    const size_t plain = PrintableAsciiBytes(text);
+    replaced.append(text.data(), plain);
+    text.remove_prefix(plain);
+    if (text.empty()) return replaced;
+    const Utf8Character next = FirstUtf8Character(text);
+    const size_t length = next.whole ? next.bytes : 1;
+    replace(text.substr(0, length), next.whole, &replaced);
+    text.remove_prefix(length);
+  }
 }
 
 }  // namespace rekindle

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 
 namespace rekindle {
@@ -25,5 +26,10 @@ Utf8Character FirstUtf8Character(absl::string_view text);
 // Is `character`, one whole character, one of the controls of ASCII or of ISO 6429 (U+0080 to U+009F)? They
 // are orders to terminals. Thread-safe.
 bool IsControlCharacter(absl::string_view character);
+
+// `text`, in which printable ASCII stays as it is, and for everything else `replace` appends what shall stand
+// for it: for one whole character, or for one byte that is no part of any. Thread-safe.
+std::string ReplaceInText(absl::string_view text,
+                          absl::FunctionRef<void(absl::string_view bytes, bool whole, std::string*)> replace);
 
 }  // namespace rekindle

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
+
 namespace rekindle {
 namespace {
 
@@ -23,6 +25,22 @@ TEST(ToUtf8, CutsNoCharacterInTwo) {
   EXPECT_EQ(ToUtf8("ab\xc3\xbc", 3), "ab");
   EXPECT_EQ(ToUtf8("ab\xff", 2), "ab");
   EXPECT_EQ(ToUtf8("ab", 0), "");
+}
+
+TEST(ReplaceInText, AsksForWhatIsNotPrintableAscii) {
+  const auto replaced = [](absl::string_view text) {
+    return ReplaceInText(text, [](absl::string_view bytes, bool whole, std::string* out) {
+      absl::StrAppend(out, whole ? "<" : "[", bytes.size(), whole ? ">" : "]");
+    });
+  };
+  EXPECT_EQ(replaced(""), "");
+  EXPECT_EQ(replaced("~ plain, all of it"), "~ plain, all of it");
+  EXPECT_EQ(replaced("a\n\x7f"
+                     "b"),
+            "a<1><1>b");
+  EXPECT_EQ(replaced("caf\xc3\xa9 \xf0\x9f\x94\xa5"), "caf<2> <4>");
+  EXPECT_EQ(replaced("caf\xe9."), "caf[1].");
+  EXPECT_EQ(replaced("a\xe2\x82"), "a[1][1]");
 }
 
 }  // namespace

@@ -67,6 +67,12 @@ uint64_t FirstDifference(int fd, uint64_t size, uint64_t until, const std::strin
   return there == now.end() ? until : begin + static_cast<uint64_t>(was - shown.begin());
 }
 
+// As of `| head`.
+bool HasNoReader(int pipe) {
+  pollfd entry{pipe, 0, 0};
+  return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLERR | POLLHUP)) != 0;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LogFollower>> LogFollower::Start(const std::string& path, uint64_t offset,
@@ -173,21 +179,9 @@ bool LogFollower::FollowName() {
 }
 
 bool LogFollower::Put(absl::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = ::write(output_, text.data(), text.size());
-    if (n >= 0) {
-      text.remove_prefix(static_cast<size_t>(n));
-    } else if (errno == EAGAIN) {
-      // Whoever made the pipe, such as Node.js, wants no waiting of its own. One that is full holds up this
-      // thread as any other pipe does.
-      pollfd room{output_, POLLOUT, 0};
-      ::poll(&room, 1, -1);
-    } else if (errno != EINTR) {
-      if (errno != EPIPE) failed_ = ErrnoStatus(errno, "writing standard output");
-      return false;
-    }
-  }
-  return true;
+  const absl::Status put = WriteFully(output_, text.data(), text.size(), "standard output");
+  if (!put.ok() && !HasNoReader(output_)) failed_ = put;
+  return put.ok();
 }
 
 bool LogFollower::Show(File& file, const std::string& text) {

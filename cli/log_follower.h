@@ -30,7 +30,7 @@ class LogFollower {
   ~LogFollower() { Finish().IgnoreError(); }
 
   // Copies what is there by now, and ends. An error: why not all was shown; that nobody reads it any more
-  // (EPIPE, as of `| head`) is none.
+  // (as of `| head`) is none.
   absl::Status Finish();
 
  private:

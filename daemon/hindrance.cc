@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/match.h"
+#include "base/machine.h"
 #include "restore/compatibility.h"
 #include "restore/left_connections.h"
 #include "restore/lock_check.h"
@@ -31,7 +32,7 @@ Hindrance HindranceOf(const absl::Status& status) {
       absl::StrContains(status.message(), restore::kConnectionsInUse)) {
     return Hindrance::kMoment;
   }
-  if (absl::StrContains(status.message(), restore::kDoesNotFit)) return Hindrance::kOtherMachine;
+  if (absl::StrContains(status.message(), kDoesNotFit)) return Hindrance::kOtherMachine;
   // Aborted: somebody killed CRIU or one of the processes in the making, which says nothing of the image.
   if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status) || absl::IsAborted(status))
     return Hindrance::kMachine;

@@ -639,10 +639,9 @@ absl::StatusOr<DevicePairs> JobMover::PlanRestore(const GpuRecord& record, const
                                                   bool ignore_mismatch) {
   RK_ASSIGN_OR_RETURN(DriverInfo info, driver_.Info());
   if (!record.driver.empty() && !info.driver.empty() && record.driver != info.driver && !ignore_mismatch) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the image does not fit this machine: it was taken with NVIDIA driver ", record.driver,
-                     " and here is ", info.driver,
-                     ". The job has the old one's library in its memory: restore it where that driver is"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        kDoesNotFit, ": it was taken with NVIDIA driver ", record.driver, " and here is ", info.driver,
+        ". The job has the old one's library in its memory: restore it where that driver is"));
   }
   auto view = DevicesWithKeptRoom();
   if (!view.ok()) return wanted;

@@ -19,11 +19,8 @@
 
 namespace rekindle::restore {
 
-// Processor, kernel and CRIU. FailedPrecondition names every difference that matters.
+// Processor, kernel and CRIU. FailedPrecondition (kDoesNotFit) names every difference that matters.
 absl::Status CheckMachine(const v1::JobManifest& manifest, const Machine& machine, const criu::Version& criu);
-
-// How its message begins: another kernel, CRIU or machine may have the image.
-inline constexpr char kDoesNotFit[] = "the image does not fit this machine";
 
 // PIDs and thread ids that the image needs and somebody else has, as PID, process group or session. What is
 // left of a job that was just killed (processes in their exit, orphans that end by themselves) is waited for,
