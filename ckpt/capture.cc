@@ -206,7 +206,14 @@ class CaptureRun {
     // The writer has them now; contents of deleted files are as long as these.
     frozen_.image.files.clear();
     RK_RETURN_IF_ERROR(files_->AddToImage(*writer_, &manifest, &result_.warnings));
-    RK_RETURN_IF_ERROR(writer_->AddBlob(v1::kJobManifestObject, manifest.SerializeAsString()));
+    const std::string manifest_text = manifest.SerializeAsString();
+    // Before the job may be stopped: text that is no UTF-8 can be written, but not read.
+    if (!v1::JobManifest().ParseFromString(manifest_text)) {
+      return absl::InternalError(
+          "the image's job manifest could not be read again, so none is kept; the job "
+          "goes on. This is a mistake in Rekindle: please report it");
+    }
+    RK_RETURN_IF_ERROR(writer_->AddBlob(v1::kJobManifestObject, manifest_text));
     if (options_.gate) RK_RETURN_IF_ERROR(options_.gate->BeforeCommit());
     const auto progress = [this](uint64_t done, uint64_t total) {
       Report("commit", done, total);

@@ -18,6 +18,7 @@
 #include "ckpt/standing_job.h"
 #include "daemon/call_monitor.h"
 #include "daemon/connection_locks.h"
+#include "daemon/image_lookup.h"
 #include "daemon/image_visit.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"

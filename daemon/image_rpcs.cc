@@ -15,6 +15,7 @@
 #include "daemon/call_monitor.h"
 #include "daemon/connection_locks.h"
 #include "daemon/image_difference.h"
+#include "daemon/image_lookup.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
@@ -208,7 +209,8 @@ absl::Status RemoveImages(Node& node, const Call& call, const v1::RemoveImagesRe
   std::vector<NamedImage> images;
   std::set<std::string> found;  // one can be named twice
   for (const std::string& image : request.images()) {
-    RK_ASSIGN_OR_RETURN(store::ImageInfo info, FindImageFor(node, *store, call.caller, image, "remove"));
+    RK_ASSIGN_OR_RETURN(store::ImageInfo info,
+                        FindImageFor(node, *store, call.caller, image, "remove", BareName::kLatestAlone));
     if (found.insert(info.reference).second) images.push_back({image, std::move(info)});
   }
   absl::Status removed = RemoveThese(node, call, *store, images, response);

@@ -15,6 +15,7 @@
 #include "ckpt/capture.h"
 #include "ckpt/receive_image.h"
 #include "daemon/call_monitor.h"
+#include "daemon/image_lookup.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"

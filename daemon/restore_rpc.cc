@@ -24,6 +24,7 @@
 #include "criu/process_tree.h"
 #include "daemon/call_monitor.h"
 #include "daemon/copies.h"
+#include "daemon/image_lookup.h"
 #include "daemon/job_mark.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/roll_back.h"
@@ -345,6 +346,8 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   started->set_log_offset(log_offset);
   ToProto(result->phases, started->mutable_phases());
   ToProto(result->warnings, started->mutable_warnings());
+  if (std::string newer = WarningOfNewer(node, *store, call.caller, request.image(), info); !newer.empty())
+    started->add_warnings(std::move(newer));
   ToProto(result->command_lines, started->mutable_command_lines());
   send(event);
   if (request.timeline()) {

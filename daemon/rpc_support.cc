@@ -28,34 +28,6 @@
 
 namespace rekindle::daemon {
 
-namespace {
-
-// The store's own words name images that come near, whose names and digests are not for everybody to know.
-absl::Status WithoutOthers(const absl::Status& status, absl::string_view image) {
-  if (absl::IsNotFound(status)) {
-    return absl::NotFoundError(
-        absl::StrCat("there is no image ", image, ": 'rekindle ls' lists those that you may use"));
-  }
-  if (absl::IsInvalidArgument(status) && absl::StrContains(image, "sha256:")) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "'", image, "' fits several images, or is no digest: sha256: and 12 to 64 hexadecimal digits"));
-  }
-  return status;
-}
-
-}  // namespace
-
-absl::StatusOr<store::ImageInfo> FindImageFor(const Node& node, const store::Store& store,
-                                              const Caller& caller, absl::string_view image,
-                                              absl::string_view verb) {
-  const auto may_see = [&](const store::ImageInfo& info) { return node.policy().MayUse(caller, info.owner); };
-  absl::StatusOr<store::ImageInfo> found = store.Find(image, may_see);
-  if (!found.ok() && !node.policy().IsAdmin(caller)) return WithoutOthers(found.status(), image);
-  RK_ASSIGN_OR_RETURN(store::ImageInfo info, std::move(found));
-  RK_RETURN_IF_ERROR(node.policy().MayUseImage(caller, info.owner, verb, info.reference));
-  return info;
-}
-
 absl::Status CheckMeansOurs(const Caller& caller, pid_t pid) {
   if (caller.kind != Caller::Kind::kLocal) return absl::OkStatus();
   constexpr absl::string_view kInstead =

@@ -19,11 +19,6 @@
 
 namespace rekindle::daemon {
 
-// The image, if the caller may `verb` it ("restore").
-absl::StatusOr<store::ImageInfo> FindImageFor(const Node& node, const store::Store& store,
-                                              const Caller& caller, absl::string_view image,
-                                              absl::string_view verb);
-
 // FailedPrecondition: the caller lives in another PID namespace (a container with the daemon's socket, or the
 // machine where the daemon is in one), so that what is `pid` to him is another process to us.
 absl::Status CheckMeansOurs(const Caller& caller, pid_t pid);

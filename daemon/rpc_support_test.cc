@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/test_child.h"
 #include "base/unique_fd.h"
+#include "daemon/image_lookup.h"
 #include "daemon/job_start.h"
 
 namespace rekindle::daemon {

@@ -26,6 +26,7 @@
 #include "base/utf8.h"
 #include "ckpt/capture.h"
 #include "daemon/connection_locks.h"
+#include "daemon/image_lookup.h"
 #include "daemon/job_members.h"
 #include "daemon/job_sample.h"
 #include "daemon/rpcs.h"

@@ -18,6 +18,7 @@
 #include "base/parallel.h"
 #include "base/status.h"
 #include "base/timeline.h"
+#include "daemon/image_lookup.h"
 #include "daemon/job_mark.h"
 #include "daemon/job_start.h"
 #include "daemon/node.h"
@@ -325,6 +326,9 @@ absl::StatusOr<JobStart> PlanFromImage(Node& node, const Call& call, const v1::R
   RK_ASSIGN_OR_RETURN(const std::unique_ptr<store::ImageReader> image, store->OpenImage(info.digest));
   RK_ASSIGN_OR_RETURN(const v1::JobManifest manifest, restore::ReadJobManifest(*image));
   JobStart start;
+  if (std::string newer = WarningOfNewer(node, *store, call.caller, request.from_image(), info);
+      !newer.empty())
+    start.warnings.push_back(std::move(newer));
   start.record.command = manifest.command();
   start.launch.argv = {manifest.command()};
   start.launch.working_directory = manifest.working_directory();

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "daemon/call_monitor.h"
 #include "daemon/copies.h"
+#include "daemon/image_lookup.h"
 #include "daemon/process_info.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "daemon/image_lookup.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
 #include "restore/lazy_image.h"

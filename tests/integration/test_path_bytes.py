@@ -35,6 +35,15 @@ class PathBytesTest(CloneTest):
         job.reap()
         return job.pid
 
+    def test_a_runtime_folder(self):
+        self.cli = self.make_cli(env={"REKINDLE_RUNTIME_DIR": self.inside("run")})
+        self.take_image()
+        self.assertEqual(self.succeed("inspect", "bytes:1")["image"]["reference"], "bytes:1")
+        pid = self.succeed("restore", "bytes:1", "--detach")["job"]["pid"]
+        self.kill_job_at_end(pid)
+        self.let_end()
+        waiting.until(lambda: not procfs.alive(pid), "its end", 60)
+
     def test_output_of_a_restored_job(self):
         self.take_image()
         log, pidfile = self.inside("x.log"), self.inside("pid")
