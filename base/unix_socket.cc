@@ -6,7 +6,10 @@
 
 #include <cerrno>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/status.h"
 
 namespace rekindle {
@@ -33,6 +36,18 @@ absl::StatusOr<UniqueFd> ListenAt(const std::string& path, int flags) {
     return status;
   }
   return listener;
+}
+
+std::string UnixSocketUri(absl::string_view path) {
+  std::string uri = "unix://";
+  for (const char c : path) {
+    if (absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("/._~-", c)) {
+      uri += c;
+    } else {
+      absl::StrAppendFormat(&uri, "%%%02X", static_cast<unsigned char>(c));
+    }
+  }
+  return uri;
 }
 
 }  // namespace rekindle

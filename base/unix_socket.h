@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/unique_fd.h"
 
 namespace rekindle {
@@ -11,5 +12,9 @@ namespace rekindle {
 // A socket that listens at `path`, which must not exist; the caller removes it. A stream's; `flags`:
 // SOCK_NONBLOCK, SOCK_SEQPACKET. InvalidArgument when the path is longer than a socket's may be.
 absl::StatusOr<UniqueFd> ListenAt(const std::string& path, int flags = 0);
+
+// What gRPC is given for a socket at the absolute `path`: a URI, in which '%', '#' and '?' mean something
+// else unless they are written as numbers. Source: RFC 3986, 2.1. Thread-safe.
+std::string UnixSocketUri(absl::string_view path);
 
 }  // namespace rekindle

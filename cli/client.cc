@@ -23,8 +23,10 @@
 #include "base/status.h"
 #include "base/timed_await.h"
 #include "base/unique_fd.h"
+#include "base/unix_socket.h"
 #include "base/utf8.h"
 #include "base/uuid.h"
+#include "cli/endpoint.h"
 #include "daemon/embedded_service.h"
 #include "daemon/named_calls.h"
 #include "daemon/tls_files.h"
@@ -354,8 +356,8 @@ class GrpcClient final : public Client {
   }
 
   bool Listens() const {
-    absl::string_view socket = host_;
-    return absl::ConsumePrefix(&socket, "unix:") && UnixSocketAnswers(std::string(socket));
+    const std::string socket = UnixSocketPath(host_);
+    return !socket.empty() && UnixSocketAnswers(socket);
   }
 
   // Of an image on its way. A service that gives it up can't tell why: gRPC says something of its own.
@@ -493,7 +495,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Open(const Endpoint& endpoint) {
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kProbeMs);
     arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   }
-  std::string target = endpoint.host;
+  const std::string socket = UnixSocketPath(endpoint.host);
+  const std::string target = socket.empty() ? endpoint.host : UnixSocketUri(socket);
   std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(target, credentials, arguments);
   return std::make_unique<GrpcClient>(std::move(channel), endpoint.host, nullptr);
 }

@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "base/unix_socket.h"
 #include "daemon/grpc_call.h"
 #include "daemon/told_by_daemon.h"
 #include "rekindle/v1/group.grpc.pb.h"
@@ -165,7 +166,7 @@ absl::StatusOr<std::shared_ptr<GroupPeer>> ConnectToPeer(const GroupPeerOptions&
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   // A connection of its own each time: one that was given up must not make the next call wait for its turn.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  const std::string target = host.empty() ? absl::StrCat("unix://", options.socket) : host;
+  const std::string target = host.empty() ? UnixSocketUri(options.socket) : host;
   return std::make_shared<GrpcPeer>(host, grpc::CreateCustomChannel(target, credentials, arguments));
 }
 

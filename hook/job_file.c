@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "hook/open_apart.h"
 #include "hook/rekindle_hook.h"
 
 static const int64_t kWritePause = 100 * 1000 * 1000;  /* ns between two writes of progress */
@@ -64,7 +65,7 @@ static int64_t Now(clockid_t clock) {
 
 /* The descriptor, or -1. */
 static int Open(struct rekindle_job_file* file) {
-  int fd = open(mine.path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK);
+  int fd = rekindle_open_apart(mine.path, O_RDWR | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK);
   if (fd < 0) return -1;
   if (pread(fd, file, sizeof(*file), 0) == sizeof(*file) && file->head.magic == REKINDLE_JOB_FILE_MAGIC &&
       file->head.version == REKINDLE_JOB_FILE_VERSION) {

@@ -12,6 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "hook/open_apart.h"
+
 enum { kMostGroups = 1024 };
 
 static const char kOutput[] = "REKINDLE_OUTPUT=";
@@ -22,7 +24,7 @@ static bool StartsWith(const char* text, const char* prefix) {
 }
 
 static int WriteTo(const char* path, char* why, size_t size) {
-  int fd = open(path, O_WRONLY | O_APPEND | O_NOCTTY | O_CLOEXEC);
+  int fd = rekindle_open_apart(path, O_WRONLY | O_APPEND | O_NOCTTY);
   bool done = fd >= 0 && dup2(fd, STDOUT_FILENO) >= 0 && dup2(fd, STDERR_FILENO) >= 0;
   int error = errno;
   if (fd >= 0) close(fd);

@@ -1,7 +1,10 @@
 /* A program with the hook that does what lines of its standard input say, and answers each with a line:
- * "progress STEP TOTAL", "burst CALLS", "child STEP TOTAL" (from a child of it), "here", "now", "caches"
- * (from now on drop them before an image), "drops" (how often it has). */
+ * "progress STEP TOTAL", "burst CALLS", "child STEP TOTAL" (from a child of it),
+ * "closed CALLS" (without a standard output, to which another thread writes meanwhile), "here", "now",
+ * "caches" (from now on drop them before an image), "drops" (how often it has). */
 #include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,6 +43,30 @@ static double Seconds(void) {
   return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
+static atomic_bool enough;
+
+static void* WriteOn(void* unused) {
+  (void)unused;
+  while (!atomic_load(&enough)) {
+    if (write(STDOUT_FILENO, "loss 0.123\n", 11) > 0) break; /* into a file of ours */
+  }
+  return NULL;
+}
+
+/* The last of `calls` steps is also their number: each is written. */
+static void WithoutOutput(uint64_t calls) {
+  pthread_t writer;
+  const int output = dup(STDOUT_FILENO);
+  close(STDOUT_FILENO);
+  atomic_store(&enough, false);
+  const int failed = pthread_create(&writer, NULL, WriteOn, NULL);
+  for (uint64_t step = 1; step <= calls; ++step) rekindle_progress(step, step);
+  atomic_store(&enough, true);
+  if (failed == 0) pthread_join(writer, NULL);
+  dup2(output, STDOUT_FILENO);
+  close(output);
+}
+
 int main(void) {
   char line[256];
   uint64_t step, total;
@@ -65,6 +92,9 @@ int main(void) {
       int status = -1;
       waitpid(child, &status, 0);
       puts(status == 0 ? "said" : "the child failed");
+    } else if (sscanf(line, "closed %" SCNu64, &total) == 1) {
+      WithoutOutput(total);
+      puts("said");
     } else if (strcmp(line, "caches") == 0) {
       has_caches = 1;
       puts("said");

@@ -321,6 +321,13 @@ class CTest(Supervised, ForkedTests, unittest.TestCase):
     ARGV = [os.environ.get("REKINDLE_HOOK_SUPERVISED_JOB", "")]
     ENVIRONMENT = {}
 
+    def test_what_others_write_to_a_closed_output_is_not_in_the_file(self):
+        program = self.start()
+        self.assertEqual(program.ask("closed 3000"), "said")
+        with open(self.file.path, "rb") as file:
+            self.assertNotIn(b"loss", file.read())
+        self.assertEqual(self.file.job().step, 3000)
+
 
 class PythonTest(Supervised, ForkedTests, unittest.TestCase):
     ARGV = [sys.executable, "-B", os.path.join(HERE, "supervised_job.py")]

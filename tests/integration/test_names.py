@@ -39,6 +39,7 @@ class BareNameTest(RekindleTest):
         answer = self.bring_back()
         self.assertEqual([warning for warning in answer.get("warnings", ()) if "newest" in warning], [])
         self.checkpoint(answer["job"]["pid"], "job/a:3", "--stop")
+        jobs.reap_orphans()
         answer = self.bring_back()
         warned = [warning for warning in answer.get("warnings", ()) if "newest" in warning]
         self.assertEqual(len(warned), 1, answer.get("warnings", ()))

@@ -36,7 +36,7 @@ class PathBytesTest(CloneTest):
         return job.pid
 
     def test_a_runtime_folder(self):
-        self.cli = self.make_cli(env={"REKINDLE_RUNTIME_DIR": self.inside("run")})
+        self.cli = self.make_cli(store=self.store, env={"REKINDLE_RUNTIME_DIR": self.inside("run")})
         self.take_image()
         self.assertEqual(self.succeed("inspect", "bytes:1")["image"]["reference"], "bytes:1")
         pid = self.succeed("restore", "bytes:1", "--detach")["job"]["pid"]
