@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -121,16 +122,25 @@ class Helper {
     const std::vector<Job> jobs = JobsOf(moved);
     InParallel(jobs.size(), [&](size_t i) { PutBack(jobs[i]); });
     if (keeper == nullptr) return;
-    const bool back = std::all_of(held.begin(), held.end(), [this](const auto& process) {
+    auto is_back = [this](const auto& process) {
       const auto state = driver_.ok() ? (*driver_)->State(process.first) : driver_.status();
       return !state.ok() || *state == ProcessState::kRunning;
-    });
+    };
+    std::set<pid_t> away;  // all of a job of which one is
+    for (const Job& job : jobs) {
+      if (std::all_of(job.moved.begin(), job.moved.end(), is_back)) continue;
+      for (const auto& [pid, how] : job.moved) away.insert(pid);
+    }
     // CRIU's plugin has stopped them, or the capture that is no more.
-    for (const auto& [pid, start] : held) {
+    bool all_back = true;
+    for (const auto& process : held) {
+      const auto& [pid, start] = process;
+      const bool back = away.count(pid) == 0 && is_back(process);
+      all_back &= back;
       const auto stat = ReadProcessStat(pid);
       if (back && stat.ok() && stat->start_ticks == start) ::kill(pid, SIGCONT);
     }
-    keeper->End(back);
+    keeper->End(all_back);
   }
 
  private:
@@ -145,6 +155,11 @@ class Helper {
     std::vector<GpuUse> uses;
   };
 
+  static void Add(pid_t pid, const Moved& how, absl::Span<const GpuUse> uses, Job* job) {
+    job->moved[pid] = how;
+    job->uses.insert(job->uses.end(), uses.begin(), uses.end());
+  }
+
   std::vector<Job> JobsOf(const std::map<pid_t, Moved>& moved) {
     std::map<pid_t, Job> jobs;
     std::vector<GpuDevice> devices;
@@ -153,13 +168,9 @@ class Helper {
     for (const auto& [pid, how] : moved) {
       const auto entries = ledger_.Of({pid});
       if (entries.ok() && !entries->empty()) {
-        const LedgerEntry& entry = entries->front();
-        Job& job = jobs[entry.job];
-        job.moved[pid] = how;
-        job.uses.insert(job.uses.end(), entry.uses.begin(), entry.uses.end());
+        Add(pid, how, entries->front().uses, &jobs[entries->front().job]);
       } else {
-        const std::vector<GpuUse> unknown = UnknownUses(pid, devices);
-        jobs[pid] = {{{pid, how}}, unknown};
+        Add(pid, how, UnknownUses(pid, devices), &jobs[pid]);
       }
     }
     std::vector<Job> all;
@@ -179,7 +190,8 @@ class Helper {
     absl::StatusOr<RoomTurns> room = RoomTurns();
     if (!out.empty()) {
       RoomWait wait;
-      wait.for_room = wait.for_turns = room_timeout_;
+      wait.for_room = room_timeout_;
+      wait.for_turns = kMostWaitForRoom;
       wait.look = [this]() -> absl::StatusOr<DeviceView> {
         RK_ASSIGN_OR_RETURN(DeviceInventory * inventory, Inventory());
         DeviceView view;
@@ -189,15 +201,14 @@ class Helper {
       };
       room = AwaitRoom(ledger_, RoomFor(UsesOf(job.uses, out), pairs, 0), out, wait);
     }
+    if (!room.ok()) {
+      // The driver would lose what does not fit. Out it is safe, and whatever comes next tries again.
+      Log(LogLevel::kError,
+          absl::StrCat("what a dead Rekindle had moved stays in host memory: ", room.status().message()));
+      return;
+    }
     // All at once: one of several that work together may wait for another.
     for (bool restore : {true, false}) {
-      if (!room.ok()) {
-        // The driver would lose what does not fit. Out it is safe, and the ledger has whatever comes next try
-        // again.
-        Log(LogLevel::kError,
-            absl::StrCat("what a dead Rekindle had moved stays in host memory: ", room.status().message()));
-        return;
-      }
       InParallel(job.moved.size(), [&](size_t i) {
         const auto& [pid, how] = *std::next(job.moved.begin(), static_cast<std::ptrdiff_t>(i));
         PutBack(pid, how, restore);
