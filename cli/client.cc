@@ -79,17 +79,17 @@ class GrpcClient final : public Client {
     static_cast<void>(embedded_.release());
   }
 
-#define RK_UNARY_OF(stub, Name, Response)                                        \
+#define RK_UNARY_OF(stub, Name, Response, name)                                  \
   absl::StatusOr<v1::Response> Name(const v1::Name##Request& request) override { \
     RK_RETURN_IF_ERROR(CheckText(request));                                      \
     v1::Response response;                                                       \
     grpc::ClientContext context;                                                 \
-    CurrentCall current(*this, &context);                                        \
+    CurrentCall current(*this, &context, name);                                  \
     const grpc::Status ended = stub->Name(&context, request, &response);         \
     RK_RETURN_IF_ERROR(FromGrpc(context, ended));                                \
     return response;                                                             \
   }
-#define RK_UNARY_TO(Name, Response) RK_UNARY_OF(stub_, Name, Response)
+#define RK_UNARY_TO(Name, Response) RK_UNARY_OF(stub_, Name, Response, "")
 #define RK_UNARY(Name) RK_UNARY_TO(Name, Name##Response)
   RK_UNARY(GetVersion)
   RK_UNARY(Doctor)
@@ -109,8 +109,8 @@ class GrpcClient final : public Client {
   RK_UNARY(ListTemplates)
   RK_UNARY(ListGpus)
   RK_UNARY_TO(ParkGpu, GpuMoveResponse)
-  RK_UNARY_TO(ResumeGpu, GpuMoveResponse)
-  RK_UNARY_TO(SwapGpu, GpuMoveResponse)
+  RK_UNARY_OF(stub_, ResumeGpu, GpuMoveResponse, NameOfCall())
+  RK_UNARY_OF(stub_, SwapGpu, GpuMoveResponse, NameOfCall())
   RK_UNARY(LeaseGpu)
   RK_UNARY(ReleaseGpu)
   RK_UNARY(InvokeFunction)
@@ -119,9 +119,9 @@ class GrpcClient final : public Client {
   RK_UNARY(FunctionStats)
   RK_UNARY(ListDependencies)
   RK_UNARY(RemoveDependencies)
-  RK_UNARY_OF(groups_, ListGroups, ListGroupsResponse)
-  RK_UNARY_OF(groups_, RemoveGroup, RemoveGroupResponse)
-  RK_UNARY_OF(groups_, ResolveGroup, ResolveGroupResponse)
+  RK_UNARY_OF(groups_, ListGroups, ListGroupsResponse, "")
+  RK_UNARY_OF(groups_, RemoveGroup, RemoveGroupResponse, "")
+  RK_UNARY_OF(groups_, ResolveGroup, ResolveGroupResponse, "")
 #undef RK_UNARY
 #undef RK_UNARY_TO
 #undef RK_UNARY_OF

@@ -45,8 +45,9 @@ int ImportImage(Client& client, const Output& output, Interrupts& interrupts,
 // gpu_commands.cc
 int ListGpus(Client& client, const Output& output, const v1::ListGpusRequest& request);
 int ParkGpu(Client& client, const Output& output, const v1::ParkGpuRequest& request);
-int ResumeGpu(Client& client, const Output& output, const v1::ResumeGpuRequest& request);
-int SwapGpu(Client& client, const Output& output, const v1::SwapGpuRequest& request);
+int ResumeGpu(Client& client, const Output& output, Interrupts& interrupts,
+              const v1::ResumeGpuRequest& request);
+int SwapGpu(Client& client, const Output& output, Interrupts& interrupts, const v1::SwapGpuRequest& request);
 int LeaseGpu(Client& client, const Output& output, const v1::LeaseGpuRequest& request);
 int ReleaseGpu(Client& client, const Output& output, const v1::ReleaseGpuRequest& request);
 int HoldGpu(Client& client, const Output& output, Interrupts& interrupts, const v1::HoldGpuRequest& request);

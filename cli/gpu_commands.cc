@@ -28,6 +28,19 @@ int Finish(const Output& output, const absl::StatusOr<v1::GpuMoveResponse>& resp
   return kDone;
 }
 
+// `call` waits for room before it moves anything, and is given up for a signal until then.
+template <typename Call>
+absl::StatusOr<v1::GpuMoveResponse> UntilInterrupted(Client& client, Interrupts& interrupts, Call call) {
+  interrupts.SetAction([&client](int) { client.Cancel(); });
+  absl::StatusOr<v1::GpuMoveResponse> response = call();
+  interrupts.SetAction(nullptr);
+  if (absl::IsCancelled(response.status())) {
+    return absl::CancelledError(
+        absl::StrCat(response.status().message(), "; `rekindle gpu ps` shows what is parked"));
+  }
+  return response;
+}
+
 std::string NameOfJob(int pid, const std::string& name) { return name.empty() ? absl::StrCat(pid) : name; }
 
 }  // namespace
@@ -70,14 +83,15 @@ int ParkGpu(Client& client, const Output& output, const v1::ParkGpuRequest& requ
                 absl::StrCat(job, " is parked already\n"));
 }
 
-int ResumeGpu(Client& client, const Output& output, const v1::ResumeGpuRequest& request) {
+int ResumeGpu(Client& client, const Output& output, Interrupts& interrupts,
+              const v1::ResumeGpuRequest& request) {
   const std::string job = NameOfJob(request.pid(), request.job());
-  return Finish(output, client.ResumeGpu(request), absl::StrCat(job, " is on its GPU again"),
-                absl::StrCat(job, " is on its GPU already\n"));
+  return Finish(output, UntilInterrupted(client, interrupts, [&] { return client.ResumeGpu(request); }),
+                absl::StrCat(job, " is on its GPU again"), absl::StrCat(job, " is on its GPU already\n"));
 }
 
-int SwapGpu(Client& client, const Output& output, const v1::SwapGpuRequest& request) {
-  return Finish(output, client.SwapGpu(request),
+int SwapGpu(Client& client, const Output& output, Interrupts& interrupts, const v1::SwapGpuRequest& request) {
+  return Finish(output, UntilInterrupted(client, interrupts, [&] { return client.SwapGpu(request); }),
                 absl::StrCat(NameOfJob(request.out_pid(), request.out_job()), " is parked, ",
                              NameOfJob(request.in_pid(), request.in_job()), " is on its GPU"),
                 "nothing to swap\n");

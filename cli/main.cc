@@ -65,7 +65,8 @@ bool HandlesSignals(const Command& command) {
          std::holds_alternative<v1::ImportImageRequest>(command) ||
          std::holds_alternative<ExportToFile>(command) || std::holds_alternative<ImportFromFile>(command) ||
          std::holds_alternative<CopyImage>(command) || std::holds_alternative<v1::HoldGpuRequest>(command) ||
-         std::holds_alternative<TopRequest>(command) ||
+         std::holds_alternative<v1::ResumeGpuRequest>(command) ||
+         std::holds_alternative<v1::SwapGpuRequest>(command) || std::holds_alternative<TopRequest>(command) ||
          std::holds_alternative<v1::DeployFunctionRequest>(command) ||
          std::holds_alternative<v1::CheckpointGroupRequest>(command) ||
          std::holds_alternative<v1::RestoreGroupRequest>(command) ||
@@ -169,8 +170,10 @@ int Execute(const Invocation& invocation, const Output& output) {
           [&](const v1::ResolveGroupRequest& request) { return ResolveGroup(client, output, request); },
           [&](const v1::ListGpusRequest& request) { return ListGpus(client, output, request); },
           [&](const v1::ParkGpuRequest& request) { return ParkGpu(client, output, request); },
-          [&](const v1::ResumeGpuRequest& request) { return ResumeGpu(client, output, request); },
-          [&](const v1::SwapGpuRequest& request) { return SwapGpu(client, output, request); },
+          [&](const v1::ResumeGpuRequest& request) {
+            return ResumeGpu(client, output, *interrupts, request);
+          },
+          [&](const v1::SwapGpuRequest& request) { return SwapGpu(client, output, *interrupts, request); },
           [&](const v1::LeaseGpuRequest& request) { return LeaseGpu(client, output, request); },
           [&](const v1::ReleaseGpuRequest& request) { return ReleaseGpu(client, output, request); },
           [&](const v1::HoldGpuRequest& request) { return HoldGpu(client, output, *interrupts, request); },

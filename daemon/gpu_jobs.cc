@@ -119,6 +119,14 @@ absl::StatusOr<GpuJobs::Found> GpuJobs::Find(pid_t job) {
   for (const gpu::LedgerEntry& entry : entries) {
     if (is_parked(entry.pid)) found.uses.insert(found.uses.end(), entry.uses.begin(), entry.uses.end());
   }
+  // Whoever made its entry has another runtime folder, or ours was removed.
+  for (pid_t pid : found.parked) {
+    if (absl::c_any_of(entries, [pid](const gpu::LedgerEntry& entry) { return entry.pid == pid; })) continue;
+    const absl::StatusOr<gpu::DeviceView> view = mover_.Devices();
+    if (!view.ok()) break;
+    const std::vector<gpu::GpuUse> unknown = gpu::UnknownUses(pid, view->devices);
+    found.uses.insert(found.uses.end(), unknown.begin(), unknown.end());
+  }
   // Without the management library nothing is known; the driver then has the last word.
   auto running = mover_.UsesOf(found.pids);
   for (const gpu::GpuUse& use : running.value_or(std::vector<gpu::GpuUse>())) {
@@ -184,7 +192,8 @@ absl::StatusOr<GpuMoved> GpuJobs::Park(pid_t job, absl::Duration lock_timeout, c
   return GpuMoved{bytes, true};
 }
 
-absl::StatusOr<GpuMoved> GpuJobs::PutOn(pid_t job, const gpu::DevicePairs& wanted) {
+absl::StatusOr<GpuMoved> GpuJobs::PutOn(pid_t job, const gpu::DevicePairs& wanted,
+                                        const std::function<bool()>& cancelled) {
   RK_ASSIGN_OR_RETURN(Found found, Find(job));
   if (found.parked.empty()) {
     mover_.ForgetRunning(found.pids);
@@ -206,14 +215,15 @@ absl::StatusOr<GpuMoved> GpuJobs::PutOn(pid_t job, const gpu::DevicePairs& wante
     }
     RK_ASSIGN_OR_RETURN(pairs, mover_.PlanRestore(record, wanted, false));
   }
-  RK_RETURN_IF_ERROR(mover_.PutOn(job, found.parked, record, pairs));
+  RK_RETURN_IF_ERROR(mover_.PutOn(job, found.parked, record, pairs, nullptr, nullptr, cancelled));
   mover_.ForgetRunning(found.pids);
   Log(LogLevel::kInfo, absl::StrCat("job ", job, " has its GPU memory again"));
   return GpuMoved{gpu::KnownBytes(record.uses), true};
 }
 
-absl::StatusOr<GpuMoved> GpuJobs::Resume(pid_t job, const gpu::DevicePairs& wanted) {
-  RK_ASSIGN_OR_RETURN(GpuMoved moved, PutOn(job, wanted));
+absl::StatusOr<GpuMoved> GpuJobs::Resume(pid_t job, const gpu::DevicePairs& wanted,
+                                         const std::function<bool()>& cancelled) {
+  RK_ASSIGN_OR_RETURN(GpuMoved moved, PutOn(job, wanted, cancelled));
   // It may be parked again for others, and may be elsewhere now.
   if (moved.moved || Known().count(job) > 0) {
     if (auto now = FindAtRest(job); now.ok()) Tell(*now);

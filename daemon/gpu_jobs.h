@@ -41,8 +41,10 @@ class GpuJobs : private GpuMoves {
   // Not while it is leased or pinned.
   absl::StatusOr<GpuMoved> Park(pid_t job, absl::Duration lock_timeout, const std::string& why)
       ABSL_LOCKS_EXCLUDED(mutex_, record_mutex_);
-  // Parks nobody for it. `wanted`: onto which GPUs; empty: the same.
-  absl::StatusOr<GpuMoved> Resume(pid_t job, const gpu::DevicePairs& wanted)
+  // Parks nobody for it. `wanted`: onto which GPUs; empty: the same. `cancelled`: is asked for as long as
+  // nothing moves yet, which it ends (Cancelled); null: never.
+  absl::StatusOr<GpuMoved> Resume(pid_t job, const gpu::DevicePairs& wanted,
+                                  const std::function<bool()>& cancelled = nullptr)
       ABSL_LOCKS_EXCLUDED(mutex_, record_mutex_);
 
   // Could a parked job have its device memory at once, without anybody making room? False where that is not
@@ -104,7 +106,9 @@ class GpuJobs : private GpuMoves {
   void Tell(const Found& found);
   void Tell(const Found& found, GpuJobState state);
   // Resume without telling the arbiter.
-  absl::StatusOr<GpuMoved> PutOn(pid_t job, const gpu::DevicePairs& wanted) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<GpuMoved> PutOn(pid_t job, const gpu::DevicePairs& wanted,
+                                 const std::function<bool()>& cancelled = nullptr)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Pins the job, if that is asked for, and has the record remember its lease. On failure the lease has ended
   // and the pin is as it was.

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -46,6 +47,11 @@ absl::StatusOr<pid_t> FindGpuTarget(Node& node, const Call& call, pid_t pid, con
 }
 
 absl::Duration LockTimeout(double seconds) { return absl::Seconds(seconds > 0 ? seconds : kLockSeconds); }
+
+// For moves that have not begun.
+std::function<bool()> GivesUp(const Node& node, const Call& call) {
+  return [&] { return call.cancelled() || node.stopping(); };
+}
 
 std::string ParkedBy(const Call& call) { return absl::StrCat("parked by uid ", call.caller.uid); }
 
@@ -164,7 +170,7 @@ absl::Status ResumeGpu(Node& node, const Call& call, const v1::ResumeGpuRequest&
   RK_ASSIGN_OR_RETURN(pid_t job, FindGpuTarget(node, call, request.pid(), request.job(), "resume"));
   RK_ASSIGN_OR_RETURN(gpu::DevicePairs wanted, FromProto(request.gpu_map()));
   Stopwatch watch;
-  RK_ASSIGN_OR_RETURN(GpuMoved moved, node.gpu_jobs().Resume(job, wanted));
+  RK_ASSIGN_OR_RETURN(GpuMoved moved, node.gpu_jobs().Resume(job, wanted, GivesUp(node, call)));
   response->set_bytes(moved.bytes);
   response->set_seconds(watch.seconds());
   response->set_nothing_to_do(!moved.moved);
@@ -178,9 +184,9 @@ absl::Status SwapGpu(Node& node, const Call& call, const v1::SwapGpuRequest& req
   if (out == in) {
     return absl::InvalidArgumentError("swapping needs two different jobs: one to park and one to resume");
   }
-  RK_ASSIGN_OR_RETURN(
-      GpuSwapped swapped,
-      SwapOnGpu(node.gpu_jobs(), out, in, LockTimeout(request.lock_timeout_seconds()), ParkedBy(call)));
+  RK_ASSIGN_OR_RETURN(GpuSwapped swapped,
+                      SwapOnGpu(node.gpu_jobs(), out, in, LockTimeout(request.lock_timeout_seconds()),
+                                ParkedBy(call), GivesUp(node, call)));
   response->set_bytes(swapped.out.bytes + swapped.in.bytes);
   response->set_seconds(swapped.seconds);
   response->set_nothing_to_do(!swapped.out.moved && !swapped.in.moved);
@@ -201,7 +207,7 @@ absl::StatusOr<pid_t> TakeLease(Node& node, const Call& call, const v1::LeaseGpu
   options.kind = kind;
   options.timeout = absl::Seconds(request.timeout_seconds() > 0 ? request.timeout_seconds() : kLeaseSeconds);
   options.pin = request.pin();
-  options.cancelled = [&] { return call.cancelled() || node.stopping(); };
+  options.cancelled = GivesUp(node, call);
   Stopwatch watch;
   RK_ASSIGN_OR_RETURN(uint64_t bytes, node.gpu_jobs().Lease(job, options));
   // Nobody would ever give it back.

@@ -18,13 +18,13 @@ std::string AsItWas(pid_t job, const absl::Status& back) {
 }  // namespace
 
 absl::StatusOr<GpuSwapped> SwapOnGpu(GpuJobs& jobs, pid_t out, pid_t in, absl::Duration lock_timeout,
-                                     const std::string& why) {
+                                     const std::string& why, const std::function<bool()>& cancelled) {
   GpuSwapped swapped;
   Stopwatch whole;
   absl::StatusOr<GpuMoved> resumed = GpuMoved();
   auto resume = [&] {
     Stopwatch watch;
-    resumed = jobs.Resume(in, {});
+    resumed = jobs.Resume(in, {}, cancelled);
     swapped.resume_seconds = watch.seconds();
   };
   std::thread beside;

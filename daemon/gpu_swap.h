@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -19,8 +20,9 @@ struct GpuSwapped {
 
 // Parks `out` and resumes `in`, both roots of jobs. Where there is room for `in` already both moves go on at
 // the same time, since memory goes out of a GPU and into it over wires of their own; else one after the
-// other. On failure both are as they were, or the error says what is not. Thread-safe.
+// other. On failure both are as they were, or the error says what is not. `cancelled`: as for
+// GpuJobs::Resume. Thread-safe.
 absl::StatusOr<GpuSwapped> SwapOnGpu(GpuJobs& jobs, pid_t out, pid_t in, absl::Duration lock_timeout,
-                                     const std::string& why);
+                                     const std::string& why, const std::function<bool()>& cancelled);
 
 }  // namespace rekindle::daemon

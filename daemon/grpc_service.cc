@@ -218,6 +218,7 @@ class GrpcService final : public v1::Rekindle::Service {
                      Response* response, CallsOfUsers::Kind kind = CallsOfUsers::Kind::kAny) {
     absl::StatusOr<Call> call = MakeCall(node_, resolve_, cancelled_, context, kind);
     if (!call.ok()) return ToGrpc(call.status());
+    GiveUpByName(calls_, *context, *call);
     const grpc::Status status = Guarded([&]() -> absl::Status {
       RK_RETURN_IF_ERROR(CheckRequest(*request));
       return procedure(node_, *call, *request, response);

@@ -27,7 +27,6 @@ constexpr char kProgram[] = "rekindle-gpu-helper";
 constexpr absl::Duration kHelloMayTake = absl::Minutes(2);
 constexpr absl::Duration kDevicesMayTake = absl::Seconds(30);
 constexpr absl::Duration kDyingMayTake = absl::Seconds(10);
-constexpr int kLockDescriptor = 4;  // the helper's
 // Of a process that may be out of step with its callers.
 constexpr absl::Duration kLateAnswerMayTake = absl::Milliseconds(100);
 constexpr int kMostQuestions = 6;
@@ -46,7 +45,8 @@ std::vector<HelperRequest> RequestsFor(HelperRequest::What what, absl::Span<cons
 // One helper process and what it has been asked.
 class DriverClient::Helper {
  public:
-  static absl::StatusOr<std::shared_ptr<Helper>> Start(const std::string& program, int lock) {
+  static absl::StatusOr<std::shared_ptr<Helper>> Start(const std::string& program,
+                                                       const DriverClientOptions& options, int lock) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
       return ErrnoStatus(errno, "making a socket for the GPU helper");
@@ -54,8 +54,12 @@ class DriverClient::Helper {
     UniqueFd ours(ends[0]), theirs(ends[1]);
     SubprocessOptions start;
     start.argv = {program};
+    if (!options.ledger_directory.empty()) {
+      start.argv.push_back(options.ledger_directory);
+      start.argv.push_back(absl::StrCat(absl::ToInt64Milliseconds(options.room_timeout)));
+    }
     start.descriptors = {{theirs.get(), kHelperSocket}, {STDERR_FILENO, STDERR_FILENO}};
-    if (lock >= 0) start.descriptors.emplace_back(lock, kLockDescriptor);
+    if (lock >= 0) start.descriptors.emplace_back(lock, kHelperLock);
     // A terminal's Ctrl-C and what ends our process group are not for it: it has to put things back.
     start.new_session = true;
     RK_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Start(start));
@@ -168,7 +172,7 @@ absl::StatusOr<std::shared_ptr<DriverClient::Helper>> DriverClient::CurrentHelpe
   if (options_.lock) {
     RK_ASSIGN_OR_RETURN(descriptor, options_.lock());
   }
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<Helper> helper, Helper::Start(program, descriptor));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<Helper> helper, Helper::Start(program, options_, descriptor));
   uint64_t id = 0;
   HelperRequest hello;
   if (!helper->Send(hello, &id)) return absl::UnavailableError("Rekindle's GPU helper died at its start");

@@ -46,6 +46,10 @@ struct DriverClientOptions {
   std::string program;  // rekindle-gpu-helper; empty: it is looked for beside our own program
   // Gives a descriptor that the helper keeps for as long as it lives (Ledger::Enlist); null: none.
   std::function<absl::StatusOr<int>()> lock;
+  // What the helper is told of the ledger, if it is to look for room before it puts back what we had moved;
+  // and how long it then waits for that.
+  std::string ledger_directory = "";
+  absl::Duration room_timeout = absl::ZeroDuration();
 };
 
 // Thread-safe. Errors of one process are those of CheckpointDriver; besides, Unavailable: no answer in time,

@@ -1,6 +1,8 @@
 // rekindle-gpu-helper: initialises the NVIDIA driver once and makes its checkpoint calls, each on a thread of
 // its own, for the process at the other end of descriptor 3. A call that hangs hangs here, where it can be
-// killed. When that process dies, everything this one has moved goes back to where it was.
+// killed. When that process dies, everything this one has moved goes back to where it was, if there is room.
+//   rekindle-gpu-helper [LEDGER MILLISECONDS]: where it is noted what that needs, and how long to wait for
+//   room.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -14,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -32,10 +35,13 @@
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "base/timed_await.h"
+#include "gpu_state/await_room.h"
 #include "gpu_state/checkpoint_driver.h"
 #include "gpu_state/device_inventory.h"
+#include "gpu_state/device_plan.h"
 #include "gpu_state/helper_protocol.h"
 #include "gpu_state/keeper_client.h"
+#include "gpu_state/ledger.h"
 
 namespace rekindle::gpu {
 namespace {
@@ -45,6 +51,8 @@ constexpr absl::Duration kUnderWayMayTake = absl::Minutes(5);
 constexpr absl::Duration kLettingGoMayTake = absl::Seconds(40);
 constexpr absl::Duration kTryAgainEvery = absl::Milliseconds(20);
 constexpr unsigned kPuttingBackMayTakeSeconds = 300;
+// Whatever of Rekindle runs next waits no longer for us.
+constexpr absl::Duration kMostWaitForRoom = absl::Seconds(30);
 
 // The driver may name a thread as its own process sees it, which can be in another PID namespace.
 absl::StatusOr<pid_t> ThreadNamed(pid_t pid, pid_t theirs) {
@@ -64,6 +72,9 @@ absl::StatusOr<pid_t> ThreadNamed(pid_t pid, pid_t theirs) {
 
 class Helper {
  public:
+  Helper(std::string ledger, absl::Duration room_timeout)
+      : ledger_(std::move(ledger)), room_timeout_(std::min(room_timeout, kMostWaitForRoom)) {}
+
   // Until the other end closes.
   void Serve() {
     std::string packet(kMaxPacketBytes, '\0');
@@ -86,6 +97,15 @@ class Helper {
 
   // Every process that was moved and not settled runs again.
   void PutBack() {
+    bool any;
+    {
+      absl::MutexLock lock(&mutex_);
+      any = !moved_.empty();
+    }
+    if (any && !ledger_.directory().empty()) {
+      if (absl::Status status = ledger_.Inherit(kHelperLock); !status.ok())
+        Log(LogLevel::kWarning, status.message());
+    }
     // First: a call under way waits for the driver's thread, which CRIU or a keeper has left standing.
     std::map<pid_t, uint64_t> held;
     const std::unique_ptr<ThreadKeeper> keeper = HoldThreads(&held);
@@ -99,24 +119,28 @@ class Helper {
       moved = moved_;
     }
     ::alarm(kPuttingBackMayTakeSeconds);
-    // All at once: one of several that work together may wait for another.
-    for (bool restore : {true, false}) {
-      InParallel(moved.size(), [&](size_t i) {
-        const auto& [pid, how] = *std::next(moved.begin(), static_cast<std::ptrdiff_t>(i));
-        PutBack(pid, how, restore);
-      });
-    }
+    const std::vector<Job> jobs = JobsOf(moved);
+    InParallel(jobs.size(), [&](size_t i) { PutBack(jobs[i]); });
     if (keeper == nullptr) return;
-    const bool back = std::all_of(held.begin(), held.end(), [this](const auto& process) {
+    auto is_back = [this](const auto& process) {
       const auto state = driver_.ok() ? (*driver_)->State(process.first) : driver_.status();
       return !state.ok() || *state == ProcessState::kRunning;
-    });
+    };
+    std::set<pid_t> away;  // all of a job of which one is
+    for (const Job& job : jobs) {
+      if (std::all_of(job.moved.begin(), job.moved.end(), is_back)) continue;
+      for (const auto& [pid, how] : job.moved) away.insert(pid);
+    }
     // CRIU's plugin has stopped them, or the capture that is no more.
-    for (const auto& [pid, start] : held) {
+    bool all_back = true;
+    for (const auto& process : held) {
+      const auto& [pid, start] = process;
+      const bool back = away.count(pid) == 0 && is_back(process);
+      all_back &= back;
       const auto stat = ReadProcessStat(pid);
       if (back && stat.ok() && stat->start_ticks == start) ::kill(pid, SIGCONT);
     }
-    keeper->End(back);
+    keeper->End(all_back);
   }
 
  private:
@@ -124,6 +148,73 @@ class Helper {
     uint64_t start = 0;                // names the process together with the PID
     std::vector<cuda::GpuPair> pairs;  // onto which GPUs it was to go, if not onto those it was on
   };
+
+  // Processes that go back all or none, and what of them the ledger says.
+  struct Job {
+    std::map<pid_t, Moved> moved;
+    std::vector<GpuUse> uses;
+  };
+
+  static void Add(pid_t pid, const Moved& how, absl::Span<const GpuUse> uses, Job* job) {
+    job->moved[pid] = how;
+    job->uses.insert(job->uses.end(), uses.begin(), uses.end());
+  }
+
+  std::vector<Job> JobsOf(const std::map<pid_t, Moved>& moved) {
+    std::map<pid_t, Job> jobs;
+    std::vector<GpuDevice> devices;
+    if (auto inventory = Inventory(); inventory.ok())
+      devices = (*inventory)->Devices().value_or(std::vector<GpuDevice>());
+    for (const auto& [pid, how] : moved) {
+      const auto entries = ledger_.Of({pid});
+      if (entries.ok() && !entries->empty()) {
+        Add(pid, how, entries->front().uses, &jobs[entries->front().job]);
+      } else {
+        Add(pid, how, UnknownUses(pid, devices), &jobs[pid]);
+      }
+    }
+    std::vector<Job> all;
+    for (auto& [root, job] : jobs) all.push_back(std::move(job));
+    return all;
+  }
+
+  void PutBack(const Job& job) {
+    std::vector<pid_t> out;
+    std::vector<std::pair<std::string, std::string>> pairs;
+    for (const auto& [pid, how] : job.moved) {
+      const auto state = driver_.ok() ? (*driver_)->State(pid) : driver_.status();
+      if (state.ok() && *state == ProcessState::kCheckpointed) out.push_back(pid);
+      for (const cuda::GpuPair& pair : how.pairs)
+        pairs.emplace_back(FormatUuid(pair.from), FormatUuid(pair.to));
+    }
+    absl::StatusOr<RoomTurns> room = RoomTurns();
+    if (!out.empty()) {
+      RoomWait wait;
+      wait.for_room = room_timeout_;
+      wait.for_turns = kMostWaitForRoom;
+      wait.look = [this]() -> absl::StatusOr<DeviceView> {
+        RK_ASSIGN_OR_RETURN(DeviceInventory * inventory, Inventory());
+        DeviceView view;
+        RK_ASSIGN_OR_RETURN(view.devices, inventory->Devices());
+        RK_ASSIGN_OR_RETURN(view.uses, inventory->Uses());
+        return view;
+      };
+      room = AwaitRoom(ledger_, RoomFor(UsesOf(job.uses, out), pairs, 0), out, wait);
+    }
+    if (!room.ok()) {
+      // The driver would lose what does not fit. Out it is safe, and whatever comes next tries again.
+      Log(LogLevel::kError,
+          absl::StrCat("what a dead Rekindle had moved stays in host memory: ", room.status().message()));
+      return;
+    }
+    // All at once: one of several that work together may wait for another.
+    for (bool restore : {true, false}) {
+      InParallel(job.moved.size(), [&](size_t i) {
+        const auto& [pid, how] = *std::next(job.moved.begin(), static_cast<std::ptrdiff_t>(i));
+        PutBack(pid, how, restore);
+      });
+    }
+  }
 
   void Work(const HelperRequest& request) {
     HelperAnswer answer;
@@ -271,6 +362,8 @@ class Helper {
     return inventory_->get();
   }
 
+  Ledger ledger_;
+  const absl::Duration room_timeout_;
   absl::Mutex driver_mutex_;
   // Unknown: not yet opened.
   absl::StatusOr<std::unique_ptr<CheckpointDriver>> driver_;
@@ -284,13 +377,15 @@ class Helper {
 }  // namespace
 }  // namespace rekindle::gpu
 
-int main() {
+int main(int argc, char** argv) {
   // We end when our master does, after putting things back, and at nobody else's wish.
   for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
   ::prctl(PR_SET_NAME, rekindle::gpu::kHelperName);
   // The GPUs of all jobs are its business, and no profiler's library has any in it.
   for (const char* name : {"CUDA_VISIBLE_DEVICES", "CUDA_INJECTION64_PATH"}) ::unsetenv(name);
-  auto* helper = new rekindle::gpu::Helper();
+  int64_t room_ms = 0;
+  if (argc > 2 && !absl::SimpleAtoi(argv[2], &room_ms)) return 2;
+  auto* helper = new rekindle::gpu::Helper(argc > 1 ? argv[1] : "", absl::Milliseconds(room_ms));
   helper->Serve();
   helper->PutBack();
   ::_exit(0);  // threads may still be in the driver

@@ -18,6 +18,7 @@
 namespace rekindle::gpu {
 
 inline constexpr int kHelperSocket = 3;                // the helper's descriptor
+inline constexpr int kHelperLock = 4;                  // and that of its master's lock, if it has one
 inline constexpr char kHelperName[] = "rekindle-gpu";  // its process's, which uses CUDA like a job's
 inline constexpr size_t kMaxPacketBytes = size_t{128} << 10;
 

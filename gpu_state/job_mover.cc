@@ -27,7 +27,6 @@ namespace {
 constexpr char kCudaLibrary[] = "libcuda.so";
 constexpr char kCriuCommand[] = "criu", kKeeperCommand[] = "rekindle-gpu-keeper";
 constexpr absl::Duration kStateMayTake = absl::Seconds(60);
-constexpr absl::Duration kLookForRoomEvery = absl::Milliseconds(200);
 // How long the helper of a dead Rekindle may go on putting things back before we do it.
 constexpr absl::Duration kOthersMayTake = absl::Seconds(60);
 constexpr absl::Duration kGoingOnMayTake = absl::Seconds(2);
@@ -166,10 +165,12 @@ JobMover::JobMover(MoverOptions options)
     : options_(std::move(options)),
       ledger_(options_.ledger_directory),
       host_memory_(options_.host_limits, options_.context_bytes),
-      driver_({"", [this]() -> absl::StatusOr<int> {
+      driver_({"",
+               [this]() -> absl::StatusOr<int> {
                  RK_ASSIGN_OR_RETURN(Ledger::Mover mover, ledger_.Enlist());
                  return mover.descriptor;
-               }}) {}
+               },
+               options_.ledger_directory, options_.room_timeout}) {}
 
 JobMover::~JobMover() = default;
 
@@ -316,7 +317,7 @@ absl::Status JobMover::PutEntries(pid_t job, absl::Span<const pid_t> pids, absl:
     entry.start_ticks = stat->start_ticks;
     entry.goal = goal;
     entry.job = job;
-    if (goal == LedgerEntry::Goal::kRunning) entry.mover = mover.path;
+    if (goal == LedgerEntry::Goal::kRunning) entry.mover = mover.name;
     entry.why = why;
     entry.uses = gpu::UsesOf(uses, {pid});
     entry.areas = std::move(areas[pid]);
@@ -331,7 +332,7 @@ absl::Status JobMover::CheckNobodyElseMoves(absl::Span<const pid_t> pids) {
   RK_ASSIGN_OR_RETURN(std::vector<LedgerEntry> entries, ledger_.List());
   for (const LedgerEntry& entry : entries) {
     if (!absl::c_linear_search(pids, entry.pid)) continue;
-    if (entry.mover != we.path && ledger_.IsBeingMoved(entry)) return IsBeingMovedError(entry.pid);
+    if (entry.mover != we.name && ledger_.IsBeingMoved(entry)) return IsBeingMovedError(entry.pid);
   }
   return absl::OkStatus();
 }
@@ -475,7 +476,9 @@ absl::Status HeldJob::Back(const MoveProgress& progress, ThreadKeeper* keeper) {
   if (!std::exchange(held_, false)) return absl::OkStatus();
   const std::vector<pid_t> pids = session_.RunningAtBegin();
   const std::vector<GpuUse> uses = gpu::UsesOf(record_.uses, pids);
-  const auto room = mover_.AwaitRoom(BytesByDevice(uses), pids, /*comes_back=*/true);
+  RoomByDevice needed;
+  for (const auto& [uuid, bytes] : BytesByDevice(uses)) needed[uuid].bytes = bytes;
+  const auto room = mover_.AwaitRoom(needed, pids, /*comes_back=*/true);
   absl::Status status = room.status();
   if (status.ok()) {
     MoveReporter reporter(pids, MoveReporter::Way::kToDevice, OwnBytes(pids), WholeMove(uses), progress);
@@ -516,53 +519,29 @@ void HeldJob::JobEnded() {
   mover_.driver_.Settle(pids);
 }
 
-absl::StatusOr<std::vector<Ledger::Turn>> JobMover::AwaitRoom(const std::map<std::string, uint64_t>& needed,
-                                                              absl::Span<const pid_t> pids, bool comes_back) {
+absl::StatusOr<RoomTurns> JobMover::AwaitRoom(const RoomByDevice& needed, absl::Span<const pid_t> pids,
+                                              bool comes_back, const std::function<bool()>& cancelled) {
+  RoomWait wait;
+  wait.for_room = options_.room_timeout;
   // A move of somebody else's is waited for as long as it may take.
-  const Deadline others_end(options_.move_timeout + options_.room_timeout);
-  absl::Duration without_room;
-  for (;;) {
-    std::vector<Ledger::Turn> turns;
-    absl::Status room;
-    for (const auto& [uuid, bytes] : needed) {
-      auto turn = ledger_.TakeTurn(uuid);
-      room = turn.status();
-      if (!room.ok()) break;
-      turns.push_back(*std::move(turn));
-    }
-    const bool is_our_turn = !absl::IsUnavailable(room);
-    RK_RETURN_IF_ERROR(is_our_turn ? room : absl::OkStatus());
-    if (is_our_turn) {
-      auto view = comes_back ? Devices() : DevicesWithKeptRoom();
-      // Without the management library the driver itself has to find out.
-      if (!view.ok()) return turns;
-      std::map<std::string, uint64_t> missing = needed;
-      for (const auto& [uuid, bytes] : BytesByDevice(gpu::UsesOf(view->uses, pids))) {
-        auto it = missing.find(uuid);
-        if (it != missing.end()) it->second -= std::min(it->second, bytes);
-      }
-      room = CheckRoom(missing, view->devices, view->uses);
-      if (room.ok()) return turns;
-      if (!absl::IsResourceExhausted(room) || without_room >= options_.room_timeout) return room;
-      without_room += kLookForRoomEvery;
-    } else if (others_end.passed()) {
-      return absl::DeadlineExceededError(
-          "another job is being moved onto the same GPU, and that does not end");
-    }
-    turns.clear();
-    absl::SleepFor(is_our_turn ? kLookForRoomEvery : kLookForOthersEvery);
-  }
+  wait.for_turns = options_.move_timeout + options_.room_timeout;
+  wait.look = [this, comes_back] { return comes_back ? Devices() : DevicesWithKeptRoom(); };
+  wait.cancelled = cancelled;
+  return gpu::AwaitRoom(ledger_, needed, pids, wait);
 }
 
 absl::Status JobMover::PutOn(pid_t job, const std::vector<pid_t>& pids, const GpuRecord& record,
-                             const DevicePairs& pairs, const MoveProgress& progress, ThreadKeeper* keeper) {
+                             const DevicePairs& pairs, const MoveProgress& progress, ThreadKeeper* keeper,
+                             const std::function<bool()>& cancelled) {
   RK_ASSIGN_OR_RETURN(Claim claim, Claim::Make(*this, pids));
   RK_RETURN_IF_ERROR(CheckNobodyElseMoves(pids));
-  std::map<std::string, uint64_t> needed;
-  for (const auto& [uuid, bytes] : BytesByDevice(record.uses)) {
-    auto pair = std::find_if(pairs.begin(), pairs.end(), [u = uuid](const auto& p) { return p.first == u; });
-    needed[pair == pairs.end() ? uuid : pair->second] += bytes;
-  }
+  return PutOnClaimed(job, pids, record, pairs, progress, keeper, cancelled);
+}
+
+absl::Status JobMover::PutOnClaimed(pid_t job, const std::vector<pid_t>& pids, const GpuRecord& record,
+                                    const DevicePairs& pairs, const MoveProgress& progress,
+                                    ThreadKeeper* keeper, const std::function<bool()>& cancelled) {
+  const RoomByDevice needed = RoomFor(record.uses, pairs, options_.context_bytes);
   GpuSession session(driver_, pids, OptionsWith(absl::ZeroDuration()));
   session.NoteAreas(AreasOf(pids));
   if (keeper != nullptr) {
@@ -575,19 +554,21 @@ absl::Status JobMover::PutOn(pid_t job, const std::vector<pid_t>& pids, const Gp
   const bool comes_back = absl::c_any_of(known, [](const LedgerEntry& entry) { return entry.keeps_room; });
   RK_RETURN_IF_ERROR(
       PutEntries(job, pids, record.uses, LedgerEntry::Goal::kRunning, "being moved", comes_back));
-  const auto room = AwaitRoom(needed, pids, comes_back);
+  const auto room = AwaitRoom(needed, pids, comes_back, cancelled);
   absl::Status status = room.status();
   if (status.ok()) {
     MoveStep whole;
-    for (const auto& [uuid, bytes] : needed) {
-      whole.bytes_total += bytes;
+    for (const auto& [uuid, on_it] : needed) {
+      if (!on_it.is_guess) whole.bytes_total += on_it.bytes;
       whole.devices.push_back(uuid);
     }
     MoveReporter reporter(pids, MoveReporter::Way::kToDevice, OwnBytes(pids), std::move(whole), progress);
     status = session.MoveToDevice(pairs);
   }
   session.LetStand().IgnoreError();
-  Settle(job, session, pids, record.uses, std::string(status.message()));
+  // Who gives up changes nothing.
+  const bool as_it_was = absl::IsCancelled(status) && !known.empty();
+  Settle(job, session, pids, record.uses, as_it_was ? known[0].why : std::string(status.message()));
   return status;
 }
 
@@ -744,6 +725,10 @@ absl::Status JobMover::RecoverJob(pid_t job, const std::vector<LedgerEntry>& ent
                                   std::vector<pid_t>* freed) {
   std::vector<pid_t> pids;
   for (const LedgerEntry& entry : entries) pids.push_back(entry.pid);
+  // Whoever has it lives, though the file that says so has gone.
+  const auto claim = Claim::Make(*this, pids);
+  if (absl::IsAborted(claim.status())) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(claim.status());
   // One that was stopped is on its way.
   const Deadline deadline(kGoingOnMayTake);
   while (!absl::c_all_of(pids, [](pid_t pid) { return CheckAnswers(pid).ok(); }) && !deadline.passed()) {
@@ -775,7 +760,7 @@ absl::Status JobMover::RecoverJob(pid_t job, const std::vector<LedgerEntry>& ent
     }
   }
   if (held.empty()) return first;
-  if (absl::Status put = PutOn(job, held, record, {}); !put.ok()) {
+  if (absl::Status put = PutOnClaimed(job, held, record, {}); !put.ok()) {
     // It says so itself, unless it ended before it began.
     auto now = ledger_.List();
     for (const LedgerEntry& entry : now.value_or(std::vector<LedgerEntry>())) {

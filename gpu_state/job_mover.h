@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "gpu_state/await_room.h"
 #include "gpu_state/device_plan.h"
 #include "gpu_state/driver_client.h"
 #include "gpu_state/gpu_device.h"
@@ -139,10 +140,11 @@ class JobMover {
   // The first half of that: the CUDA calls of the job wait.
   absl::StatusOr<std::unique_ptr<HeldJob>> Lock(pid_t job, const std::vector<pid_t>& pids,
                                                 absl::Duration lock_timeout);
-  // Parked or just restored processes back to the device. `keeper`: as HeldJob::MoveOut's.
+  // Parked or just restored processes back to the device. `keeper`: as HeldJob::MoveOut's. `cancelled`: is
+  // asked for as long as nothing moves yet, which it ends (Cancelled).
   absl::Status PutOn(pid_t job, const std::vector<pid_t>& pids, const GpuRecord& record,
                      const DevicePairs& pairs, const MoveProgress& progress = nullptr,
-                     ThreadKeeper* keeper = nullptr);
+                     ThreadKeeper* keeper = nullptr, const std::function<bool()>& cancelled = nullptr);
 
   // After CRIU has had them: the parked ones of these are watched again (GpuSession::Watch).
   void WatchParked(const std::vector<pid_t>& pids);
@@ -188,12 +190,14 @@ class JobMover {
   // After a move: those of `pids` that run are in the ledger no more, the others are listed as parked.
   void Settle(pid_t job, const GpuSession& session, absl::Span<const pid_t> pids,
               absl::Span<const GpuUse> uses, const std::string& why);
-  // Waits until there is room for `needed`, within limits; what `pids` have on the device is theirs already.
-  // As long as what this gives lives nobody else moves anything onto these GPUs: two that see the same room
-  // would not both fit, and a job that does not may be lost. `comes_back`: its room was kept for it; of those
-  // of whom this is so the first one has it.
-  absl::StatusOr<std::vector<Ledger::Turn>> AwaitRoom(const std::map<std::string, uint64_t>& needed,
-                                                      absl::Span<const pid_t> pids, bool comes_back);
+  // See gpu::AwaitRoom. `comes_back`: its room was kept for it; of those of whom this is so the first one has
+  // it.
+  absl::StatusOr<RoomTurns> AwaitRoom(const RoomByDevice& needed, absl::Span<const pid_t> pids,
+                                      bool comes_back, const std::function<bool()>& cancelled = nullptr);
+  // PutOn by who has the claim of `pids` already.
+  absl::Status PutOnClaimed(pid_t job, const std::vector<pid_t>& pids, const GpuRecord& record,
+                            const DevicePairs& pairs, const MoveProgress& progress = nullptr,
+                            ThreadKeeper* keeper = nullptr, const std::function<bool()>& cancelled = nullptr);
   absl::Status RecoverJob(pid_t job, const std::vector<LedgerEntry>& entries, std::vector<pid_t>* freed);
 
   const MoverOptions options_;

@@ -2,14 +2,17 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/process_stat.h"
@@ -33,13 +36,15 @@ absl::StatusOr<UniqueFd> LockFileThatIsThere(const std::string& path, int operat
   }
 }
 
-std::string Encode(const LedgerEntry& entry) {
+// `mover`: its file with the folder, as older Rekindles need it; where that is not UTF-8, its name alone is
+// told rightly.
+std::string Encode(const LedgerEntry& entry, const std::string& mover) {
   Json json = {{"format", kFormat},
                {"pid", entry.pid},
                {"start_ticks", entry.start_ticks},
                {"parked", entry.goal == LedgerEntry::Goal::kParked},
                {"job", entry.job},
-               {"mover", entry.mover},
+               {"mover", mover},
                {"why", entry.why},
                {"keeps_room", entry.keeps_room},
                {"uses", Json::array()},
@@ -81,7 +86,8 @@ absl::StatusOr<LedgerEntry> Decode(const Json& json, const std::string& path) {
   entry.start_ticks = json.at("start_ticks");
   entry.goal = json.at("parked").get<bool>() ? LedgerEntry::Goal::kParked : LedgerEntry::Goal::kRunning;
   entry.job = json.at("job");
-  entry.mover = json.at("mover");
+  const auto mover = json.at("mover").get<std::string>();
+  entry.mover = mover.substr(mover.rfind('/') + 1);
   entry.why = json.at("why");
   entry.keeps_room = json.value("keeps_room", false);  // nor this
   for (const Json& one : json.at("uses")) {
@@ -98,12 +104,15 @@ absl::StatusOr<LedgerEntry> Decode(const Json& json, const std::string& path) {
 
 }  // namespace
 
-std::string Ledger::PathOf(pid_t pid) const { return absl::StrCat(directory_, "/", kEntryPrefix, pid); }
+std::string Ledger::PathOf(const std::string& name) const { return absl::StrCat(directory_, "/", name); }
+
+std::string Ledger::PathOf(pid_t pid) const { return PathOf(absl::StrCat(kEntryPrefix, pid)); }
 
 absl::Status Ledger::Put(absl::Span<const LedgerEntry> entries) {
   RK_RETURN_IF_ERROR(MakeDirectories(directory_));
   for (const LedgerEntry& entry : entries) {
-    RK_RETURN_IF_ERROR(ReplaceFile(PathOf(entry.pid), Encode(entry)));
+    const std::string mover = entry.mover.empty() ? "" : PathOf(entry.mover);
+    RK_RETURN_IF_ERROR(ReplaceFile(PathOf(entry.pid), Encode(entry, mover)));
   }
   return absl::OkStatus();
 }
@@ -155,10 +164,27 @@ absl::StatusOr<Ledger::Mover> Ledger::Enlist() {
   if (!mover_.valid()) {
     RK_RETURN_IF_ERROR(MakeDirectories(directory_));
     RemoveFreeLocks();  // a command that ends leaves its own
-    mover_path_ = absl::StrCat(directory_, "/", kLockPrefix, ::getpid(), "-", UnixNanos());
-    RK_ASSIGN_OR_RETURN(mover_, LockFileThatIsThere(mover_path_, LOCK_EX));
+    mover_name_ = absl::StrCat(kLockPrefix, ::getpid(), "-", UnixNanos());
   }
-  return Mover{mover_path_, mover_.get()};
+  // By the same name: entries that are there tell it.
+  if (!mover_.valid() || !IsFileAt(mover_, PathOf(mover_name_))) {
+    RK_RETURN_IF_ERROR(MakeDirectories(directory_));
+    RK_ASSIGN_OR_RETURN(mover_, LockFileThatIsThere(PathOf(mover_name_), LOCK_EX));
+  }
+  return Mover{mover_name_, mover_.get()};
+}
+
+absl::Status Ledger::Inherit(int descriptor) {
+  absl::MutexLock lock(&mutex_);
+  const std::string link = absl::StrCat("/proc/self/fd/", descriptor);
+  std::error_code error;
+  const std::string file = std::filesystem::read_symlink(link, error).string();
+  if (error) return absl::InternalError(absl::StrCat("reading ", link, ": ", error.message()));
+  mover_name_ = std::string(absl::StripSuffix(file.substr(file.rfind('/') + 1), " (deleted)"));
+  if (struct stat there; ::stat(PathOf(mover_name_).c_str(), &there) == 0) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(MakeDirectories(directory_));
+  RK_ASSIGN_OR_RETURN(mover_, LockFileThatIsThere(PathOf(mover_name_), LOCK_EX | LOCK_NB));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Ledger::Turn> Ledger::TakeTurn(const std::string& name) {
@@ -175,7 +201,7 @@ Ledger::Turn::~Turn() {
 bool Ledger::IsBeingMoved(const LedgerEntry& entry) const {
   if (entry.mover.empty()) return false;
   // Shared: who else asks is no mover.
-  auto file = OpenFile(entry.mover, O_RDWR);
+  auto file = OpenFile(PathOf(entry.mover), O_RDWR);
   return file.ok() && ::flock(file->get(), LOCK_SH | LOCK_NB) != 0;
 }
 

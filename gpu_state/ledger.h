@@ -30,7 +30,7 @@ struct LedgerEntry {
   uint64_t start_ticks = 0;  // names the process together with the PID
   Goal goal = Goal::kRunning;
   pid_t job = 0;             // root of its job
-  std::string mover;         // lock file of who moves it; empty: nobody
+  std::string mover;         // name of the lock file of who moves it, in the same folder; empty: nobody
   std::vector<GpuUse> uses;  // device memory it had, or has when it is resumed
   // Where these are mapped in the process. While they are out only this tells it (DeviceAreasOf).
   std::vector<DeviceArea> areas;
@@ -55,12 +55,15 @@ class Ledger {
   absl::StatusOr<std::vector<LedgerEntry>> Of(absl::Span<const pid_t> pids);
 
   // Makes and locks a file that says for as long as it is locked that we, or a helper that has its descriptor
-  // too, live: entries' `mover`. The same one at every call.
+  // too, live: entries' `mover`. The same one at every call, made anew where a cleaner has removed it.
   struct Mover {
-    std::string path;
+    std::string name;
     int descriptor = -1;  // owned by the ledger
   };
   absl::StatusOr<Mover> Enlist() ABSL_LOCKS_EXCLUDED(mutex_);
+  // For a helper that outlives the process which it has this descriptor of a Mover of: the file is there from
+  // now on, and locked, whatever has removed it meanwhile.
+  absl::Status Inherit(int descriptor) ABSL_LOCKS_EXCLUDED(mutex_);
   // Nobody else, here or elsewhere, gets the same name as long as what this gives lives. Unavailable:
   // somebody has it.
   class Turn {
@@ -84,12 +87,13 @@ class Ledger {
 
  private:
   std::string PathOf(pid_t pid) const;
+  std::string PathOf(const std::string& name) const;
   // Adds what this file says to `entries`, unless it has gone or its process has.
   static absl::Status AddEntry(const std::string& path, std::vector<LedgerEntry>* entries);
 
   const std::string directory_;
   absl::Mutex mutex_;
-  std::string mover_path_ ABSL_GUARDED_BY(mutex_);
+  std::string mover_name_ ABSL_GUARDED_BY(mutex_);
   UniqueFd mover_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -93,20 +93,20 @@ TEST_F(LedgerTest, ForgetsTheDead) {
 TEST_F(LedgerTest, KnowsWhetherTheMoverLives) {
   auto mover = ledger_.Enlist();
   ASSERT_TRUE(mover.ok()) << mover.status();
-  EXPECT_EQ(ledger_.Enlist()->path, mover->path);
+  EXPECT_EQ(ledger_.Enlist()->name, mover->name);
   LedgerEntry entry = Entry(::getpid());
   EXPECT_FALSE(ledger_.IsBeingMoved(entry)) << "nobody is named";
-  entry.mover = mover->path;
+  entry.mover = mover->name;
   EXPECT_TRUE(ledger_.IsBeingMoved(entry));
 
   // A helper that has the descriptor too lives on.
   int helper = ::dup(mover->descriptor);
-  entry.mover = mover->path;
+  entry.mover = mover->name;
   {
     Ledger other(ledger_.directory());
     EXPECT_TRUE(other.IsBeingMoved(entry));
     other.RemoveFreeLocks();
-    EXPECT_TRUE(PathExists(entry.mover));
+    EXPECT_TRUE(PathExists(ledger_.directory() + "/" + entry.mover));
   }
   ::close(helper);
 }
@@ -115,13 +115,45 @@ TEST_F(LedgerTest, LocksOfTheDeadAreFree) {
   LedgerEntry entry = Entry(::getpid());
   {
     Ledger dead(ledger_.directory());
-    entry.mover = dead.Enlist()->path;
+    entry.mover = dead.Enlist()->name;
     EXPECT_TRUE(ledger_.IsBeingMoved(entry));
   }
   EXPECT_FALSE(ledger_.IsBeingMoved(entry));
   ledger_.RemoveFreeLocks();
-  EXPECT_FALSE(PathExists(entry.mover));
+  EXPECT_FALSE(PathExists(ledger_.directory() + "/" + entry.mover));
   EXPECT_FALSE(ledger_.IsBeingMoved(entry));
+}
+
+TEST_F(LedgerTest, AMoverWhoseFileIsRemovedMakesItAnew) {
+  LedgerEntry entry = Entry(::getpid());
+  entry.mover = ledger_.Enlist()->name;
+  const std::string path = ledger_.directory() + "/" + entry.mover;
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  EXPECT_EQ(ledger_.Enlist()->name, entry.mover);
+  EXPECT_TRUE(Ledger(ledger_.directory()).IsBeingMoved(entry));
+
+  // Its helper, which has the descriptor of the one before, sees to it in its place.
+  const int helper = ::dup(ledger_.Enlist()->descriptor);
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  Ledger of_helper(ledger_.directory());
+  ASSERT_TRUE(of_helper.Inherit(helper).ok());
+  EXPECT_TRUE(Ledger(ledger_.directory()).IsBeingMoved(entry));
+  ::close(helper);
+}
+
+TEST_F(LedgerTest, TheMoverIsKnownWhereTheFolderIsNotUtf8OrHasAnotherPath) {
+  const std::string folder = folder_.path() + "/\xff";
+  Ledger odd(folder);
+  LedgerEntry entry = Entry(::getpid());
+  entry.mover = odd.Enlist()->name;
+  ASSERT_TRUE(odd.Put({entry}).ok());
+  EXPECT_TRUE(Ledger(folder).IsBeingMoved(Ledger(folder).List()->at(0)));
+  // An older Rekindle looks at the whole path.
+  Ledger plain(folder_.path() + "/plain");
+  entry.mover = plain.Enlist()->name;
+  ASSERT_TRUE(plain.Put({entry}).ok());
+  EXPECT_THAT(*ReadFile(absl::StrCat(plain.directory(), "/process-", ::getpid())),
+              HasSubstr(absl::StrCat("\"mover\":\"", plain.directory(), "/", entry.mover, "\"")));
 }
 
 TEST_F(LedgerTest, NamesADamagedEntry) {
