@@ -195,6 +195,8 @@ class Parser {
   void AddRun();
   void AddStop();
   void AddAttach();
+  void AddWait();
+  void AddLogs();
   void AddCkpt();
   void AddRestore();
   void AddPs();
@@ -282,6 +284,8 @@ void Parser::AddCommands(absl::string_view command) {
       {"run", &Parser::AddRun},
       {"stop", &Parser::AddStop},
       {"attach", &Parser::AddAttach},
+      {"wait", &Parser::AddWait},
+      {"logs", &Parser::AddLogs},
       {"ckpt", &Parser::AddCkpt},
       {"restore", &Parser::AddRestore},
       {"ps", &Parser::AddPs},
@@ -353,6 +357,22 @@ void Parser::AddAttach() {
                  "Its output is shown from now on, SIGINT and SIGTERM go to it, and its exit\n"
                  "status is returned. A SIGHUP, as of a connection that is lost, lets go of it:\n"
                  "it runs on.\n"));
+}
+
+void Parser::AddWait() {
+  supervision_.AddToWait(
+      AddCommand("wait", "Wait until jobs have ended",
+                 "  rekindle wait llm\n"
+                 "  rekindle wait prepare train --timeout 2h\n"
+                 "Of jobs that all ended with 0 the exit status is 0, else that of the first in the order\n"
+                 "given that did not (128 + signal when one killed it; 255 when nobody saw how it ended).\n"
+                 "124: they have not ended within --timeout, and run on.\n"));
+}
+
+void Parser::AddLogs() {
+  supervision_.AddToLogs(AddCommand("logs", "Show what a job has written, also one that has ended",
+                                    "  rekindle logs llm --tail 100 --follow\n"
+                                    "  rekindle logs 4711\n"));
 }
 
 void Parser::AddCkpt() {
@@ -564,6 +584,14 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     RK_ASSIGN_OR_RETURN(command_, supervision_.StopRequest());
   } else if (name == "attach") {
     command_ = supervision_.AttachRequest();
+  } else if (name == "wait") {
+    RK_ASSIGN_OR_RETURN(command_, supervision_.WaitRequest());
+  } else if (name == "logs") {
+    if (globals_.json) {
+      return absl::InvalidArgumentError(
+          "'logs' shows what a job wrote as it is: leave --json out; 'ps --all --json' says where it lies");
+    }
+    command_ = supervision_.LogsRequest();
   } else if (name == "ckpt") {
     int pid = 0;
     if (ckpt_target_.find_first_not_of("0123456789") != std::string::npos) {

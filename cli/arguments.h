@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "cli/copy_command.h"
+#include "cli/logs_command.h"
 #include "cli/sim_command.h"
 #include "cli/timeline.h"
 #include "cli/top_command.h"
@@ -51,7 +52,7 @@ using Command = std::variant<
     FunctionRemoval, v1::FunctionStatsRequest, v1::BuildDependenciesRequest, v1::ListDependenciesRequest,
     DependenciesRemoval, v1::CheckpointGroupRequest, v1::RestoreGroupRequest, v1::ListGroupsRequest,
     v1::RemoveGroupRequest, v1::ResolveGroupRequest, SimRequest, TopRequest, v1::StopJobRequest,
-    v1::AttachJobRequest, ExportToFile, ImportFromFile, CopyImage>;
+    v1::AttachJobRequest, v1::WaitForJobsRequest, LogsOfJob, ExportToFile, ImportFromFile, CopyImage>;
 
 struct Invocation {
   GlobalOptions globals;

@@ -158,6 +158,7 @@ class GrpcClient final : public Client {
 #define RK_STREAM(Name, Event) RK_STREAM_OF(stub_, Name, Event, "")
   RK_STREAM(Run, JobEvent)
   RK_STREAM(AttachJob, JobEvent)
+  RK_STREAM(WaitForJobs, JobExit)
   RK_STREAM(Restore, JobEvent)
   RK_STREAM(Fsck, FsckEvent)
   RK_STREAM(ExportImage, TransferEvent)

@@ -92,6 +92,8 @@ class Client {
   virtual absl::Status Run(const v1::RunRequest& request, const OnEvent<v1::JobEvent>& on_event) = 0;
   virtual absl::Status AttachJob(const v1::AttachJobRequest& request,
                                  const OnEvent<v1::JobEvent>& on_event) = 0;
+  virtual absl::Status WaitForJobs(const v1::WaitForJobsRequest& request,
+                                   const OnEvent<v1::JobExit>& on_event) = 0;
   virtual absl::Status Restore(const v1::RestoreRequest& request, const OnEvent<v1::JobEvent>& on_event) = 0;
   virtual absl::Status Checkpoint(const v1::CheckpointRequest& request,
                                   const OnEvent<v1::CheckpointEvent>& on_event) = 0;

@@ -26,6 +26,12 @@ int ListJobs(Client& client, const Output& output, const v1::ListJobsRequest& re
 int StartFromTemplate(Client& client, const Output& output, Interrupts& interrupts,
                       const v1::StartFromTemplateRequest& request, const TimelineOptions& timeline);
 
+// wait_command.cc
+int WaitForJobs(Client& client, const Output& output, const v1::WaitForJobsRequest& request);
+// Until they have ended, also where the daemon is started anew meanwhile; a part of WaitForJobs.
+absl::Status AwaitEnds(Client& client, const Output& output, v1::WaitForJobsRequest request,
+                       const Client::OnEvent<v1::JobExit>& on_exit);
+
 // template_commands.cc
 int TemplateUp(Client& client, const Output& output, const v1::TemplateUpRequest& request);
 int TemplateDown(Client& client, const Output& output, const v1::TemplateDownRequest& request);

@@ -13,6 +13,8 @@ enum ExitCode : int {
   kNotPermitted = 4,
   kUnsupported = 5,  // on this machine
   kNoStore = 6,      // it may be a file system that is not mounted: that says nothing of what is in it
+  // Of waiting for jobs alone; as timeout(1) has it.
+  kTimedOut = 124,
 };
 
 ExitCode ExitCodeFor(const absl::Status& status);

@@ -7,6 +7,7 @@
 #include <climits>
 #include <csignal>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -299,7 +300,7 @@ class JobSession {
     if (missed != 0 && !supervised.empty()) SignalSupervised(supervised, missed);
     // Copies have one log for all.
     if (follower_ || !follow_log_ || output_.json()) return;
-    if (started.job().log().empty()) return TellOutput(started.job().pid());
+    if (started.job().log().empty()) return TellOutput(started.job().output());
     absl::StatusOr<std::unique_ptr<LogFollower>> follower =
         LogFollower::Start(LogOf(started.job()), LogOffset(started), STDOUT_FILENO);
     if (follower.ok()) {
@@ -325,15 +326,8 @@ class JobSession {
   }
 
   // What goes to a file that the job had open is not shown, and the user may wait for it here.
-  void TellOutput(int pid) {
-    if (client_.AtDaemon() && LocalOf(pid) == nullptr) return;
-    const std::string link = absl::StrCat("/proc/", pid, "/fd/1");
-    char path[PATH_MAX];
-    struct stat info;
-    const ssize_t length = ::readlink(link.c_str(), path, sizeof path);
-    if (length <= 0 || ::stat(link.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return;
-    std::string file(path, static_cast<size_t>(length));
-    if (file == std::exchange(told_output_, file)) return;
+  void TellOutput(const std::string& file) {
+    if (file.empty() || file == std::exchange(told_output_, file)) return;
     output_.Note(absl::StrCat("rekindle: its output goes to ", file, "\n"));
   }
 
@@ -522,6 +516,12 @@ void PrintCheckpoint(const Output& output, const v1::CheckpointResult& result, b
   output.Text(text);
 }
 
+// Where what the job writes is found, after a separator; empty: in no file.
+std::string PlaceOfOutput(absl::string_view separator, const v1::Job& job) {
+  if (!job.log().empty()) return absl::StrCat(separator, "log ", job.log());
+  return job.output().empty() ? "" : absl::StrCat(separator, "its output goes to ", job.output());
+}
+
 void PrintStarted(const Output& output, const v1::JobStarted& started, absl::string_view how) {
   const v1::Job& job = started.job();
   output.Text(absl::StrCat(
@@ -530,7 +530,20 @@ void PrintStarted(const Output& output, const v1::JobStarted& started, absl::str
       started.forked() ? "forked" : std::string(how), " in ", FormatSeconds(started.seconds()),
       started.ready_seconds() > 0 ? absl::StrCat(", answered after ", FormatSeconds(started.ready_seconds()))
                                   : "",
-      job.log().empty() ? "" : absl::StrCat(", log ", job.log()), "\n"));
+      PlaceOfOutput(", ", job), "\n"));
+}
+
+// "SIGKILL"
+std::string NameOfSignal(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? absl::StrCat("SIG", name) : absl::StrCat("signal ", signal);
+}
+
+// With how it ended, as far as that is known.
+std::string StateWithEnd(const v1::Job& job) {
+  if (job.state() != "exited") return job.state();
+  if (job.has_signal()) return absl::StrCat("killed (", NameOfSignal(job.signal()), ")");
+  return job.has_exit_code() ? absl::StrCat("exited (", job.exit_code(), ")") : job.state();
 }
 
 // What comes, or may still come, from a pipe or a socket.
@@ -575,10 +588,11 @@ int RunJob(Client& client, const Output& output, Interrupts& interrupts, const v
     case PipedInput::kNone:
       break;
   }
-  int code = session.Finish(client.Run(complete, [&](const v1::JobEvent& event) { session.OnEvent(event); }));
-  if (request.detach() && session.started()) {
+  const int code =
+      session.Finish(client.Run(complete, [&](const v1::JobEvent& event) { session.OnEvent(event); }));
+  if (request.detach() && session.started() && code == kDone) {
     const v1::Job& job = session.started()->job();
-    output.Text(absl::StrCat("PID ", job.pid(), "  name ", job.name(), "  log ", job.log(), "\n"));
+    output.Text(absl::StrCat("PID ", job.pid(), "  name ", job.name(), PlaceOfOutput("  ", job), "\n"));
   }
   return code;
 }
@@ -695,8 +709,12 @@ int ListJobs(Client& client, const Output& output, const v1::ListJobsRequest& re
     for (const std::string& line : failure) {
       absl::StrAppend(&failures, Shown(line, kLongestRemark), "\n");
     }
+    if (!failure.empty() && !job.log().empty()) {
+      absl::StrAppend(&failures, Shown(absl::StrCat(job.name(), ": its output is in ", job.log()), PATH_MAX),
+                      "\n");
+    }
     std::vector<std::string> row = {absl::StrCat(job.pid()), job.name(),
-                                    failure.empty() ? job.state() : job.supervised().phase(),
+                                    failure.empty() ? StateWithEnd(job) : job.supervised().phase(),
                                     Age(job.started_unix_ns(), now)};
     if (steps) row.push_back(StepText(job));
     if (restarts) row.push_back(RestartsText(job));

@@ -90,11 +90,11 @@ std::string OneLine(const Json& json) { return json.dump(-1, ' ', false, Json::e
 
 std::string ToJson(const Message& message) { return OneLine(MessageToJson(message)); }
 
-std::string ErrorToJson(const absl::Status& status) {
+std::string ErrorToJson(const absl::Status& status, ExitCode code) {
   Json error = Json::object();
   error["code"] = absl::StatusCodeToString(status.code());
   error["message"] = std::string(status.message());
-  error["exit_code"] = static_cast<int>(ExitCodeFor(status));
+  error["exit_code"] = static_cast<int>(code);
   return OneLine(Json{{"error", error}});
 }
 

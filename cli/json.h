@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "cli/exit_code.h"
 
 namespace google::protobuf {
 class Message;
@@ -17,6 +18,6 @@ namespace rekindle::cli {
 std::string ToJson(const google::protobuf::Message& message);
 
 // {"error":{"code":"NOT_FOUND","message":"…","exit_code":3}}
-std::string ErrorToJson(const absl::Status& status);
+std::string ErrorToJson(const absl::Status& status, ExitCode code);
 
 }  // namespace rekindle::cli

@@ -58,7 +58,7 @@ std::string MeantCommand(absl::string_view word, const std::vector<std::string>&
   static constexpr std::pair<absl::string_view, const char*> kOtherWords[] = {
       {"checkpoint", "ckpt"}, {"dump", "ckpt"},    {"save", "ckpt"},          {"snapshot", "ckpt"},
       {"resume", "restore"},  {"list", "ls"},      {"images", "ls"},          {"jobs", "ps"},
-      {"kill", "stop"},       {"end", "stop"},     {"logs", "attach"},        {"follow", "attach"},
+      {"kill", "stop"},       {"end", "stop"},     {"log", "logs"},           {"follow", "logs"},
       {"start", "run"},       {"exec", "run"},     {"delete", "rm"},          {"remove", "rm"},
       {"show", "inspect"},    {"info", "inspect"}, {"check", "doctor"},       {"du", "stats"},
       {"function", "fn"},     {"functions", "fn"}, {"templates", "template"}, {"groups", "group"},

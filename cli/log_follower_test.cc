@@ -13,6 +13,7 @@
 #include <string>
 
 #include "base/file.h"
+#include "cli/logs_command.h"
 
 namespace rekindle::cli {
 namespace {
@@ -247,6 +248,20 @@ TEST_F(LogFollowerTest, ContinuesAtACutOfWhichItKnowsNothing) {
     Write("on\n");
   } while (::poll(&ready, 1, /*timeout_ms=*/10) == 0);
   EXPECT_EQ(Next(3), "on\n");
+}
+
+TEST_F(LogFollowerTest, WhereTheLastLinesBegin) {
+  const std::string long_line(100'000, 'x');  // more than is read at once
+  const std::string text = "1\n" + long_line + "\n3\n";
+  Write(text);
+  const auto last = [&](uint64_t lines) { return BeginOfLastLines(log_.get(), text.size(), lines); };
+  EXPECT_EQ(last(0), text.size());
+  EXPECT_EQ(last(1), text.size() - 2);
+  EXPECT_EQ(last(2), 2u);
+  EXPECT_EQ(last(3), 0u);
+  EXPECT_EQ(last(9), 0u);
+  EXPECT_EQ(BeginOfLastLines(log_.get(), text.size() - 1, 1), text.size() - 2) << "one that is not complete";
+  EXPECT_EQ(BeginOfLastLines(log_.get(), 0, 1), 0u);
 }
 
 }  // namespace

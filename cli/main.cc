@@ -129,6 +129,8 @@ int Execute(const Invocation& invocation, const Output& output) {
           [&](const v1::AttachJobRequest& request) {
             return AttachJob(client, output, *interrupts, request);
           },
+          [&](const v1::WaitForJobsRequest& request) { return WaitForJobs(client, output, request); },
+          [&](const LogsOfJob& what) { return ShowLogs(client, endpoint->host, output, what); },
           [&](const v1::ListJobsRequest& request) { return ListJobs(client, output, request); },
           [&](const TopRequest& request) { return ShowTop(client, output, *interrupts, request); },
           [&](const v1::ListImagesRequest& request) { return ListImages(client, output, request); },

@@ -51,14 +51,14 @@ std::string Output::ErrorText(const absl::Status& status) {
   return absl::StrCat("rekindle: error: ", absl::StrReplaceAll(message, {{"\n", "\n  "}}), "\n");
 }
 
-ExitCode Output::Fail(const absl::Status& status) const {
+ExitCode Output::Fail(const absl::Status& status, ExitCode code) const {
   if (json_) {
-    Print(results_, ErrorToJson(status) + "\n");
+    Print(results_, ErrorToJson(status, code) + "\n");
     std::fflush(results_);
   } else {
     Print(stderr, ErrorText(status));
   }
-  return ExitCodeFor(status);
+  return code;
 }
 
 }  // namespace rekindle::cli

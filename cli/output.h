@@ -40,7 +40,8 @@ class Output {
 
   // Prints the error: with --json as an object on standard output, else as a sentence with its further lines
   // (a CRIU log's) indented. Returns the exit status.
-  ExitCode Fail(const absl::Status& status) const;
+  ExitCode Fail(const absl::Status& status) const { return Fail(status, ExitCodeFor(status)); }
+  ExitCode Fail(const absl::Status& status, ExitCode code) const;
 
   // "rekindle: error: …\n"
   static std::string ErrorText(const absl::Status& status);

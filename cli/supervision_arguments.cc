@@ -162,4 +162,28 @@ v1::AttachJobRequest SupervisionArguments::AttachRequest() const {
   return request;
 }
 
+void SupervisionArguments::AddToWait(CLI::App* wait) {
+  wait->add_option("jobs", wait_targets_, "The jobs' names or PIDs")->required()->type_name("NAME|PID");
+  wait->add_option("--timeout", wait_timeout_, "Wait no longer than this [as long as it takes]")
+      ->type_name("TIME");
+}
+
+absl::StatusOr<v1::WaitForJobsRequest> SupervisionArguments::WaitRequest() const {
+  v1::WaitForJobsRequest request;
+  for (const std::string& job : wait_targets_) request.add_jobs(job);
+  if (IsNoTime(wait_timeout_)) {
+    request.set_timeout_seconds(0);
+  } else if (!wait_timeout_.empty()) {
+    RK_ASSIGN_OR_RETURN(const double seconds, Seconds(wait_timeout_, "--timeout"));
+    request.set_timeout_seconds(seconds);
+  }
+  return request;
+}
+
+void SupervisionArguments::AddToLogs(CLI::App* logs) {
+  logs->add_option("job", logs_.job, "The job's name or PID")->required()->type_name("NAME|PID");
+  logs->add_flag("-f,--follow", logs_.follow, "Go on with what it writes from now on, until it has ended");
+  logs->add_option("-n,--tail", logs_.tail, "Only the last lines [all]")->type_name("LINES");
+}
+
 }  // namespace rekindle::cli

@@ -1,4 +1,4 @@
-// What `run` is told about supervision; `stop` and `attach`.
+// What `run` is told about supervision; `stop`, `attach`, `wait` and `logs`.
 #pragma once
 
 #include <string>
@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/command_line.h"
+#include "cli/logs_command.h"
 #include "cli/rollback_arguments.h"
 #include "rekindle/v1/rekindle.pb.h"
 
@@ -25,6 +26,10 @@ class SupervisionArguments {
   absl::StatusOr<v1::StopJobRequest> StopRequest() const;
   void AddToAttach(CLI::App* attach);
   v1::AttachJobRequest AttachRequest() const;
+  void AddToWait(CLI::App* wait);
+  absl::StatusOr<v1::WaitForJobsRequest> WaitRequest() const;
+  void AddToLogs(CLI::App* logs);
+  const LogsOfJob& LogsRequest() const { return logs_; }
 
  private:
   std::string every_, backoff_, retry_for_, hang_, image_name_, overhead_, from_;
@@ -34,6 +39,9 @@ class SupervisionArguments {
   CLI::App* run_ = nullptr;
   std::string stop_target_, grace_, attach_target_;
   bool stop_checkpoint_ = false;
+  std::vector<std::string> wait_targets_;
+  std::string wait_timeout_;
+  LogsOfJob logs_;
 };
 
 }  // namespace rekindle::cli

@@ -79,6 +79,10 @@ class GrpcService final : public v1::Rekindle::Service {
                          grpc::ServerWriter<v1::JobEvent>* writer) override {
     return Stream(daemon::AttachJob, context, request, writer);
   }
+  grpc::Status WaitForJobs(grpc::ServerContext* context, const v1::WaitForJobsRequest* request,
+                           grpc::ServerWriter<v1::JobExit>* writer) override {
+    return Stream(daemon::WaitForJobs, context, request, writer);
+  }
   grpc::Status ListGpus(grpc::ServerContext* context, const v1::ListGpusRequest* request,
                         v1::ListGpusResponse* response) override {
     return Unary(daemon::ListGpus, context, request, response);

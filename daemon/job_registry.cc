@@ -30,6 +30,8 @@ using nlohmann::json;
 
 constexpr absl::string_view kSuffix = ".json";
 constexpr size_t kLongestName = 64;
+// Stands in a record for how a job ended of which nobody can tell.
+constexpr int kUnknownExit = -1;
 // The record is for people to read, again and again.
 constexpr size_t kMostShownCommand = 4096;
 // Records are looked through for what to forget once so many have been added, and half as many as there are.
@@ -57,9 +59,9 @@ std::string Serialize(const JobRecord& record) {
                    {"log", record.log},
                    {"instance", record.instance},
                    {"mark", record.mark}};
-  if (record.exit) {
-    document["exit_code"] = record.exit->code;
-    document["signal"] = record.exit->signal;
+  if (record.exited_unix_ns != 0) {
+    document["exit_code"] = record.exit ? record.exit->code : kUnknownExit;
+    document["signal"] = record.exit ? record.exit->signal : 0;
     document["exited_unix_ns"] = record.exited_unix_ns;
   }
   if (record.provisional_of != 0) {
@@ -122,6 +124,7 @@ std::optional<JobRecord> Parse(const std::string& text) {
   if (fields.has("exit_code")) {
     record.exit =
         ExitState{static_cast<int>(fields.Number("exit_code")), static_cast<int>(fields.Number("signal"))};
+    if (record.exit->code == kUnknownExit) record.exit.reset();
     record.exited_unix_ns = fields.Number("exited_unix_ns");
   }
   record.provisional_of = static_cast<pid_t>(fields.Number("provisional_of"));
@@ -199,7 +202,7 @@ absl::StatusOr<JobRegistry::Held> JobRegistry::Lock() const {
 }
 
 bool JobRegistry::Lives(const JobRecord& job) {
-  if (job.exit || job.boot_id != ThisBootId()) return false;
+  if (job.exit || job.exited_unix_ns != 0 || job.boot_id != ThisBootId()) return false;
   absl::StatusOr<ProcessStat> stat = ReadProcessStat(job.pid);
   // What can't be looked at is not gone for that.
   if (!stat.ok()) return !absl::IsNotFound(stat.status());
@@ -430,8 +433,9 @@ absl::Status JobRegistry::SetKept(const JobRecord& job) {
   return Update(job, [](JobRecord& record) { record.provisional_of = 0; });
 }
 
-absl::Status JobRegistry::SetExit(const JobRecord& job, const ExitState& exit) {
+absl::Status JobRegistry::SetExit(const JobRecord& job, const std::optional<ExitState>& exit) {
   return Update(job, [&](JobRecord& record) {
+    if (!exit && record.exited_unix_ns != 0) return;
     record.exit = exit;
     record.exited_unix_ns = UnixNanos();
   });

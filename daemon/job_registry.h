@@ -37,7 +37,7 @@ struct JobRecord {
   std::string instance;           // its sandbox; empty: it has none
   std::string mark;               // of its processes (job_mark.h); empty: none that is known
   std::optional<ExitState> exit;  // absent: runs, or nobody saw how it ended
-  int64_t exited_unix_ns = 0;
+  int64_t exited_unix_ns = 0;     // also where it ended and nobody can tell how; 0: not recorded
   // The process that ends it again unless it hears that it is kept; 0: it is.
   pid_t provisional_of = 0;
   uint64_t provisional_of_start_ticks = 0;
@@ -72,7 +72,8 @@ class JobRegistry {
   // These also where the folder's file system is full.
   absl::Status SetImage(const JobRecord& job, const std::string& image);
   absl::Status SetKept(const JobRecord& job);  // no longer provisional
-  absl::Status SetExit(const JobRecord& job, const ExitState& exit);
+  // Nothing: nobody can tell how it ended, unless somebody has.
+  absl::Status SetExit(const JobRecord& job, const std::optional<ExitState>& exit);
 
   // Does the very process of the record still exist (zombies do not count)?
   static bool Lives(const JobRecord& job);

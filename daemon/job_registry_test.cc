@@ -280,6 +280,23 @@ TEST_F(JobRegistryTest, RecordsThatHaveNotChangedAreNotReadAgain) {
   EXPECT_EQ(exits.at("b")->code, 7);
 }
 
+TEST_F(JobRegistryTest, OfAnEndThatNobodySawThatItWasIsKept) {
+  Subprocess process = StartProcess();
+  auto job = registry_->Add(Record(process.pid(), "left"), false);
+  ASSERT_TRUE(job.ok()) << job.status();
+  ASSERT_TRUE(registry_->SetExit(*job, std::nullopt).ok());
+  JobRegistry other(directory_->path() + "/jobs");
+  auto found = other.FindByName("left");
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_FALSE(found->exit.has_value());
+  EXPECT_NE(found->exited_unix_ns, 0);
+  EXPECT_FALSE(JobRegistry::Lives(*found));
+  // Whoever saw it knows better, and stays right.
+  ASSERT_TRUE(other.SetExit(*job, ExitState{7, 0}).ok());
+  ASSERT_TRUE(registry_->SetExit(*job, std::nullopt).ok());
+  EXPECT_EQ(registry_->FindByName("left")->exit->code, 7);
+}
+
 TEST_F(JobRegistryTest, AnotherProcessOfTheSamePidIsAnotherJob) {
   Subprocess process = StartProcess();
   auto added = registry_->Add(Record(process.pid(), "reused"), false);

@@ -131,8 +131,7 @@ absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& r
     if (!node.policy().MayUse(call.caller, job.owner_uid())) continue;
     const bool ended = job.supervised().phase() == "done" || job.supervised().phase() == "failed";
     auto record = known.find(job.name());
-    // Another may have its name by now: it was restored from one of its images.
-    if (!ended || record == known.end() || !JobRegistry::Lives(*record->second)) shown.insert(job.name());
+    if (!ended || record == known.end() || !HasTakenName(*record->second, job)) shown.insert(job.name());
     if (ended && !request.all()) continue;
     v1::Job* out = response->add_jobs();
     *out = job;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -44,6 +45,15 @@ absl::StatusOr<ProcessInfo> ReadProcessInfo(pid_t pid) {
   info.start_ticks = stat->start_ticks;
   info.uid = owner.st_uid;
   return info;
+}
+
+std::string OutputFileOf(pid_t pid) {
+  const std::string link = absl::StrCat("/proc/", pid, "/fd/1");
+  char path[PATH_MAX];
+  struct stat info;
+  const ssize_t length = ::readlink(link.c_str(), path, sizeof path);
+  if (length <= 0 || ::stat(link.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return "";
+  return {path, static_cast<size_t>(length)};
 }
 
 TreeUse MeasureTree(pid_t root, const ProcessChildren& all) {

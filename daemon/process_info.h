@@ -22,6 +22,9 @@ struct ProcessInfo {
 // NotFound when there is no such process.
 absl::StatusOr<ProcessInfo> ReadProcessInfo(pid_t pid);
 
+// The regular file that its standard output goes to, as the process has its path; empty: it goes elsewhere.
+std::string OutputFileOf(pid_t pid);
+
 struct TreeUse {
   uint32_t processes = 0;
   uint64_t resident_bytes = 0;

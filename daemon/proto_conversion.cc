@@ -61,8 +61,14 @@ void ToProto(const JobRecord& record, v1::Job* job, const ProcessChildren* all) 
   if (job->log() != record.log) job->set_log_path(record.log);
   if (!JobRegistry::Lives(record)) {
     job->set_state("exited");
+    if (record.exit && record.exit->signal != 0) {
+      job->set_signal(record.exit->signal);
+    } else if (record.exit) {
+      job->set_exit_code(record.exit->code);
+    }
     return;
   }
+  if (record.log.empty()) job->set_output(ToUtf8(OutputFileOf(record.pid)));
   const absl::StatusOr<ProcessStat> process = ReadProcessStat(record.pid);
   const bool stopped = process.ok() && (process->state == 'T' || process->state == 't');
   // A frozen one that was stopped before does nothing when it is only let go on.

@@ -243,6 +243,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   v1::Rollback rollback = request.rollback();
   // The message's own default is APPEND, which nobody has asked for.
   if (!request.has_rollback()) rollback.set_mode(v1::Rollback::NONE);
+  options.files_settled = request.has_rollback();
   if (request.has_rollback() || HasSharedMemory(manifest)) {
     // Looked up here: it may be called where a container says who is who.
     options.roll_back = [&, user = UserForFiles(node, call.caller, manifest)](

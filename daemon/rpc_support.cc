@@ -49,8 +49,10 @@ absl::StatusOr<JobRecord> FindTarget(Node& node, const Caller& caller, pid_t pid
       return absl::InvalidArgumentError("a job is named by its PID or by its name: give one of them");
     RK_ASSIGN_OR_RETURN(JobRecord job, node.jobs().FindByName(name));
     if (!JobRegistry::Lives(job)) {
-      return absl::NotFoundError(absl::StrCat("job '", job.name, "' (PID ", job.pid,
-                                              ") has ended: 'rekindle ps' lists the jobs that run"));
+      const bool knows = job.exit && node.policy().MayUse(caller, job.owner);
+      return absl::NotFoundError(absl::StrCat("job '", job.name, "' (PID ", job.pid, ") has ended",
+                                              knows ? absl::StrCat(" (", job.exit->ToString(), ")") : "",
+                                              ": 'rekindle ps' lists the jobs that run"));
     }
     return job;
   }
@@ -65,6 +67,23 @@ absl::StatusOr<JobRecord> FindTarget(Node& node, const Caller& caller, pid_t pid
   RK_ASSIGN_OR_RETURN(ProcessInfo info, ReadProcessInfo(process.pid));
   process.owner = info.uid;
   return process;
+}
+
+std::optional<ExitState> RecordedExit(Node& node, const JobRecord& job) {
+  constexpr int kLooks = 100;
+  for (int look = 0; look < kLooks; ++look) {
+    const absl::StatusOr<JobRecord> ended = node.jobs().FindByName(job.name);
+    if (!ended.ok() || ended->pid != job.pid || ended->start_ticks != job.start_ticks) return std::nullopt;
+    // Its end is recorded, also where nobody knows how it was.
+    if (ended->exit || ended->exited_unix_ns != 0) return ended->exit;
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  return std::nullopt;
+}
+
+bool HasTakenName(const JobRecord& record, const v1::Job& ended) {
+  return JobRegistry::Lives(record) ||
+         (record.pid != ended.pid() && record.started_unix_ns > ended.started_unix_ns());
 }
 
 void SetIdentity(const Node& node, const JobRecord& record, v1::JobStarted* started) {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,14 @@ absl::Status CheckMeansOurs(const Caller& caller, pid_t pid);
 // The running job that a request names, by PID or by its name: one of them. A process that is no job of ours
 // has a record of its PID and owner alone. FailedPrecondition: as CheckMeansOurs.
 absl::StatusOr<JobRecord> FindTarget(Node& node, const Caller& caller, pid_t pid, const std::string& name);
+
+// How a job that has ended did. Waits a little for whoever is its parent to record that. Nothing: nobody saw
+// it.
+std::optional<ExitState> RecordedExit(Node& node, const JobRecord& job);
+
+// Is it another job, which got the name of a supervised one that has ended: by a restore of one of its
+// images?
+bool HasTakenName(const JobRecord& record, const v1::Job& ended);
 
 // For clients on this machine that stay with the job when the daemon goes; nothing where the job goes with
 // us.

@@ -33,6 +33,10 @@ absl::Status StopJob(Node& node, const Call& call, const v1::StopJobRequest& req
 absl::Status AttachJob(Node& node, const Call& call, const v1::AttachJobRequest& request,
                        const EventSink<v1::JobEvent>& send);
 
+// wait_rpc.cc
+absl::Status WaitForJobs(Node& node, const Call& call, const v1::WaitForJobsRequest& request,
+                         const EventSink<v1::JobExit>& send);
+
 // checkpoint_rpc.cc
 absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointRequest& request,
                         const EventSink<v1::CheckpointEvent>& send);

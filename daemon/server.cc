@@ -30,6 +30,7 @@
 #include "daemon/groups.h"
 #include "daemon/grpc_service.h"
 #include "daemon/http_listener.h"
+#include "daemon/left_jobs.h"
 #include "daemon/lost_clients.h"
 #include "daemon/metrics.h"
 #include "daemon/metrics_http.h"
@@ -102,6 +103,7 @@ class GrpcServer final : public Server {
     RK_RETURN_IF_ERROR(StartFunctions());
     if (absl::Status begun = node_.supervisor().Begin(); !begun.ok())
       Log(LogLevel::kWarning, absl::StrCat("no jobs are supervised for now: ", begun.message()));
+    WatchLeftJobs(node_);
     const CallerResolver resolve = [this](const Peer& peer) { return Resolve(peer); };
     const auto calls = std::make_shared<NamedCalls>();
     service_ = MakeGrpcService(node_, resolve, nullptr, calls);

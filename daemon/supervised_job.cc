@@ -477,6 +477,11 @@ v1::Job SupervisedJob::Describe(const ProcessChildren* all) const {
   v1::Job job;
   ToProto(life, &job, all);
   if (!record_.ended() && job.state() == "exited") job.set_state("waiting");
+  if (end_told_ && record_.signal() != 0) {
+    job.set_signal(record_.signal());
+  } else if (end_told_) {
+    job.set_exit_code(record_.exit_code());
+  }
   v1::SupervisedState* state = job.mutable_supervised();
   *state->mutable_policy() = record_.policy();
   state->set_phase(end_told_ ? (record_.failed() ? "failed" : "done") : phase_);

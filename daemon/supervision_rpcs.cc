@@ -19,6 +19,7 @@
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
+#include "daemon/supervised_record.h"
 #include "daemon/supervisor.h"
 
 namespace rekindle::daemon {
@@ -127,19 +128,10 @@ absl::Status StopUnsupervised(Node& node, const Call& call, const std::string& n
   // After its image the number may be another's.
   if (!AwaitExit(pidfd.get(), absl::ZeroDuration()))
     RK_RETURN_IF_ERROR(EndSession(node, call, job.pid, pidfd.get(), grace));
-  // Its record tells how, once whoever is its parent has looked.
-  constexpr int kLooks = 100;
-  for (int look = 0; look < kLooks; ++look) {
-    absl::StatusOr<JobRecord> ended = node.jobs().FindByName(name);
-    if (!ended.ok() || ended->pid != job.pid || ended->exit) {
-      if (ended.ok() && ended->pid == job.pid) {
-        response->mutable_exited()->set_exit_code(ended->exit->code);
-        response->mutable_exited()->set_signal(ended->exit->signal);
-        response->mutable_exited()->set_pid(job.pid);
-      }
-      break;
-    }
-    absl::SleepFor(absl::Milliseconds(10));
+  if (const std::optional<ExitState> exit = RecordedExit(node, job)) {
+    response->mutable_exited()->set_exit_code(exit->code);
+    response->mutable_exited()->set_signal(exit->signal);
+    response->mutable_exited()->set_pid(job.pid);
   }
   return absl::OkStatus();
 }
@@ -174,6 +166,13 @@ absl::Status AttachJob(Node& node, const Call& call, const v1::AttachJobRequest&
     if (const absl::Status held = node.supervisor().CheckNameIsFree(request.job()); !held.ok())
       return absl::FailedPreconditionError(
           absl::StrCat("job '", request.job(), "' can't be followed from here: ", held.message()));
+    const absl::StatusOr<JobRecord> other = node.jobs().FindByName(request.job());
+    const std::string records = SupervisedDirectory(node.options().store);
+    if (other.ok() && absl::IsNotFound(ReadSupervisedRecord(records, request.job()).status()) &&
+        node.policy().MayUse(call.caller, other->owner)) {
+      return absl::NotFoundError(absl::StrCat("job '", request.job(), "' is not supervised: 'rekindle logs ",
+                                              request.job(), " --follow' shows what it writes"));
+    }
   }
   RK_ASSIGN_OR_RETURN(const std::shared_ptr<SupervisedJob> job, std::move(found));
   std::shared_ptr<JobEventQueue> queue = job->events().Follow();

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <iterator>
+#include <map>
 #include <set>
 
 #include "absl/strings/cord.h"
@@ -215,6 +216,49 @@ absl::Status RefusedForFiles(absl::string_view message) {
   return refused;
 }
 
+// Warnings of files that the job writes, in which there is by now what it is about to write once more.
+class GrownFiles {
+ public:
+  GrownFiles(const v1::JobManifest& manifest, NeededFiles which)
+      : advises_(which == NeededFiles::kAll), logs_(LogsOf(manifest)) {
+    for (const v1::WrittenFile& file : manifest.written_files()) written_.emplace(file.path(), &file);
+  }
+
+  // One whose size CRIU does not record: it was opened for appending.
+  void LookAtAppended(const std::string& path, const struct stat& info) {
+    const auto file = written_.find(path);
+    if (!advises_ || file == written_.end() || !S_ISREG(info.st_mode) || logs_.contains(path)) return;
+    // One that was put in its place, as logs are rotated, has not grown.
+    if (file->second->in_own_mounts() || file->second->inode() != info.st_ino) return;
+    const uint64_t size = static_cast<uint64_t>(info.st_size);
+    if (size > file->second->size())
+      Add(path, size, file->second->size(), "what the job writes once more comes behind that");
+  }
+  void Add(const std::string& path, uint64_t size, uint64_t had, absl::string_view what_then) {
+    if (++count_ > kMost) return;
+    told_.push_back(absl::StrCat(path, " has grown since the image was taken (", size, " bytes, it had ", had,
+                                 "): ", what_then, advises_ ? kCure : ""));
+  }
+  void Tell(std::vector<std::string>* warnings) {
+    warnings->insert(warnings->end(), told_.begin(), told_.end());
+    if (count_ > kMost) {
+      warnings->push_back(absl::StrCat("and ", count_ - kMost,
+                                       count_ - kMost == 1 ? " more file has" : " more files have",
+                                       " grown since the image was taken", advises_ ? kCure : ""));
+    }
+  }
+
+ private:
+  static constexpr size_t kMost = 3;
+  static constexpr absl::string_view kCure = "; --rollback append cuts off what was written since";
+
+  const bool advises_;
+  const std::set<std::string> logs_;
+  std::map<std::string, const v1::WrittenFile*> written_;
+  std::vector<std::string> told_;
+  size_t count_ = 0;
+};
+
 absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, NeededFiles which,
                            const std::set<std::string>& replaced, std::vector<std::string>* warnings) {
   std::vector<std::string> problems;
@@ -239,6 +283,7 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
                                     cure.empty() ? "" : ": ", cure));
   }
   std::set<std::string> seen, with_content;
+  GrownFiles grown(manifest, which);
   for (const v1::WrittenFile& file : manifest.written_files()) {
     if (file.in_own_mounts() && place == SeenFrom::kMachine) continue;
     if (file.size() == 0 || !file.content_object().empty()) with_content.insert(file.path());
@@ -262,6 +307,7 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
       continue;
     }
     uint64_t size = static_cast<uint64_t>(info.st_size);
+    if (!file.has_size()) grown.LookAtAppended(file.path(), info);
     if (!file.has_size() || !S_ISREG(info.st_mode) || size == file.size()) continue;
     std::string sizes = absl::StrCat(" (", size, " bytes, it had ", file.size(), ")");
     if (size < file.size()) {
@@ -274,10 +320,10 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
       problems.push_back(absl::StrCat(file.path(), ", which it only reads, ",
                                       file.beginning() == 0 ? "has grown" : "was edited", sizes));
     } else {
-      warnings->push_back(absl::StrCat(file.path(), " has grown since the image was taken", sizes,
-                                       ": the job writes on from where it was"));
+      grown.Add(file.path(), size, file.size(), "the job writes on from where it was");
     }
   }
+  grown.Tell(warnings);
   if (problems.empty()) return absl::OkStatus();
   const bool is_hook = std::all_of(problems.begin(), problems.end(), [](const std::string& problem) {
     return absl::StrContains(problem.substr(0, problem.find(' ')), "rekindle_hook");

@@ -37,13 +37,14 @@ inline constexpr char kIdsInUse[] = "the job needs its own PIDs back";
 enum class SeenFrom { kMachine, kContainer };
 
 // Which of the files that a job needs: before a roll-back those that none can mend, since what that cuts off
-// is cut off also when the restore is refused then.
-enum class NeededFiles { kAll, kBeyondRollBack };
+// is cut off also when the restore is refused then. After a roll-back what has grown was left so, which is
+// told.
+enum class NeededFiles { kAll, kBeyondRollBack, kAfterRollBack };
 
 // Files that the job had open or mapped, and its working directory; what it was writing may have grown, which
-// is worth a warning. FailedPrecondition names what is missing or has another size than it had. Looked up
-// with the rights of `user`, nothing: our own; what lies where the user may not look is left out, and so are
-// these `replaced` ones, which the job does not get.
+// is worth a warning with the cure, unless it is a log that it appends to. FailedPrecondition names what is
+// missing or has another size than it had. Looked up with the rights of `user`, nothing: our own; what lies
+// where the user may not look is left out, and so are these `replaced` ones, which the job does not get.
 absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Owner>& user,
                         std::vector<std::string>* warnings, SeenFrom place = SeenFrom::kMachine,
                         NeededFiles which = NeededFiles::kAll, const std::set<std::string>& replaced = {});

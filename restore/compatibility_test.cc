@@ -359,8 +359,50 @@ TEST_F(CheckFilesTest, WhatTheJobWritesMayHaveGrownButNotShrunk) {
   EXPECT_TRUE(CheckFiles(manifest_, std::nullopt, &warnings).ok());
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_THAT(warnings[0], HasSubstr(log + " has grown since the image was taken (20 bytes, it had 10)"));
+  EXPECT_THAT(warnings[0], HasSubstr("the job writes on from where it was; --rollback append cuts off"));
   ASSERT_EQ(::truncate(log.c_str(), 9), 0);
   EXPECT_THAT(Refusal(), HasSubstr("has become shorter"));
+}
+
+TEST_F(CheckFilesTest, WhatItAppendsToIsThereTwiceUnlessItIsCutOff) {
+  constexpr char kCure[] = "; --rollback append cuts off what was written since";
+  const auto written = [this](const std::string& name) {
+    const std::string path = Make(name, 20);
+    struct stat info;
+    EXPECT_EQ(::stat(path.c_str(), &info), 0);
+    Need(path, std::nullopt);  // CRIU has no size of what was opened for appending
+    v1::WrittenFile* file = manifest_.add_written_files();
+    file->set_path(path);
+    file->set_size(10);
+    file->set_inode(info.st_ino);
+    return path;
+  };
+  const auto warnings = [this](NeededFiles which) {
+    std::vector<std::string> told;
+    EXPECT_TRUE(CheckFiles(manifest_, std::nullopt, &told, SeenFrom::kMachine, which).ok());
+    return told;
+  };
+  manifest_.set_log(written("log"));  // of `run`: it is to be kept
+  v1::StdioSlot* output = manifest_.add_stdio();
+  output->set_fd(1);
+  output->set_kind("file");
+  output->set_path(written("nohup.out"));
+  written("rotated");
+  manifest_.mutable_written_files(2)->set_inode(1);
+  EXPECT_TRUE(warnings(NeededFiles::kAll).empty());
+
+  const std::string table = written("ap.csv");
+  const std::vector<std::string> told = warnings(NeededFiles::kAll);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0], absl::StrCat(table,
+                                  " has grown since the image was taken (20 bytes, it had 10): what the job "
+                                  "writes once more comes behind that",
+                                  kCure));
+  EXPECT_TRUE(warnings(NeededFiles::kAfterRollBack).empty()) << "the table of what was done says so";
+  for (const char* name : {"2", "3", "4", "5"}) written(name);
+  const std::vector<std::string> many = warnings(NeededFiles::kAll);
+  ASSERT_EQ(many.size(), 4u);
+  EXPECT_EQ(many[3], absl::StrCat("and 2 more files have grown since the image was taken", kCure));
 }
 
 TEST_F(CheckFilesTest, WhatTheJobReadsMayHaveBeenAppendedToButNotEdited) {

@@ -182,7 +182,8 @@ class RestoreRun : public criu::RestoreObserver {
     const absl::Status status =
         namespaces_.Within([&] { return options_.roll_back(*image_, result_.manifest); });
     if (!status.ok()) return Annotate(status, absl::StrCat("restoring ", image_->info().digest));
-    RK_RETURN_IF_ERROR(CheckNeededFiles(NeededFiles::kAll));
+    RK_RETURN_IF_ERROR(
+        CheckNeededFiles(options_.files_settled ? NeededFiles::kAfterRollBack : NeededFiles::kAll));
     EndPhase("files");
     return absl::OkStatus();
   }
@@ -436,7 +437,8 @@ class RestoreRun : public criu::RestoreObserver {
     RK_RETURN_IF_ERROR(namespaces_.Within(
         [&] { return CheckFiles(result_.manifest, user_, &told, place, which, replaced); }));
     // Of the others when all are looked at.
-    if (which == NeededFiles::kAll) result_.warnings.insert(result_.warnings.end(), told.begin(), told.end());
+    if (which != NeededFiles::kBeyondRollBack)
+      result_.warnings.insert(result_.warnings.end(), told.begin(), told.end());
     return absl::OkStatus();
   }
 

@@ -42,6 +42,8 @@ struct RestoreOptions {
   // they were, on a thread that sees the files as the job will. They are checked after it. Null: they are
   // left as they are.
   std::function<absl::Status(const store::ImageReader& image, const v1::JobManifest& manifest)> roll_back;
+  // Somebody has said what is to be done with files, and it was: no cure is told of those that have grown.
+  bool files_settled = false;
   // Asked when every process is there with all of its memory and none has run; they run when it returns. With
   // a status other than OK they are killed and the restore fails with it. Empty: they run at once.
   std::function<absl::Status()> before_running;

@@ -30,7 +30,7 @@ _rekindle() {
     words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
   }
   local globals='--store --host --tls-ca --tls-cert --tls-key --no-daemon --json --verbose --help --version'
-  local commands='doctor run stop attach ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template group fn deps sim copy export import version'
+  local commands='doctor run stop attach wait logs ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template group fn deps sim copy export import version'
 
   local i command=
   for ((i = 1; i < cword; i++)); do
@@ -61,6 +61,8 @@ _rekindle() {
       ;;
     stop) flags='--checkpoint --ckpt --grace' arguments=$(_rekindle_jobs) ;;
     attach) arguments=$(_rekindle_jobs) ;;
+    wait) flags='--timeout' arguments=$(_rekindle_jobs) ;;
+    logs) flags='--follow --tail' arguments=$(_rekindle_jobs) ;;
     ckpt)
       flags='--tag --stop --parent --no-parent --replace --tcp-established --tcp-close --label --staging-memory --gpu-lock-timeout --file-contents --ignore-path'
       [[ $previous == --parent ]] && arguments=$(_rekindle_images) || arguments="$(_rekindle_jobs) $(ps -eo pid= 2>/dev/null)"

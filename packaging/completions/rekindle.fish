@@ -23,7 +23,7 @@ function __rekindle_dependencies
     rekindle deps ls --json 2>/dev/null | string match -ra '"reference": *"([^"]*)"' --groups-only
 end
 
-set -l commands doctor run stop attach ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template group fn deps sim copy export import version
+set -l commands doctor run stop attach wait logs ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template group fn deps sim copy export import version
 complete -c rekindle -f
 complete -c rekindle -l store -x -a '(__fish_complete_directories)' -d 'Folder of the store'
 complete -c rekindle -l host -x -d 'Address of the daemon'
@@ -40,6 +40,8 @@ complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a doctor -d
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a run -d 'Start a command as a job'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a stop -d 'End a job, for good'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a attach -d 'Follow a supervised job'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a wait -d 'Wait until jobs have ended'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a logs -d 'Show what a job has written'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a ckpt -d 'Take an image of a running job'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a restore -d 'Bring a job back from an image'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a ps -d 'List jobs'
@@ -108,7 +110,11 @@ complete -c rekindle -n '__fish_seen_subcommand_from run' -l image-name -x -d 'N
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l from -x -a '(__rekindle_images)' -d 'Go on from this image'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l overhead -x -d 'With --every auto: share of its time'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l at-boot -d 'Bring it back after a restart of the machine'
-complete -c rekindle -n '__fish_seen_subcommand_from stop attach' -a '(__rekindle_jobs)'
+complete -c rekindle -n '__fish_seen_subcommand_from stop attach wait' -a '(__rekindle_jobs)'
+complete -c rekindle -n '__fish_seen_subcommand_from wait' -l timeout -x -d 'Wait no longer than this'
+complete -c rekindle -n '__fish_seen_subcommand_from logs; and not __fish_seen_subcommand_from fn' -a '(__rekindle_jobs)'
+complete -c rekindle -n '__fish_seen_subcommand_from logs; and not __fish_seen_subcommand_from fn' -s f -l follow -d 'Go on until it has ended'
+complete -c rekindle -n '__fish_seen_subcommand_from logs; and not __fish_seen_subcommand_from fn' -s n -l tail -x -d 'Only the last lines'
 complete -c rekindle -n '__fish_seen_subcommand_from stop' -l checkpoint -d 'Take a last image first'
 complete -c rekindle -n '__fish_seen_subcommand_from stop' -l ckpt -d 'Take a last image first'
 complete -c rekindle -n '__fish_seen_subcommand_from stop' -l grace -x -d 'Between SIGTERM and SIGKILL'

@@ -162,6 +162,27 @@ class SetsidTest(RekindleTest):
         self.assertEqual(numbers, list(range(1, len(numbers) + 1)))
 
 
+    def test_a_file_that_it_appends_to(self):
+        """What it wrote after the image comes once more: told with the cure, which leaves nothing to tell."""
+        table = self.path("ap.csv")
+        program = 'exec 3>>"$0"; n=0; while :; do n=$((n + 1)); echo $n >&3; sleep 0.02; done'
+        job = self.start_job(["sh", "-c", program, table])
+        waiting.until(lambda: len(lines_of(table)) > 3, "it counts")
+        self.checkpoint(job.pid, "grown:1")
+        at = len(lines_of(table))
+        waiting.until(lambda: len(lines_of(table)) > at + 3, "it counts on after the checkpoint")
+        jobs.kill_tree(job.pid)
+        job.reap()
+        for options, told in (((), 1), (("--rollback", "append"), 0)):
+            started = self.succeed("restore", "grown:1", "--detach", *options)
+            jobs.kill_tree(started["job"]["pid"])
+            warnings = [warning for warning in started["warnings"] if "has grown" in warning]
+            self.assertEqual(len(warnings), told, started)
+            for warning in warnings:
+                self.assertIn(table, warning)
+                self.assertIn("; --rollback append cuts off what was written since", warning)
+
+
 class SettingsTest(RekindleTest):
     """Through the daemon a job has what a command that is started by hand has of the shell."""
 

@@ -62,6 +62,7 @@ class SupervisedRecordTest(SupervisedTest):
             self.wait_for_words(words)
             self.assert_refused("stop", "job", words=["can't be stopped", "use a newer Rekindle"])
             self.assert_refused("attach", "job", words=["use a newer Rekindle"])
+            self.assert_refused("wait", "job", words=["use a newer Rekindle"])
             self.assertTrue(procfs.alive(self.pid))
             self.assert_prune_keeps_its_images()
             with open(self.record, encoding="utf-8") as file:
