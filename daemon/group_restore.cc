@@ -219,7 +219,8 @@ absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupReques
     const std::string host = mapped == request.host_map().end() ? part.member().host() : mapped->second;
     who.push_back(absl::StrCat("restoring group ", reference, ": member ", i, " at ",
                                host.empty() ? "this daemon" : host));
-    if (part.lost() || !part.settled()) {
+    // Of one that has lost its image another node may have a copy.
+    if (!part.settled() || (part.lost() && mapped == request.host_map().end())) {
       return absl::FailedPreconditionError(absl::StrCat(
           who.back(), part.lost() ? " has lost its image" : " can't be told yet that it is committed",
           told[index].ok() ? "" : absl::StrCat(" (", told[index].message(), ")"),
@@ -247,6 +248,7 @@ absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupReques
     if (!answer.ok()) return Annotate(answer.status(), who[index]);
     if (answer->state() != v1::SettlePartResponse::COMMITTED ||
         (answer->digest() != part.digest() && answer->origin() != part.digest())) {
+      AskAllSoon(absl::ZeroDuration());  // `group ls` is to show it
       return absl::FailedPreconditionError(
           absl::StrCat(who[index], " has no image ", part.image(),
                        " of this group in its store: the set is not complete, "

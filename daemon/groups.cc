@@ -29,8 +29,11 @@ std::string CureOf(const absl::Status& why) {
 
 // Between two rounds of asking and telling.
 constexpr absl::Duration kResolveEvery = absl::Seconds(2);
-// Members that have lost their images are asked again in each of so many rounds: a store may come back.
-constexpr uint64_t kRoundsBetweenLost = 30;
+// Whether they have their images members are asked again in each of so many rounds: they may be removed there,
+// and a store may come back.
+constexpr uint64_t kRoundsBetweenAll = 30;
+// For who asks what there is: a member that does not answer must not keep it waiting.
+constexpr absl::Duration kAskingAllMayTake = absl::Seconds(1);
 constexpr size_t kMostHostsAtOnce = 32;
 
 std::string LabelOf(const store::ImageInfo& info, const char* label) {
@@ -145,10 +148,20 @@ absl::Status Groups::MayUse(const Call& call) const {
 void Groups::Start() {
   EndForsakenJobs();
   resolver_ = std::thread([this] {
-    for (;;) {
-      ResolveAll();
+    for (uint64_t round = 0;; ++round) {
+      uint64_t all_wanted = 0;
+      bool ask_all = false;
+      {
+        absl::MutexLock lock(&mutex_);
+        all_wanted = all_wanted_;
+        ask_all = all_wanted != all_asked_ || round % kRoundsBetweenAll == 0;
+      }
+      ResolveAll(ask_all);
       absl::MutexLock lock(&mutex_);
-      auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || soon_; };
+      all_asked_ = all_wanted;
+      auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+        return stopping_ || soon_ || all_wanted_ != all_asked_;
+      };
       AwaitUntil(mutex_, absl::Condition(&wanted), Deadline(kResolveEvery));
       if (stopping_) return;
       soon_ = false;
@@ -167,6 +180,13 @@ void Groups::Stop() {
 void Groups::ResolveSoon() {
   absl::MutexLock lock(&mutex_);
   soon_ = true;
+}
+
+void Groups::AskAllSoon(absl::Duration patience) {
+  absl::MutexLock lock(&mutex_);
+  const uint64_t mine = ++all_wanted_;
+  auto asked = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || all_asked_ >= mine; };
+  AwaitUntil(mutex_, absl::Condition(&asked), Deadline(patience));
 }
 
 v1::GetGroupDecisionResponse::Decision Groups::DecisionAbout(const std::string& id) const {
@@ -275,7 +295,8 @@ absl::Status Groups::TellMember(const v1::Group& group, int index) {
     if (with_other_stores_.insert(PreparedId(group.id(), static_cast<uint32_t>(index))).second) {
       Log(LogLevel::kError,
           absl::StrCat("group ", group.reference(), " (", group.id(), "): member ", index, " at ",
-                       part.member().host(), " can't be told what was decided: ", answer.status().message()));
+                       part.member().host(), " can't be told what was decided, or asked for its image: ",
+                       answer.status().message()));
     }
   }
   RK_RETURN_IF_ERROR(answer.status());
@@ -286,8 +307,9 @@ absl::Status Groups::TellMember(const v1::Group& group, int index) {
       (!has_it || (part.lost() && answer->digest() != part.digest() && answer->origin() != part.digest()));
   if (lost && !part.lost()) {
     Log(LogLevel::kError,
-        absl::StrCat("group ", group.reference(), " (", group.id(), ") can't become complete: member ", index,
-                     " at ", part.member().host(), " has no image of it any more"));
+        absl::StrCat("group ", group.reference(), " (", group.id(), ") ",
+                     part.settled() ? "is not complete any more" : "can't become complete", ": member ",
+                     index, " at ", part.member().host(), " has no image of it any more"));
   }
   if (part.settled() && lost == part.lost()) return absl::OkStatus();
   return records_.Update(group.id(), [&](v1::Group& record) {
@@ -375,7 +397,7 @@ void Groups::TellOfUnreadable(const std::map<std::string, absl::Status>& unreada
   unreadable_ = unreadable;
 }
 
-void Groups::ResolveAll() {
+void Groups::ResolveAll(bool ask_all) {
   std::vector<JobRecord> kept;
   {
     absl::MutexLock lock(&mutex_);
@@ -408,7 +430,6 @@ void Groups::ResolveAll() {
   absl::StatusOr<std::vector<v1::Group>> groups = records_.List(&unreadable);
   if (!groups.ok()) return Log(LogLevel::kError, groups.status().message());
   TellOfUnreadable(unreadable);
-  const bool also_lost = rounds_++ % kRoundsBetweenLost == 0;
   std::set<std::string> names;
   std::vector<PeerCall> calls;
   std::vector<std::string> removed_ones;
@@ -430,7 +451,7 @@ void Groups::ResolveAll() {
     if (group.removed()) removed_ones.push_back(group.id());
     for (int i = 0; i < group.parts_size(); ++i) {
       const v1::GroupPart& part = group.parts(i);
-      if (part.settled() && !(part.lost() && also_lost && !group.removed())) continue;
+      if (part.settled() && (group.removed() || !ask_all)) continue;
       calls.push_back({part.member().host(), [&group, i, this] {
                          absl::Status told = TellMember(group, i);
                          if (!told.ok()) {
@@ -450,6 +471,10 @@ absl::Status Groups::ListGroups(const Call& call, const v1::ListGroupsRequest&,
   RK_RETURN_IF_ERROR(MayUse(call));
   std::map<std::string, absl::Status> unreadable;
   RK_ASSIGN_OR_RETURN(std::vector<v1::Group> groups, records_.List(&unreadable));
+  if (!groups.empty()) {
+    AskAllSoon(kAskingAllMayTake);
+    RK_ASSIGN_OR_RETURN(groups, records_.List(&unreadable));
+  }
   for (const auto& [id, why] : unreadable)
     response->add_warnings(absl::StrCat("group ", id, " is left out: ", why.message(), CureOf(why)));
   for (v1::Group& group : groups) {

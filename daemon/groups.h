@@ -109,10 +109,13 @@ class Groups {
   absl::StatusOr<v1::Group> ForgetIfAllKnow(const std::string& id);
   void EndForsakenJobs();
   absl::Status AskCoordinator(const store::PreparedImage& image);
-  void ResolveAll() ABSL_LOCKS_EXCLUDED(mutex_);
+  // `ask_all`: also members that have done as decided, whether they still have their images.
+  void ResolveAll(bool ask_all) ABSL_LOCKS_EXCLUDED(mutex_);
   // Once each.
   void TellOfUnreadable(const std::map<std::string, absl::Status>& unreadable);
   void ResolveSoon() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Has all members asked for their images soon. Returns when they have been, or after `patience`.
+  void AskAllSoon(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Node& node_;
   const GroupPeerOptions peers_;
@@ -121,13 +124,15 @@ class Groups {
   std::multiset<std::string> in_work_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool soon_ ABSL_GUARDED_BY(mutex_) = false;
+  // How often somebody wanted all members asked, and up to which of these they have been.
+  uint64_t all_wanted_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t all_asked_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, absl::Status> unreadable_;  // the resolver's: told of
   // What the log has been told of: parts in doubt, and members that have another store, by their ids.
   std::set<std::string> in_doubt_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> with_other_stores_ ABSL_GUARDED_BY(mutex_);
   // Jobs of which that could not be written yet.
   std::vector<JobRecord> kept_ ABSL_GUARDED_BY(mutex_);
-  uint64_t rounds_ = 0;  // the resolver's
   std::thread resolver_;
 };
 

@@ -122,6 +122,29 @@ class LifeTest(GroupTest):
         self.assertEqual(self.a.groups().get("groups", []), [])
         self.assertEqual(self.b.images(), [])
 
+    def test_what_is_removed_on_a_members_node(self):
+        """`prune` spares members' images, `rm` warns, and the coordinator hears of what is gone."""
+        _, members = self.exchange_by_file()
+        for reference in ("x:1", "x:2"):
+            self.checkpoint_group(reference, members)
+        rules = ("prune", "--all", "--keep-label", "no=such")
+        pruned = self.succeed(*rules, cli=self.b.cli)
+        self.assertEqual(self.b.images(), ["x/0:1", "x/0:2"], pruned)
+        self.assertIn("it is of group x:2", pruned["images"][0]["reasons"][0])
+        self.assertEqual([group["complete"] for group in self.a.groups()["groups"]], [True, True])
+
+        removed = self.succeed("rm", "x/0:1", cli=self.b.cli)
+        self.assertIn("x:1", removed["warnings"][0])
+
+        def complete():
+            return {group["reference"]: group.get("complete", False) for group in self.a.groups()["groups"]}
+
+        self.assertEqual(complete(), {"x:1": False, "x:2": True})
+        self.assert_refused(self.a.cli.run("group", "restore", "x:1"), FAILED, "member 0", "has lost its image")
+        self.succeed(*rules, "--groups", cli=self.b.cli)
+        self.assertEqual(self.b.images(), [])
+        self.assertEqual(complete(), {"x:1": False, "x:2": False})
+
     def test_two_of_one_name_at_the_same_time(self):
         """The second one is refused, whatever its members, and the first one's images stay."""
         exchange, members = self.exchange_by_file()
