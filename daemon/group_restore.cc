@@ -1,6 +1,7 @@
 // A coordinator's side of a group's restore.
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -193,6 +194,25 @@ class GroupRestore {
 
 }  // namespace
 
+namespace {
+
+// A host that no member is at is a mistake: its members would start where they were.
+absl::Status CheckHostMap(const v1::RestoreGroupRequest& request, const v1::Group& group) {
+  std::set<std::string> hosts;
+  for (const v1::GroupPart& part : group.parts()) hosts.insert(part.member().host());
+  for (const auto& [from, to] : request.host_map()) {
+    if (hosts.contains(from)) continue;
+    std::vector<std::string> names;
+    for (const std::string& host : hosts) names.push_back(host.empty() ? "here" : host);
+    return absl::InvalidArgumentError(
+        absl::StrCat("--map: no member of group ", group.reference(), " is at ", from.empty() ? "here" : from,
+                     ", so nothing was restored: its members are at ", absl::StrJoin(names, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupRequest& request,
                                   const EventSink<v1::GroupEvent>& send) {
   RK_RETURN_IF_ERROR(MayUse(call));
@@ -204,6 +224,7 @@ absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupReques
   Stopwatch watch;
   RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(request.reference()));
   RK_ASSIGN_OR_RETURN(v1::Group group, records_.FindByReference(reference));
+  RK_RETURN_IF_ERROR(CheckHostMap(request, group));
   std::vector<absl::Status> told(static_cast<size_t>(group.parts_size()));
   if (!IsComplete(group) && DecisionAbout(group.id()) != v1::GetGroupDecisionResponse::PENDING) {
     RK_ASSIGN_OR_RETURN(group, TellMembers(group, call.cancelled, &told));

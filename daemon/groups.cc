@@ -29,12 +29,14 @@ std::string CureOf(const absl::Status& why) {
 
 // Between two rounds of asking and telling.
 constexpr absl::Duration kResolveEvery = absl::Seconds(2);
-// Whether they have their images members are asked again in each of so many rounds: they may be removed there,
-// and a store may come back.
+// Whether they have their images members are asked again in each of so many rounds: they may be removed
+// there, and a store may come back.
 constexpr uint64_t kRoundsBetweenAll = 30;
 // For who asks what there is: a member that does not answer must not keep it waiting.
 constexpr absl::Duration kAskingAllMayTake = absl::Seconds(1);
 constexpr size_t kMostHostsAtOnce = 32;
+// For captures that are given up before their freeze.
+constexpr absl::Duration kYieldingMayTake = absl::Seconds(10);
 
 std::string LabelOf(const store::ImageInfo& info, const char* label) {
   auto it = info.labels.find(label);
@@ -63,6 +65,13 @@ absl::Status EndJobOf(const store::Store& store, const std::string& prepared_id)
                     absl::StrCat("ending the job of '", image.info.reference, "'"));
   }
   return absl::OkStatus();
+}
+
+// The job of a published image, if the runtime hook has held it until one was taken.
+void LetJobGoOn(const store::ImageInfo& image) {
+  if (image.labels.contains(v1::kGroupEndsJobLabel)) return;
+  if (absl::Status let = ckpt::LetHeldJobGoOn(LabelOf(image, v1::kJobIdLabel)); !let.ok())
+    Log(LogLevel::kWarning, absl::StrCat("the job of '", image.reference, "' is held: ", let.message()));
 }
 
 bool AllKnow(const v1::Group& group) {
@@ -182,6 +191,27 @@ void Groups::ResolveSoon() {
   soon_ = true;
 }
 
+Groups::Yielding::Yielding(Groups& groups, std::function<bool()> yield)
+    : groups_(groups), yield_(std::move(yield)) {
+  absl::MutexLock lock(&groups_.mutex_);
+  groups_.yielding_.insert(this);
+}
+
+Groups::Yielding::~Yielding() {
+  absl::MutexLock lock(&groups_.mutex_);
+  groups_.yielding_.erase(this);
+}
+
+void Groups::YieldJobs() {
+  absl::MutexLock lock(&mutex_);
+  for (Yielding* part : yielding_) part->yielded_ = part->yielded_ || part->yield_();
+  auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return std::none_of(yielding_.begin(), yielding_.end(),
+                        [](const Yielding* part) { return part->yielded_; });
+  };
+  AwaitUntil(mutex_, absl::Condition(&none), Deadline(kYieldingMayTake));
+}
+
 void Groups::AskAllSoon(absl::Duration patience) {
   absl::MutexLock lock(&mutex_);
   const uint64_t mine = ++all_wanted_;
@@ -246,6 +276,7 @@ absl::StatusOr<v1::SettlePartResponse> Groups::Settle(const v1::SettlePartReques
     if (published.ok()) {
       Log(LogLevel::kInfo,
           absl::StrCat("image '", published->reference, "' of group ", request.id(), " is there"));
+      LetJobGoOn(*published);
       Describe(*published, v1::SettlePartResponse::COMMITTED, &response);
       return response;
     }
@@ -348,8 +379,6 @@ absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
   if (id.empty() || !absl::SimpleAtoi(LabelOf(image.info, v1::kGroupMemberLabel), &member)) {
     return absl::OkStatus();  // somebody else's
   }
-  if (IsOtherMachine(LabelOf(image.info, v1::kGroupMachineLabel)))
-    return absl::OkStatus();  // its daemon's, where its job is
   v1::GetGroupDecisionResponse answer;
   if (coordinator.empty()) {
     answer.set_decision(DecisionAbout(id));
@@ -358,27 +387,24 @@ absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
     v1::GetGroupDecisionRequest request;
     request.set_id(id);
     request.set_store(LabelOf(image.info, v1::kGroupCoordinatorStoreLabel));
-    const absl::StatusOr<v1::GetGroupDecisionResponse> told = peer->GetGroupDecision(request);
-    if (absl::IsFailedPrecondition(told.status())) {
-      absl::MutexLock lock(&mutex_);
-      if (in_doubt_.insert(id).second) {
-        Log(LogLevel::kError, absl::StrCat("group ", LabelOf(image.info, v1::kGroupLabel), " (", id,
-                                           ") stays in doubt: its coordinator at ", coordinator,
-                                           " says: ", told.status().message()));
-      }
-    }
-    RK_ASSIGN_OR_RETURN(answer, told);
+    RK_ASSIGN_OR_RETURN(answer, peer->GetGroupDecision(request));
   }
   if (answer.decision() == v1::GetGroupDecisionResponse::PENDING) {
     return absl::UnavailableError("its coordinator has not decided yet");
   }
   // To take it for an abort would remove the image.
   if (!v1::GetGroupDecisionResponse::Decision_IsValid(answer.decision())) {
-    return absl::UnavailableError(absl::StrCat("its coordinator answers ",
-                                               static_cast<int>(answer.decision()),
-                                               ", which this version does not know: upgrade this daemon"));
+    return absl::UnimplementedError(absl::StrCat("its coordinator answers ",
+                                                 static_cast<int>(answer.decision()),
+                                                 ", which this version does not know: upgrade this daemon"));
   }
   const bool commit = answer.decision() == v1::GetGroupDecisionResponse::COMMIT;
+  const std::string machine = LabelOf(image.info, v1::kGroupMachineLabel);
+  if (commit && image.info.labels.contains(v1::kGroupEndsJobLabel) && IsOtherMachine(machine)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "it is committed, and its job ends with that, which only the daemon on its machine (", machine,
+        ") can do; if that is gone for good, 'rekindle group resolve ", id, " commit' publishes it here"));
+  }
   Log(LogLevel::kInfo, absl::StrCat("group ", LabelOf(image.info, v1::kGroupLabel), " (", id,
                                     "): its coordinator says ", commit ? "commit" : "abort"));
   v1::SettlePartRequest settle;
@@ -386,6 +412,27 @@ absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
   settle.set_member(member);
   settle.set_action(commit ? v1::SettlePartRequest::COMMIT : v1::SettlePartRequest::ABORT);
   return Settle(settle).status();
+}
+
+void Groups::TellOfDoubt(const store::PreparedImage& image, const absl::Status& asked) {
+  const bool is_decided_later = absl::IsUnavailable(asked);
+  bool is_new = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (asked.ok()) {
+      in_doubt_.erase(image.id);
+    } else if (!is_decided_later) {
+      // Another trouble than before is told too.
+      is_new = std::exchange(in_doubt_[image.id], asked.code()) != asked.code();
+    }
+  }
+  if (asked.ok()) return;
+  const std::string coordinator = LabelOf(image.info, v1::kGroupCoordinatorLabel);
+  Log(!is_new ? LogLevel::kDebug : LogLevel::kWarning,
+      absl::StrCat("image '", image.info.reference, "' of group ", LabelOf(image.info, v1::kGroupLabel), " (",
+                   LabelOf(image.info, v1::kGroupIdLabel), ") stays in doubt until its coordinator",
+                   coordinator.empty() ? "" : " at ", coordinator,
+                   " says what was decided: ", asked.message()));
 }
 
 void Groups::TellOfUnreadable(const std::map<std::string, absl::Status>& unreadable) {
@@ -416,11 +463,7 @@ void Groups::ResolveAll(bool ask_all) {
     for (const store::PreparedImage& image : *prepared) {
       calls.push_back({LabelOf(image.info, v1::kGroupCoordinatorLabel), [&image, this] {
                          absl::Status asked = AskCoordinator(image);
-                         if (!asked.ok()) {
-                           Log(LogLevel::kDebug,
-                               absl::StrCat("the image prepared as ", image.id, " for '",
-                                            image.info.reference, "' stays in doubt: ", asked.message()));
-                         }
+                         TellOfDoubt(image, asked);
                          return asked;
                        }});
     }
@@ -555,6 +598,7 @@ absl::Status Groups::ResolveGroup(const Call& call, const v1::ResolveGroupReques
     if (request.commit()) RK_RETURN_IF_ERROR(EndJobOf(*store, image.id));
     RK_RETURN_IF_ERROR(request.commit() ? store->PublishPrepared(image.id).status()
                                         : store->RemovePrepared(image.id));
+    if (request.commit()) LetJobGoOn(image.info);
     response->add_images(image.info.reference);
     const std::string machine = LabelOf(image.info, v1::kGroupMachineLabel);
     if (request.commit() && image.info.labels.contains(v1::kGroupEndsJobLabel) && IsOtherMachine(machine)) {

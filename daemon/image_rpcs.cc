@@ -197,9 +197,10 @@ absl::Status RemoveThese(Node& node, const Call& call, store::Store& store,
       response->add_removed(some[i].name);
       locks.RemoveOf(some[i].info);
       if (const std::string group = v1::GroupOf(some[i].info.labels); !group.empty()) {
-        response->add_warnings(absl::StrCat("image ", some[i].info.reference, " was a member's of group ",
-                                            group, ", which can't be restored without it: 'rekindle group rm ",
-                                            group, "' on the group's coordinator removes what is left of it"));
+        response->add_warnings(
+            absl::StrCat("image ", some[i].info.reference, " was a member's of group ", group,
+                         ", which can't be restored without it: 'rekindle group rm ", group,
+                         "' on the group's coordinator removes what is left of it"));
       }
     }
   }

@@ -27,6 +27,10 @@ absl::Status CheckMeansOurs(const Caller& caller, pid_t pid);
 // has a record of its PID and owner alone. FailedPrecondition: as CheckMeansOurs.
 absl::StatusOr<JobRecord> FindTarget(Node& node, const Caller& caller, pid_t pid, const std::string& name);
 
+// InvalidArgument: one of these labels, which a caller wants with his image, is Rekindle's own word about it:
+// groups, supervisors and copies go by them.
+absl::Status CheckLabelsOfCaller(const google::protobuf::Map<std::string, std::string>& labels);
+
 // For clients on this machine that stay with the job when the daemon goes; nothing where the job goes with
 // us.
 void SetIdentity(const Node& node, const JobRecord& record, v1::JobStarted* started);
