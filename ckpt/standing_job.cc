@@ -1,5 +1,6 @@
 #include "ckpt/standing_job.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -7,7 +8,9 @@
 #include "absl/strings/str_split.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "base/process_stat.h"
 #include "base/status.h"
+#include "ckpt/held_job.h"
 
 namespace rekindle::ckpt {
 
@@ -41,7 +44,10 @@ absl::Status StandingJob::GoOn() {
   return back;
 }
 
-absl::Status EndJob(const std::string& job_id) {
+namespace {
+
+// Its first process; nothing: it does not live here.
+absl::StatusOr<std::optional<ProcessInfo>> RootOf(const std::string& job_id) {
   const std::vector<std::string> parts = absl::StrSplit(job_id, '/');
   pid_t pid = 0;
   if (parts.size() != 3 || !absl::SimpleAtoi(parts[1], &pid)) {
@@ -49,10 +55,29 @@ absl::Status EndJob(const std::string& job_id) {
   }
   RK_ASSIGN_OR_RETURN(const Machine machine, ThisMachine());
   absl::StatusOr<ProcessInfo> root = ReadProcess(pid);
-  if (absl::IsNotFound(root.status())) return absl::OkStatus();
+  if (absl::IsNotFound(root.status())) return std::nullopt;
   RK_RETURN_IF_ERROR(root.status());
-  if (JobId(machine.boot_id, *root) != job_id) return absl::OkStatus();
-  return KillTree({*std::move(root)});
+  if (JobId(machine.boot_id, *root) != job_id) return std::nullopt;
+  return *std::move(root);
+}
+
+}  // namespace
+
+absl::Status EndJob(const std::string& job_id) {
+  RK_ASSIGN_OR_RETURN(std::optional<ProcessInfo> root, RootOf(job_id));
+  return root ? KillTree({*std::move(root)}) : absl::OkStatus();
+}
+
+absl::Status LetHeldJobGoOn(const std::string& job_id) {
+  RK_ASSIGN_OR_RETURN(const std::optional<ProcessInfo> root, RootOf(job_id));
+  if (!root) return absl::OkStatus();
+  for (const pid_t pid : ProcessTree(root->pid)) {
+    if (!IsHeld(pid)) continue;
+    // What it has forked has the same channel.
+    const absl::Status let = LetHeldJobGoOn(pid);
+    return absl::IsNotFound(let) ? absl::OkStatus() : let;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace rekindle::ckpt

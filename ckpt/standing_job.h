@@ -39,4 +39,8 @@ class StandingJob {
 // end. OK as well when there is none any more.
 absl::Status EndJob(const std::string& job_id);
 
+// Lets that job go on if the runtime hook holds it (held_job.h), if it still lives on this machine. OK as
+// well when there is none, or nothing holds it.
+absl::Status LetHeldJobGoOn(const std::string& job_id);
+
 }  // namespace rekindle::ckpt

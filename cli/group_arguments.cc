@@ -20,6 +20,27 @@ absl::StatusOr<std::pair<std::string, std::string>> ParsePair(const std::string&
   return std::pair(text.substr(0, equals), text.substr(equals + 1));
 }
 
+// What a daemon that is called names itself, of which others say that it has no host.
+constexpr char kHere[] = "here";
+
+// "HOST=HOST", where the daemon that is called is "here" or nothing. Which hosts there are it knows.
+absl::StatusOr<std::pair<std::string, std::string>> ParseMap(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || text.size() == 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text,
+                     "' can't be understood: write --map HOST=HOST, with 'here' for the daemon "
+                     "that is asked"));
+  }
+  std::pair<std::string, std::string> hosts(text.substr(0, equals), text.substr(equals + 1));
+  if (hosts.first == kHere) hosts.first.clear();
+  if (hosts.second == kHere) hosts.second.clear();
+  if (!hosts.second.empty()) {
+    RK_RETURN_IF_ERROR(Annotate(CheckHostPort(hosts.second, AddressUse::kConnect), "--map"));
+  }
+  return hosts;
+}
+
 }  // namespace
 
 absl::StatusOr<v1::GroupMember> ParseGroupMember(const std::string& text) {
@@ -104,7 +125,8 @@ void GroupArguments::AddTo(CLI::App& app) {
   restore
       ->add_option(
           "--map", map_,
-          "Members of one daemon are restored by another, whose store has their images; may be repeated")
+          "Members of one daemon are restored by another, whose store has their images; 'here': the daemon "
+          "that is asked; may be repeated")
       ->type_name("HOST=HOST")
       ->allow_extra_args(false);
   restore->add_flag("--tcp-close", tcp_close_, "Close TCP connections of the images");
@@ -160,11 +182,11 @@ absl::StatusOr<Command> GroupArguments::FinishRestore(const std::string& working
   v1::RestoreGroupRequest request;
   request.set_reference(reference_);
   for (const std::string& text : map_) {
-    RK_ASSIGN_OR_RETURN(auto hosts, ParsePair(text, "--map HOST=HOST"));
-    if (!hosts.second.empty()) {
-      RK_RETURN_IF_ERROR(Annotate(CheckHostPort(hosts.second, AddressUse::kConnect), "--map"));
+    RK_ASSIGN_OR_RETURN(auto hosts, ParseMap(text));
+    if (!request.mutable_host_map()->insert({hosts.first, hosts.second}).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--map names ", hosts.first.empty() ? kHere : hosts.first, " twice"));
     }
-    (*request.mutable_host_map())[hosts.first] = hosts.second;
   }
   request.set_tcp_close(tcp_close_);
   request.set_ignore_mismatch(ignore_mismatch_);

@@ -54,6 +54,18 @@ TEST(GroupArguments, RestoreAndResolve) {
   const auto& request = std::get<v1::RestoreGroupRequest>(restore.invocation.command);
   EXPECT_EQ(request.host_map().at("b:1"), "c:1");
   EXPECT_EQ(request.log_directory(), "/home/me/logs");
+  ParsedArguments here = Parse({"group", "restore", "train:1", "--map", "here=c:1", "--map", "b:1=here"});
+  ASSERT_TRUE(here.status.ok()) << here.status;
+  const auto& mapped = std::get<v1::RestoreGroupRequest>(here.invocation.command).host_map();
+  EXPECT_EQ(mapped.at(""), "c:1");
+  EXPECT_EQ(mapped.at("b:1"), "");
+  EXPECT_EQ(std::get<v1::RestoreGroupRequest>(
+                Parse({"group", "restore", "train:1", "--map", "=c:1"}).invocation.command)
+                .host_map()
+                .at(""),
+            "c:1");
+  for (const char* wrong : {"=", "b:1", "b:1=c"})
+    EXPECT_FALSE(Parse({"group", "restore", "train:1", "--map", wrong}).status.ok()) << wrong;
   EXPECT_FALSE(request.has_rollback());
   restore = Parse({"group", "restore", "train:1", "--rollback", "append", "--ignore-path", "metrics"});
   ASSERT_TRUE(restore.status.ok()) << restore.status;

@@ -238,6 +238,7 @@ int DiffImages(Client& client, const Output& output, const v1::DiffImagesRequest
 int RemoveImages(Client& client, const Output& output, const v1::RemoveImagesRequest& request) {
   absl::StatusOr<v1::RemoveImagesResponse> response = client.RemoveImages(request);
   if (!response.ok()) return output.Fail(response.status());
+  for (const std::string& warning : response->warnings()) output.Warning(warning);
   output.Json(*response);
   output.Text(absl::StrCat("removed ", absl::StrJoin(response->removed(), ", "),
                            "; 'rekindle gc' frees the space\n"));

@@ -62,6 +62,9 @@ void StoreArguments::AddToPrune(CLI::App* prune) {
   prune->add_flag_callback(
       "--all", [this] { prune_.set_all(true); }, "Of every name");
   prune->add_flag_callback(
+      "--groups", [this] { prune_.set_groups(true); },
+      "Also images of group checkpoints, which can't be restored then");
+  prune->add_flag_callback(
       "--dry-run", [this] { prune_.set_dry_run(true); }, "Only say what would be removed");
   prune->add_flag_callback(
       "--gc", [this] { prune_.set_collect_garbage(true); }, "Free their space afterwards");

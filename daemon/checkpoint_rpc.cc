@@ -88,6 +88,9 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   for (const std::string& path : request.ignore_paths()) {
     RK_RETURN_IF_ERROR(CheckAbsolute(path, "the path to ignore"));
   }
+  // A part's and the supervisor's own are asked for in requests of ours.
+  if (call.part == nullptr && call.kept_staging == nullptr)
+    RK_RETURN_IF_ERROR(CheckLabelsOfCaller(request.labels()));
   // Copies are put together by it: whoever could set it could have other images' pages in them.
   if (request.labels().contains(v1::kOriginLabel)) {
     return absl::InvalidArgumentError(
@@ -190,8 +193,8 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   RK_RETURN_IF_ERROR(result.status());
   if (of_replaced) of_replaced->RemoveOf(*taken);
   if (result->standing) *call.part->standing = std::move(result->standing);
-  // One that the hook held until an image was taken of it goes on.
-  if (!request.stop() && result->hook_process != 0) {
+  // One that the hook held until an image was taken of it goes on. A group's may be given up yet.
+  if (!request.stop() && result->hook_process != 0 && options.prepared_id.empty()) {
     absl::Status let = ckpt::LetHeldJobGoOn(result->hook_process);
     if (!let.ok()) result->warnings.push_back(std::string(let.message()));
   }
@@ -201,6 +204,12 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   }
   // The moment that it shows.
   const int64_t taken_ns = MonotonicNanos() - static_cast<int64_t>(result->commit_seconds * 1e9);
+  if (!options.prepared_id.empty() && !request.stop()) {
+    // Whoever has published it may have done that already.
+    *call.part->when_published = [held = result->hook_process] {
+      if (held != 0) ckpt::LetHeldJobGoOn(held).IgnoreError();
+    };
+  }
   if (!job.name.empty() && !request.stop()) {
     v1::RestartPoint point;
     point.set_image(result->image.reference);
@@ -210,7 +219,9 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     if (options.prepared_id.empty()) {
       node.supervisor().AddPoint(job.name, job.pid, std::move(point));
     } else {
-      *call.part->when_published = [&node, job, point = std::move(point)] {
+      *call.part->when_published = [&node, job, let_go = std::move(*call.part->when_published),
+                                    point = std::move(point)] {
+        let_go();
         node.supervisor().AddPoint(job.name, job.pid, point);
       };
     }

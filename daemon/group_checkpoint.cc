@@ -160,7 +160,10 @@ class Coordination {
       std::optional<Members::Event> event = members_.Next(kLookForCaller);
       if (call_.cancelled()) GiveUp();
       if (!event) continue;
-      Obey(event->event ? OnEvent(event->member, *event->event) : OnEnd(event->member, event->status));
+      const Order order =
+          event->event ? OnEvent(event->member, *event->event) : OnEnd(event->member, event->status);
+      if (order == Order::kAbort && why_.ok()) why_ = OutOfTurn(*event);
+      Obey(order);
     }
     if (state_.outcome() == CoordinatorState::Outcome::kAborted) return why_;
     PassGroupPoint(group_point::kCoordinatorCommitted);
@@ -255,6 +258,20 @@ class Coordination {
     return state_.OnEnded(member);
   }
 
+  // A member has said what does not fit the step that the group is at.
+  absl::Status OutOfTurn(const Members::Event& event) const {
+    const v1::GroupPart& part = group_.parts(static_cast<int>(event.member));
+    const char* said = "something";
+    if (event.event && event.event->has_prepared()) said = "'prepared'";
+    if (event.event && event.event->has_frozen()) said = "'frozen'";
+    if (event.event && event.event->has_stored()) said = "'stored'";
+    if (event.event && event.event->has_committed()) said = "'committed'";
+    return absl::FailedPreconditionError(
+        absl::StrCat("group ", group_.reference(), ": nothing of it is left, and its jobs run on: member ",
+                     event.member, " (", NameOf(part.member()), ") said ", said,
+                     " out of turn: is its daemon of another version? `rekindle version` shows it"));
+  }
+
   void GiveUp() {
     if (why_.ok()) why_ = absl::CancelledError("the group was given up; its jobs run on");
     Obey(state_.OnGiveUp());
@@ -336,6 +353,7 @@ absl::Status Groups::CheckpointGroup(const Call& call, const v1::CheckpointGroup
   RK_RETURN_IF_ERROR(MayUse(call));
   RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(request.reference()));
   RK_RETURN_IF_ERROR(CheckMembers(call.caller, request, peers_));
+  RK_RETURN_IF_ERROR(CheckLabelsOfCaller(request.labels()));
   const std::string id = NewGroupId();
   Stopwatch watch;
   v1::GroupEvent event;

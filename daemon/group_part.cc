@@ -16,6 +16,7 @@
 #include "daemon/group_point.h"
 #include "daemon/groups.h"
 #include "daemon/request_check.h"
+#include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
 #include "group/member_state.h"
 #include "rekindle/v1/image_layout.h"
@@ -99,6 +100,25 @@ class Part final : public ckpt::CaptureGate {
     return state_.gives_up();
   }
 
+  // Whether it is given up: it is not to freeze yet.
+  bool Yield() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    if (state_.MayFreeze() != MemberState::Verdict::kWait) return false;
+    yielded_ = true;
+    state_.OnLimit();
+    return true;
+  }
+  bool yielded() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return yielded_;
+  }
+  absl::Status WhyYielded() const {
+    return absl::AbortedError(
+        absl::StrCat(name_,
+                     ": its daemon takes last images of its jobs, or ends, and did not wait for the "
+                     "others any longer; the job runs on. Take the group again"));
+  }
+
   void OnStored() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     state_.OnStored();
@@ -141,6 +161,7 @@ class Part final : public ckpt::CaptureGate {
   mutable absl::Mutex mutex_;
   MemberState state_ ABSL_GUARDED_BY(mutex_);
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool yielded_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 v1::CheckpointRequest RequestFor(const v1::PreparePart& prepare) {
@@ -168,6 +189,17 @@ absl::Status AskWhetherItLives(const GroupPeerOptions& peers, const v1::PrepareP
   return coordinator->GetGroupDecision(request).status();
 }
 
+// Who could not ask later what was decided would have his part in doubt for ever.
+absl::Status CheckCanAsk(const GroupPeerOptions& peers, const v1::PreparePart& prepare) {
+  if (prepare.coordinator().empty()) return absl::OkStatus();
+  const absl::Status answer = AskWhetherItLives(peers, prepare);
+  if (answer.ok()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the member can't ask its coordinator at ", prepare.coordinator(),
+                   " what was decided: ", answer.message(),
+                   "; start the coordinator's daemon with --advertise and an address that members reach"));
+}
+
 }  // namespace
 
 absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
@@ -180,9 +212,14 @@ absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
   }
   const v1::PreparePart& prepare = first.prepare();
   RK_RETURN_IF_ERROR(CheckGroupId(prepare.id()));
+  RK_RETURN_IF_ERROR(CheckLabelsOfCaller(prepare.checkpoint().labels()));
 
   Part part(prepare, coordinator);
   const PartListener listener(part, coordinator);
+  if (absl::Status can = CheckCanAsk(peers_, prepare); !can.ok()) {
+    SendFailure(coordinator, can);
+    return absl::OkStatus();
+  }
 
   PartOfGroup of_group;
   of_group.gate = &part;
@@ -196,12 +233,16 @@ absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
   inner.part = &of_group;
   inner.cancelled = [&part] { return part.gives_up(); };
   std::optional<v1::CheckpointResult> result;
-  absl::Status stored = Checkpoint(node_, inner, RequestFor(prepare), [&](const v1::CheckpointEvent& event) {
-    if (event.has_result()) result = event.result();
-    return true;
-  });
+  absl::Status stored;
+  {
+    const Yielding yielding(*this, [&part] { return part.Yield(); });
+    stored = Checkpoint(node_, inner, RequestFor(prepare), [&](const v1::CheckpointEvent& event) {
+      if (event.has_result()) result = event.result();
+      return true;
+    });
+  }
   if (!stored.ok()) {
-    SendFailure(coordinator, stored);
+    SendFailure(coordinator, part.yielded() ? part.WhyYielded() : stored);
     return absl::OkStatus();
   }
   part.OnStored();

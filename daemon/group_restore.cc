@@ -1,6 +1,7 @@
 // A coordinator's side of a group's restore.
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -193,6 +194,25 @@ class GroupRestore {
 
 }  // namespace
 
+namespace {
+
+// A host that no member is at is a mistake: its members would start where they were.
+absl::Status CheckHostMap(const v1::RestoreGroupRequest& request, const v1::Group& group) {
+  std::set<std::string> hosts;
+  for (const v1::GroupPart& part : group.parts()) hosts.insert(part.member().host());
+  for (const auto& [from, to] : request.host_map()) {
+    if (hosts.contains(from)) continue;
+    std::vector<std::string> names;
+    for (const std::string& host : hosts) names.push_back(host.empty() ? "here" : host);
+    return absl::InvalidArgumentError(
+        absl::StrCat("--map: no member of group ", group.reference(), " is at ", from.empty() ? "here" : from,
+                     ", so nothing was restored: its members are at ", absl::StrJoin(names, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupRequest& request,
                                   const EventSink<v1::GroupEvent>& send) {
   RK_RETURN_IF_ERROR(MayUse(call));
@@ -204,6 +224,7 @@ absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupReques
   Stopwatch watch;
   RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(request.reference()));
   RK_ASSIGN_OR_RETURN(v1::Group group, records_.FindByReference(reference));
+  RK_RETURN_IF_ERROR(CheckHostMap(request, group));
   std::vector<absl::Status> told(static_cast<size_t>(group.parts_size()));
   if (!IsComplete(group) && DecisionAbout(group.id()) != v1::GetGroupDecisionResponse::PENDING) {
     RK_ASSIGN_OR_RETURN(group, TellMembers(group, call.cancelled, &told));
@@ -219,7 +240,8 @@ absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupReques
     const std::string host = mapped == request.host_map().end() ? part.member().host() : mapped->second;
     who.push_back(absl::StrCat("restoring group ", reference, ": member ", i, " at ",
                                host.empty() ? "this daemon" : host));
-    if (part.lost() || !part.settled()) {
+    // Of one that has lost its image another node may have a copy.
+    if (!part.settled() || (part.lost() && mapped == request.host_map().end())) {
       return absl::FailedPreconditionError(absl::StrCat(
           who.back(), part.lost() ? " has lost its image" : " can't be told yet that it is committed",
           told[index].ok() ? "" : absl::StrCat(" (", told[index].message(), ")"),
@@ -247,6 +269,7 @@ absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupReques
     if (!answer.ok()) return Annotate(answer.status(), who[index]);
     if (answer->state() != v1::SettlePartResponse::COMMITTED ||
         (answer->digest() != part.digest() && answer->origin() != part.digest())) {
+      AskAllSoon(absl::ZeroDuration());  // `group ls` is to show it
       return absl::FailedPreconditionError(
           absl::StrCat(who[index], " has no image ", part.image(),
                        " of this group in its store: the set is not complete, "

@@ -29,9 +29,14 @@ std::string CureOf(const absl::Status& why) {
 
 // Between two rounds of asking and telling.
 constexpr absl::Duration kResolveEvery = absl::Seconds(2);
-// Members that have lost their images are asked again in each of so many rounds: a store may come back.
-constexpr uint64_t kRoundsBetweenLost = 30;
+// Whether they have their images members are asked again in each of so many rounds: they may be removed
+// there, and a store may come back.
+constexpr uint64_t kRoundsBetweenAll = 30;
+// For who asks what there is: a member that does not answer must not keep it waiting.
+constexpr absl::Duration kAskingAllMayTake = absl::Seconds(1);
 constexpr size_t kMostHostsAtOnce = 32;
+// For captures that are given up before their freeze.
+constexpr absl::Duration kYieldingMayTake = absl::Seconds(10);
 
 std::string LabelOf(const store::ImageInfo& info, const char* label) {
   auto it = info.labels.find(label);
@@ -60,6 +65,13 @@ absl::Status EndJobOf(const store::Store& store, const std::string& prepared_id)
                     absl::StrCat("ending the job of '", image.info.reference, "'"));
   }
   return absl::OkStatus();
+}
+
+// The job of a published image, if the runtime hook has held it until one was taken.
+void LetJobGoOn(const store::ImageInfo& image) {
+  if (image.labels.contains(v1::kGroupEndsJobLabel)) return;
+  if (absl::Status let = ckpt::LetHeldJobGoOn(LabelOf(image, v1::kJobIdLabel)); !let.ok())
+    Log(LogLevel::kWarning, absl::StrCat("the job of '", image.reference, "' is held: ", let.message()));
 }
 
 bool AllKnow(const v1::Group& group) {
@@ -145,10 +157,20 @@ absl::Status Groups::MayUse(const Call& call) const {
 void Groups::Start() {
   EndForsakenJobs();
   resolver_ = std::thread([this] {
-    for (;;) {
-      ResolveAll();
+    for (uint64_t round = 0;; ++round) {
+      uint64_t all_wanted = 0;
+      bool ask_all = false;
+      {
+        absl::MutexLock lock(&mutex_);
+        all_wanted = all_wanted_;
+        ask_all = all_wanted != all_asked_ || round % kRoundsBetweenAll == 0;
+      }
+      ResolveAll(ask_all);
       absl::MutexLock lock(&mutex_);
-      auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || soon_; };
+      all_asked_ = all_wanted;
+      auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+        return stopping_ || soon_ || all_wanted_ != all_asked_;
+      };
       AwaitUntil(mutex_, absl::Condition(&wanted), Deadline(kResolveEvery));
       if (stopping_) return;
       soon_ = false;
@@ -167,6 +189,34 @@ void Groups::Stop() {
 void Groups::ResolveSoon() {
   absl::MutexLock lock(&mutex_);
   soon_ = true;
+}
+
+Groups::Yielding::Yielding(Groups& groups, std::function<bool()> yield)
+    : groups_(groups), yield_(std::move(yield)) {
+  absl::MutexLock lock(&groups_.mutex_);
+  groups_.yielding_.insert(this);
+}
+
+Groups::Yielding::~Yielding() {
+  absl::MutexLock lock(&groups_.mutex_);
+  groups_.yielding_.erase(this);
+}
+
+void Groups::YieldJobs() {
+  absl::MutexLock lock(&mutex_);
+  for (Yielding* part : yielding_) part->yielded_ = part->yielded_ || part->yield_();
+  auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return std::none_of(yielding_.begin(), yielding_.end(),
+                        [](const Yielding* part) { return part->yielded_; });
+  };
+  AwaitUntil(mutex_, absl::Condition(&none), Deadline(kYieldingMayTake));
+}
+
+void Groups::AskAllSoon(absl::Duration patience) {
+  absl::MutexLock lock(&mutex_);
+  const uint64_t mine = ++all_wanted_;
+  auto asked = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || all_asked_ >= mine; };
+  AwaitUntil(mutex_, absl::Condition(&asked), Deadline(patience));
 }
 
 v1::GetGroupDecisionResponse::Decision Groups::DecisionAbout(const std::string& id) const {
@@ -226,6 +276,7 @@ absl::StatusOr<v1::SettlePartResponse> Groups::Settle(const v1::SettlePartReques
     if (published.ok()) {
       Log(LogLevel::kInfo,
           absl::StrCat("image '", published->reference, "' of group ", request.id(), " is there"));
+      LetJobGoOn(*published);
       Describe(*published, v1::SettlePartResponse::COMMITTED, &response);
       return response;
     }
@@ -275,7 +326,8 @@ absl::Status Groups::TellMember(const v1::Group& group, int index) {
     if (with_other_stores_.insert(PreparedId(group.id(), static_cast<uint32_t>(index))).second) {
       Log(LogLevel::kError,
           absl::StrCat("group ", group.reference(), " (", group.id(), "): member ", index, " at ",
-                       part.member().host(), " can't be told what was decided: ", answer.status().message()));
+                       part.member().host(), " can't be told what was decided, or asked for its image: ",
+                       answer.status().message()));
     }
   }
   RK_RETURN_IF_ERROR(answer.status());
@@ -286,8 +338,9 @@ absl::Status Groups::TellMember(const v1::Group& group, int index) {
       (!has_it || (part.lost() && answer->digest() != part.digest() && answer->origin() != part.digest()));
   if (lost && !part.lost()) {
     Log(LogLevel::kError,
-        absl::StrCat("group ", group.reference(), " (", group.id(), ") can't become complete: member ", index,
-                     " at ", part.member().host(), " has no image of it any more"));
+        absl::StrCat("group ", group.reference(), " (", group.id(), ") ",
+                     part.settled() ? "is not complete any more" : "can't become complete", ": member ",
+                     index, " at ", part.member().host(), " has no image of it any more"));
   }
   if (part.settled() && lost == part.lost()) return absl::OkStatus();
   return records_.Update(group.id(), [&](v1::Group& record) {
@@ -326,8 +379,6 @@ absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
   if (id.empty() || !absl::SimpleAtoi(LabelOf(image.info, v1::kGroupMemberLabel), &member)) {
     return absl::OkStatus();  // somebody else's
   }
-  if (IsOtherMachine(LabelOf(image.info, v1::kGroupMachineLabel)))
-    return absl::OkStatus();  // its daemon's, where its job is
   v1::GetGroupDecisionResponse answer;
   if (coordinator.empty()) {
     answer.set_decision(DecisionAbout(id));
@@ -336,27 +387,24 @@ absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
     v1::GetGroupDecisionRequest request;
     request.set_id(id);
     request.set_store(LabelOf(image.info, v1::kGroupCoordinatorStoreLabel));
-    const absl::StatusOr<v1::GetGroupDecisionResponse> told = peer->GetGroupDecision(request);
-    if (absl::IsFailedPrecondition(told.status())) {
-      absl::MutexLock lock(&mutex_);
-      if (in_doubt_.insert(id).second) {
-        Log(LogLevel::kError, absl::StrCat("group ", LabelOf(image.info, v1::kGroupLabel), " (", id,
-                                           ") stays in doubt: its coordinator at ", coordinator,
-                                           " says: ", told.status().message()));
-      }
-    }
-    RK_ASSIGN_OR_RETURN(answer, told);
+    RK_ASSIGN_OR_RETURN(answer, peer->GetGroupDecision(request));
   }
   if (answer.decision() == v1::GetGroupDecisionResponse::PENDING) {
     return absl::UnavailableError("its coordinator has not decided yet");
   }
   // To take it for an abort would remove the image.
   if (!v1::GetGroupDecisionResponse::Decision_IsValid(answer.decision())) {
-    return absl::UnavailableError(absl::StrCat("its coordinator answers ",
-                                               static_cast<int>(answer.decision()),
-                                               ", which this version does not know: upgrade this daemon"));
+    return absl::UnimplementedError(absl::StrCat("its coordinator answers ",
+                                                 static_cast<int>(answer.decision()),
+                                                 ", which this version does not know: upgrade this daemon"));
   }
   const bool commit = answer.decision() == v1::GetGroupDecisionResponse::COMMIT;
+  const std::string machine = LabelOf(image.info, v1::kGroupMachineLabel);
+  if (commit && image.info.labels.contains(v1::kGroupEndsJobLabel) && IsOtherMachine(machine)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "it is committed, and its job ends with that, which only the daemon on its machine (", machine,
+        ") can do; if that is gone for good, 'rekindle group resolve ", id, " commit' publishes it here"));
+  }
   Log(LogLevel::kInfo, absl::StrCat("group ", LabelOf(image.info, v1::kGroupLabel), " (", id,
                                     "): its coordinator says ", commit ? "commit" : "abort"));
   v1::SettlePartRequest settle;
@@ -364,6 +412,27 @@ absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
   settle.set_member(member);
   settle.set_action(commit ? v1::SettlePartRequest::COMMIT : v1::SettlePartRequest::ABORT);
   return Settle(settle).status();
+}
+
+void Groups::TellOfDoubt(const store::PreparedImage& image, const absl::Status& asked) {
+  const bool is_decided_later = absl::IsUnavailable(asked);
+  bool is_new = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (asked.ok()) {
+      in_doubt_.erase(image.id);
+    } else if (!is_decided_later) {
+      // Another trouble than before is told too.
+      is_new = std::exchange(in_doubt_[image.id], asked.code()) != asked.code();
+    }
+  }
+  if (asked.ok()) return;
+  const std::string coordinator = LabelOf(image.info, v1::kGroupCoordinatorLabel);
+  Log(!is_new ? LogLevel::kDebug : LogLevel::kWarning,
+      absl::StrCat("image '", image.info.reference, "' of group ", LabelOf(image.info, v1::kGroupLabel), " (",
+                   LabelOf(image.info, v1::kGroupIdLabel), ") stays in doubt until its coordinator",
+                   coordinator.empty() ? "" : " at ", coordinator,
+                   " says what was decided: ", asked.message()));
 }
 
 void Groups::TellOfUnreadable(const std::map<std::string, absl::Status>& unreadable) {
@@ -375,7 +444,7 @@ void Groups::TellOfUnreadable(const std::map<std::string, absl::Status>& unreada
   unreadable_ = unreadable;
 }
 
-void Groups::ResolveAll() {
+void Groups::ResolveAll(bool ask_all) {
   std::vector<JobRecord> kept;
   {
     absl::MutexLock lock(&mutex_);
@@ -394,11 +463,7 @@ void Groups::ResolveAll() {
     for (const store::PreparedImage& image : *prepared) {
       calls.push_back({LabelOf(image.info, v1::kGroupCoordinatorLabel), [&image, this] {
                          absl::Status asked = AskCoordinator(image);
-                         if (!asked.ok()) {
-                           Log(LogLevel::kDebug,
-                               absl::StrCat("the image prepared as ", image.id, " for '",
-                                            image.info.reference, "' stays in doubt: ", asked.message()));
-                         }
+                         TellOfDoubt(image, asked);
                          return asked;
                        }});
     }
@@ -408,7 +473,6 @@ void Groups::ResolveAll() {
   absl::StatusOr<std::vector<v1::Group>> groups = records_.List(&unreadable);
   if (!groups.ok()) return Log(LogLevel::kError, groups.status().message());
   TellOfUnreadable(unreadable);
-  const bool also_lost = rounds_++ % kRoundsBetweenLost == 0;
   std::set<std::string> names;
   std::vector<PeerCall> calls;
   std::vector<std::string> removed_ones;
@@ -430,7 +494,7 @@ void Groups::ResolveAll() {
     if (group.removed()) removed_ones.push_back(group.id());
     for (int i = 0; i < group.parts_size(); ++i) {
       const v1::GroupPart& part = group.parts(i);
-      if (part.settled() && !(part.lost() && also_lost && !group.removed())) continue;
+      if (part.settled() && (group.removed() || !ask_all)) continue;
       calls.push_back({part.member().host(), [&group, i, this] {
                          absl::Status told = TellMember(group, i);
                          if (!told.ok()) {
@@ -450,6 +514,10 @@ absl::Status Groups::ListGroups(const Call& call, const v1::ListGroupsRequest&,
   RK_RETURN_IF_ERROR(MayUse(call));
   std::map<std::string, absl::Status> unreadable;
   RK_ASSIGN_OR_RETURN(std::vector<v1::Group> groups, records_.List(&unreadable));
+  if (!groups.empty()) {
+    AskAllSoon(kAskingAllMayTake);
+    RK_ASSIGN_OR_RETURN(groups, records_.List(&unreadable));
+  }
   for (const auto& [id, why] : unreadable)
     response->add_warnings(absl::StrCat("group ", id, " is left out: ", why.message(), CureOf(why)));
   for (v1::Group& group : groups) {
@@ -530,6 +598,7 @@ absl::Status Groups::ResolveGroup(const Call& call, const v1::ResolveGroupReques
     if (request.commit()) RK_RETURN_IF_ERROR(EndJobOf(*store, image.id));
     RK_RETURN_IF_ERROR(request.commit() ? store->PublishPrepared(image.id).status()
                                         : store->RemovePrepared(image.id));
+    if (request.commit()) LetJobGoOn(image.info);
     response->add_images(image.info.reference);
     const std::string machine = LabelOf(image.info, v1::kGroupMachineLabel);
     if (request.commit() && image.info.labels.contains(v1::kGroupEndsJobLabel) && IsOtherMachine(machine)) {

@@ -52,6 +52,10 @@ class Groups {
   void Start() ABSL_LOCKS_EXCLUDED(mutex_);
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Members whose jobs have not been told to freeze give their groups up, so that others can take images of
+  // these jobs at once. Returns when they have.
+  void YieldJobs() ABSL_LOCKS_EXCLUDED(mutex_);
+
   // group_checkpoint.cc
   absl::Status CheckpointGroup(const Call& call, const v1::CheckpointGroupRequest& request,
                                const EventSink<v1::GroupEvent>& send);
@@ -92,6 +96,19 @@ class Groups {
     bool forever_ = false;
   };
 
+  // A member whose job is being captured. `yield`: gives it up unless it is to freeze, and says whether.
+  class Yielding {
+   public:
+    Yielding(Groups& groups, std::function<bool()> yield);
+    ~Yielding();
+
+   private:
+    friend class Groups;
+    Groups& groups_;
+    const std::function<bool()> yield_;
+    bool yielded_ = false;  // under the mutex
+  };
+
   absl::Status MayUse(const Call& call) const;
   v1::GetGroupDecisionResponse::Decision DecisionAbout(const std::string& id) const
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -109,10 +126,14 @@ class Groups {
   absl::StatusOr<v1::Group> ForgetIfAllKnow(const std::string& id);
   void EndForsakenJobs();
   absl::Status AskCoordinator(const store::PreparedImage& image);
-  void ResolveAll() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Once each.
+  // `ask_all`: also members that have done as decided, whether they still have their images.
+  void ResolveAll(bool ask_all) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Once each, unless it is only not decided yet.
+  void TellOfDoubt(const store::PreparedImage& image, const absl::Status& asked) ABSL_LOCKS_EXCLUDED(mutex_);
   void TellOfUnreadable(const std::map<std::string, absl::Status>& unreadable);
   void ResolveSoon() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Has all members asked for their images soon. Returns when they have been, or after `patience`.
+  void AskAllSoon(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Node& node_;
   const GroupPeerOptions peers_;
@@ -121,13 +142,17 @@ class Groups {
   std::multiset<std::string> in_work_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool soon_ ABSL_GUARDED_BY(mutex_) = false;
+  // How often somebody wanted all members asked, and up to which of these they have been.
+  uint64_t all_wanted_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t all_asked_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, absl::Status> unreadable_;  // the resolver's: told of
-  // What the log has been told of: parts in doubt, and members that have another store, by their ids.
-  std::set<std::string> in_doubt_ ABSL_GUARDED_BY(mutex_);
+  // What the log has been told of: parts in doubt, with why, and members that have another store, by their
+  // ids.
+  std::map<std::string, absl::StatusCode> in_doubt_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> with_other_stores_ ABSL_GUARDED_BY(mutex_);
+  std::set<Yielding*> yielding_ ABSL_GUARDED_BY(mutex_);
   // Jobs of which that could not be written yet.
   std::vector<JobRecord> kept_ ABSL_GUARDED_BY(mutex_);
-  uint64_t rounds_ = 0;  // the resolver's
   std::thread resolver_;
 };
 

@@ -23,6 +23,7 @@
 #include "dedup_store/removal.h"
 #include "dedup_store/scrub.h"
 #include "proto/rekindle/v1/image_layout.h"
+#include "rekindle/v1/group_labels.h"
 #include "restore/restore.h"
 
 namespace rekindle::daemon {
@@ -195,6 +196,12 @@ absl::Status RemoveThese(Node& node, const Call& call, store::Store& store,
       if (!removed[i]) RK_RETURN_IF_ERROR(store.Remove(some[i].name, may));
       response->add_removed(some[i].name);
       locks.RemoveOf(some[i].info);
+      if (const std::string group = v1::GroupOf(some[i].info.labels); !group.empty()) {
+        response->add_warnings(
+            absl::StrCat("image ", some[i].info.reference, " was a member's of group ", group,
+                         ", which can't be restored without it: 'rekindle group rm ", group,
+                         "' on the group's coordinator removes what is left of it"));
+      }
     }
   }
   return absl::OkStatus();

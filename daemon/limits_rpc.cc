@@ -33,6 +33,7 @@
 #include "dedup_store/removal.h"
 #include "dedup_store/retention.h"
 #include "rekindle/v1/copy_link.h"
+#include "rekindle/v1/group_labels.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::daemon {
@@ -215,6 +216,13 @@ std::vector<std::string> ReasonsOfTemplates(const std::vector<TemplateRecord>& u
   return reasons;
 }
 
+// Why the image is kept although no rule does so: the set that it belongs to is complete with it alone.
+std::vector<std::string> ReasonsOfGroup(const store::ImageInfo& image) {
+  const std::string group = v1::GroupOf(image.labels);
+  if (group.empty()) return {};
+  return {absl::StrCat("it is of group ", group, ": see 'rekindle group rm', or prune with --groups")};
+}
+
 // What is not to be kept; drops from `decisions` what others have removed or replaced meanwhile.
 absl::Status RemoveUnkept(const Call& call, store::Store& store,
                           std::vector<store::RetentionDecision>* decisions,
@@ -299,6 +307,9 @@ absl::Status PruneImages(Node& node, const Call& call, const v1::PruneImagesRequ
     }
     for (std::string& reason : ReasonsOfTemplates(templates, decision.image)) {
       reasons.push_back(std::move(reason));
+    }
+    if (!request.groups()) {
+      for (std::string& reason : ReasonsOfGroup(decision.image)) reasons.push_back(std::move(reason));
     }
     for (std::string& reason : reasons) {
       decision.keep = true;

@@ -25,8 +25,22 @@
 #include "base/trace_rights.h"
 #include "daemon/process_info.h"
 #include "daemon/supervisor.h"
+#include "rekindle/v1/image_layout.h"
 
 namespace rekindle::daemon {
+
+absl::Status CheckLabelsOfCaller(const google::protobuf::Map<std::string, std::string>& labels) {
+  for (const auto& [key, value] : labels) {
+    for (const char* own : {"rekindle.group", "rekindle.supervised", "rekindle.job-",
+                            v1::kConnectionLockLabel, v1::kCommandLabel}) {
+      if (!absl::StartsWith(key, own)) continue;
+      return absl::InvalidArgumentError(absl::StrCat("the label ", key,
+                                                     " is what Rekindle itself says of an image: choose one "
+                                                     "that does not begin with 'rekindle.'"));
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckMeansOurs(const Caller& caller, pid_t pid) {
   if (caller.kind != Caller::Kind::kLocal) return absl::OkStatus();

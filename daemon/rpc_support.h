@@ -36,6 +36,10 @@ std::optional<ExitState> RecordedExit(Node& node, const JobRecord& job);
 // images?
 bool HasTakenName(const JobRecord& record, const v1::Job& ended);
 
+// InvalidArgument: one of these labels, which a caller wants with his image, is Rekindle's own word about it:
+// groups, supervisors and copies go by them.
+absl::Status CheckLabelsOfCaller(const google::protobuf::Map<std::string, std::string>& labels);
+
 // For clients on this machine that stay with the job when the daemon goes; nothing where the job goes with
 // us.
 void SetIdentity(const Node& node, const JobRecord& record, v1::JobStarted* started);

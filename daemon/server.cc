@@ -158,7 +158,10 @@ class GrpcServer final : public Server {
     if (server_) server_->GetHealthCheckService()->SetServingStatus(false);
     // Last images and calls in work have it together.
     const Deadline deadline(grace);
-    if (server_ && grace > absl::ZeroDuration()) node_.supervisor().CheckpointAll(grace);
+    if (server_ && grace > absl::ZeroDuration()) {
+      groups_->YieldJobs();
+      node_.supervisor().CheckpointAll(grace);
+    }
     node_.BeginStopping();
     // Until now whoever asks is told that the daemon ends, and how far it is.
     metrics_.reset();
@@ -178,7 +181,10 @@ class GrpcServer final : public Server {
 
   void WarmUp() override { node_.WarmUp(); }
 
-  void CheckpointJobs() override { node_.supervisor().CheckpointAll(absl::InfiniteDuration()); }
+  void CheckpointJobs() override {
+    groups_->YieldJobs();
+    node_.supervisor().CheckpointAll(absl::InfiniteDuration());
+  }
 
   int tcp_port() const override { return tcp_port_; }
 

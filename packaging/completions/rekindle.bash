@@ -82,7 +82,7 @@ _rekindle() {
     inspect) flags='--objects' arguments=$(_rekindle_images) ;;
     diff | rm) arguments=$(_rekindle_images) ;;
     prune)
-      flags='--all --keep-last --keep-within --keep-label --dry-run --gc'
+      flags='--all --keep-last --keep-within --keep-label --groups --dry-run --gc'
       arguments=$(_rekindle_images | cut -d: -f1 | sort -u)
       ;;
     gc) flags='--dry-run' ;;

@@ -202,6 +202,7 @@ complete -c rekindle -n '__fish_seen_subcommand_from prune' -l all -d 'Of every 
 complete -c rekindle -n '__fish_seen_subcommand_from prune' -l keep-last -x -d 'Keep the newest of each name'
 complete -c rekindle -n '__fish_seen_subcommand_from prune' -l keep-within -x -d 'Keep what is not older, such as 7d'
 complete -c rekindle -n '__fish_seen_subcommand_from prune' -l keep-label -x -d 'Keep what has this label'
+complete -c rekindle -n '__fish_seen_subcommand_from prune' -l groups -d 'Also images of group checkpoints'
 complete -c rekindle -n '__fish_seen_subcommand_from prune' -l gc -d 'Free their space afterwards'
 complete -c rekindle -n '__fish_seen_subcommand_from gc prune' -l dry-run -d 'Only say what would go'
 complete -c rekindle -n '__fish_seen_subcommand_from quota' -l owner -x -a '(__fish_complete_users)' -d 'User whose images are limited'

@@ -8,6 +8,7 @@ import unittest
 from harness import jobs, phases, procfs, waiting
 from harness.case import MIB
 from harness.cli import DONE, FAILED, NOT_FOUND
+from harness.clones import HOOK_PYTHON, hook_library, is_parked
 from harness.group_case import Exchange, GroupTest
 
 _SENDTO = 44  # the system call
@@ -121,6 +122,29 @@ class LifeTest(GroupTest):
         self.succeed("group", "rm", "x:1", cli=self.a.cli)
         self.assertEqual(self.a.groups().get("groups", []), [])
         self.assertEqual(self.b.images(), [])
+
+    def test_what_is_removed_on_a_members_node(self):
+        """`prune` spares members' images, `rm` warns, and the coordinator hears of what is gone."""
+        _, members = self.exchange_by_file()
+        for reference in ("x:1", "x:2"):
+            self.checkpoint_group(reference, members)
+        rules = ("prune", "--all", "--keep-label", "no=such")
+        pruned = self.succeed(*rules, cli=self.b.cli)
+        self.assertEqual(self.b.images(), ["x/0:1", "x/0:2"], pruned)
+        self.assertIn("it is of group x:2", pruned["images"][0]["reasons"][0])
+        self.assertEqual([group["complete"] for group in self.a.groups()["groups"]], [True, True])
+
+        removed = self.succeed("rm", "x/0:1", cli=self.b.cli)
+        self.assertIn("x:1", removed["warnings"][0])
+
+        def complete():
+            return {group["reference"]: group.get("complete", False) for group in self.a.groups()["groups"]}
+
+        self.assertEqual(complete(), {"x:1": False, "x:2": True})
+        self.assert_refused(self.a.cli.run("group", "restore", "x:1"), FAILED, "member 0", "has lost its image")
+        self.succeed(*rules, "--groups", cli=self.b.cli)
+        self.assertEqual(self.b.images(), [])
+        self.assertEqual(complete(), {"x:1": False, "x:2": False})
 
     def test_two_of_one_name_at_the_same_time(self):
         """The second one is refused, whatever its members, and the first one's images stay."""
@@ -245,6 +269,40 @@ class LifeTest(GroupTest):
         before = [os.path.getsize(path) if os.path.exists(path) else 0 for path in files]
         for path, size in zip(files, before):
             waiting.until(lambda p=path, s=size: os.path.exists(p) and os.path.getsize(p) > s + 40, f"lines in {path}")
+
+    def test_hosts_that_no_member_is_at(self):
+        """A wrong --map would start the members where they were to leave."""
+        exchange, members = self.exchange_by_file()
+        self.checkpoint_group("x:1", members)
+        self.kill_jobs()
+        for wrong in (self.b.address, "here"):
+            refused = self.a.cli.run("group", "restore", "x:1", "--map", f"{wrong}={self.a.host}")
+            self.assert_refused(refused, 2, f"is at {wrong}", self.b.host, self.c.host)
+        self.assertFalse(any(procfs.alive(pid) for _, pid in members))
+        twice = ("--map", f"{self.b.host}={self.b.host}", "--map", f"{self.b.host}=here")
+        self.assert_refused(self.a.cli.run("group", "restore", "x:1", *twice), 2, "twice")
+        self.restore_group("x:1", "--map", f"{self.b.host}={self.b.host}")
+        exchange.wait_for_progress("sender", "receiver")
+
+    def test_labels_of_groups_are_not_for_callers(self):
+        """`group rm` and restores find members' images by them."""
+        _, members = self.exchange_by_file()
+        self.checkpoint_group("x:1", members)
+        group = self.a.groups()["groups"][0]["id"]
+        label = f"rekindle.group-id={group}"
+        forged = self.b.cli.run("ckpt", members[0][1], "-t", "mine:1", "--label", label)
+        self.assert_refused(forged, 2, "rekindle.group-id")
+        self.assert_refused(self.a.cli.run(*self.group_arguments("x:2", members, "--label", label)), 2, "group-id")
+        self.assertEqual(self.b.images(), ["x/0:1"])
+
+    def test_a_coordinator_that_members_can_not_ask(self):
+        """Their parts would be in doubt for ever, should the stream break."""
+        exchange, members = self.exchange_by_file()
+        self.a.options = ["--advertise", "nowhere.invalid:7443"]
+        self.a.restart()
+        refused = self.a.cli.run(*self.group_arguments("x:1", members))
+        self.assert_refused(refused, FAILED, "can't ask its coordinator at nowhere.invalid:7443", "--advertise")
+        self.assert_nowhere(exchange)
 
     def test_who_may(self):
         _, members = self.exchange_by_file()
@@ -413,6 +471,62 @@ class SupervisedTest(GroupTest):
         result = self.a.cli.finish(command, 60)
         self.assertEqual(result.code, DONE, str(result))
         self.assertTrue(result.data["group"]["complete"], result)
+
+
+    def test_its_last_image_does_not_wait_for_a_group(self):
+        """Its daemon ends while it is not told yet that all are ready."""
+        program = [jobs.PYTHON, "-c", "import signal; signal.pause()"]
+        started = self.succeed(
+            "run", "--detach", "--name", "train", "--every", "1h", "--", *program, cli=self.b.cli
+        )
+        pid = started["job"]["pid"]
+        self.addCleanup(lambda: self.b.cli.run("stop", "train", "--grace", "1s"))
+        self.a.restart("coordinator-freeze=STOP")
+        command = self.a.cli.start(*self.group_arguments("x:1", [(self.b, pid)]))
+        self.a.wait_until_stopped()
+        before = self.b.images()
+        self.b.daemon.stop()
+        self.assertNotIn("no last image", self.b.daemon.log_text())
+        self.a.go_on()
+        self.assert_refused(self.a.cli.finish(command), FAILED, "member 0")
+        self.b.start()
+        self.assertEqual(len(self.b.images()), len(before) + 1)
+
+
+class HeldTest(GroupTest):
+    """`REKINDLE_HOLD`, `run --hold`: it goes on when its image is there, and not before."""
+
+    def start_held(self):
+        answers, program = self.path("woken"), self.path("held.py")
+        with open(program, "w", encoding="utf-8") as file:
+            file.write("import rekindle, signal\nhow = rekindle.ready()\n"
+                       f"open({answers!r}, 'w').write(str(how))\nsignal.pause()\n")  # fmt: skip
+        held = {"REKINDLE_HOLD": "1", "REKINDLE_HOOK_LIBRARY": hook_library(), "PYTHONPATH": HOOK_PYTHON}
+        job = self.b.start_job(self, [jobs.PYTHON, "-B", program], "held", env=held)
+        waiting.until(lambda: is_parked(job.pid), "it is held")
+        return answers, [(self.b, job.pid)]
+
+    def assert_goes_on(self, answers):
+        waiting.until(lambda: os.path.exists(answers) and os.path.getsize(answers), "the job goes on")
+        with open(answers, encoding="utf-8") as file:
+            self.assertEqual(file.read(), "continued")
+
+    def test_stays_held_if_the_group_is_given_up(self):
+        answers, members = self.start_held()
+        self.attempt(members, self.a, "coordinator-deciding")
+        self.wait_until_settled()
+        self.assertEqual(self.b.images(), [])
+        self.assertTrue(is_parked(members[0][1]))
+        self.assertFalse(os.path.exists(answers))
+        self.checkpoint_group("x:1", members)
+        self.assert_goes_on(answers)
+
+    def test_goes_on_when_its_daemon_comes_back(self):
+        answers, members = self.start_held()
+        self.attempt(members, self.b, "member-committing")
+        self.wait_until_settled()
+        self.assertEqual(self.b.images(), ["x/0:1"])
+        self.assert_goes_on(answers)
 
 
 class InterruptedTest(GroupTest):

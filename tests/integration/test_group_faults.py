@@ -95,6 +95,23 @@ class KilledTest(GroupTest):
                 exchange.wait_for_progress("sender", "receiver")
         self.assert_stores_whole()
 
+    def test_coordinator_whose_store_is_at_another_machine_then(self):
+        """What it had not decided is given up there, too."""
+        job = self.a.start_job(self, [jobs.PYTHON, "-c", "import signal; signal.pause()"], "job")
+        self.a.restart("coordinator-deciding=KILL")
+        self.a.cli.run(*self.group_arguments("x:1", [(self.a, job.pid)]))
+        self.a.wait_until_dead()
+        self.a.stop()
+        machine_id = self.path("machine-id")
+        with open(machine_id, "w", encoding="ascii") as file:
+            file.write("0123456789abcdef0123456789abcdef\n")
+        bind = 'mount --bind "$0" /etc/machine-id && exec "$@"'
+        self.a.wrapper = ["unshare", "--mount", "sh", "-c", bind, machine_id]
+        self.a.start()
+        waiting.until(lambda: not self.a.groups().get("in_doubt"), "the part is given up")
+        self.assertEqual(self.a.images(), [])
+        self.assertTrue(procfs.alive(job.pid))
+
     def test_caller(self):
         """Ctrl-C while the jobs stand still."""
         exchange, members = self.exchange_by_file()
@@ -173,6 +190,7 @@ class CutTest(GroupTest):
         # Node b has stored its part, and nobody sees it; node c was told.
         self.assertEqual((self.b.images(), self.c.images()), ([], ["x/1:1"]))
         self.assertEqual([part["reference"] for part in self.b.groups()["in_doubt"]], ["x:1"])
+        waiting.until(lambda: "stays in doubt" in self.b.daemon.log_text(), "node b says why")
         self.assert_refused(self.a.cli.run("group", "restore", "x:1"), FAILED, "not complete")
         self.assert_refused(self.b.cli.run("ckpt", members[0][1], "-t", "x/0:1"), FAILED, "decision")
         self.b.mend()

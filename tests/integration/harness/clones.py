@@ -15,6 +15,14 @@ HOOK_NODE = os.path.join(SOURCE, "hook", "node")
 _PARKED_AT = 1001  # where a parked process has its channel
 
 
+def is_parked(pid):
+    """Does the hook hold it?"""
+    try:
+        return os.readlink(f"/proc/{pid}/fd/{_PARKED_AT}").startswith("socket:")
+    except OSError:
+        return False
+
+
 def hook_library():
     return _built("librekindle_hook.so", "REKINDLE_HOOK_LIBRARY")
 
@@ -161,10 +169,7 @@ class CloneTest(RekindleTest):
     def _is_parked(self, pid):
         if not procfs.alive(pid):
             raise AssertionError(f"the job ended instead of parking; see {os.listdir(self.directory)}")
-        try:
-            return os.readlink(f"/proc/{pid}/fd/{_PARKED_AT}").startswith("socket:")
-        except OSError:
-            return False
+        return is_parked(pid)
 
     def take_image(self, job, reference):
         """The job ends with it."""

@@ -80,6 +80,8 @@ class Node:
         test.certificates.issue(name, self.address)
         self.daemon = None
         self.cli = None
+        self.wrapper = []  # what runs the daemon, in the namespace
+        self.options = []  # of the daemon, besides the usual ones
         test.addCleanup(self.stop)
 
     def start(self, point=None):
@@ -93,8 +95,8 @@ class Node:
             self.store,
             environment,
             ["--listen", self.host, "--tls-cert", file(self.name + ".pem"), "--tls-key", file(self.name + ".key")]
-            + ["--tls-client-ca", file("ca.pem"), "--standby", "0"],
-            prefix=self.namespace.prefix(),
+            + ["--tls-client-ca", file("ca.pem"), "--standby", "0", *self.options],
+            prefix=[*self.namespace.prefix(), *self.wrapper],
         )
         self.cli = Cli(host=self.daemon.host, env=self.environment)
 
@@ -135,8 +137,8 @@ class Node:
     def wait_until_dead(self):
         waiting.for_exit(self.daemon.pid)
 
-    def start_job(self, test, argv, name):
-        return test.start_job([*self.namespace.prefix(), *argv], f"{self.name}-{name}")
+    def start_job(self, test, argv, name, **options):
+        return test.start_job([*self.namespace.prefix(), *argv], f"{self.name}-{name}", **options)
 
     def images(self):
         return sorted(image["reference"] for image in _data_of(self.cli.run("ls")).get("images", []))
