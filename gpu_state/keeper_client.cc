@@ -185,7 +185,11 @@ absl::StatusOr<std::unique_ptr<ThreadKeeper>> ThreadKeeper::Hold(absl::Span<cons
   if (!speaker.socket.valid()) {
     RK_ASSIGN_OR_RETURN(speaker.socket, StartProgram());
   }
-  auto keeper = std::make_unique<ThreadKeeper>(std::move(speaker.socket));
+  std::unique_ptr<ThreadKeeper> keeper;
+  RK_RETURN_IF_ERROR(CatchNoMoreThreads([&] {
+    keeper = std::make_unique<ThreadKeeper>(std::move(speaker.socket));
+    return absl::OkStatus();
+  }));
   for (pid_t pid : pids) {
     RK_RETURN_IF_ERROR(keeper->Send(kKeeperHold, pid));
     absl::Status stands = keeper->Await(kKeeperStands);
@@ -309,7 +313,10 @@ absl::StatusOr<std::unique_ptr<KeeperListener>> KeeperListener::Listen(const std
   RK_ASSIGN_OR_RETURN(listener->listener_, ListenAt(listener->path_, SOCK_SEQPACKET));
   listener->stop_.Reset(::eventfd(0, EFD_CLOEXEC));
   if (!listener->stop_.valid()) return ErrnoStatus(errno, "making an event descriptor");
-  listener->thread_ = std::thread([l = listener.get()] { l->Serve(); });
+  RK_RETURN_IF_ERROR(CatchNoMoreThreads([&] {
+    listener->thread_ = std::thread([l = listener.get()] { l->Serve(); });
+    return absl::OkStatus();
+  }));
   return listener;
 }
 
