@@ -127,6 +127,45 @@ void GpuArbiter::RemoveDead() {
   for (const JobPtr& job : jobs) RemoveIfDead(job);
 }
 
+void GpuArbiter::LookAtTrees(Trees which) {
+  std::vector<GpuJobId> asked;
+  // Others may become known meanwhile.
+  for (;; which = Trees::kNew) {
+    asked.clear();
+    for (const auto& [pid, job] : jobs_) {
+      if (which == Trees::kAll || !job->ancestors_known) asked.push_back(job->id);
+    }
+    if (asked.empty()) return;
+    mutex_.Unlock();
+    std::map<pid_t, std::vector<pid_t>> ancestors = moves_.AncestorsOf(asked);
+    mutex_.Lock();
+    for (const GpuJobId& id : asked) {
+      const JobPtr job = Find(id.pid, id.start_ticks);
+      if (job == nullptr) continue;
+      job->ancestors = std::move(ancestors[id.pid]);
+      job->ancestors_known = true;
+    }
+  }
+}
+
+GpuArbiter::JobPtr GpuArbiter::KinThat(const Job& job, bool (*is)(const Job&)) const {
+  for (const auto& [pid, other] : jobs_) {
+    if (other->IsKinOf(job) && is(*other)) return other;
+  }
+  return nullptr;
+}
+
+void GpuArbiter::MoveKin(const Job& job) {
+  const bool parked = job.state == GpuJobState::kParked;
+  for (const auto& [pid, other] : jobs_) {
+    const bool moved = other->IsUnder(job) || (parked && job.IsUnder(*other));
+    if (!moved || other->moving() || other->state == job.state) continue;
+    other->state = job.state;
+    Charge(*other, 0);  // it is charged for with the job
+    Nudge(*other);
+  }
+}
+
 // ---- whose turn it is
 
 void GpuArbiter::Reorder() {
@@ -147,7 +186,8 @@ void GpuArbiter::Reorder() {
 
 void GpuArbiter::Nudge(const Job& job) {
   for (Request* request : queue_) {
-    if (request->host_short || request->job.get() == &job || SharesDevice(request->devices, job.bytes))
+    if (request->host_short || request->job.get() == &job || request->job->IsKinOf(job) ||
+        SharesDevice(request->devices, job.bytes))
       request->nudged = true;
   }
 }

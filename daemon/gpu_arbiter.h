@@ -47,6 +47,8 @@ class GpuMoves {
   // What these jobs have on their GPUs now, by PID; without those of which that is not known.
   virtual std::map<pid_t, DeviceBytes> BytesOf(const std::vector<GpuJobId>& jobs) = 0;
   virtual bool IsAlive(const GpuJobId& job) = 0;
+  // Whose descendants these are now: the processes above each, by its PID.
+  virtual std::map<pid_t, std::vector<pid_t>> AncestorsOf(const std::vector<GpuJobId>& jobs) = 0;
 };
 
 enum class GpuJobState {
@@ -123,8 +125,9 @@ struct GpuArbiterCounters {
 // Thread-safe. Requests are served in the order they came in: one waits while an earlier one that shares a
 // GPU with it waits, also when its own job is on the GPU (or a busy server would never be parked), and never
 // for one that shares none. So at most one request moves jobs onto a GPU at a time. A request that ends,
-// however it does, is in nobody's way any more. It keeps no files: whoever has it remembers leases and pins
-// over a restart, and gives them back with Inherit.
+// however it does, is in nobody's way any more. A job that is part of another one's process tree moves with
+// it: where one of them is leased or pinned, neither is parked. It keeps no files: whoever has it remembers
+// leases and pins over a restart, and gives them back with Inherit.
 class GpuArbiter {
  public:
   GpuArbiter(GpuMoves* moves, GpuArbiterOptions options);  // `moves` outlives it
@@ -157,7 +160,8 @@ class GpuArbiter {
   bool IsWanted(pid_t job) const ABSL_LOCKS_EXCLUDED(mutex_);
   // A pinned job isn't parked to make room. Moves nothing.
   absl::Status Pin(pid_t job, bool pinned) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Parks it now, within the host budget. FailedPrecondition: leased or pinned; Aborted: being moved.
+  // Parks it now, within the host budget. FailedPrecondition: it, or one of its process tree, is leased or
+  // pinned; Aborted: being moved.
   absl::Status Park(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
 
   std::vector<GpuJobSnapshot> Snapshot() const ABSL_LOCKS_EXCLUDED(mutex_);  // by PID
@@ -207,6 +211,14 @@ class GpuArbiter {
   void AskCancelled(Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RemoveIfDead(const JobPtr& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RemoveDead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Which jobs are part of which others' trees: of all, or of those of which it was never asked; a process
+  // gets no new ancestors. Lets go of mutex_ for a while.
+  enum class Trees { kAll, kNew };
+  void LookAtTrees(Trees which) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The first job of the same process tree of which that is so; none: nullptr.
+  JobPtr KinThat(const Job& job, bool (*is)(const Job&)) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // With a job its kin has moved: what is under it, and where it left, what it is part of.
+  void MoveKin(const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Must it end, and why?
   absl::Status CheckWanted(const Request& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -13,6 +13,19 @@
 
 namespace rekindle::daemon {
 
+namespace {
+
+template <typename Job>
+bool IsMoving(const Job& job) {
+  return job.moving();
+}
+template <typename Job>
+bool IsUsed(const Job& job) {
+  return job.leases > 0 || job.pinned;
+}
+
+}  // namespace
+
 absl::StatusOr<GpuLease> GpuArbiter::Lease(pid_t pid, const LeaseOptions& options) {
   Request request(options);
   absl::MutexLock lock(&mutex_);
@@ -25,11 +38,12 @@ absl::StatusOr<GpuLease> GpuArbiter::Lease(pid_t pid, const LeaseOptions& option
   // So that nobody is sent to a server that has just died.
   RemoveIfDead(request.job);
   request.alive = true;
+  LookAtTrees(Trees::kNew);
 
   absl::Status served;
   if (stopped_ || job.gone) {
     served = CheckWanted(request);
-  } else if (job.state != GpuJobState::kResident || AnyoneWaitsFor(job)) {
+  } else if (job.state != GpuJobState::kResident || AnyoneWaitsFor(job) || KinThat(job, IsMoving)) {
     request.devices = DevicesOf(job.bytes);
     queue_.push_back(&request);
     Reorder();
@@ -72,7 +86,7 @@ absl::Status GpuArbiter::Serve(Request& request) {
       request.devices = DevicesOf(job.bytes);
       Reorder();
     }
-    if (!request.turn || job.moving()) {
+    if (!request.turn || job.moving() || KinThat(job, IsMoving)) {
       AwaitChange(request, absl::InfiniteDuration());
     } else if (job.state == GpuJobState::kResident) {
       return absl::OkStatus();
@@ -112,6 +126,11 @@ absl::Status GpuArbiter::Advance(Request& request) {
   if (!shortage.empty()) {
     LookAtResidents();
     if (job.state != GpuJobState::kParked || !CheckWanted(request).ok()) return absl::OkStatus();
+  }
+  if (!shortage.empty() || request.squeeze) {
+    LookAtTrees(Trees::kAll);
+    if (job.state != GpuJobState::kParked || KinThat(job, IsMoving) || !CheckWanted(request).ok())
+      return absl::OkStatus();
   }
   std::vector<JobPtr> victims;
   if (!shortage.empty()) {
@@ -185,6 +204,7 @@ absl::Status GpuArbiter::ResumeJob(Request& request) {
     ++counters_.resumes;
     Use(*job);
     request.resumed = true;
+    MoveKin(*job);
     Nudge(*job);
     return absl::OkStatus();
   }
@@ -237,6 +257,7 @@ absl::Status GpuArbiter::ParkOne(const JobPtr& job) {
   mutex_.Lock();
   job->state = parked.ok() ? GpuJobState::kParked : GpuJobState::kResident;
   if (!parked.ok() || job->gone) Charge(*job, 0);
+  if (parked.ok() && !job->gone) MoveKin(*job);
   Nudge(*job);
   if (parked.ok()) return parked;
   ++counters_.failures;
@@ -271,17 +292,22 @@ void GpuArbiter::AskCancelled(Request& request) {
 absl::Status GpuArbiter::Park(pid_t pid) {
   absl::MutexLock lock(&mutex_);
   for (bool swept = false;; swept = true) {
+    LookAtTrees(Trees::kAll);
     JobPtr job = Find(pid, 0);
     if (job == nullptr) {
       return UnknownJob(pid);
     }
     if (job->state == GpuJobState::kParked) return absl::OkStatus();
-    if (job->moving()) return absl::AbortedError(absl::StrCat(job->name(), " is being moved: try again"));
-    if (job->leases > 0 || job->pinned) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(job->name(), " is not parked: it is ",
-                       job->pinned ? "pinned; unpin it first (`rekindle gpu release --unpin`)"
-                                   : "leased; release it first"));
+    const JobPtr moving = job->moving() ? job : KinThat(*job, IsMoving);
+    if (moving != nullptr)
+      return absl::AbortedError(absl::StrCat(moving->name(), " is being moved: try again"));
+    if (const JobPtr used = IsUsed(*job) ? job : KinThat(*job, IsUsed); used != nullptr) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          job->name(), " is not parked: ",
+          used == job ? "it" : absl::StrCat(used->name(), ", of the same process tree,"), " is ",
+          used->pinned
+              ? absl::StrCat("pinned; unpin it first (`rekindle gpu release ", used->id.pid, " --unpin`)")
+              : absl::StrCat("leased; release it first (`rekindle gpu release ", used->id.pid, "`)")));
     }
     const uint64_t bytes = HostBytes(job->bytes);
     if (bytes <= HostRoom()) {

@@ -48,6 +48,11 @@ struct GpuArbiter::Job {
 
   bool moving() const { return state == GpuJobState::kParking || state == GpuJobState::kResuming; }
   std::string name() const { return absl::StrCat("job ", id.pid); }
+  // Part of the other one's process tree.
+  bool IsUnder(const Job& other) const {
+    return std::find(ancestors.begin(), ancestors.end(), other.id.pid) != ancestors.end();
+  }
+  bool IsKinOf(const Job& other) const { return IsUnder(other) || other.IsUnder(*this); }
 
   const GpuJobId id;
   DeviceBytes bytes;
@@ -56,6 +61,8 @@ struct GpuArbiter::Job {
   int held = 0;
   bool pinned = false;
   bool gone = false;  // no longer in jobs_
+  bool ancestors_known = false;
+  std::vector<pid_t> ancestors;
   absl::Time last_used;
   uint64_t use = 0;          // the larger the later
   uint64_t host_charge = 0;  // its part of host_bytes_: HostBytes() unless it is resident

@@ -88,16 +88,31 @@ std::vector<GpuArbiter::JobPtr> GpuArbiter::ChooseVictims(const Request& request
                                                           uint64_t host_room, Candidates candidates) const {
   std::set<const Job*> wanted;
   for (const Request* other : queue_) wanted.insert(other->job.get());
-  std::vector<std::tuple<bool, uint64_t, JobPtr>> jobs;
+  std::set<JobPtr> may_go;
   for (const auto& [pid, job] : jobs_) {
-    if (job == request.job || job->pinned || request.failed.count(job) > 0) continue;
-    const bool now = job->state == GpuJobState::kResident && job->leases == 0;
+    if (job == request.job || job->IsKinOf(*request.job) || request.failed.count(job) > 0) continue;
+    if (job->pinned || KinThat(*job, [](const Job& kin) { return kin.pinned; })) continue;
+    const bool now = job->state == GpuJobState::kResident && job->leases == 0 &&
+                     !KinThat(*job, [](const Job& kin) { return kin.leases > 0 || kin.moving(); });
     if (!now && (candidates == Candidates::kNow || job->state == GpuJobState::kParked)) continue;
-    const bool helps = std::any_of(shortage.begin(), shortage.end(), [&job = job](const auto& device) {
-      return On(device.first, job->bytes) > 0;
-    });
+    may_go.insert(job);
+  }
+  std::vector<std::tuple<bool, uint64_t, JobPtr>> jobs;
+  for (const JobPtr& job : may_go) {
+    // It goes with the one that it is part of.
+    if (std::any_of(may_go.begin(), may_go.end(), [&](const JobPtr& other) { return job->IsUnder(*other); }))
+      continue;
+    uint64_t use = job->use;
+    bool is_wanted = wanted.count(job.get()) > 0;
+    for (const JobPtr& part : may_go) {
+      if (!part->IsUnder(*job)) continue;
+      use = std::max(use, part->use);
+      is_wanted |= wanted.count(part.get()) > 0;
+    }
+    const bool helps = std::any_of(shortage.begin(), shortage.end(),
+                                   [&job](const auto& device) { return On(device.first, job->bytes) > 0; });
     // One that somebody waits for is as good as used.
-    if (helps) jobs.emplace_back(wanted.count(job.get()) > 0, job->use, job);
+    if (helps) jobs.emplace_back(is_wanted, use, job);
   }
   std::sort(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) {
     return std::tie(std::get<0>(a), std::get<1>(a)) < std::tie(std::get<0>(b), std::get<1>(b));
@@ -134,7 +149,11 @@ absl::Status GpuArbiter::CheckHope(Request& request, const DeviceBytes& shortage
   for (const auto& [uuid, needed] : job.bytes) {
     uint64_t pinned = 0;
     for (const auto& [pid, other] : jobs_) {
-      if (other->pinned && other->state == GpuJobState::kResident) pinned += On(uuid, other->bytes);
+      if (!other->pinned || other->state != GpuJobState::kResident) continue;
+      const bool counted = std::any_of(jobs_.begin(), jobs_.end(), [&other = other](const auto& above) {
+        return above.second->pinned && other->IsUnder(*above.second);
+      });
+      if (!counted) pinned += On(uuid, other->bytes);
     }
     auto total = totals_.find(uuid);
     if (total == totals_.end() || pinned == 0 || needed + pinned <= total->second) continue;

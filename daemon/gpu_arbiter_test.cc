@@ -61,6 +61,35 @@ TEST_F(GpuArbiterTest, TheLeastRecentlyUsedMakeRoomAndNoMoreThanMust) {
   EXPECT_EQ(arbiter_->counters().evictions, 2u);
 }
 
+TEST_F(GpuArbiterTest, AJobMovesWithTheTreeThatItIsPartOf) {
+  Make({{"A", 12}});
+  AddResident(1, {{"A", 4}});  // the whole tree
+  AddResident(2, {{"A", 4}});
+  AddParked(3, {{"A", 8}});
+  machine_->SetParent(2, 1);
+  for (pid_t used : {1, 2}) {
+    const pid_t other = 3 - used;
+    ASSERT_TRUE(LeaseAtOnce(used).ok());
+    EXPECT_TRUE(absl::IsDeadlineExceeded(Lease(3, Within(absl::Milliseconds(1)))));
+    const absl::Status leased = arbiter_->Park(other);
+    EXPECT_TRUE(absl::IsFailedPrecondition(leased));
+    EXPECT_THAT(std::string(leased.message()),
+                AllOf(HasSubstr(absl::StrCat("job ", used)), HasSubstr("leased")));
+    ASSERT_TRUE(arbiter_->Release(used).ok());
+    ASSERT_TRUE(arbiter_->Pin(used, true).ok());
+    EXPECT_FALSE(Lease(3, Within(absl::Milliseconds(1))).ok());
+    EXPECT_THAT(std::string(arbiter_->Park(other).message()), HasSubstr("--unpin"));
+    ASSERT_TRUE(arbiter_->Pin(used, false).ok());
+  }
+  EXPECT_THAT(machine_->TakeCalls(), IsEmpty());
+  // As one: the tree goes, and brings what it has once.
+  auto lease = arbiter_->Lease(3, {});
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  EXPECT_THAT(lease->parked, ElementsAre(1));
+  EXPECT_EQ(Look(2).state, GpuJobState::kParked);
+  EXPECT_EQ(arbiter_->host_bytes(), 4 * kGiB);
+}
+
 TEST_F(GpuArbiterTest, LeasedAndPinnedJobsAndThoseOnOtherGpusStay) {
   Make({{"A", 12}, {"B", 4}});
   for (pid_t pid : {1, 2, 3}) AddResident(pid, {{"A", 4}});

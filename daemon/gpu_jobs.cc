@@ -463,4 +463,19 @@ bool GpuJobs::IsAlive(const GpuJobId& job) {
   return stat->start_ticks == job.start_ticks && !stat->ending();
 }
 
+std::map<pid_t, std::vector<pid_t>> GpuJobs::AncestorsOf(const std::vector<GpuJobId>& jobs) {
+  std::map<pid_t, std::vector<pid_t>> ancestors;
+  for (const GpuJobId& job : jobs) {
+    std::vector<pid_t>& of_job = ancestors[job.pid];
+    for (pid_t pid = job.pid; pid != 0;) {
+      const auto stat = ReadProcessStat(pid);
+      pid = stat.ok() ? stat->parent : 0;
+      // A PID may have gone to another process between two looks.
+      if (pid == job.pid || absl::c_linear_search(of_job, pid)) break;
+      if (pid != 0) of_job.push_back(pid);
+    }
+  }
+  return ancestors;
+}
+
 }  // namespace rekindle::daemon

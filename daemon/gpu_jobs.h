@@ -126,6 +126,7 @@ class GpuJobs : private GpuMoves {
   absl::StatusOr<DeviceBytes> FreeBytes() override;
   std::map<pid_t, DeviceBytes> BytesOf(const std::vector<GpuJobId>& jobs) override;
   bool IsAlive(const GpuJobId& job) override;
+  std::map<pid_t, std::vector<pid_t>> AncestorsOf(const std::vector<GpuJobId>& jobs) override;
 
   gpu::JobMover& mover_;
   const uint64_t host_budget_;

@@ -1,9 +1,8 @@
 #include "daemon/gpu_swap.h"
 
-#include <thread>
-
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/parallel.h"
 #include "base/status.h"
 
 namespace rekindle::daemon {
@@ -21,22 +20,23 @@ absl::StatusOr<GpuSwapped> SwapOnGpu(GpuJobs& jobs, pid_t out, pid_t in, absl::D
                                      const std::string& why, const std::function<bool()>& cancelled) {
   GpuSwapped swapped;
   Stopwatch whole;
-  absl::StatusOr<GpuMoved> resumed = GpuMoved();
+  absl::StatusOr<GpuMoved> parked = GpuMoved(), resumed = GpuMoved();
+  auto park = [&] {
+    Stopwatch watch;
+    parked = CatchNoMoreThreads([&] { return jobs.Park(out, lock_timeout, why); });
+    swapped.park_seconds = watch.seconds();
+  };
   auto resume = [&] {
     Stopwatch watch;
-    resumed = jobs.Resume(in, {}, cancelled);
+    resumed = CatchNoMoreThreads([&] { return jobs.Resume(in, {}, cancelled); });
     swapped.resume_seconds = watch.seconds();
   };
-  std::thread beside;
-  if (jobs.FitsNow(in)) beside = std::thread(resume);
-  Stopwatch watch;
-  absl::StatusOr<GpuMoved> parked = jobs.Park(out, lock_timeout, why);
-  swapped.park_seconds = watch.seconds();
-  const bool at_once = beside.joinable();
+  const bool at_once = jobs.FitsNow(in);
   if (at_once) {
-    beside.join();
-  } else if (parked.ok()) {
-    resume();
+    InParallel(2, [&](size_t i) { i == 0 ? park() : resume(); });
+  } else {
+    park();
+    if (parked.ok()) resume();
   }
 
   if (!parked.ok()) {

@@ -174,6 +174,20 @@ class TestMachine : public GpuMoves {
     return Find(id) != nullptr;
   }
 
+  std::map<pid_t, std::vector<pid_t>> AncestorsOf(const std::vector<GpuJobId>& jobs) override {
+    absl::MutexLock lock(&mutex_);
+    std::map<pid_t, std::vector<pid_t>> ancestors;
+    for (const GpuJobId& id : jobs) {
+      if (auto parent = parents_.find(id.pid); parent != parents_.end()) ancestors[id.pid] = {parent->second};
+    }
+    return ancestors;
+  }
+  // The process is another one's child.
+  void SetParent(pid_t pid, pid_t parent) {
+    absl::MutexLock lock(&mutex_);
+    parents_[pid] = parent;
+  }
+
   // The living.
   std::vector<GpuJobId> Jobs() {
     absl::MutexLock lock(&mutex_);
@@ -258,6 +272,7 @@ class TestMachine : public GpuMoves {
   const uint64_t budget_;
   uint64_t host_used_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<pid_t, ProcessPtr> processes_ ABSL_GUARDED_BY(mutex_);
+  std::map<pid_t, pid_t> parents_ ABSL_GUARDED_BY(mutex_);
   Interference interference_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> calls_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> wrongs_ ABSL_GUARDED_BY(mutex_);

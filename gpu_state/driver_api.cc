@@ -137,9 +137,11 @@ class DriverApi : public CheckpointDriver {
     if (result == cuda::kInvalidValue && !pairs.empty()) return absl::InvalidArgumentError(status.message());
     if (result != cuda::kOperatingSystem) return status;
     // Seen with 580 and 595, whatever is free by then.
-    return Annotate(status,
-                    "a process whose device memory once did not fit when it was to come back can't be "
-                    "brought back by some drivers any more: then only a new start of the job helps");
+    return Annotate(
+        status,
+        absl::StrCat("a process whose device memory once did not fit when it was to come back can't be "
+                     "brought back by some drivers any more: then ",
+                     kOnlyANewStartHelps));
   }
 
   absl::Status Unlock(pid_t pid) override {

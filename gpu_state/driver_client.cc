@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "base/companion_program.h"
 #include "base/deadline.h"
+#include "base/parallel.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "base/timed_await.h"
@@ -63,7 +64,12 @@ class DriverClient::Helper {
     // A terminal's Ctrl-C and what ends our process group are not for it: it has to put things back.
     start.new_session = true;
     RK_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Start(start));
-    return std::shared_ptr<Helper>(new Helper(std::move(process), std::move(ours)));
+    std::shared_ptr<Helper> helper;
+    RK_RETURN_IF_ERROR(CatchNoMoreThreads([&] {
+      helper.reset(new Helper(std::move(process), std::move(ours)));
+      return absl::OkStatus();
+    }));
+    return helper;
   }
 
   ~Helper() {
@@ -132,18 +138,41 @@ class DriverClient::Helper {
   void Read() ABSL_LOCKS_EXCLUDED(mutex_) {
     std::string packet(kMaxPacketBytes, '\0');
     for (;;) {
-      const ssize_t n = ::recv(socket_.get(), packet.data(), packet.size(), 0);
+      const ssize_t n = ::recv(socket_.get(), packet.data(), packet.size(), MSG_TRUNC);
       if (n < 0 && errno == EINTR) continue;
       absl::MutexLock lock(&mutex_);
       if (n <= 0) {
         gone_ = true;
         return;
       }
-      auto answer = HelperAnswer::Decode(absl::string_view(packet.data(), static_cast<size_t>(n)));
-      if (!answer.ok()) continue;
-      auto it = answers_.find(answer->id);
+      auto answer =
+          static_cast<size_t>(n) > packet.size()
+              ? absl::InternalError(absl::StrCat("Rekindle's GPU helper gave an answer of ", n, " bytes"))
+              : HelperAnswer::Decode(absl::string_view(packet.data(), static_cast<size_t>(n)));
+      if (!answer.ok()) {
+        AnswerAll(answer.status());
+        continue;
+      }
+      HelperAnswer& whole = parts_[answer->id];
+      answer->uses.insert(answer->uses.begin(), whole.uses.begin(), whole.uses.end());
+      if (!whole.devices.empty()) answer->devices = std::move(whole.devices);
+      whole = *std::move(answer);
+      if (whole.more) continue;
+      auto it = answers_.find(whole.id);
       // One that came too late has nobody waiting.
-      if (it != answers_.end()) it->second = *std::move(answer);
+      if (it != answers_.end()) it->second = std::move(whole);
+      parts_.clear();
+    }
+  }
+
+  // Which of them was answered nobody knows, and it is not the driver that keeps them waiting. What was asked
+  // may have been done.
+  void AnswerAll(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (auto& [id, answer] : answers_) {
+      if (answer) continue;
+      answer.emplace();
+      answer->id = id;
+      answer->status = absl::UnavailableError(why.message());
     }
   }
 
@@ -152,6 +181,7 @@ class DriverClient::Helper {
   absl::Mutex mutex_;
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<uint64_t, std::optional<HelperAnswer>> answers_ ABSL_GUARDED_BY(mutex_);  // of what is waited for
+  std::map<uint64_t, HelperAnswer> parts_ ABSL_GUARDED_BY(mutex_);  // of an answer that goes on
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;
   bool retired_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread reader_;
@@ -161,16 +191,20 @@ DriverClient::DriverClient(DriverClientOptions options) : options_(std::move(opt
 
 DriverClient::~DriverClient() = default;
 
-absl::StatusOr<std::shared_ptr<DriverClient::Helper>> DriverClient::CurrentHelper() {
+absl::StatusOr<std::shared_ptr<DriverClient::Helper>> DriverClient::CurrentHelper(bool moves) {
   absl::MutexLock lock(&mutex_);
-  if (helper_ && !helper_->gone()) return helper_;
+  if (helper_ && !helper_->gone() && (may_move_ || !moves)) return helper_;
   std::string program = options_.program;
   if (program.empty()) {
     RK_ASSIGN_OR_RETURN(program, FindCompanionProgram(kProgram));
   }
   int descriptor = -1;
+  bool may_move = true;
   if (options_.lock) {
-    RK_ASSIGN_OR_RETURN(descriptor, options_.lock());
+    const absl::StatusOr<int> locked = options_.lock();
+    if (moves) RK_RETURN_IF_ERROR(locked.status());
+    may_move = locked.ok();
+    descriptor = locked.value_or(-1);
   }
   RK_ASSIGN_OR_RETURN(std::shared_ptr<Helper> helper, Helper::Start(program, options_, descriptor));
   uint64_t id = 0;
@@ -183,6 +217,7 @@ absl::StatusOr<std::shared_ptr<DriverClient::Helper>> DriverClient::CurrentHelpe
   RK_RETURN_IF_ERROR(answer->status);
   info_ = {answer->driver_version, answer->driver, answer->means};
   helper_ = helper;
+  may_move_ = may_move;
   return helper;
 }
 
@@ -196,7 +231,9 @@ void DriverClient::Retire(const std::shared_ptr<Helper>& helper) {
 
 std::vector<absl::StatusOr<HelperAnswer>> DriverClient::Call(std::vector<HelperRequest> requests,
                                                              absl::Duration timeout) {
-  auto helper = CurrentHelper();
+  const bool moves = absl::c_any_of(
+      requests, [](const HelperRequest& request) { return request.what == HelperRequest::What::kAct; });
+  auto helper = CurrentHelper(moves);
   if (!helper.ok()) return {requests.size(), helper.status()};
   const Deadline deadline(timeout);
   std::vector<uint64_t> ids(requests.size());

@@ -44,7 +44,8 @@ struct ActOptions {
 
 struct DriverClientOptions {
   std::string program;  // rekindle-gpu-helper; empty: it is looked for beside our own program
-  // Gives a descriptor that the helper keeps for as long as it lives (Ledger::Enlist); null: none.
+  // Gives a descriptor that the helper keeps for as long as it lives (Ledger::Enlist); null: none. Where it
+  // can't, a helper answers questions without it, and does nothing else.
   std::function<absl::StatusOr<int>()> lock;
   // What the helper is told of the ledger, if it is to look for room before it puts back what we had moved;
   // and how long it then waits for that.
@@ -83,12 +84,13 @@ class DriverClient {
   std::vector<absl::StatusOr<HelperAnswer>> Call(std::vector<HelperRequest> requests, absl::Duration timeout);
   std::vector<absl::StatusOr<ProcessState>> StatesOnce(absl::Span<const pid_t> pids, absl::Duration timeout);
   absl::StatusOr<ProcessState> StateOutOfStep(pid_t pid, absl::Duration timeout);
-  absl::StatusOr<std::shared_ptr<Helper>> CurrentHelper() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::shared_ptr<Helper>> CurrentHelper(bool moves = false) ABSL_LOCKS_EXCLUDED(mutex_);
   void Retire(const std::shared_ptr<Helper>& helper) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const DriverClientOptions options_;
   absl::Mutex mutex_;
   std::shared_ptr<Helper> helper_ ABSL_GUARDED_BY(mutex_);
+  bool may_move_ ABSL_GUARDED_BY(mutex_) = false;  // it has its lock, if there is one
   DriverInfo info_ ABSL_GUARDED_BY(mutex_);
   std::set<pid_t> out_of_step_ ABSL_GUARDED_BY(mutex_);  // a call of theirs had no answer
 };

@@ -17,6 +17,7 @@ namespace {
 
 constexpr char kHelperVariable[] =
     "REKINDLE_TEST_GPU_HELPER";  // a file: what is there says that one was killed
+constexpr pid_t kManyUsers = 5000;
 constexpr absl::Duration kHangs = absl::Milliseconds(200), kAnswerMayTake = absl::Seconds(30);
 
 // The first one hangs in a checkpoint. Those after it tell a state that is another call's late answer, and
@@ -33,6 +34,19 @@ constexpr absl::Duration kHangs = absl::Milliseconds(200), kAnswerMayTake = absl
     if (request->what == HelperRequest::What::kHello) answer.driver_version = 13000;
     if (request->what == HelperRequest::What::kState) {
       answer.state = questions++ == 0 ? ProcessState::kRunning : ProcessState::kCheckpointed;
+    }
+    if (request->what == HelperRequest::What::kDevices) {
+      answer.devices = {{"GPU-a", "NVIDIA H200", 1, 1, false}};
+      for (pid_t pid = 1; pid <= kManyUsers; ++pid) answer.uses.push_back({pid, "GPU-a", 1});
+      for (const std::string& part : answer.Packets()) {
+        if (::send(kHelperSocket, part.data(), part.size(), MSG_NOSIGNAL) < 0) break;
+      }
+      continue;
+    }
+    if (request->what == HelperRequest::What::kThread) {
+      const std::string too_long(kMaxPacketBytes + 1, 'x');
+      if (::send(kHelperSocket, too_long.data(), too_long.size(), MSG_NOSIGNAL) < 0) break;
+      continue;
     }
     if (request->what == HelperRequest::What::kAct && is_first) {
       (void)WriteFileAtomically(file, "");
@@ -60,6 +74,42 @@ TEST(DriverClientTest, ALateAnswerIsNotTheStateAfterAHelperWasKilled) {
   const auto states = client.States({pid}, kAnswerMayTake);
   ASSERT_TRUE(states[0].ok()) << states[0].status();
   EXPECT_EQ(*states[0], ProcessState::kCheckpointed);
+  ::unsetenv(kHelperVariable);
+}
+
+TEST(DriverClientTest, WithoutItsLockAHelperAnswersQuestionsAlone) {
+  const TemporaryDirectory folder = *TemporaryDirectory::Make("/tmp", "driver-client-test-");
+  ASSERT_TRUE(WriteFileAtomically(folder.path() + "/killed", "").ok());  // nothing hangs
+  ASSERT_EQ(::setenv(kHelperVariable, (folder.path() + "/killed").c_str(), 1), 0);
+  bool locks = false;
+  DriverClient client(
+      {std::filesystem::read_symlink("/proc/self/exe").string(), [&]() -> absl::StatusOr<int> {
+         if (locks) return STDIN_FILENO;
+         return absl::PermissionDeniedError("read-only");
+       }});
+  EXPECT_TRUE(client.Devices().ok());
+  EXPECT_TRUE(client.States({::getpid()}, kAnswerMayTake)[0].ok());
+  EXPECT_TRUE(absl::IsPermissionDenied(client.Act(Action::kCheckpoint, {::getpid()}, {}, kAnswerMayTake)[0]));
+  locks = true;
+  EXPECT_TRUE(client.Act(Action::kCheckpoint, {::getpid()}, {}, kAnswerMayTake)[0].ok());
+  ::unsetenv(kHelperVariable);
+}
+
+TEST(DriverClientTest, AnAnswerOfManyPacketsIsWholeAndOneThatMakesNoSenseIsAnError) {
+  const TemporaryDirectory folder = *TemporaryDirectory::Make("/tmp", "driver-client-test-");
+  ASSERT_EQ(::setenv(kHelperVariable, (folder.path() + "/killed").c_str(), 1), 0);
+  DriverClient client({std::filesystem::read_symlink("/proc/self/exe").string(), nullptr});
+  for (int times = 0; times < 2; ++times) {
+    const auto view = client.Devices();
+    ASSERT_TRUE(view.ok()) << view.status();
+    EXPECT_EQ(view->devices.size(), 1u);
+    ASSERT_EQ(view->uses.size(), static_cast<size_t>(kManyUsers));
+    for (pid_t pid = 1; pid <= kManyUsers; ++pid)
+      EXPECT_EQ(view->uses[static_cast<size_t>(pid - 1)].pid, pid);
+    const auto threads = client.RestoreThreads({::getpid()}, kAnswerMayTake);
+    EXPECT_TRUE(absl::IsUnavailable(threads.status())) << threads.status();
+    EXPECT_NE(std::string(threads.status().message()).find("bytes"), std::string::npos) << threads.status();
+  }
   ::unsetenv(kHelperVariable);
 }
 

@@ -91,7 +91,15 @@ class Helper {
         absl::MutexLock lock(&mutex_);
         ++under_way_;
       }
-      std::thread([this, r = *std::move(request)] { Work(r); }).detach();
+      const absl::Status begun = CatchNoMoreThreads([&] {
+        std::thread([this, r = *request] { Work(r); }).detach();
+        return absl::OkStatus();
+      });
+      if (begun.ok()) continue;
+      HelperAnswer refusal;
+      refusal.id = request->id;
+      refusal.status = begun;
+      Answer(refusal);
     }
   }
 
@@ -220,9 +228,15 @@ class Helper {
     HelperAnswer answer;
     answer.id = request.id;
     answer.status = Do(request, &answer);
-    const std::string packet = answer.Encode();
+    Answer(answer);
+  }
+
+  void Answer(const HelperAnswer& answer) {
+    const std::vector<std::string> packets = answer.Packets();
     absl::MutexLock lock(&mutex_);
-    while (::send(kHelperSocket, packet.data(), packet.size(), MSG_NOSIGNAL) < 0 && errno == EINTR) {
+    for (const std::string& packet : packets) {
+      while (::send(kHelperSocket, packet.data(), packet.size(), MSG_NOSIGNAL) < 0 && errno == EINTR) {
+      }
     }
     --under_way_;
   }

@@ -334,13 +334,15 @@ absl::Status GpuSession::BringUp(Chosen chosen, const ActOptions& restore) {
     if (!is_there(member) || member.now == ProcessState::kRunning) continue;
     left.push_back(member.now == ProcessState::kFailed
                        ? absl::StrCat("the driver says that the GPU state of process ", member.pid,
-                                      " is lost (failed), and only a new start of the job helps")
+                                      " is lost (failed), and ", kOnlyANewStartHelps)
                        : absl::StrCat("process ", member.pid, " is left ", NameOf(member.now)));
   }
   if (left.empty()) return absl::OkStatus();
   if (status.ok()) status = absl::DataLossError("the driver reported no error");
   std::string text = absl::StrJoin(left, ", ");
-  if (any_in(ProcessState::kCheckpointed) || any_in(ProcessState::kLocked)) {
+  if (absl::StrContains(status.message(), kOnlyANewStartHelps)) {
+    absl::StrAppend(&text, "; `rekindle gpu ps` lists it");
+  } else if (any_in(ProcessState::kCheckpointed) || any_in(ProcessState::kLocked)) {
     absl::StrAppend(&text, "; `rekindle gpu resume` tries again, and `rekindle gpu ps` lists it");
   }
   return Annotate(status, text);

@@ -1,6 +1,8 @@
 #include "gpu_state/helper_protocol.h"
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +13,9 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::array kWhats = {"hello", "state", "thread", "act", "settle", "devices"};
+
+// Each takes 120 bytes at most, and the GPUs have the rest of the packet.
+constexpr ptrdiff_t kUsesInAPacket = 400;
 
 absl::Status Malformed(absl::string_view why) {
   return absl::InternalError(
@@ -74,8 +79,25 @@ std::string HelperAnswer::Encode() const {
     if (u.bytes) use["bytes"] = *u.bytes;
     json["uses"].push_back(std::move(use));
   }
+  if (more) json["more"] = true;
   // A driver's message need not be UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::vector<std::string> HelperAnswer::Packets() const {
+  std::vector<std::string> packets;
+  HelperAnswer part = *this;
+  part.uses.clear();
+  auto next = uses.begin();
+  do {
+    const auto end = next + std::min<ptrdiff_t>(kUsesInAPacket, uses.end() - next);
+    part.uses.assign(next, end);
+    next = end;
+    part.more = next != uses.end();
+    packets.push_back(part.Encode());
+    part.devices.clear();
+  } while (part.more);
+  return packets;
 }
 
 absl::StatusOr<HelperAnswer> HelperAnswer::Decode(absl::string_view packet) {
@@ -89,6 +111,7 @@ absl::StatusOr<HelperAnswer> HelperAnswer::Decode(absl::string_view packet) {
     answer.driver = json.value("driver", "");
     answer.means = json.value("means", "");
     answer.thread = json.value("thread", 0);
+    answer.more = json.value("more", false);
     if (json.contains("state")) answer.state = static_cast<ProcessState>(json["state"].get<int>());
     for (const Json& d : json.value("devices", Json::array())) {
       answer.devices.push_back({d.at("uuid"), d.at("model"), d.at("total"), d.at("free"), d.at("mig")});

@@ -1,5 +1,6 @@
 // What Rekindle and its GPU helper say to each other: one JSON object a packet over a SOCK_SEQPACKET socket,
-// so that a helper can be talked to by hand. Requests are numbered; answers come in any order.
+// so that a helper can be talked to by hand. Requests are numbered; answers come in any order, the packets of
+// one in a row.
 #pragma once
 
 #include <sys/types.h>
@@ -51,8 +52,11 @@ struct HelperAnswer {
   pid_t thread = 0;                   // kThread
   std::vector<GpuDevice> devices;     // kDevices
   std::vector<GpuUse> uses;           // kDevices
+  bool more = false;                  // another packet goes on with it: its uses are to be added
 
   std::string Encode() const;
+  // What does not fit into one packet goes into several.
+  std::vector<std::string> Packets() const;
   static absl::StatusOr<HelperAnswer> Decode(absl::string_view packet);
 };
 

@@ -50,6 +50,28 @@ TEST(HelperProtocol, AnswersAreReadBack) {
   EXPECT_FALSE(read->uses[1].bytes);
 }
 
+TEST(HelperProtocol, WhatDoesNotFitIntoOnePacketGoesIntoSeveral) {
+  HelperAnswer answer;
+  answer.id = 9;
+  const std::string uuid = "GPU-11111111-1111-4111-8111-111111111111";
+  answer.devices = {{uuid, "NVIDIA H200", UINT64_MAX, UINT64_MAX, false}};
+  for (pid_t pid = 4000000; pid < 4005000; ++pid) answer.uses.push_back({pid, uuid, UINT64_MAX});
+  size_t devices = 0, uses = 0;
+  const std::vector<std::string> packets = answer.Packets();
+  EXPECT_GT(packets.size(), 1u);
+  for (const std::string& packet : packets) {
+    EXPECT_LT(packet.size(), kMaxPacketBytes / 2);
+    const auto part = HelperAnswer::Decode(packet);
+    ASSERT_TRUE(part.ok()) << part.status();
+    EXPECT_EQ(part->id, 9u);
+    EXPECT_EQ(part->more, &packet != &packets.back());
+    devices += part->devices.size();
+    for (const GpuUse& use : part->uses) EXPECT_EQ(use.pid, answer.uses[uses++].pid);
+  }
+  EXPECT_EQ(devices, 1u);
+  EXPECT_EQ(uses, answer.uses.size());
+}
+
 TEST(HelperProtocol, RefusesWhatMakesNoSense) {
   for (const char* packet :
        {"", "{", "[]", "{}", R"({"id":1,"do":"dance"})", R"({"id":1,"do":"act","pid":1,"action":"jump"})",

@@ -495,7 +495,9 @@ absl::Status HeldJob::Back(const MoveProgress& progress, ThreadKeeper* keeper) {
   }
   mover_.Settle(job_, session_, pids, uses, std::string(status.message()));
   if (status.ok()) return status;
-  if (session_.NotRunning().empty() || absl::IsDataLoss(status)) return status;
+  if (session_.NotRunning().empty() || absl::IsDataLoss(status) ||
+      absl::StrContains(status.message(), kOnlyANewStartHelps))
+    return status;
   return Annotate(status,
                   absl::StrCat("putting the device memory of process ", job_,
                                " back; its data is safe in host memory, `rekindle gpu ps` lists it as "
@@ -751,8 +753,7 @@ absl::Status JobMover::RecoverJob(pid_t job, const std::vector<LedgerEntry>& ent
       const absl::Status why =
           states[i].ok()
               ? absl::DataLossError(absl::StrCat("the driver says that the GPU state of process ", pids[i],
-                                                 " is lost (failed), and only a new start of the "
-                                                 "job helps"))
+                                                 " is lost (failed), and ", kOnlyANewStartHelps))
               : states[i].status();
       first.Update(why);
       first.Update(PutEntries(job, {pids[i]}, entries[i].uses, LedgerEntry::Goal::kParked,

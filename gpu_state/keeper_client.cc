@@ -10,11 +10,15 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <optional>
+#include <set>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/companion_program.h"
 #include "base/file.h"
 #include "base/huge_pages.h"
@@ -76,20 +80,75 @@ std::vector<Watcher> WatchersOf(pid_t pid) {
   return watchers;
 }
 
-// What to say to the watch over one of these processes, to have it be their keeper; not valid: there is none,
-// or we may not.
-UniqueFd SocketOfWatch(absl::Span<const pid_t> pids) {
+bool SendTo(const UniqueFd& socket, const KeeperMessage& message) {
+  ssize_t n;
+  while ((n = ::send(socket.get(), &message, sizeof message, MSG_NOSIGNAL)) < 0 && errno == EINTR) {
+  }
+  return n >= 0;
+}
+
+// The next message; nothing: none comes in time, or nobody is there.
+std::optional<KeeperMessage> ReceiveFrom(const UniqueFd& socket, absl::Time deadline) {
+  for (;;) {
+    pollfd entry = {socket.get(), POLLIN, 0};
+    const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
+    const int ready = ::poll(&entry, 1, static_cast<int>(std::max<int64_t>(left, 0)));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return std::nullopt;
+    KeeperMessage message = {};
+    const ssize_t n = ::recv(socket.get(), &message, sizeof message, MSG_DONTWAIT);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (n != sizeof message) return std::nullopt;
+    return message;
+  }
+}
+
+// Whom we speak to.
+struct Speaker {
+  UniqueFd socket;  // not valid: nobody
+  bool takes_areas = true;
+};
+
+// Has the watch at the other end hold a process that it watches, to hear which words it knows. Where ours are
+// not among them it watches on.
+Speaker Meet(UniqueFd socket, pid_t watched) {
+  const absl::Time deadline = absl::Now() + kMayTake;
+  KeeperMessage hold = {};
+  hold.what = kKeeperHold;
+  hold.id = watched;
+  if (!SendTo(socket, hold)) return {};
+  const std::optional<KeeperMessage> answer = ReceiveFrom(socket, deadline);
+  if (answer.has_value() && answer->what == kKeeperStands) {
+    if (answer->bytes == KEEPER_VERSION) return {std::move(socket), true};
+    if (answer->bytes == KEEPER_WITHOUT_AREAS) return {std::move(socket), false};
+  }
+  ::shutdown(socket.get(), SHUT_WR);
+  // It has hung up once it can be told to let go.
+  while (ReceiveFrom(socket, deadline).has_value()) {
+  }
+  Log(LogLevel::kInfo, absl::StrCat("the watch over process ", watched, " is of another Rekindle: a new one ",
+                                    "takes its place"));
+  return {};
+}
+
+// The watch over one of these processes, which is to be their keeper. Nobody: there is none that knows our
+// words, or we may not.
+Speaker SpeakToWatch(absl::Span<const pid_t> pids) {
+  std::set<pid_t> met;
   for (pid_t pid : pids) {
     for (const Watcher& watcher : WatchersOf(pid)) {
+      if (!met.insert(watcher.pid).second) continue;
       struct stat owner;
       if (::stat(absl::StrCat("/proc/", watcher.pid).c_str(), &owner) != 0 || owner.st_uid != ::geteuid())
         continue;
       const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, watcher.pid, 0)));
       UniqueFd socket(static_cast<int>(::syscall(SYS_pidfd_getfd, pidfd.get(), WATCH_PEER, 0)));
-      if (socket.valid()) return socket;
+      if (!socket.valid()) continue;
+      Speaker speaker = Meet(std::move(socket), pid);
+      if (speaker.socket.valid()) return speaker;
     }
   }
-  return UniqueFd();
+  return {};
 }
 
 // A program of ours, at the other end of the socket.
@@ -122,11 +181,15 @@ bool ThreadKeeper::WaitsForMemory(pid_t pid) {
 
 absl::StatusOr<std::unique_ptr<ThreadKeeper>> ThreadKeeper::Hold(absl::Span<const pid_t> pids,
                                                                  const DeviceAreas& areas) {
-  UniqueFd socket = SocketOfWatch(pids);
-  if (!socket.valid()) {
-    RK_ASSIGN_OR_RETURN(socket, StartProgram());
+  Speaker speaker = SpeakToWatch(pids);
+  if (!speaker.socket.valid()) {
+    RK_ASSIGN_OR_RETURN(speaker.socket, StartProgram());
   }
-  auto keeper = std::make_unique<ThreadKeeper>(std::move(socket));
+  std::unique_ptr<ThreadKeeper> keeper;
+  RK_RETURN_IF_ERROR(CatchNoMoreThreads([&] {
+    keeper = std::make_unique<ThreadKeeper>(std::move(speaker.socket));
+    return absl::OkStatus();
+  }));
   for (pid_t pid : pids) {
     RK_RETURN_IF_ERROR(keeper->Send(kKeeperHold, pid));
     absl::Status stands = keeper->Await(kKeeperStands);
@@ -134,7 +197,7 @@ absl::StatusOr<std::unique_ptr<ThreadKeeper>> ThreadKeeper::Hold(absl::Span<cons
       return Annotate(stands, absl::StrCat("having the threads of process ", pid, " stand still"));
     const auto known = areas.find(pid);
     // It has seen itself what is there.
-    if (known == areas.end() || !DeviceAreasOf(pid).empty()) continue;
+    if (!speaker.takes_areas || known == areas.end() || !DeviceAreasOf(pid).empty()) continue;
     for (const DeviceArea& area : known->second) {
       RK_RETURN_IF_ERROR(keeper->Send(kKeeperArea, pid, area.bytes, area.address));
     }
@@ -200,10 +263,7 @@ absl::Status ThreadKeeper::Send(KeeperWord what, int32_t id, uint64_t bytes, uin
   message.id = id;
   message.bytes = bytes;
   message.address = address;
-  ssize_t n;
-  while ((n = ::send(socket_.get(), &message, sizeof message, MSG_NOSIGNAL)) < 0 && errno == EINTR) {
-  }
-  return n < 0 ? ErrnoStatus(errno, "talking to the thread keeper") : absl::OkStatus();
+  return SendTo(socket_, message) ? absl::OkStatus() : ErrnoStatus(errno, "talking to the thread keeper");
 }
 
 absl::Status ThreadKeeper::Await(KeeperWord what) {
@@ -253,7 +313,10 @@ absl::StatusOr<std::unique_ptr<KeeperListener>> KeeperListener::Listen(const std
   RK_ASSIGN_OR_RETURN(listener->listener_, ListenAt(listener->path_, SOCK_SEQPACKET));
   listener->stop_.Reset(::eventfd(0, EFD_CLOEXEC));
   if (!listener->stop_.valid()) return ErrnoStatus(errno, "making an event descriptor");
-  listener->thread_ = std::thread([l = listener.get()] { l->Serve(); });
+  RK_RETURN_IF_ERROR(CatchNoMoreThreads([&] {
+    listener->thread_ = std::thread([l = listener.get()] { l->Serve(); });
+    return absl::OkStatus();
+  }));
   return listener;
 }
 

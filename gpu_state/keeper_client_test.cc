@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,6 +28,7 @@
 #include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/process_stat.h"
+#include "gpu_state/thread_watch.h"
 
 namespace rekindle::gpu {
 namespace {
@@ -202,6 +204,81 @@ class KeeperClientTest : public testing::Test {
     return Tracer(0);
   }
 
+  // A watch of an older Rekindle over the process, until it lets go. `by_one`: its numbers from kKeeperRun on
+  // are greater by that.
+  class OldWatch {
+   public:
+    OldWatch(KeeperClientTest& test, uint32_t by_one) : threads_{Thread(0), Thread(1), Thread(2)} {
+      int ready[2];
+      EXPECT_EQ(::pipe(ready), 0);
+      pid_ = ::fork();
+      if (pid_ == 0) Live(by_one, ready[1]);
+      ::close(ready[1]);
+      char any;
+      EXPECT_EQ(::read(ready[0], &any, 1), 1);
+      ::close(ready[0]);
+      EXPECT_EQ(test.Tracer(0), pid_);
+      EXPECT_TRUE(ThreadKeeper::IsWatched(test.pid_));
+    }
+    ~OldWatch() {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+    pid_t pid() const { return pid_; }
+
+   private:
+    [[noreturn]] void Live(uint32_t by_one, int ready) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      sigset_t let_go;
+      sigemptyset(&let_go);
+      sigaddset(&let_go, SIGUSR1);
+      sigprocmask(SIG_BLOCK, &let_go, nullptr);
+      for (pid_t thread : threads_) ::ptrace(PTRACE_SEIZE, thread, nullptr, nullptr);
+      int ends[2];
+      if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) ::_exit(1);
+      ::dup2(ends[1], WATCH_PEER);
+      ::close(ends[1]);
+      ::prctl(PR_SET_NAME, WATCH_NAME);
+      if (::write(ready, "", 1) != 1) ::_exit(1);
+      bool stopped = false;
+      KeeperMessage message;
+      while (::recv(ends[0], &message, sizeof message, 0) == sizeof message) {
+        ::close(WATCH_PEER);
+        if (message.what == kKeeperHold) {
+          ::prctl(PR_SET_NAME, KEEPER_PROGRAM);
+          if (!std::exchange(stopped, true)) Stop();
+          message = {kKeeperStands + by_one, 0, 0, 0};
+          ::send(ends[0], &message, sizeof message, 0);
+        } else if (message.what == kKeeperEnd + by_one) {
+          Go(PTRACE_DETACH);
+          ::_exit(0);
+        } else {
+          break;
+        }
+      }
+      ::prctl(PR_SET_NAME, WATCH_NAME);
+      Go(PTRACE_CONT);
+      ::close(ends[0]);
+      int number = 0;
+      sigwait(&let_go, &number);
+      Stop();
+      Go(PTRACE_DETACH);
+      ::_exit(0);
+    }
+    void Stop() {
+      for (pid_t thread : threads_) {
+        if (::ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr) == 0) ::waitpid(thread, nullptr, __WALL);
+      }
+    }
+    template <typename Request>
+    void Go(Request request) {
+      for (pid_t thread : threads_) ::ptrace(request, thread, nullptr, nullptr);
+    }
+
+    const pid_t threads_[kThreads];
+    pid_t pid_ = 0;
+  };
+
   // Another process in the place of the fixture's, which stays `first`, until this goes.
   struct Second {
     explicit Second(KeeperClientTest& in) : test(in) { test.SetUp(); }
@@ -348,6 +425,33 @@ TEST_F(KeeperClientTest, OfTwoWatchedProcessesOneCanBeLetGo) {
   EXPECT_TRUE(ThreadKeeper::IsWatched(second.first));
   const uint64_t rounds = second.of_first->threads[0].rounds;
   EXPECT_TRUE(Until([&] { return second.of_first->threads[0].rounds > rounds; }));
+}
+
+TEST_F(KeeperClientTest, AnOlderWatchThatKnowsOurWordsHolds) {
+  const DeviceAreas areas = {{pid_, DeviceAreasOf(pid_)}};
+  shared->take_out = true;
+  ASSERT_TRUE(Until([&] { return DeviceAreasOf(pid_).empty(); }));
+  const OldWatch watch(*this, 0);
+  auto keeper = ThreadKeeper::Hold({pid_}, areas);
+  ASSERT_TRUE(keeper.ok()) << keeper.status();
+  EXPECT_TRUE(AllStand());
+  EXPECT_EQ(Tracer(0), watch.pid());
+  (*keeper)->End(/*well=*/true);
+  keeper->reset();
+  EXPECT_TRUE(AreFree());
+}
+
+TEST_F(KeeperClientTest, AWatchWhoseWordsAreOthersIsLetGoAndAnotherTakesItsPlace) {
+  const OldWatch watch(*this, 1);
+  auto keeper = ThreadKeeper::Hold({pid_});
+  ASSERT_TRUE(keeper.ok()) << keeper.status();
+  EXPECT_TRUE(AllStand());
+  EXPECT_NE(Tracer(0), watch.pid());
+  ASSERT_TRUE((*keeper)->Run({{pid_, Thread(1)}}, false).ok());
+  EXPECT_TRUE(GoesOn(1));
+  ASSERT_TRUE((*keeper)->Pause().ok());
+  keeper->reset();
+  EXPECT_TRUE(AreFree());
 }
 
 TEST_F(KeeperClientTest, AThreadThatNeedsMissingMemoryStandsUntilItIsThere) {

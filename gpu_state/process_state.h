@@ -30,4 +30,7 @@ absl::string_view NameOf(Action action);       // "lock", …; the words of `cud
 std::optional<ProcessState> StateNamed(absl::string_view name);
 std::optional<Action> ActionNamed(absl::string_view name);
 
+// In a driver's error of a process that no further try brings back.
+inline constexpr char kOnlyANewStartHelps[] = "only a new start of the job helps";
+
 }  // namespace rekindle::gpu

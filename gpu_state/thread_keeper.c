@@ -256,7 +256,7 @@ static int Talk(struct Keeper* keeper, int stopped, int (*hold)(int pid),
     if (got != (ssize_t)sizeof message) return -1;
     switch (message.what) {
       case kKeeperHold:
-        Say(keeper, kKeeperStands, hold ? hold(message.id) : ENOSYS, 0, 0);
+        Say(keeper, kKeeperStands, hold ? hold(message.id) : ENOSYS, 0, KEEPER_VERSION);
         break;
       case kKeeperArea:
         if (area) area(message.id, message.address, message.bytes);

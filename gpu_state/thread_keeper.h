@@ -12,24 +12,31 @@
 
 #include <stdint.h>
 
+// The numbers stay: a watch may be of an older Rekindle than whoever speaks to it next, or of a newer one.
 enum KeeperWord {
   // To the keeper.
   kKeeperHold = 1,  // the process `id`: all its threads stand still. The program's only
-  kKeeperArea,   // `bytes` at `address` in the process `id` are memory of a device, or were before that went
-                 // out. After kKeeperHold; no answer. The program's only
-  kKeeperRun,    // its thread `id`; mappings of at least `bytes` are to be of huge pages, 0: none. Once it
-                 // has `address` bytes of those, no more are looked for; 0: always
-  kKeeperGoOn,   // after kKeeperMapped: the thread `id`
-  kKeeperPause,  // the threads that run stand still again
-  kKeeperWatch,  // all run on, and are watched (thread_watch.h); it hangs up. The program's only
-  kKeeperEnd,    // `id` 0: well, the device memory is there; the program then lets go of all that stand
-                 // still. 1: it is not, or nobody knows. CRIU lets go of them in its time
+  kKeeperRun = 2,   // its thread `id`; mappings of at least `bytes` are to be of huge pages, 0: none. Once it
+                    // has `address` bytes of those, no more are looked for; 0: always
+  kKeeperGoOn = 3,  // after kKeeperMapped: the thread `id`
+  kKeeperPause = 4,  // the threads that run stand still again
+  kKeeperWatch = 5,  // all run on, and are watched (thread_watch.h); it hangs up. The program's only
+  kKeeperEnd = 6,    // `id` 0: well, the device memory is there; the program then lets go of all that stand
+                     // still. 1: it is not, or nobody knows. CRIU lets go of them in its time
+  kKeeperArea = 11,  // `bytes` at `address` in the process `id` are memory of a device, or were before that
+                     // went out. After kKeeperHold; no answer. The program's only; not KEEPER_WITHOUT_AREAS
   // From the keeper.
-  kKeeperStands,  // `id`: 0, or errno. After kKeeperHold; of CRIU, at once: a KeeperMoment, and has it failed
-  kKeeperMapped,  // the thread `id` has mapped `bytes` at `address` and waits
-  kKeeperPaused,  // `id`: 0, or errno
-  kKeeperRuns,    // `id`: 0, or errno. After kKeeperRun
+  kKeeperStands = 7,  // `id`: 0, or errno. After kKeeperHold, `bytes`: KEEPER_VERSION. Of CRIU, at once:
+                      // `address`: a KeeperMoment, `bytes`: has it failed
+  kKeeperMapped = 8,  // the thread `id` has mapped `bytes` at `address` and waits
+  kKeeperPaused = 9,  // `id`: 0, or errno
+  kKeeperRuns = 10,   // `id`: 0, or errno. After kKeeperRun
 };
+
+// Of the words. Programs of before 2026-11-28 tell 0; those of the days after that answer kKeeperHold with
+// another word, as all their numbers from kKeeperRun on are greater by one.
+#define KEEPER_WITHOUT_AREAS 0
+#define KEEPER_VERSION 2
 
 // When CRIU asks.
 enum KeeperMoment {

@@ -9,8 +9,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-// The names of a watching process: by them Rekindle knows who traces a parked process. SIGUSR1 makes it let
-// go of all threads but those that stand at such an instruction, and take the second name.
+// The names of a watching process: by them Rekindle, an older or newer one too, knows who traces a parked
+// process. SIGUSR1 makes it let go of all threads but those that stand at such an instruction, and take the
+// second name. Its words may be others (KEEPER_VERSION); this stays.
 #define WATCH_NAME "rk-gpu-watch"
 #define FAULT_WATCH_NAME "rk-gpu-fault"
 // Its descriptor of the other end of a keeper's socket (KEEPER_SOCKET). Whoever may take that from it

@@ -410,6 +410,7 @@ class GpuFaultTest(GpuTest):
         self.sim.control("set", "context-bytes", 5 * GIB)
         result = self.cli.run("gpu", "resume", job.pid)
         self.assert_refused(result, FAILED, "OUT_OF_MEMORY", "only a new start of the job helps")
+        self.assertNotIn("tries again", str(result))
         self.assertTrue(self.gpu_job(job.pid)["parked"])
 
     def test_work_that_does_not_end(self):

@@ -173,6 +173,25 @@ class KnownTest(LeaseTest):
         self.use(other, "--timeout", "10")
         self.assertTrue(self.is_parked(server))
 
+    def test_a_lease_of_a_process_keeps_the_tree_that_it_is_part_of(self):
+        other = self.start_parked("other", 100 * MIB)
+        tree = self.start_tree_job(1, bytes=64 * MIB)
+        (child,) = (pid for pid in procfs.descendants(tree.pid) if self.gpu_job(pid))
+        self.use(tree)
+        self.succeed("gpu", "lease", child)
+        result = self.cli.run("gpu", "lease", other.pid, "--timeout", "0.2")
+        self.assert_refused(result, FAILED, "no lease")
+        self.assert_refused(self.cli.run("gpu", "park", tree.pid), FAILED, f"job {child}", "leased")
+        self.succeed("gpu", "release", child)
+        self.succeed("gpu", "lease", tree.pid, "--pin")
+        self.assert_refused(self.cli.run("gpu", "park", child), FAILED, f"job {tree.pid}", "pinned")
+        tree.wait_for_steps()
+        self.succeed("gpu", "release", tree.pid, "--unpin")
+        self.succeed("gpu", "release", tree.pid)
+        self.use(other, "--timeout", "10")
+        self.use(tree)
+        tree.wait_for_steps()
+
     def test_the_host_memory_of_the_dead_is_free(self):
         self.daemon.stop()
         self.start("--gpu-host-memory", str(100 * MIB))
