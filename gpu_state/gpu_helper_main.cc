@@ -90,6 +90,7 @@ class Helper {
       {
         absl::MutexLock lock(&mutex_);
         ++under_way_;
+        if (IsLock(*request)) ++locking_;
       }
       const absl::Status begun = CatchNoMoreThreads([&] {
         std::thread([this, r = *request] { Work(r); }).detach();
@@ -99,7 +100,7 @@ class Helper {
       HelperAnswer refusal;
       refusal.id = request->id;
       refusal.status = begun;
-      Answer(refusal);
+      Answer(*request, refusal);
     }
   }
 
@@ -113,6 +114,15 @@ class Helper {
     if (any && !ledger_.directory().empty()) {
       if (absl::Status status = ledger_.Inherit(kHelperLock); !status.ok())
         Log(LogLevel::kWarning, status.message());
+    }
+    {
+      // A thread that stands within a call of CUDA's keeps the driver from locking, which takes nothing away
+      // and has a limit of its own.
+      absl::MutexLock lock(&mutex_);
+      AwaitUntil(mutex_,
+                 absl::Condition(
+                     +[](int* locking) { return *locking == 0; }, &locking_),
+                 Deadline(kUnderWayMayTake));
     }
     // First: a call under way waits for the driver's thread, which CRIU or a keeper has left standing.
     std::map<pid_t, uint64_t> held;
@@ -228,10 +238,10 @@ class Helper {
     HelperAnswer answer;
     answer.id = request.id;
     answer.status = Do(request, &answer);
-    Answer(answer);
+    Answer(request, answer);
   }
 
-  void Answer(const HelperAnswer& answer) {
+  void Answer(const HelperRequest& request, const HelperAnswer& answer) {
     const std::vector<std::string> packets = answer.Packets();
     absl::MutexLock lock(&mutex_);
     for (const std::string& packet : packets) {
@@ -239,6 +249,7 @@ class Helper {
       }
     }
     --under_way_;
+    if (IsLock(request)) --locking_;
   }
 
   absl::Status Do(const HelperRequest& request, HelperAnswer* answer) {
@@ -310,6 +321,10 @@ class Helper {
       }
     }
     return absl::InternalError("unknown action");
+  }
+
+  static bool IsLock(const HelperRequest& request) {
+    return request.what == HelperRequest::What::kAct && request.action == Action::kLock;
   }
 
   void Forget(pid_t pid) {
@@ -384,6 +399,7 @@ class Helper {
   absl::StatusOr<std::unique_ptr<DeviceInventory>> inventory_;
   absl::Mutex mutex_;
   int under_way_ ABSL_GUARDED_BY(mutex_) = 0;
+  int locking_ ABSL_GUARDED_BY(mutex_) = 0;  // of these, calls that wait for the lock
   std::map<pid_t, Moved> moved_ ABSL_GUARDED_BY(mutex_);
   std::map<pid_t, pid_t> threads_ ABSL_GUARDED_BY(mutex_);  // in which the driver works, as it last told
 };

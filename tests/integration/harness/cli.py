@@ -118,12 +118,15 @@ class Daemon:
         self.pid = self._child.pid
         jobs.waited_elsewhere.add(self.pid)
         probe = Cli(host=self.host, env=env)
-        waiting.until(
-            lambda: self._child.poll() is not None or probe.run("version").code == 0,
-            "daemon answers",
-            30,
-            0.05,
-        )
+        try:
+            waiting.until(
+                lambda: self._child.poll() is not None or probe.run("version").code == 0,
+                "daemon answers",
+                60,
+                0.05,
+            )
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}:\n{self.log_text()}") from error
         if self._child.returncode is not None:
             raise RuntimeError(f"rekindled ended at once ({self._child.returncode}):\n{self.log_text()}")
 
