@@ -233,6 +233,8 @@ class EndTest(ProbeTest):
                 "report": "",
                 "pid": started["job"]["pid"],
                 "instance": started["instance"],
+                "name": "",
+                "unknown": False,
             },
         )
         self.wait_for_no_sandbox()
