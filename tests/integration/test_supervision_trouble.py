@@ -76,7 +76,7 @@ class AskedForTest(TroubleTest):
             pass
         state = self.wait_for_image()["supervised"]
         self.assertEqual(state["last_error"], "")
-        waiting.until(lambda: self.supervised()["next_checkpoint_unix_ns"] == 0, "no next image is due")
+        waiting.until(lambda: self.job()["supervised"]["next_checkpoint_unix_ns"] == 0, "no next image is due")
         self.assertEqual(self.daemon.log_text().count("no image was taken of job 'job'"), 1)
 
 
