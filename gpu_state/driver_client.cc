@@ -151,17 +151,20 @@ class DriverClient::Helper {
               : HelperAnswer::Decode(absl::string_view(packet.data(), static_cast<size_t>(n)));
       if (!answer.ok()) {
         AnswerAll(answer.status());
+        begun_ = {};
         continue;
       }
-      HelperAnswer& whole = parts_[answer->id];
-      answer->uses.insert(answer->uses.begin(), whole.uses.begin(), whole.uses.end());
-      if (!whole.devices.empty()) answer->devices = std::move(whole.devices);
-      whole = *std::move(answer);
-      if (whole.more) continue;
-      auto it = answers_.find(whole.id);
+      // The packets of one come one after another.
+      answer->uses.insert(answer->uses.begin(), begun_.uses.begin(), begun_.uses.end());
+      if (!begun_.devices.empty()) answer->devices = std::move(begun_.devices);
+      begun_ = {};
+      if (answer->more) {
+        begun_ = *std::move(answer);
+        continue;
+      }
+      auto it = answers_.find(answer->id);
       // One that came too late has nobody waiting.
-      if (it != answers_.end()) it->second = std::move(whole);
-      parts_.clear();
+      if (it != answers_.end()) it->second = *std::move(answer);
     }
   }
 
@@ -181,7 +184,7 @@ class DriverClient::Helper {
   absl::Mutex mutex_;
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<uint64_t, std::optional<HelperAnswer>> answers_ ABSL_GUARDED_BY(mutex_);  // of what is waited for
-  std::map<uint64_t, HelperAnswer> parts_ ABSL_GUARDED_BY(mutex_);  // of an answer that goes on
+  HelperAnswer begun_ ABSL_GUARDED_BY(mutex_);  // what there is of an answer that goes on
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;
   bool retired_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread reader_;

@@ -41,8 +41,8 @@ class RoomTest(GpuTest):
 
 
 class DeadDaemonTest(RoomTest):
-    def test_its_helper_looks_for_room(self):
-        self.with_room_timeout(1)
+    def kill_daemon_while_it_is_out(self):
+        """Where there is no room any more for what comes back: the job, and the helper that is left."""
         job = self.start_vector_job(bytes=256 * MIB)
         daemon = self.start_daemon()
         cli = self.make_cli(host=daemon.host)
@@ -53,6 +53,11 @@ class DeadDaemonTest(RoomTest):
         self.fill(128 * MIB)
         daemon.kill()
         cli.finish(command)
+        return job, helper
+
+    def test_its_helper_looks_for_room(self):
+        self.with_room_timeout(1)
+        job, helper = self.kill_daemon_while_it_is_out()
         waiting.for_exit(helper)
         self.assertNotIn("restore", [entry["call"] for entry in self.sim.calls()])
         # What runs next finds no room either, and says so.
@@ -62,16 +67,7 @@ class DeadDaemonTest(RoomTest):
         self.assert_runs(job)
 
     def test_its_helper_waits_for_room(self):
-        job = self.start_vector_job(bytes=256 * MIB)
-        daemon = self.start_daemon()
-        cli = self.make_cli(host=daemon.host)
-        self.sim.inject("checkpoint", "--delay-ms", 1000, "--when", "after", nth=1)
-        command = cli.start("ckpt", job.pid, "-t", "vector:1")
-        waiting.until(lambda: self.call_under_way("checkpoint"), "the job on its way out")
-        helper = next(pid for pid in procfs.descendants(daemon.pid) if "gpu-helper" in procfs.command_line(pid))
-        self.fill(128 * MIB)
-        daemon.kill()
-        cli.finish(command)
+        job, helper = self.kill_daemon_while_it_is_out()
         waiting.until(lambda: self.sim.calls()[-1]["result"] is not None, "the job out")
         self.fill(4 * GIB)
         waiting.for_exit(helper)
