@@ -1,11 +1,13 @@
 #include "base/log.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +37,28 @@ absl::string_view Name(LogLevel level) {
       return "error";
   }
   return "?";
+}
+
+// For the journal, which takes it off the line: by it `journalctl -p warning` finds what it is to find.
+// systemd.exec(5) has JOURNAL_STREAM, sd-daemon(3) the prefix.
+std::string JournalPrefix(LogLevel level) {
+  const char* journal = ::getenv("JOURNAL_STREAM");
+  struct stat output;
+  if (journal == nullptr || ::fstat(STDERR_FILENO, &output) != 0 ||
+      absl::StrCat(output.st_dev, ":", output.st_ino) != journal) {
+    return "";
+  }
+  switch (level) {
+    case LogLevel::kDebug:
+      return "<7>";
+    case LogLevel::kInfo:
+      return "<6>";
+    case LogLevel::kWarning:
+      return "<4>";
+    case LogLevel::kError:
+      return "<3>";
+  }
+  return "";
 }
 
 // Line and paragraph separators, and what turns the direction of what follows (U+2028 to U+202E, U+2066 to
@@ -67,8 +91,8 @@ bool LogEnabled(LogLevel level) { return level >= g_level.load(std::memory_order
 
 void Log(LogLevel level, absl::string_view message) {
   if (!LogEnabled(level)) return;
-  std::string line =
-      absl::StrCat(program_invocation_short_name, ": ", Name(level), ": ", LogLine(message), "\n");
+  std::string line = absl::StrCat(JournalPrefix(level), program_invocation_short_name, ": ", Name(level),
+                                  ": ", LogLine(message), "\n");
   // One write per line keeps lines of several threads apart; a closed standard error is no reason to fail.
   [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }

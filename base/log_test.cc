@@ -2,11 +2,14 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <string>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "base/unique_fd.h"
 
 namespace rekindle {
@@ -38,6 +41,25 @@ TEST(Log, WritesOneLineAMessageWhateverNamesAreInIt) {
       written, ": error: running /home/u/x | rekindled: error: the store is damaged | : it is gone\n"))
       << written;
   EXPECT_EQ(written.find('\n'), written.size() - 1);
+}
+
+TEST(Log, TellsAJournalThePriority) {
+  const auto written = [](bool other) {
+    return WrittenBy([other] {
+      struct stat output;
+      if (::fstat(STDERR_FILENO, &output) != 0) return;
+      ::setenv("JOURNAL_STREAM", absl::StrCat(output.st_dev, ":", output.st_ino + (other ? 1 : 0)).c_str(),
+               1);
+      Log(LogLevel::kWarning, "that is low");
+      Log(LogLevel::kError, "that is lost");
+      ::unsetenv("JOURNAL_STREAM");
+    });
+  };
+  const std::string lines = written(false);
+  EXPECT_TRUE(absl::StartsWith(lines, "<4>")) << lines;
+  EXPECT_TRUE(absl::StrContains(lines, "\n<3>")) << lines;
+  // Where the output is somewhere else again.
+  EXPECT_FALSE(absl::StrContains(written(true), "<")) << lines;
 }
 
 TEST(LogLine, LeavesTextAlone) {

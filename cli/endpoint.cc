@@ -7,6 +7,7 @@
 #include "base/host_port.h"
 #include "base/human_units.h"
 #include "base/status.h"
+#include "dedup_store/store_identity.h"
 
 namespace rekindle::cli {
 
@@ -25,18 +26,24 @@ absl::Status CheckHost(const std::string& host) {
 
 namespace {
 
-// A daemon has made the socket. One that died leaves it, in the way of nobody; where it was mounted by itself
-// into a container it stays when the daemon has ended, and what is asked about is not here.
+// The store of root's work where no daemon answers. A daemon that is there no more may have had another one
+// than the usual: to make that now, on the disk of the system, would hide its images. One that died leaves
+// the socket, in the way of nobody; where it was mounted by itself into a container it stays when the daemon
+// has ended, and what is asked about is not here.
 absl::Status WithoutTheDaemon(const Surroundings& surroundings, Endpoint* endpoint) {
+  const std::string socket = UnixSocketPath(surroundings.default_host);
+  const std::string last = surroundings.last_store(socket);
+  endpoint->store = absl::StartsWith(last, "/") ? last : kDefaultStore;
+  if (endpoint->store == kDefaultStore && !surroundings.exists(socket)) return absl::OkStatus();
   const std::string silent =
       absl::StrCat("the daemon (rekindled) at ", surroundings.default_host, " does not answer");
-  if (!surroundings.exists(endpoint->store)) {
+  if (!surroundings.exists(store::FormatPath(endpoint->store))) {
     return absl::UnavailableError(absl::StrCat(
         silent, ", and there is no store at ", endpoint->store,
         ": start it. In a container, mount its folder and not the socket alone, which each start makes anew. "
         "--no-daemon works without it"));
   }
-  endpoint->warning = absl::StrCat(silent, ": working without it, as --no-daemon does");
+  endpoint->warning = absl::StrCat(silent, ": working without it on its store ", endpoint->store);
   return absl::OkStatus();
 }
 
@@ -64,9 +71,7 @@ absl::StatusOr<Endpoint> ChooseEndpoint(const GlobalOptions& options, const Surr
   } else if (surroundings.answers(UnixSocketPath(surroundings.default_host))) {
     endpoint.host = surroundings.default_host;
   } else if (surroundings.root) {
-    endpoint.store = kDefaultStore;
-    if (surroundings.exists(UnixSocketPath(surroundings.default_host)))
-      RK_RETURN_IF_ERROR(WithoutTheDaemon(surroundings, &endpoint));
+    RK_RETURN_IF_ERROR(WithoutTheDaemon(surroundings, &endpoint));
   } else {
     return absl::PermissionDeniedError(
         absl::StrCat("no daemon (rekindled) answers at ", surroundings.default_host,

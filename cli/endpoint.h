@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "cli/arguments.h"
 #include "cli/client.h"
+#include "daemon/unix_listener.h"
 
 namespace rekindle::cli {
 
@@ -21,12 +22,14 @@ struct Surroundings {
   bool root = false;
   std::function<bool(const std::string& path)> answers = UnixSocketAnswers;
   std::function<bool(const std::string& path)> exists = PathExists;
+  // The store of the last daemon that listened at this socket; empty: not known.
+  std::function<std::string(const std::string& path)> last_store = daemon::NoteOfListener;
 };
 
 // A --host or --store on the command line decides, then the environment's; else the daemon at the usual place
-// if it answers, else this process if it is root's. PermissionDenied otherwise; InvalidArgument:
-// contradicting options; Unavailable: a daemon's socket is there and the store is not, so that this is not
-// the place where they are.
+// if it answers, else this process if it is root's, on the store of the daemon that was there last.
+// PermissionDenied otherwise; InvalidArgument: contradicting options; Unavailable: a daemon's socket is there
+// and the store is not, so that this is not the place where they are.
 absl::StatusOr<Endpoint> ChooseEndpoint(const GlobalOptions& options, const Surroundings& surroundings);
 
 // Of a second service that a command names as --host or --store would: what begins with '/' is a store's

@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "cli/transfer_commands.h"
 
@@ -54,11 +55,35 @@ TEST(EndpointTest, ADaemonThatDoesNotAnswer) {
   ASSERT_TRUE(chosen.ok()) << chosen.status();
   EXPECT_EQ(chosen->warning, "");
 
-  there.insert(kDefaultStore);
+  there.insert(kDefaultStore);  // the folder alone: systemd makes it
+  EXPECT_TRUE(absl::IsUnavailable(ChooseEndpoint({}, surroundings).status()));
+  there.insert(absl::StrCat(kDefaultStore, "/FORMAT"));
   chosen = ChooseEndpoint({}, surroundings);
   ASSERT_TRUE(chosen.ok()) << chosen.status();
   EXPECT_EQ(chosen->store, kDefaultStore);
   EXPECT_THAT(chosen->warning, ::testing::HasSubstr("does not answer"));
+}
+
+TEST(EndpointTest, TheStoreOfADaemonThatHasEnded) {
+  Surroundings surroundings;
+  surroundings.root = true;
+  surroundings.answers = [](const std::string&) { return false; };
+  std::set<std::string> there;
+  surroundings.exists = [&there](const std::string& path) { return there.contains(path); };
+  surroundings.last_store = [](const std::string& socket) {
+    return socket == UnixSocketPath(kDefaultHost) ? "/data/rekindle" : "";
+  };
+  EXPECT_TRUE(absl::IsUnavailable(ChooseEndpoint({}, surroundings).status()));  // not mounted, say
+  there = {"/data/rekindle/FORMAT"};
+  absl::StatusOr<Endpoint> chosen = ChooseEndpoint({}, surroundings);
+  ASSERT_TRUE(chosen.ok()) << chosen.status();
+  EXPECT_EQ(chosen->store, "/data/rekindle");
+  EXPECT_THAT(chosen->warning, ::testing::HasSubstr("on its store /data/rekindle"));
+  surroundings.last_store = [](const std::string&) { return kDefaultStore; };
+  chosen = ChooseEndpoint({}, surroundings);
+  ASSERT_TRUE(chosen.ok()) << chosen.status();
+  EXPECT_EQ(chosen->store, kDefaultStore);
+  EXPECT_EQ(chosen->warning, "");
 }
 
 TEST(ArgumentsTest, TheVersionAsJson) {

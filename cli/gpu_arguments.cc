@@ -82,7 +82,7 @@ void GpuArguments::AddTo(CLI::App& app) {
   swap->add_option("in", other_job_, "The job to resume")->type_name(kJobType)->required();
   CLI::App* lease = AddCommand(
       "lease", "Let the daemon put a job on its GPU and keep it there",
-      "  rekindle gpu lease llama --timeout 5 && curl … ; rekindle gpu release llama\n"
+      "  rekindle gpu lease llama --timeout 5 && { curl …; rekindle gpu release llama; }\n"
       "Jobs that nobody has leased are parked if device memory is short, the least recently used first.\n");
   lease->add_option("job", job_, "PID of the job's root process, or a job's name")
       ->type_name(kJobType)

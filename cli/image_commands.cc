@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/progress_bar.h"
 #include "cli/table.h"
+#include "rekindle/v1/image_layout.h"
 
 namespace rekindle::cli {
 namespace {
@@ -144,8 +145,12 @@ int InspectImage(Client& client, const Output& output, const v1::InspectImageReq
     if (!value.empty()) absl::StrAppendFormat(&text, "  %-9s %s\n", name, value);
   };
   add("parent", image.parent_digest());
-  add("taken", absl::StrCat(Time(image.created_unix_ns()), " on ", Shown(response->machine(), 64), ", Linux ",
-                            Shown(response->kernel(), 64), ", CRIU ", Shown(response->criu_version(), 64)));
+  // What the store knows of a copy is when it came.
+  const bool is_copy = image.labels().contains(v1::kOriginLabel);
+  if (is_copy) add("came", Time(image.created_unix_ns()));
+  add("taken", absl::StrCat(is_copy ? "" : Time(image.created_unix_ns()) + " ", "on ",
+                            Shown(response->machine(), 64), ", Linux ", Shown(response->kernel(), 64),
+                            ", CRIU ", Shown(response->criu_version(), 64)));
   add("owner", absl::StrCat("uid ", image.owner_uid()));
   add("job", Shown(response->job_name(), 64));
   add("command", Shown(response->command(), 200));

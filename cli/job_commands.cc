@@ -28,6 +28,7 @@
 #include "cli/commands.h"
 #include "cli/local_job.h"
 #include "cli/log_follower.h"
+#include "cli/logs_command.h"
 #include "cli/progress_bar.h"
 #include "cli/rollback_table.h"
 #include "cli/table.h"
@@ -106,9 +107,6 @@ class Timelines {
   bool used_ = false;
 };
 
-// Its path, as it can be opened; empty: it has none.
-const std::string& LogOf(const v1::Job& job) { return job.log_path().empty() ? job.log() : job.log_path(); }
-
 // What `run` and `restore` have in common: the job starts, is followed, ends.
 class JobSession {
  public:
@@ -158,6 +156,17 @@ class JobSession {
         break;
       case v1::JobEvent::kImagesMissing:
         OnImagesMissing(event.images_missing());
+        break;
+      case v1::JobEvent::kImageWarnings:
+        output_.Json(event.image_warnings());
+        for (const std::string& warning : event.image_warnings().warnings())
+          output_.Warning(absl::StrCat("of the job's images: ", warning));
+        break;
+      case v1::JobEvent::kWaits:
+        output_.Json(event.waits());
+        waits_told_ = true;
+        output_.Warning(
+            absl::StrCat("the job can't be brought back yet, which is tried again: ", event.waits().why()));
         break;
       case v1::JobEvent::EVENT_NOT_SET:
         break;
@@ -455,8 +464,14 @@ class JobSession {
     output_.Json(restarted);
     for (const std::string& image : restarted.passed_over())
       output_.Warning(absl::StrCat("the job could not be brought back from ", image));
-    if (!restarted.hindered_by().empty())
+    // Of a daemon that does not tell at once.
+    if (!restarted.hindered_by().empty() && !waits_told_)
       output_.Warning(absl::StrCat("the job could not be brought back at once: ", restarted.hindered_by()));
+    waits_told_ = false;
+    for (const v1::FileRollback& file : restarted.files()) {
+      if (file.action() == v1::FileRollback::LEFT)
+        output_.Warning(absl::StrCat(file.path(), " is left as it is: ", file.why()));
+    }
     output_.Note(absl::StrCat("rekindle: the job ended (", restarted.why(), ") and goes on from ",
                               restarted.image().empty() ? "its beginning" : restarted.image(), ": PID ",
                               restarted.pid(), ", restart ", restarted.restart(), ", after ",
@@ -476,6 +491,7 @@ class JobSession {
   const Output& output_;
   Interrupts& interrupts_;
   const bool detach_, follow_log_, lets_go_;
+  bool waits_told_ = false;
   absl::Mutex mutex_;
   std::vector<int> pids_ ABSL_GUARDED_BY(mutex_);  // who gets the signals
   // The last one, which copies that start later get, too; of a supervised job, one that it is still to get.

@@ -41,7 +41,7 @@ absl::StatusOr<v1::Job> FindJob(Client& client, const std::string& word) {
 }
 
 absl::StatusOr<std::string> FileOf(const v1::Job& job, const std::string& host) {
-  std::string path = !job.log_path().empty() ? job.log_path() : !job.log().empty() ? job.log() : job.output();
+  const std::string& path = LogOf(job).empty() ? job.output() : LogOf(job);
   if (path.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("job '", job.name(), "' has no log, and ",
                                                       job.state() == "exited"
@@ -97,6 +97,8 @@ absl::Status Follow(Client& client, const Output& output, const v1::Job& job, co
 }
 
 }  // namespace
+
+const std::string& LogOf(const v1::Job& job) { return job.log_path().empty() ? job.log() : job.log_path(); }
 
 uint64_t BeginOfLastLines(int fd, uint64_t size, uint64_t lines) {
   if (lines == 0) return size;

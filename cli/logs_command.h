@@ -19,6 +19,9 @@ struct LogsOfJob {
 // Returns the exit status. `host`: of the daemon, as in Endpoint.
 int ShowLogs(Client& client, const std::string& host, const Output& output, const LogsOfJob& what);
 
+// The path of a job's log, as it can be opened; empty: it has none.
+const std::string& LogOf(const v1::Job& job);
+
 // Where the last `lines` lines begin in a file of this size; its end may lack the newline.
 uint64_t BeginOfLastLines(int fd, uint64_t size, uint64_t lines);
 

@@ -74,15 +74,17 @@ void SupervisionArguments::AddTo(CLI::App* run) {
   run->add_option("--overhead", overhead_,
                   "With --every auto: the share of its time that images may take [1%]")
       ->type_name("PERCENT");
+  run->add_flag("--tcp-close", tcp_close_,
+                "Bring it back without its TCP connections, as to a machine with another address");
   run->add_flag("--at-boot", at_boot_,
                 "Bring it back after a restart of the machine, when the daemon starts");
 }
 
 absl::Status SupervisionArguments::Apply(const std::string& working_directory,
                                          v1::RunRequest* request) const {
-  static constexpr const char* kOnlyWith[] = {"--backoff",     "--retry-for", "--rollback",
-                                              "--ignore-path", "--keep",      "--image-name",
-                                              "--overhead",    "--at-boot",   "--from"};
+  static constexpr const char* kOnlyWith[] = {"--backoff", "--retry-for",  "--rollback", "--ignore-path",
+                                              "--keep",    "--image-name", "--overhead", "--at-boot",
+                                              "--from",    "--tcp-close"};
   if (run_->count("--every") == 0 && run_->count("--restarts") == 0 && run_->count("--hang") == 0) {
     for (const char* option : kOnlyWith) {
       if (run_->count(option) != 0) {
@@ -124,6 +126,7 @@ absl::Status SupervisionArguments::Apply(const std::string& working_directory,
   policy->set_image_name(image_name_);
   request->set_from_image(from_);
   policy->set_at_boot(at_boot_);
+  policy->set_tcp_close(tcp_close_);
   return absl::OkStatus();
 }
 

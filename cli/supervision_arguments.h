@@ -35,7 +35,7 @@ class SupervisionArguments {
   std::string every_, backoff_, retry_for_, hang_, image_name_, overhead_, from_;
   RollbackArguments rollback_;
   uint32_t restarts_ = 3, keep_ = 3;
-  bool at_boot_ = false;
+  bool at_boot_ = false, tcp_close_ = false;
   CLI::App* run_ = nullptr;
   std::string stop_target_, grace_, attach_target_;
   bool stop_checkpoint_ = false;

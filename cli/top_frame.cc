@@ -185,6 +185,8 @@ std::vector<std::string> TroublesOf(const v1::Job& job) {
   for (const std::string& what : {state.report(), state.last_error()}) {
     if (!what.empty()) troubles.push_back(absl::StrCat(job.name(), ": ", what));
   }
+  for (const std::string& what : state.image_warnings())
+    troubles.push_back(absl::StrCat(job.name(), ": its images: ", what));
   return troubles;
 }
 
@@ -220,7 +222,12 @@ std::string StepText(const v1::Job& job) {
 
 std::string RestartsText(const v1::Job& job) {
   if (!job.has_supervised()) return kNothing;
-  return absl::StrCat(job.supervised().restarts(), "/", job.supervised().policy().restarts());
+  const v1::SupervisedState& state = job.supervised();
+  // Those of the machine cost none.
+  const uint32_t free =
+      state.has_attempts() && state.restarts() > state.attempts() ? state.restarts() - state.attempts() : 0;
+  return absl::StrCat(state.restarts() - free, "/", state.policy().restarts(),
+                      free > 0 ? absl::StrCat("+", free) : "");
 }
 
 std::vector<std::string> FailureLines(const v1::Job& job) {

@@ -64,6 +64,15 @@ std::string Text(const TopFigures& figures, const TopSize& size = {}) {
                        [](std::string* out, const TopLine& line) { absl::StrAppend(out, line.text, "\n"); });
 }
 
+TEST(TopFrame, RestartsThatCostNoneAreApart) {
+  v1::Job job = Training("llm");
+  job.mutable_supervised()->set_restarts(6);
+  job.mutable_supervised()->set_attempts(2);
+  EXPECT_THAT(Text(Figures({job})), testing::HasSubstr(" 2/10+4 "));
+  job.mutable_supervised()->set_attempts(7);  // one is under way
+  EXPECT_THAT(Text(Figures({job})), testing::HasSubstr(" 6/10 "));
+}
+
 TEST(TopFrame, ShowsEverythingWhereThereIsRoom) {
   TopFigures figures = Figures({Training("llm"), Plain("web")});
   figures.free_bytes = uint64_t{30} << 30;

@@ -614,9 +614,11 @@ const KnownFailure kRestoreMisfits[] = {
      kOnRestore,
      kCause,
      StatusCode::kFailedPrecondition,
-     {"inet: Can't bind inet socket (id *): Cannot assign requested address"},
+     {"inet: Can't bind inet socket (id *): Cannot assign requested address",
+      "Can't bind inet socket back: Cannot assign requested address"},
      "This machine does not have a network address that the job uses.",
-     "Add the address to an interface, or restore where it is."},
+     "Add the address to an interface, or restore where it is; where only its connections need it, restore "
+     "without them: --tcp-close."},
     {"cpu-features",
      kOnBoth,
      kCause,

@@ -190,7 +190,10 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     if (!supervised || !absl::IsAborted(result.status()) || (of_group && of_group->reached())) break;
   }
   monitor.Stop();
+  node.counts().captures.Add(result.status());
   RK_RETURN_IF_ERROR(result.status());
+  node.counts().frozen_ns += static_cast<int64_t>(result->freeze_seconds * 1e9);
+  node.counts().stored_bytes += result->image.stats.stored_bytes;
   if (of_replaced) of_replaced->RemoveOf(*taken);
   if (result->standing) *call.part->standing = std::move(result->standing);
   // One that the hook held until an image was taken of it goes on. A group's may be given up yet.

@@ -183,6 +183,7 @@ absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreReques
   auto work = [&] {
     for (uint32_t i; (i = next.fetch_add(1)) < count;) {
       auto job = clones.StartOne(count > 1 ? i + 1 : 0, monitor.cancel_fd());
+      node.counts().clones.Add(job.status());
       if (job.ok()) {
         jobs[i] = *std::move(job);
         continue;

@@ -31,6 +31,8 @@ namespace {
 
 // Below this a node's store is as good as full: one image of a middling job needs as much.
 constexpr uint64_t kLittleSpaceBytes = 2ULL << 30;
+// Less than this part of what it may take is little, too.
+constexpr uint64_t kLittleShare = 20;
 
 v1::Check MakeCheck(const std::string& name, v1::Check::Result result, const std::string& detail,
                     const std::string& cure = "") {
@@ -98,6 +100,36 @@ v1::Check CheckStore(const std::string& path, const absl::Status& opened) {
         "overwrites what the other writes");
   }
   return MakeCheck("store", v1::Check::OK, detail);
+}
+
+v1::Check CheckRoom(const std::string& path, const store::StoreStats& stats,
+                    const store::StoreLimits& limits) {
+  constexpr char kName[] = "store_room";
+  const store::LimitChecks checks(limits, path, ::geteuid());
+  const uint64_t used = stats.pack_bytes + stats.metadata_bytes;
+  for (const absl::Status& full :
+       {checks.Store(store::LimitChecks::Stage::kBegin, used, 0),
+        checks.HighWater(store::LimitChecks::Stage::kBegin, stats.file_system, 0)}) {
+    if (full.ok()) continue;
+    return MakeCheck(kName, v1::Check::WARNING, absl::StrCat("every new image is refused: ", full.message()),
+                     "free space: 'rekindle prune' and 'rekindle gc'");
+  }
+  // Not full: what there is up to each limit.
+  uint64_t room = stats.file_system.free_bytes, all = stats.file_system.total_bytes;
+  const auto limit = [&](uint64_t most, uint64_t taken) {
+    if (most - std::min(most, taken) > room) return;
+    room = most - std::min(most, taken);
+    all = most;
+  };
+  if (limits.high_water_percent != 0) {
+    limit(stats.file_system.total_bytes / 100 * limits.high_water_percent, stats.file_system.used_bytes);
+  }
+  if (limits.store_max_bytes != 0) limit(limits.store_max_bytes, used);
+  const std::string detail =
+      absl::StrCat(FormatBytes(room), " more until images are refused (`rekindle quota` shows the limits)");
+  if (room >= kLittleSpaceBytes && room >= all / kLittleShare) return MakeCheck(kName, v1::Check::OK, detail);
+  return MakeCheck(kName, v1::Check::WARNING, absl::StrCat("only ", detail),
+                   "free space: 'rekindle prune' and 'rekindle gc', or move the limits: 'rekindle quota'");
 }
 
 // Whose images are hit is not for everybody; `rekindle stats` names them.
@@ -174,6 +206,11 @@ v1::Check CheckGpus(gpu::JobMover& gpus, const std::string& proc_folder) {
         absl::StrCat("the kernel's driver is there (", proc_folder, "), but ", info.status().message()),
         "install the driver's user-space libraries (libcuda1, libnvidia-ml1)");
   }
+  if (absl::IsUnavailable(info.status())) {
+    return MakeCheck(kName, v1::Check::WARNING, std::string(info.status().message()),
+                     "start rekindle-gpu-helper by hand: it says what it lacks, such as a newer libc (2.34); "
+                     "if it does not, see whether nvidia-smi works");
+  }
   if (!info.ok()) {
     return MakeCheck(kName, v1::Check::WARNING, std::string(info.status().message()),
                      "install NVIDIA driver 570 or newer; without it jobs that use a GPU can't be captured");
@@ -208,6 +245,15 @@ std::vector<v1::Check> ExamineMachine(Node& node) {
   }
   const auto store = node.OpenStore(Node::Access::kRead);
   checks.push_back(CheckStore(node.options().store, store.status()));
+  if (store.ok()) {
+    const absl::StatusOr<store::StoreStats> stats = (*store)->Stats();
+    const absl::StatusOr<store::StoreLimits> limits = (*store)->Limits();
+    if (stats.ok() && limits.ok()) checks.push_back(CheckRoom((*store)->path(), *stats, *limits));
+    if (!limits.ok()) {
+      checks.push_back(MakeCheck("store_room", v1::Check::WARNING, std::string(limits.status().message()),
+                                 "set them anew: 'rekindle quota'"));
+    }
+  }
   if (store.ok()) checks.push_back(CheckScrub(store::ReadScrubStatus(**store), absl::Now()));
   const absl::Status runtime = node.CheckRuntimeDirectory();
   checks.push_back(runtime.ok()

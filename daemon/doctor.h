@@ -7,7 +7,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/node.h"
+#include "dedup_store/limits.h"
 #include "dedup_store/scrub.h"
+#include "dedup_store/store.h"
 #include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::daemon {
@@ -19,6 +21,8 @@ std::vector<v1::Check> ExamineMachine(Node& node);
 // Single checks, for tests and for whoever wants to know one thing.
 // `opened`: what came of opening it.
 v1::Check CheckStore(const std::string& path, const absl::Status& opened);
+// Does the store take another image, and for how long? `path`: its own.
+v1::Check CheckRoom(const std::string& path, const store::StoreStats& stats, const store::StoreLimits& limits);
 // What is known of damage in it. `now`: to say how long ago it was read again.
 v1::Check CheckScrub(const absl::StatusOr<store::ScrubStatus>& status, absl::Time now);
 v1::Check CheckWritableFolder(const std::string& name, const std::string& path);

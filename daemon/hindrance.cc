@@ -2,9 +2,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <string>
 
 #include "absl/strings/match.h"
 #include "base/machine.h"
+#include "criu/failure.h"
 #include "restore/compatibility.h"
 #include "restore/left_connections.h"
 #include "restore/lock_check.h"
@@ -26,6 +28,9 @@ bool NamesTroubleOfMachine(absl::string_view message) {
 }  // namespace
 
 Hindrance HindranceOf(const absl::Status& status) {
+  const std::string diagnosis = criu::DiagnosisId(status);
+  if (diagnosis == "port-in-use" || diagnosis == "terminal-in-use" || diagnosis == "address-missing")
+    return Hindrance::kMachine;
   if (absl::IsAlreadyExists(status)) return Hindrance::kName;
   if (absl::StrContains(status.message(), restore::kIdsInUse) ||
       absl::StrContains(status.message(), restore::kLocksInUse) ||

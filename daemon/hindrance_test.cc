@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "criu/failure.h"
 #include "restore/compatibility.h"
 #include "restore/left_connections.h"
 #include "restore/lock_check.h"
@@ -41,6 +42,19 @@ TEST(HindranceTest, AMachineThatIsNotTheImagesMayBecomeIt) {
   manifest.set_kernel("7.0");
   EXPECT_EQ(HindranceOf(restore::CheckMachine(manifest, Machine(), criu::Version())),
             Hindrance::kOtherMachine);
+}
+
+TEST(HindranceTest, PlacesThatMayBeFreeOrThereLater) {
+  for (const char* line : {"inet: Can't bind inet socket (id 9): Address already in use",
+                           "inet: Can't bind inet socket (id 9): Cannot assign requested address",
+                           "sockets: Can't bind inet socket back: Cannot assign requested address",
+                           "tty: Unable to open /dev/pts/3 with specified index 3"}) {
+    const absl::Status failure =
+        criu::FailureStatus(criu::Operation::kRestore, ExitState{1, 0},
+                            absl::StrCat("(00.1)    70: Error (criu/x.c:1): ", line, "\n"), "/restore.log");
+    EXPECT_NE(criu::DiagnosisId(failure), "") << failure;
+    EXPECT_EQ(HindranceOf(Annotate(failure, "restoring")), Hindrance::kMachine) << failure;
+  }
 }
 
 TEST(HindranceTest, WhatIsAnothersForNow) {

@@ -2,6 +2,7 @@
 
 #include <initializer_list>
 #include <map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "daemon/function_rpcs.h"
 #include "daemon/rpcs.h"
 #include "daemon/version.h"
+#include "daemon/work_counts.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -70,6 +72,18 @@ void AddStore(const v1::GetStatsResponse& stats, Families& out) {
   out.Gauge("store_metadata_bytes", "Catalog, index, manifests and notes on disk.",
             Number(stats.metadata_bytes()));
   out.Gauge("store_free_bytes", "Free on the store's file system.", Number(stats.free_bytes()));
+  if (stats.has_quota()) {
+    const v1::StoreQuota& quota = stats.quota();
+    out.Gauge("store_file_system_bytes", "Size of the store's file system.",
+              Number(quota.file_system_bytes()));
+    out.Gauge("store_file_system_used_bytes", "What is taken of it, by whomever.",
+              Number(quota.file_system_used_bytes()));
+    out.Gauge("store_high_water_ratio", "New images are refused once so much of it is taken; 0: no limit.",
+              quota.high_water_percent() / 100.0);
+    out.Gauge("store_used_bytes", "What the store takes on disk, as its limit counts it.",
+              Number(quota.used_bytes()));
+    out.Gauge("store_limit_bytes", "What it may take; 0: no limit.", Number(quota.max_bytes()));
+  }
   if (stats.has_scrub()) {
     const v1::StoreScrub& scrub = stats.scrub();
     out.Gauge("store_scrub_last_end_timestamp_seconds",
@@ -87,6 +101,15 @@ void AddStore(const v1::GetStatsResponse& stats, Families& out) {
   out.Counter("pager_cache_misses_total", "Pages that were read from the store.", Number(memory.misses()));
   out.Gauge("pager_clones", "Clones whose memory still comes.", Number(memory.clones()));
   out.Counter("pager_clones_served_total", "Clones that had their memory.", Number(memory.clones_served()));
+}
+
+void AddOwners(const v1::GetQuotaResponse& quotas, Families& out) {
+  for (const v1::OwnerQuota& owner : quotas.owners()) {
+    const Labels labels = {{"uid", absl::StrCat(owner.uid())}};
+    out.Gauge("store_owner_used_bytes", "What a user's images take.", Number(owner.used_bytes()), labels);
+    if (owner.max_bytes() != 0)
+      out.Gauge("store_owner_limit_bytes", "What they may take.", Number(owner.max_bytes()), labels);
+  }
 }
 
 void AddSupervised(const v1::Job& job, const Labels& labels, Families& out) {
@@ -128,6 +151,21 @@ void AddJobs(const v1::ListJobsResponse& jobs, Families& out) {
   }
   for (const auto& [state, count] : by_state)
     out.Gauge("jobs", "Jobs that Rekindle has started or restored.", count, {{"state", state}});
+}
+
+void AddWork(const WorkCounts& counts, Families& out) {
+  const std::initializer_list<std::tuple<const char*, const char*, const OutcomeCount&>> all = {
+      {"captures_total", "Images that were to be taken, since the daemon began.", counts.captures},
+      {"restores_total", "Jobs that were to be restored.", counts.restores},
+      {"clones_total", "Clones that were to be started.", counts.clones}};
+  for (const auto& [name, help, count] : all) {
+    out.Counter(name, help, Number(count.done()), {{"result", "done"}});
+    out.Counter(name, help, Number(count.failed()), {{"result", "failed"}});
+  }
+  out.Counter("captures_frozen_seconds_total", "Time that jobs stood still for images.",
+              Seconds(counts.frozen_ns.load()));
+  out.Counter("captures_stored_bytes_total", "What images added to the store.",
+              Number(counts.stored_bytes.load()));
 }
 
 void AddFunctions(const v1::FunctionStatsResponse& stats, Families& out) {
@@ -226,10 +264,13 @@ std::string MetricsText(Node& node) {
   const Call call;  // our own
   v1::GetStatsResponse stats;
   if (GetStats(node, call, {}, &stats).ok()) AddStore(stats, out);
+  v1::GetQuotaResponse quotas;
+  if (GetQuota(node, call, {}, &quotas).ok()) AddOwners(quotas, out);
   v1::ListJobsRequest all;
   all.set_all(true);
   v1::ListJobsResponse jobs;
   if (ListJobs(node, call, all, &jobs).ok()) AddJobs(jobs, out);
+  AddWork(node.counts(), out);
   AddGpuLeases(node.gpu_jobs(), out);
   v1::FunctionStatsResponse functions;
   if (FunctionStats(node, call, {}, &functions).ok()) AddFunctions(functions, out);

@@ -27,6 +27,7 @@
 #include "daemon/job_reaper.h"
 #include "daemon/job_registry.h"
 #include "daemon/templates.h"
+#include "daemon/work_counts.h"
 #include "dedup_store/store.h"
 #include "gpu_state/job_mover.h"
 #include "restore/clone.h"
@@ -82,6 +83,7 @@ class Node {
   const restore::CloneStarter& clones() const { return clones_; }
   Templates& templates() { return templates_; }
   Supervisor& supervisor() { return *supervisor_; }
+  WorkCounts& counts() { return counts_; }
   // FailedPrecondition: functions live in the daemon. It starts them up when it begins to serve.
   absl::StatusOr<std::shared_ptr<Functions>> functions() const ABSL_LOCKS_EXCLUDED(mutex_);
   void SetFunctions(std::shared_ptr<Functions> functions) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -136,6 +138,7 @@ class Node {
  private:
   const NodeOptions options_;
   const AccessPolicy policy_;
+  WorkCounts counts_;
   JobRegistry jobs_;
   JobReaper reaper_;
   const std::shared_ptr<CallsOfUsers> calls_ = std::make_shared<CallsOfUsers>();

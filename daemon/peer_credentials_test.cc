@@ -71,7 +71,7 @@ class PeerCredentialsTest : public ::testing::Test {
     directory_.emplace(*std::move(made));
     ASSERT_EQ(::chmod(directory_->path().c_str(), 0755), 0);
     path_ = directory_->path() + "/s";
-    auto listener = UnixListener::Start(path_, 0666, [this](UniqueFd connection) {
+    auto listener = UnixListener::Start(path_, 0666, "", [this](UniqueFd connection) {
       absl::MutexLock lock(&mutex_);
       connections_.push_back(std::move(connection));
     });
@@ -233,13 +233,13 @@ TEST(PeerRegistry, OnlyItsOwnNames) {
 }
 
 TEST_F(PeerCredentialsTest, ALiveSocketIsRefusedADeadOneReplaced) {
-  auto second = UnixListener::Start(path_, 0666, [](UniqueFd) {});
+  auto second = UnixListener::Start(path_, 0666, "", [](UniqueFd) {});
   EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_NE(second.status().message().find(path_), absl::string_view::npos);
   listener_->Stop();
   EXPECT_FALSE(PathExists(path_));
   // Whoever had it may not have ended yet.
-  EXPECT_EQ(UnixListener::Start(path_, 0666, [](UniqueFd) {}).status().code(),
+  EXPECT_EQ(UnixListener::Start(path_, 0666, "", [](UniqueFd) {}).status().code(),
             absl::StatusCode::kAlreadyExists);
   listener_.reset();
 
@@ -251,15 +251,18 @@ TEST_F(PeerCredentialsTest, ALiveSocketIsRefusedADeadOneReplaced) {
   ASSERT_EQ(::bind(dead.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   dead.Reset();
   ASSERT_TRUE(PathExists(path_));
-  auto third = UnixListener::Start(path_, 0600, [](UniqueFd) {});
+  auto third = UnixListener::Start(path_, 0600, "/a/store", [](UniqueFd) {});
   ASSERT_TRUE(third.ok()) << third.status();
   struct stat info;
   ASSERT_EQ(::stat(path_.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
   third->reset();
+  // Where its store was can be known afterwards.
+  EXPECT_EQ(NoteOfListener(path_), "/a/store");
+  EXPECT_EQ(NoteOfListener(path_ + "x"), "");
 
   ASSERT_TRUE(WriteFileAtomically(path_, "a file").ok());
-  EXPECT_EQ(UnixListener::Start(path_, 0666, [](UniqueFd) {}).status().code(),
+  EXPECT_EQ(UnixListener::Start(path_, 0666, "", [](UniqueFd) {}).status().code(),
             absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(ReadFile(path_).value_or(""), "a file");
 }

@@ -150,7 +150,7 @@ absl::Status DryRun(const Node& node, const Call& call, const v1::RestoreRequest
     RK_RETURN_IF_ERROR(CheckInto(node, call.caller, request));
     RK_ASSIGN_OR_RETURN(namespaces, criu::JobNamespaces::Around(request.into()));
   }
-  std::vector<v1::FileRollback> files;
+  RollbackOfFiles files;
   std::set<std::string> replaced;
   if (GetsLog(request, manifest)) replaced = restore::FilesReplacedByLog(manifest);
   RK_RETURN_IF_ERROR(namespaces.Within([&]() -> absl::Status {
@@ -158,7 +158,7 @@ absl::Status DryRun(const Node& node, const Call& call, const v1::RestoreRequest
         files, RollBackFiles(*reader, manifest, request.rollback(), user, PlaceOf(request), replaced));
     return absl::OkStatus();
   }));
-  SendRolledBack(files, send);
+  SendRolledBack(files.Reports(), send);
   return absl::OkStatus();
 }
 
@@ -238,7 +238,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   // By descriptor: what was opened with the caller's rights is what the job gets.
   if (log_file.valid()) options.log = absl::StrCat("/proc/", ::getpid(), "/fd/", log_file.get());
   uint64_t log_offset = FileSize(log);
-  std::vector<v1::FileRollback> rolled_back;
+  RollbackOfFiles rollback_of_files;
   bool files_made = false;  // or half of them
   v1::Rollback rollback = request.rollback();
   // The message's own default is APPEND, which nobody has asked for.
@@ -247,12 +247,18 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   if (request.has_rollback() || HasSharedMemory(manifest)) {
     // Looked up here: it may be called where a container says who is who.
     options.roll_back = [&, user = UserForFiles(node, call.caller, manifest)](
-                            const store::ImageReader& image, const v1::JobManifest& of) -> absl::Status {
+                            const store::ImageReader& image,
+                            const v1::JobManifest& of) -> absl::StatusOr<std::set<std::string>> {
       files_made = true;
       std::set<std::string> replaced;
       if (log_file.valid()) replaced = restore::FilesReplacedByLog(of);
-      RK_ASSIGN_OR_RETURN(rolled_back, RollBackFiles(image, of, rollback, user, PlaceOf(request), replaced));
+      RK_ASSIGN_OR_RETURN(rollback_of_files,
+                          RollBackFiles(image, of, rollback, user, PlaceOf(request), replaced));
       if (log_file.valid()) RK_RETURN_IF_ERROR(FollowLog(Node::UserOf(call.caller), log, log_file.get()));
+      return rollback_of_files.cut_last();
+    };
+    options.cut_off = [&]() -> absl::Status {
+      RK_RETURN_IF_ERROR(rollback_of_files.CutOff());
       log_offset = FileSize(log);
       return absl::OkStatus();
     };
@@ -273,9 +279,11 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   RestoreReporter observer(monitor);
   absl::StatusOr<restore::RestoreResult> result =
       restore::Restore(*reader, criu, &node.gpus(), options, &observer);
+  node.counts().restores.Add(result.status());
   reader.reset();  // gc may have its packs again; the job may run for long before this call ends
   monitor.Stop();
   if (files_made) RemoveNamelessMemory(request.into(), manifest);
+  std::vector<v1::FileRollback> rolled_back = rollback_of_files.Reports();
   // What nobody asked for is as silent as the rest of the memory, unless it was not done.
   if (!request.has_rollback()) {
     std::erase_if(rolled_back,

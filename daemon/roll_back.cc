@@ -17,9 +17,39 @@ constexpr gid_t kNoGroup = 65534;  // of a user that this machine does not know
 
 }  // namespace
 
-absl::StatusOr<std::vector<v1::FileRollback>> RollBackFiles(
-    const store::ImageReader& image, const v1::JobManifest& manifest, const v1::Rollback& rollback,
-    const std::optional<RunAs>& user, restore::SeenFrom place, const std::set<std::string>& replaced) {
+std::set<std::string> RollbackOfFiles::cut_last() const {
+  std::set<std::string> paths;
+  for (const restore::FileAction& action : plan_) {
+    if (restore::IsCutLast(action)) paths.insert(action.recorded.path());
+  }
+  return paths;
+}
+
+absl::Status RollbackOfFiles::CutOff() {
+  absl::Status done;
+  auto with_rights = [this, &done](const std::function<void()>& work) { done.Update(DoAs(user_, work)); };
+  RK_RETURN_IF_ERROR(restore::CutFilesOff(with_rights, &plan_));
+  RK_RETURN_IF_ERROR(done);
+  tells_of_cut_ = true;
+  return absl::OkStatus();
+}
+
+std::vector<v1::FileRollback> RollbackOfFiles::Reports() const {
+  std::vector<v1::FileRollback> files;
+  for (const restore::FileAction& action : plan_) {
+    if (restore::IsCutLast(action) && !tells_of_cut_) continue;
+    v1::FileRollback& report = files.emplace_back(action.report);
+    report.set_path(ToUtf8(report.path()));
+    report.set_why(ToUtf8(report.why()));
+    report.set_tail_copy(ToUtf8(report.tail_copy()));
+  }
+  return files;
+}
+
+absl::StatusOr<RollbackOfFiles> RollBackFiles(const store::ImageReader& image,
+                                              const v1::JobManifest& manifest, const v1::Rollback& rollback,
+                                              const std::optional<RunAs>& user, restore::SeenFrom place,
+                                              const std::set<std::string>& replaced) {
   RK_RETURN_IF_ERROR(DoAs(user, [] {}));
   absl::Status done;  // what was not done says nothing of a file
   auto with_rights = [&user, &done](const std::function<void()>& work) { done.Update(DoAs(user, work)); };
@@ -28,17 +58,10 @@ absl::StatusOr<std::vector<v1::FileRollback>> RollBackFiles(
   RK_RETURN_IF_ERROR(done);
   if (!rollback.dry_run()) {
     RK_RETURN_IF_ERROR(restore::CheckPlan(plan));
-    RK_RETURN_IF_ERROR(restore::ApplyRollback(image, with_rights, &plan));
+    RK_RETURN_IF_ERROR(restore::PutFilesBack(image, with_rights, &plan));
     RK_RETURN_IF_ERROR(done);
   }
-  std::vector<v1::FileRollback> files;
-  for (restore::FileAction& action : plan) {
-    v1::FileRollback& report = files.emplace_back(std::move(action.report));
-    report.set_path(ToUtf8(report.path()));
-    report.set_why(ToUtf8(report.why()));
-    report.set_tail_copy(ToUtf8(report.tail_copy()));
-  }
-  return files;
+  return RollbackOfFiles(std::move(plan), user, rollback.dry_run());
 }
 
 std::optional<RunAs> UserOfJob(const v1::JobManifest& manifest) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -16,19 +17,40 @@
 
 namespace rekindle::daemon {
 
-// To be called when no process of the job lives any more, before restore::Restore. Checks everything first,
-// and with `rollback.dry_run` does no more than that. Returns what was done with each file, in that order;
-// nothing with Mode NONE. `user` has the rights with which files are opened, made and removed (UserOfJob);
-// nullopt: our own. Names that are symbolic links now, and files that are others now, are left as they are.
-// May be called again, after a success as after a failure: what is done already is not done again. The job
-// does not get the `replaced` ones, by path (FilesReplacedByLog): it can be restored without them.
-// FailedPrecondition, with nothing changed: a file that the job needs is not there or is too short, and can't
-// be put back; the message names it. ResourceExhausted: no room for what is put back, or for the copy of a
-// discarded tail. Thread-safe, but for one job at a time.
-absl::StatusOr<std::vector<v1::FileRollback>> RollBackFiles(
-    const store::ImageReader& image, const v1::JobManifest& manifest, const v1::Rollback& rollback,
-    const std::optional<RunAs>& user, restore::SeenFrom place = restore::SeenFrom::kMachine,
-    const std::set<std::string>& replaced = {});
+// One that is being carried out. Movable.
+class RollbackOfFiles {
+ public:
+  RollbackOfFiles() = default;
+  RollbackOfFiles(std::vector<restore::FileAction> plan, std::optional<RunAs> user, bool dry_run)
+      : plan_(std::move(plan)), user_(std::move(user)), tells_of_cut_(dry_run) {}
+
+  // The paths of those that CutOff cuts off.
+  std::set<std::string> cut_last() const;
+  // The rest of it, as restore::CutFilesOff.
+  absl::Status CutOff();
+  // What was done with each file, or would be, in the order of their paths.
+  std::vector<v1::FileRollback> Reports() const;
+
+ private:
+  std::vector<restore::FileAction> plan_;
+  std::optional<RunAs> user_;
+  bool tells_of_cut_ = false;
+};
+
+// To be called when no process of the job lives any more, before restore::Restore, for which CutOff of what
+// is returned does the rest. Checks everything first, and with `rollback.dry_run` does no more than that.
+// Nothing is done with Mode NONE. `user` has the rights with which files are opened, made and removed
+// (UserOfJob); nullopt: our own. Names that are symbolic links now, and files that are others now, are left
+// as they are. May be called again, after a success as after a failure: what is done already is not done
+// again. The job does not get the `replaced` ones, by path (FilesReplacedByLog): it can be restored without
+// them. FailedPrecondition, with nothing changed: a file that the job needs is not there or is too short, and
+// can't be put back; the message names it. ResourceExhausted: no room for what is put back, or for the copy
+// of a discarded tail. Thread-safe, but for one job at a time.
+absl::StatusOr<RollbackOfFiles> RollBackFiles(const store::ImageReader& image,
+                                              const v1::JobManifest& manifest, const v1::Rollback& rollback,
+                                              const std::optional<RunAs>& user,
+                                              restore::SeenFrom place = restore::SeenFrom::kMachine,
+                                              const std::set<std::string>& replaced = {});
 
 // The user that the job ran as, where the service is root and the job was not; else nothing.
 std::optional<RunAs> UserOfJob(const v1::JobManifest& manifest);

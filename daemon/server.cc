@@ -138,7 +138,7 @@ class GrpcServer final : public Server {
         Log(LogLevel::kWarning, absl::StrCat("lost clients are not noticed: ", noticed.message()));
     }
     RK_ASSIGN_OR_RETURN(listener_,
-                        UnixListener::Start(options_.socket, kSocketMode,
+                        UnixListener::Start(options_.socket, kSocketMode, options_.node.store,
                                             [this](UniqueFd connection) { Take(std::move(connection)); }));
     groups_->Start();
     if (!options_.metrics.empty()) {

@@ -486,6 +486,7 @@ v1::Job SupervisedJob::Describe(const ProcessChildren* all) const {
   *state->mutable_policy() = record_.policy();
   state->set_phase(end_told_ ? (record_.failed() ? "failed" : "done") : phase_);
   state->set_restarts(record_.restart_count());
+  state->set_attempts(restart_policy_.state().attempts);
   state->set_checkpoints(record_.checkpoint_count());
   state->set_last_freeze_seconds(record_.last_freeze_seconds());
   state->set_total_freeze_seconds(record_.total_freeze_seconds());
@@ -498,6 +499,7 @@ v1::Job SupervisedJob::Describe(const ProcessChildren* all) const {
   state->set_run_seconds(record_.run_seconds());
   state->set_stored_bytes(record_.stored_bytes());
   *state->mutable_deaths() = record_.deaths();
+  if (!end_told_) state->mutable_image_warnings()->Add(image_warnings_.begin(), image_warnings_.end());
   return job;
 }
 
@@ -597,6 +599,22 @@ bool SupervisedJob::HasLife() const {
 }
 
 absl::Status SupervisedJob::CheckpointNow(absl::Duration patience) {
+  const Stopwatch waited;
+  for (;;) {
+    const auto left = [&] { return patience - absl::Seconds(waited.seconds()); };
+    absl::Status taken = TakeImageWithin(left());
+    // Somebody else captures the job, a group say: that image may come to nothing, so ours is taken after it.
+    if (!absl::IsAborted(taken) || left() <= absl::ZeroDuration()) return taken;
+    absl::MutexLock lock(&mutex_);
+    const auto over = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return record_.ended() || record_.stopping() || leave_;
+    };
+    if (AwaitUntil(mutex_, absl::Condition(&over), Deadline(std::min(left(), absl::Seconds(kBusySeconds)))))
+      return taken;
+  }
+}
+
+absl::Status SupervisedJob::TakeImageWithin(absl::Duration patience) {
   absl::MutexLock lock(&mutex_);
   if (record_.ended()) return absl::OkStatus();
   const uint64_t mine = ++images_asked_;

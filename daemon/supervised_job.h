@@ -77,7 +77,8 @@ class SupervisedJob {
                                            const std::function<bool()>& cancelled)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // An image as soon as can be; returns when it was taken or could not be, after `patience` at the latest.
-  // FailedPrecondition: it waits to be brought back, and has nothing to take one of.
+  // While somebody else captures the job it is tried again. FailedPrecondition: it waits to be brought back,
+  // and has nothing to take one of.
   absl::Status CheckpointNow(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
   // Until its supervisor takes no image of it, which can be no other's meanwhile. `cancelled` ends the
   // waiting.
@@ -103,11 +104,15 @@ class SupervisedJob {
 
   // An image that the job has outlived by this does not hold the death that came after.
   static constexpr int64_t kProvenNanos = 5'000'000'000;
+  // After this an image is tried again that could not be taken because somebody else captures the job.
+  static constexpr double kBusySeconds = 0.5;
 
   // What has ended the watch over its life.
   enum class Turn { kDied, kStop, kLeave };
 
   // supervised_job.cc
+  // CheckpointNow, once.
+  absl::Status TakeImageWithin(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
   // Of a new one: follows its first life, or leaves nothing of it if that could not begin.
   static absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervise(std::shared_ptr<SupervisedJob> job,
                                                                   absl::StatusOr<RegisteredJob> first_life);
@@ -176,6 +181,8 @@ class SupervisedJob {
   // Nobody is to be told that one could not be taken.
   bool GivesUpImages() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Of an attempt to take an image, to those who follow the job.
+  // Of one that was taken.
+  void TellOfWarnings(const v1::CheckpointResult& image) ABSL_LOCKS_EXCLUDED(mutex_);
   void TellOfImage(const absl::Status& taken);
   absl::Status CaptureImage(BoundaryGate* gate, v1::CheckpointResult* result);
   void PlanNextImage(double seconds);
@@ -256,6 +263,8 @@ class SupervisedJob {
   bool counts_run_time_ = false;  // from a life's beginning to its death
   int64_t hung_since_ns_ = 0;
   int postponed_ = 0;
+  std::vector<std::string> image_warnings_ ABSL_GUARDED_BY(mutex_);  // of the last one
+  std::set<std::string> image_warnings_told_;
   std::set<std::string> reasons_told_;  // why no image was taken, since the last one, without their numbers
   double hindered_since_ = 0;           // the machine keeps it from coming back; 0: it does not
   double next_sample_ = 0, next_image_ = 0, spread_until_ = 0;

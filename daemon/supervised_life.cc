@@ -51,8 +51,6 @@ constexpr double kFirstImageSeconds = 5;
 constexpr double kImageRetrySeconds = 10;
 // After older images have gone for it.
 constexpr double kRoomMadeSeconds = 1;
-// While somebody else captures the job.
-constexpr double kBusySeconds = 0.5;
 // Until an image is taken again.
 constexpr size_t kMostReasonsTold = 20;
 // Images put off while the job may be ending.
@@ -74,6 +72,13 @@ absl::Status WithWhatIsKept(const absl::Status& no_room, const std::string& newe
       absl::StrCat(absl::StripSuffix(no_room.message(), "."), ". The newest image of this job, ", newest,
                    ", stays until a newer one is whole, and no other of its images may go: "
                    "beside them there has to be room for what has changed since"));
+}
+
+// Names, times and addresses in it differ each time.
+std::string WithoutNumbers(absl::string_view message) {
+  std::string words(message);
+  std::erase_if(words, [](char c) { return absl::ascii_isxdigit(c); });
+  return words;
 }
 
 std::string ImageTag() { return absl::FormatTime("%Y%m%d-%H%M%E3S", absl::Now(), absl::UTCTimeZone()); }
@@ -456,6 +461,7 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
     image_owed_ = false;
   }
   TellOfImage(status);
+  if (status.ok()) TellOfWarnings(result);
   {
     absl::MutexLock lock(&mutex_);
     phase_ = "running";
@@ -507,13 +513,29 @@ void SupervisedJob::TellOfImage(const absl::Status& taken) {
   }
   // Aborted: somebody else captures the job, who has an image then.
   if (absl::IsAborted(taken) || GivesUpImages() || end_->WaitFor(absl::ZeroDuration())) return;
-  // Names, times and addresses in it differ each time.
-  std::string reason(taken.message());
-  std::erase_if(reason, [](char c) { return absl::ascii_isxdigit(c); });
-  if (reasons_told_.size() >= kMostReasonsTold || !reasons_told_.insert(std::move(reason)).second) return;
+  if (reasons_told_.size() >= kMostReasonsTold ||
+      !reasons_told_.insert(WithoutNumbers(taken.message())).second)
+    return;
   Log(LogLevel::kWarning, absl::StrCat("no image was taken of job '", name_, "': ", taken.message()));
   event.mutable_images_missing()->set_why(ToUtf8(taken.message()));
   events_.Send(event);
+}
+
+void SupervisedJob::TellOfWarnings(const v1::CheckpointResult& image) {
+  {
+    absl::MutexLock lock(&mutex_);
+    image_warnings_.assign(image.warnings().begin(), image.warnings().end());
+  }
+  v1::JobEvent event;
+  for (const std::string& warning : image.warnings()) {
+    if (image_warnings_told_.size() >= kMostReasonsTold ||
+        !image_warnings_told_.insert(WithoutNumbers(warning)).second)
+      continue;
+    Log(LogLevel::kWarning,
+        absl::StrCat("image '", image.image().reference(), "' of job '", name_, "': ", warning));
+    event.mutable_image_warnings()->add_warnings(warning);
+  }
+  if (event.has_image_warnings()) events_.Send(event);
 }
 
 bool SupervisedJob::RemoveOldImages(bool make_room) {

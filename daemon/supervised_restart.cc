@@ -20,6 +20,7 @@
 #include "base/parallel.h"
 #include "base/status.h"
 #include "base/timeline.h"
+#include "base/utf8.h"
 #include "daemon/hindrance.h"
 #include "daemon/oom_kill.h"
 #include "daemon/rpcs.h"
@@ -239,6 +240,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
   request.set_detach(true);
   {
     absl::MutexLock lock(&mutex_);
+    request.set_tcp_close(record_.policy().tcp_close());
     *request.mutable_rollback() = record_.policy().rollback();
     record_.set_coming_to_life(true);
     record_.mutable_restarts()->set_decided(false);
@@ -254,6 +256,11 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
   auto job = CatchNoMoreThreads([&] {
     return RestoreJob(node_, call, request, [&](const v1::JobEvent& event) {
       if (event.has_rolled_back()) *restarted->mutable_files() = event.rolled_back().files();
+      for (const v1::FileRollback& file : event.rolled_back().files()) {
+        if (file.action() != v1::FileRollback::LEFT) continue;
+        Log(LogLevel::kWarning,
+            absl::StrCat("job '", name_, "': ", file.path(), " is left as it is: ", file.why()));
+      }
       for (const std::string& warning : event.started().warnings())
         Log(LogLevel::kInfo, absl::StrCat("job '", name_, "': ", warning));
       return true;
@@ -494,6 +501,11 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
     const std::string problem = absl::StrCat("it can't be brought back yet: ", life.status().message());
     if (hindrance != Hindrance::kOtherMachine || problem != told)
       Log(LogLevel::kWarning, absl::StrCat("job '", name_, "': ", problem));
+    if (problem != told) {
+      v1::JobEvent waits;
+      waits.mutable_waits()->set_why(ToUtf8(life.status().message()));
+      events_.Send(waits);
+    }
     told = problem;
     restarted->set_hindered_by(std::string(life.status().message()));
     {

@@ -104,12 +104,18 @@ static __attribute__((noinline)) pid_t StartMiddleman(struct middleman* shared) 
   return 0;
 }
 
+/* A libc before 2.35 has neither these nor a registration of its own. */
+#ifdef RSEQ_SIG
+#pragma weak __rseq_size
+#pragma weak __rseq_offset
+#endif
+
 /* The kernel forgets a process's restartable sequences at vfork, so the copy has none, while its libc
  * believes that it has. */
 static void RegisterRestartableSequences(void) {
 #ifdef RSEQ_SIG
   enum { kOldestSize = 32 };
-  if (__rseq_size == 0) return;
+  if (&__rseq_size == NULL || &__rseq_offset == NULL || __rseq_size == 0) return;
   char* area = (char*)__builtin_thread_pointer() + __rseq_offset;
   uint32_t size =
       __rseq_size <= kOldestSize ? kOldestSize : (__rseq_size + kOldestSize - 1) / kOldestSize * kOldestSize;

@@ -23,4 +23,9 @@ endif()
 # At once: whoever loads it meanwhile finds the old one or the new one.
 file(CREATE_LINK "${own_name}" "${new}" SYMBOLIC)
 file(RENAME "${new}" "${FOLDER}/${name}")
+# For install_manifest.txt, by which all of it can be removed. Without the folder of packages, as CMake writes it.
+string(LENGTH "$ENV{DESTDIR}" staged)
+string(SUBSTRING "${FOLDER}" ${staged} -1 installed)
+list(REMOVE_ITEM CMAKE_INSTALL_MANIFEST_FILES "${installed}/.${name}.new")
+list(APPEND CMAKE_INSTALL_MANIFEST_FILES "${installed}/${name}" "${installed}/${own_name}")
 message(STATUS "Installed: ${FOLDER}/${name} -> ${own_name}")

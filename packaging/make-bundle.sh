@@ -30,8 +30,8 @@ LIBEXEC=$ROOT/libexec/rekindle
 mkdir -p "$ROOT"/{bin,lib,share/doc} "$LIBEXEC"
 
 need_built() { [[ -x $BUILD/bin/$1 ]] || die "$BUILD/bin/$1 is missing: build it first (scripts/build.sh)."; }
-# need_only_libc FILE: it runs on any machine whose libc is not older than this, Ubuntu 22.04's.
-OLDEST_LIBC=2.35
+# need_only_libc FILE: it runs on any machine whose libc is not older than this, RHEL 9's.
+OLDEST_LIBC=2.34
 need_only_libc() {
   local extra newest
   extra=$(ldd "$1" | grep -vE '^[[:space:]]*(linux-vdso\.so\.1|lib(c|m)\.so\.6|/lib64/ld-linux-x86-64\.so\.2)[ =]' || true)
@@ -124,7 +124,8 @@ sed 's|@CMAKE_INSTALL_FULL_SBINDIR@|@BUNDLE@/bin|' "$REPO_ROOT/packaging/rekindl
   >"$ROOT/share/systemd/rekindled.service"
 install -m 755 "$REPO_ROOT/examples/slurm/rekindle-slurm" "$ROOT/bin/"
 install -m 644 "$REPO_ROOT/packaging/rekindle.logrotate" "$ROOT/share/"
-install -m 644 "$REPO_ROOT"/examples/{slurm/rekindle.sbatch,systemd/train.service} "$ROOT/share/examples/"
+install -m 644 "$REPO_ROOT"/examples/{slurm/rekindle.sbatch,systemd/train.service,systemd/rekindle-prune.service,systemd/rekindle-prune.timer} \
+  "$ROOT/share/examples/"
 
 if [[ -n $GPU_TESTS ]]; then
   [[ -x $LIBEXEC/rekindle-gpu-helper ]] || die "$BUILD/bin/rekindle-gpu-helper is missing: build it first (scripts/build.sh)."
@@ -164,7 +165,7 @@ Links, and PATH, lead to the old one until they are changed, too. It may go once
 loaded its hook.
 
 bin/rekindle-slurm runs a command in a Slurm job that goes on after a preemption (--help; it looks for rekindle in PATH),
-share/examples has a batch script and a systemd unit for it. man -M share/man rekindle, man -M share/man rekindled.
+share/examples has a batch script and a systemd unit for it, and a timer that removes old images. man -M share/man rekindle, man -M share/man rekindled.
 
 PYTHONPATH=lib/rekindle/python is the runtime hook for Python, NODE_PATH=lib/rekindle/node the one for Node.js,
 lib/rekindle/librekindle_hook.so the one for C. lib/rekindle/runtimes has the Lambda runtimes.

@@ -260,7 +260,8 @@ class GrownFiles {
 };
 
 absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, NeededFiles which,
-                           const std::set<std::string>& replaced, std::vector<std::string>* warnings) {
+                           const std::set<std::string>& replaced, const std::set<std::string>& cut_last,
+                           std::vector<std::string>* warnings) {
   std::vector<std::string> problems;
   struct stat info;
   std::set<std::string> rolled_back, made_again;
@@ -307,6 +308,7 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
       continue;
     }
     uint64_t size = static_cast<uint64_t>(info.st_size);
+    if (size > file.size() && cut_last.contains(file.path())) continue;
     if (!file.has_size()) grown.LookAtAppended(file.path(), info);
     if (!file.has_size() || !S_ISREG(info.st_mode) || size == file.size()) continue;
     std::string sizes = absl::StrCat(" (", size, " bytes, it had ", file.size(), ")");
@@ -348,8 +350,8 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
 
 absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Owner>& user,
                         std::vector<std::string>* warnings, SeenFrom place, NeededFiles which,
-                        const std::set<std::string>& replaced) {
-  const auto check = [&] { return CheckFilesNow(manifest, place, which, replaced, warnings); };
+                        const std::set<std::string>& replaced, const std::set<std::string>& cut_last) {
+  const auto check = [&] { return CheckFilesNow(manifest, place, which, replaced, cut_last, warnings); };
   return user ? WithFileRightsOf(*user, check) : check();
 }
 

@@ -45,9 +45,11 @@ enum class NeededFiles { kAll, kBeyondRollBack, kAfterRollBack };
 // is worth a warning with the cure, unless it is a log that it appends to. FailedPrecondition names what is
 // missing or has another size than it had. Looked up with the rights of `user`, nothing: our own; what lies
 // where the user may not look is left out, and so are these `replaced` ones, which the job does not get.
+// Those that are `cut_last` may have grown.
 absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Owner>& user,
                         std::vector<std::string>* warnings, SeenFrom place = SeenFrom::kMachine,
-                        NeededFiles which = NeededFiles::kAll, const std::set<std::string>& replaced = {});
+                        NeededFiles which = NeededFiles::kAll, const std::set<std::string>& replaced = {},
+                        const std::set<std::string>& cut_last = {});
 
 // Is it CheckFiles' refusal, whatever was put before its message?
 bool IsRefusedForFiles(const absl::Status& status);

@@ -57,11 +57,19 @@ absl::StatusOr<std::vector<FileAction>> PlanRollback(const v1::JobManifest& mani
 // FailedPrecondition names the files without which the job can't be restored, and what to do.
 absl::Status CheckPlan(const std::vector<FileAction>& plan);
 
-// Copies of tails and files that are made again come first, beside the old ones: when one of them fails
-// (ResourceExhausted: no room) they are removed and nothing has changed. A later failure leaves some files
-// rolled back and others not; whatever happened, a new plan does the rest.
-absl::Status ApplyRollback(const store::ImageReader& image, const WithRights& with_rights,
-                           std::vector<FileAction>* plan);
+// What is cut off can't be had back, and where this restore comes to nothing an older image may go on from
+// there, or a newer one that was passed over: so it is done when all else has gone well.
+bool IsCutLast(const FileAction& action);
+
+// All but that. Files that are made again come first, beside the old ones: when one of them fails
+// (ResourceExhausted: no room, for tails neither) they are removed and nothing has changed. A later failure
+// leaves some files rolled back and others not; whatever happened, a new plan does the rest.
+absl::Status PutFilesBack(const store::ImageReader& image, const WithRights& with_rights,
+                          std::vector<FileAction>* plan);
+
+// That. To be called before the job runs. Copies of tails come first: when one of them fails they are removed
+// and nothing is cut off. What was cut off is not again.
+absl::Status CutFilesOff(const WithRights& with_rights, std::vector<FileAction>* plan);
 
 // Shared memory that had no name loses the one it was made again with: once the job has it, or can't be
 // restored.

@@ -53,6 +53,49 @@ absl::Status AboutFile(const absl::Status& status, const FileAction& action) {
                      absl::StrCat("rolling back ", action.recorded.path(), ": ", status.message(), cure));
 }
 
+absl::Status Halfway(const absl::Status& status, const FileAction& action) {
+  return Annotate(AboutFile(status, action), "some files may have been rolled back, others not; try again");
+}
+
+// What a roll-back has put beside the job's files, and may be removed again.
+struct Made {
+  const FileAction* action;
+  std::string name;
+  bool with_our_rights = false;
+};
+
+void Remove(const std::vector<Made>& all, const WithRights& with_rights) {
+  for (const Made& made : all) {
+    auto remove = [&] { (void)::unlinkat(made.action->folder.get(), made.name.c_str(), 0); };
+    made.with_our_rights ? remove() : with_rights(remove);
+  }
+}
+
+absl::Status KeepTailOf(const WithRights& with_rights, FileAction& action, std::vector<Made>* made) {
+  const uint64_t begin = action.discarded_at, end = begin + action.report.discarded_bytes();
+  const std::string& planned = action.report.tail_copy();
+  const std::string folder = planned.substr(0, planned.rfind('/') + 1);
+  const std::string name = planned.substr(folder.size());
+  auto kept = KeepTail(action.file.get(), begin, end, action.folder.get(), name, with_rights);
+  const bool ours = absl::IsPermissionDenied(kept.status());
+  if (ours) {
+    // The folder of logs need not be the user's. It is the very one in which the job's file was found, so
+    // that nobody gets a file into a folder where he has none.
+    kept =
+        KeepTail(action.file.get(), begin, end, action.folder.get(), name, [](const auto& work) { work(); });
+  }
+  RK_RETURN_IF_ERROR(kept.status());
+  made->push_back({&action, *kept, ours});
+  action.report.set_tail_copy(folder + *kept);
+  return absl::OkStatus();
+}
+
+absl::Status CutOff(const FileAction& action) {
+  if (::ftruncate(action.file.get(), static_cast<off_t>(action.recorded.size())) == 0)
+    return absl::OkStatus();
+  return ErrnoStatus(errno, "cutting it off");
+}
+
 class Applier {
  public:
   Applier(const store::ImageReader& image, const WithRights& with_rights, std::vector<FileAction>* plan)
@@ -62,8 +105,9 @@ class Applier {
   absl::Status Prepare() {
     RK_RETURN_IF_ERROR(CheckRoom());
     for (FileAction& action : plan_) {
+      if (IsCutLast(action)) continue;
       absl::Status status;
-      if (action.keep_tail) status = KeepTailOf(action);
+      if (action.keep_tail) status = KeepTailOf(with_rights_, action, &made_);
       if (status.ok() && action.report.action() == Report::MADE_AGAIN) status = MakeAgain(action);
       if (!status.ok()) {
         Undo();
@@ -75,21 +119,13 @@ class Applier {
 
   absl::Status Change() {
     for (FileAction& action : plan_) {
-      if (absl::Status status = ChangeOne(action); !status.ok()) {
-        return Annotate(AboutFile(status, action),
-                        "some files may have been rolled back, others not; try again");
-      }
+      if (IsCutLast(action)) continue;
+      if (absl::Status status = ChangeOne(action); !status.ok()) return Halfway(status, action);
     }
     return absl::OkStatus();
   }
 
  private:
-  struct Made {
-    const FileAction* action;
-    std::string name;
-    bool with_our_rights = false;
-  };
-
   absl::Status CheckRoom() const {
     std::map<uint64_t, uint64_t> room;  // by device
     for (const FileAction& action : plan_) {
@@ -123,25 +159,6 @@ class Applier {
     if (what == Report::PUT_BACK && ::fstat(action.file.get(), &info) != 0) info = {};
     const uint64_t allocated = static_cast<uint64_t>(info.st_blocks) * 512;
     return bytes + (content.data_bytes() > allocated ? content.data_bytes() - allocated : 0);
-  }
-
-  absl::Status KeepTailOf(FileAction& action) {
-    const uint64_t begin = action.discarded_at, end = begin + action.report.discarded_bytes();
-    const std::string& planned = action.report.tail_copy();
-    const std::string folder = planned.substr(0, planned.rfind('/') + 1);
-    const std::string name = planned.substr(folder.size());
-    auto kept = KeepTail(action.file.get(), begin, end, action.folder.get(), name, with_rights_);
-    const bool ours = absl::IsPermissionDenied(kept.status());
-    if (ours) {
-      // The folder of logs need not be the user's. It is the very one in which the job's file was found, so
-      // that nobody gets a file into a folder where he has none.
-      kept = KeepTail(action.file.get(), begin, end, action.folder.get(), name,
-                      [](const auto& work) { work(); });
-    }
-    RK_RETURN_IF_ERROR(kept.status());
-    made_.push_back({&action, *kept, ours});
-    action.report.set_tail_copy(folder + *kept);
-    return absl::OkStatus();
   }
 
   absl::Status MakeAgain(FileAction& action) {
@@ -208,10 +225,7 @@ class Applier {
   }
 
   void Undo() {
-    for (const Made& made : made_) {
-      auto remove = [&] { (void)::unlinkat(made.action->folder.get(), made.name.c_str(), 0); };
-      made.with_our_rights ? remove() : with_rights_(remove);
-    }
+    Remove(made_, with_rights_);
     if (folders_.empty()) return;
     with_rights_([&] {
       for (auto it = folders_.rbegin(); it != folders_.rend(); ++it) {
@@ -223,10 +237,7 @@ class Applier {
   absl::Status ChangeOne(FileAction& action) {
     switch (action.report.action()) {
       case Report::TRUNCATED:
-        if (::ftruncate(action.file.get(), static_cast<off_t>(action.recorded.size())) != 0) {
-          return ErrnoStatus(errno, "cutting it off");
-        }
-        return absl::OkStatus();
+        return CutOff(action);
       case Report::PUT_BACK: {
         RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, action.recorded));
         RK_RETURN_IF_ERROR(content.WriteTo(action.file.get()));
@@ -322,11 +333,33 @@ void RemoveNamelessMemory(const v1::JobManifest& manifest) {
   }
 }
 
-absl::Status ApplyRollback(const store::ImageReader& image, const WithRights& with_rights,
-                           std::vector<FileAction>* plan) {
+// Those of a database are put back together.
+bool IsCutLast(const FileAction& action) {
+  return action.report.action() == Report::TRUNCATED && action.database.empty();
+}
+
+absl::Status PutFilesBack(const store::ImageReader& image, const WithRights& with_rights,
+                          std::vector<FileAction>* plan) {
   Applier applier(image, with_rights, plan);
   RK_RETURN_IF_ERROR(applier.Prepare());
   return applier.Change();
+}
+
+absl::Status CutFilesOff(const WithRights& with_rights, std::vector<FileAction>* plan) {
+  std::vector<Made> tails;
+  for (FileAction& action : *plan) {
+    if (!IsCutLast(action) || !action.keep_tail) continue;
+    if (absl::Status kept = KeepTailOf(with_rights, action, &tails); !kept.ok()) {
+      Remove(tails, with_rights);
+      return AboutFile(kept, action);
+    }
+    action.keep_tail = false;
+  }
+  for (FileAction& action : *plan) {
+    if (!IsCutLast(action)) continue;
+    if (absl::Status cut = CutOff(action); !cut.ok()) return Halfway(cut, action);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace rekindle::restore

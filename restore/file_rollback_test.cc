@@ -660,6 +660,25 @@ TEST_F(SmallDiskTest, NoRoomForContentChangesNothing) {
   EXPECT_EQ(Read("log"), "one\n");
 }
 
+TEST_F(FileRollbackTest, WhatIsCutOffWaitsForTheRest) {
+  Record("data", "0123456789", {.in_place = true, .content = true});
+  Record("log", "one\n");
+  Append("log", "two\n");
+  ASSERT_EQ(::unlink(Path("data").c_str()), 0);
+  std::vector<FileAction> plan = Plan();
+  ASSERT_TRUE(PutFilesBack(Image(), rights_, &plan).ok());
+  EXPECT_EQ(Read("data"), "0123456789");
+  // Where the job does not come back after all nothing is lost, nor is anything left beside it.
+  EXPECT_EQ(Read("log"), "one\ntwo\n");
+  EXPECT_THAT(ListDirectory(files_).value(), ElementsAre("data", "log"));
+  ASSERT_TRUE(CutFilesOff(rights_, &plan).ok());
+  EXPECT_EQ(Read("log"), "one\n");
+  EXPECT_EQ(Read(plan[1].report.tail_copy().substr(files_.size() + 1)), "two\n");
+  // The job has begun to write.
+  Append("log", "three\n");
+  EXPECT_THAT(ListDirectory(files_).value(), testing::SizeIs(3));
+}
+
 TEST_F(FileRollbackTest, FoldersThatWereMadeInVainAreRemoved) {
   ASSERT_EQ(::mkdir(Path("folder").c_str(), 0755), 0);
   Record("folder/a", "0123456789", {.in_place = true, .content = true});

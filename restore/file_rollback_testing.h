@@ -21,6 +21,13 @@ namespace rekindle::restore {
 inline constexpr uint64_t kPage = store::kPageSize;
 using Report = v1::FileRollback;
 
+// Both steps of it.
+inline absl::Status ApplyRollback(const store::ImageReader& image, const WithRights& with_rights,
+                                  std::vector<FileAction>* plan) {
+  const absl::Status put_back = PutFilesBack(image, with_rights, plan);
+  return put_back.ok() ? CutFilesOff(with_rights, plan) : put_back;
+}
+
 inline void OurRights(const std::function<void()>& work) { work(); }
 
 struct Recorded {

@@ -153,6 +153,8 @@ absl::StatusOr<BlobCount> WriteCriuFiles(const store::ImageReader& image, const 
         for (const v1::NeededFile& file : sizes_checked_by->files()) {
           if (file.beginning() != 0) may_grow.insert(file.path());
         }
+        // Also those that it reads through another descriptor: they are cut off when CRIU has opened them.
+        for (const v1::WrittenFile& file : sizes_checked_by->written_files()) may_grow.insert(file.path());
         RK_ASSIGN_OR_RETURN(content, criu::ForgetSizes(content, may_grow));
         // Whoever rotates logs makes them anew as he likes.
         RK_ASSIGN_OR_RETURN(content, criu::ForgetModes(content, LogsOf(*sizes_checked_by)));

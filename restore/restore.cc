@@ -171,7 +171,8 @@ class RestoreRun : public criu::RestoreObserver {
     });
   }
 
-  // As late as can be: what is cut off a file is cut off also when the restore fails then.
+  // As late as can be: it is done also when the restore fails then. What is cut off waits until that can't
+  // be.
   absl::Status RollBackFiles() {
     if (!options_.roll_back) return absl::OkStatus();
     phase_name_ = "files";
@@ -179,8 +180,10 @@ class RestoreRun : public criu::RestoreObserver {
       return absl::CancelledError("the restore was cancelled before anything was changed");
     // Not under a job that has come to life meanwhile.
     RK_RETURN_IF_ERROR(CheckIds(directory_->tree()));
-    const absl::Status status =
-        namespaces_.Within([&] { return options_.roll_back(*image_, result_.manifest); });
+    const absl::Status status = namespaces_.Within([&]() -> absl::Status {
+      RK_ASSIGN_OR_RETURN(cut_last_, options_.roll_back(*image_, result_.manifest));
+      return absl::OkStatus();
+    });
     if (!status.ok()) return Annotate(status, absl::StrCat("restoring ", image_->info().digest));
     RK_RETURN_IF_ERROR(
         CheckNeededFiles(options_.files_settled ? NeededFiles::kAfterRollBack : NeededFiles::kAll));
@@ -299,6 +302,7 @@ class RestoreRun : public criu::RestoreObserver {
     pages_seconds_ = watch.seconds();
     AddSpan("pages", begin, {{"bytes", static_cast<int64_t>(bytes_done_ - before)}});
     phase_name_ = "criu";
+    if (status.ok() && options_.cut_off) status = namespaces_.Within(options_.cut_off);
     if (status.ok() && options_.before_running) status = options_.before_running();
     return status;
   }
@@ -435,7 +439,7 @@ class RestoreRun : public criu::RestoreObserver {
     std::set<std::string> replaced;
     if (!options_.log.empty()) replaced = FilesReplacedByLog(result_.manifest);
     RK_RETURN_IF_ERROR(namespaces_.Within(
-        [&] { return CheckFiles(result_.manifest, user_, &told, place, which, replaced); }));
+        [&] { return CheckFiles(result_.manifest, user_, &told, place, which, replaced, cut_last_); }));
     // Of the others when all are looked at.
     if (which != NeededFiles::kBeyondRollBack)
       result_.warnings.insert(result_.warnings.end(), told.begin(), told.end());
@@ -625,8 +629,9 @@ class RestoreRun : public criu::RestoreObserver {
   // What became of its device memory; written by the listener's thread until that has ended.
   std::optional<absl::Status> gpu_status_;
   double gpu_seconds_ = 0;
-  std::optional<Owner> user_;  // whose rights bound what files the job gets; nothing: none do
-  UniqueFd claims_;            // on the PIDs of the job, until it has come back
+  std::optional<Owner> user_;       // whose rights bound what files the job gets; nothing: none do
+  std::set<std::string> cut_last_;  // paths of files that have grown and will not have
+  UniqueFd claims_;                 // on the PIDs of the job, until it has come back
   SocketFolders socket_folders_;
   UniqueFd log_, null_, ended_input_, job_channel_;
   RestoreResult result_;

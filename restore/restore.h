@@ -39,9 +39,14 @@ struct RestoreOptions {
   bool timeline = false;          // keep one; it costs some milliseconds
   const store::ImageInMemory* in_memory = nullptr;  // of this image or of another; null: none; not owned
   // Called when all else was checked and before anything is started: makes the files that the job writes what
-  // they were, on a thread that sees the files as the job will. They are checked after it. Null: they are
-  // left as they are.
-  std::function<absl::Status(const store::ImageReader& image, const v1::JobManifest& manifest)> roll_back;
+  // they were, on a thread that sees the files as the job will. They are checked after it, but for the size
+  // of those whose paths it returns. Null: they are left as they are.
+  std::function<absl::StatusOr<std::set<std::string>>(const store::ImageReader& image,
+                                                      const v1::JobManifest& manifest)>
+      roll_back;
+  // Called when every process is there with all of its memory and none has run, and nothing of Rekindle's own
+  // can fail any more: cuts those files off, as `roll_back` sees them. Null: there is nothing to be done.
+  std::function<absl::Status()> cut_off;
   // Somebody has said what is to be done with files, and it was: no cure is told of those that have grown.
   bool files_settled = false;
   // Asked when every process is there with all of its memory and none has run; they run when it returns. With

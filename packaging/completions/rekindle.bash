@@ -53,7 +53,7 @@ _rekindle() {
   case $command in
     '') flags=$globals arguments=$commands ;;
     run)
-      flags='--name --log --detach --hold --every --restarts --backoff --retry-for --hang --rollback --ignore-path --keep --image-name --overhead --at-boot --from'
+      flags='--name --log --detach --hold --every --restarts --backoff --retry-for --hang --rollback --ignore-path --keep --image-name --overhead --tcp-close --at-boot --from'
       if [[ $current != -* ]]; then
         COMPREPLY=($(compgen -c -- "$current"))
         return

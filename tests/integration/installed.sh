@@ -17,3 +17,9 @@ mkdir -p "$FOLDER/tested/bin"
 ln -s "$FOLDER/usr/bin/rekindle" "$FOLDER/usr/sbin/rekindled" "$FOLDER/tested/bin/"
 ln -s "$FOLDER/usr/lib" "$FOLDER/tested/hook"
 REKINDLE_BIN_DIR=$FOLDER/tested/bin "$@"
+
+# As docs/upgrading.md says it is removed. The manifest is CMake's, which writes no newline at its end.
+cp "$BUILD/install_manifest.txt" "$FOLDER/manifest"
+xargs rm <"$FOLDER/manifest"
+LEFT=$(find "$FOLDER/usr" ! -type d)
+[[ -z $LEFT ]] || { echo "the manifest does not name: $LEFT" >&2; exit 1; }

@@ -52,6 +52,10 @@ class FileTest(RekindleTest):
         taken = self.there.run("import", "--file", whole, "-t", "job:2")
         self.assert_refused(taken, FAILED, "job:2", "--replace")
         self.succeed("fsck", "--read", cli=self.there)
+        # When it was taken the copy does not say.
+        copied = self.there.run("inspect", "job:2", json_output=False).out
+        self.assertRegex(copied, r"came +20[0-9-]+ .*\n *taken +on ")
+        self.assertRegex(self.cli.run("inspect", "job:2", json_output=False).out, r"\n *taken +20[0-9-]+ .* on ")
 
         pid = self.restore("job:2", cli=self.there)
         self.assertEqual(pid, job.pid)

@@ -62,16 +62,6 @@ class DaemonRestartsTest(CloneTest):
             file.write(str(status))
         os.rename(self.path("status"), self.path("waiter.end"))
 
-    def finish(self, command):
-        """Of a job whose parent has gone this process is the parent."""
-
-        def ended():
-            jobs.reap_orphans()
-            return command.poll() is not None
-
-        waiting.until(ended, "the command ends", 60, 0.05)
-        return self.cli.finish(command)
-
     def wait_until_told(self, command):
         """The command has noticed that the daemon has gone."""
         line = command.stderr.readline()
@@ -90,7 +80,7 @@ class DaemonRestartsTest(CloneTest):
                     if comes_back:
                         self.begin_daemon()
                     self.end_job(7)
-                    self.assertEqual(self.finish(command).code, 7)
+                    self.assertEqual(self.cli.finish_as_parent(command).code, 7)
                     if not comes_back:
                         self.begin_daemon()
                     os.unlink(self.path("waiter.end"))
@@ -100,7 +90,7 @@ class DaemonRestartsTest(CloneTest):
         command = self.run_waiter()
         pid = self.pid()
         self.succeed("ckpt", pid, "-t", "waiter:1", "--stop")
-        self.assertEqual(self.finish(command).code, 128 + signal.SIGKILL)
+        self.assertEqual(self.cli.finish_as_parent(command).code, 128 + signal.SIGKILL)
         command = self.begin("restore", "waiter:1")
         self.wait_until_started(command)
         self.end_daemon(signal.SIGKILL)
@@ -108,13 +98,13 @@ class DaemonRestartsTest(CloneTest):
         self.begin_daemon()
         self.succeed("ckpt", pid, "-t", "waiter:2")
         self.end_job(7)
-        self.assertEqual(self.finish(command).code, 7)
+        self.assertEqual(self.cli.finish_as_parent(command).code, 7)
 
     def test_clones_end_as_they_do(self):
         command = self.run_waiter()
         pid = self.pid()
         self.succeed("ckpt", pid, "-t", "waiter:1", "--stop")
-        self.finish(command)
+        self.cli.finish_as_parent(command)
         command = self.begin("restore", "waiter:1", "--clone", "--count", "2", "--name", "copy")
         self.wait_until_started(command)
         self.wait_until_started(command)
@@ -123,7 +113,7 @@ class DaemonRestartsTest(CloneTest):
         self.begin_daemon()
         self.assertEqual(len(self.succeed("ps")["jobs"]), 2)
         self.end_job(7)
-        self.assertEqual(self.finish(command).code, 7)
+        self.assertEqual(self.cli.finish_as_parent(command).code, 7)
 
     def test_signals_come_to_the_job(self):
         command = self.run_waiter()
@@ -135,12 +125,12 @@ class DaemonRestartsTest(CloneTest):
         os.kill(command.pid, signal.SIGTERM)
         waiting.until(lambda: self.read("waiter.signals").count("term") == 2, "through the next one", 30)
         os.kill(self.pid(), signal.SIGKILL)
-        self.assertEqual(self.finish(command).code, 128 + signal.SIGKILL)
+        self.assertEqual(self.cli.finish_as_parent(command).code, 128 + signal.SIGKILL)
 
     def test_a_process_of_another_namespace_is_not_taken_for_the_job(self):
         command = self.run_waiter(prefix=("unshare", "--pid", "--fork", "--mount-proc"))
         self.end_daemon(signal.SIGTERM)
-        result = self.finish(command)
+        result = self.cli.finish_as_parent(command)
         self.assertEqual(result.code, FAILED, str(result))
         self.assertIn("the job runs on", result.message)
         self.assertTrue(procfs.alive(self.pid()))
@@ -158,7 +148,7 @@ class DaemonRestartsTest(CloneTest):
             self.wait_until_started(command)  # it is told of this daemon's end, too
             os.unlink(self.path("waiter.signals"))
         self.end_job(7)
-        result = self.finish(command)
+        result = self.cli.finish_as_parent(command)
         self.assertEqual(result.code, 7, str(result))
 
     def test_a_supervised_job_is_left_at_the_second_signal(self):
@@ -168,7 +158,7 @@ class DaemonRestartsTest(CloneTest):
         os.kill(command.pid, signal.SIGINT)
         # Each is taken: two of one kind could be one.
         os.kill(command.pid, signal.SIGTERM)
-        result = self.finish(command)
+        result = self.cli.finish_as_parent(command)
         self.assertEqual(result.code, FAILED, str(result))
         self.assertIn("rekindle stop waiter", result.message)
         self.assertTrue(procfs.alive(self.pid()))

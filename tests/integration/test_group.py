@@ -472,6 +472,9 @@ class SupervisedTest(GroupTest):
         self.assertEqual(result.code, DONE, str(result))
         self.assertTrue(result.data["group"]["complete"], result)
 
+    def supervised(self):
+        (job,) = self.succeed("ps", cli=self.b.cli)["jobs"]
+        return job["supervised"]
 
     def test_its_last_image_does_not_wait_for_a_group(self):
         """Its daemon ends while it is not told yet that all are ready."""
@@ -491,6 +494,33 @@ class SupervisedTest(GroupTest):
         self.assert_refused(self.a.cli.finish(command), FAILED, "member 0")
         self.b.start()
         self.assertEqual(len(self.b.images()), len(before) + 1)
+
+    def test_its_last_image_follows_that_of_a_group(self):
+        """Its daemon ends when the job is frozen for the group already: that image may come to nothing."""
+        status = self.path("memory.status")
+        started = self.succeed(
+            "run", "--detach", "--name", "train", "--every", "1h", "--",
+            jobs.program("memory_job"), str(256 * MIB), status, cli=self.b.cli,
+        )  # fmt: skip
+        pid = started["job"]["pid"]
+        self.addCleanup(lambda: self.b.cli.run("stop", "train", "--grace", "1s"))
+        waiting.until(self.b.images, "its first image is there")
+        command = self.a.cli.start(*self.group_arguments("x:1", [(self.b, pid)], "--freeze-limit", "60"))
+        phases.wait_for_checkpoint_phase("freeze", self.b.daemon.pid, pid, lambda: False)
+        criu = phases.main_criu(self.b.daemon.pid, "dump")
+        os.kill(criu, signal.SIGSTOP)
+        self.addCleanup(lambda: procfs.alive(criu) and os.kill(criu, signal.SIGCONT))
+        os.kill(self.b.daemon.pid, signal.SIGTERM)
+        waiting.until(
+            lambda: "another checkpoint" in self.supervised()["last_error"], "its own can't be taken beside it"
+        )
+        os.kill(criu, signal.SIGCONT)
+        self.b.daemon.stop()
+        self.assertNotIn("no last image", self.b.daemon.log_text())
+        self.a.cli.finish(command, 60)
+        self.b.start()
+        own = [image for image in self.b.images() if image.startswith("train:")]
+        self.assertEqual(len(own), 2, self.b.images())
 
 
 class HeldTest(GroupTest):

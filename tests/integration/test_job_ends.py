@@ -57,16 +57,6 @@ class EndsCase(RekindleTest):
         self.addCleanup(command.kill)
         return command
 
-    def finish(self, command):
-        """Of a job whose parent has gone this process is the parent."""
-
-        def ended():
-            jobs.reap_orphans()
-            return command.poll() is not None
-
-        waiting.until(ended, "the command ends", 60, 0.05)
-        return self.cli.finish(command)
-
     def one(self, name):
         return next(job for job in self.succeed("ps", "--all")["jobs"] if job["name"] == name)
 
@@ -141,7 +131,7 @@ class WaitTest(EndsCase):
         self.assertIn("the daemon has gone", command.stderr.readline())
         self.daemon = self.start_daemon()
         self.end()
-        self.assertEqual(self.finish(command).code, 7)
+        self.assertEqual(self.cli.finish_as_parent(command).code, 7)
         self.end("other")
 
         def known():
@@ -168,7 +158,7 @@ class WaitTest(EndsCase):
         self.writer(cli=self.alone)
         command = self.begin_to_wait("writer", cli=self.alone)
         self.end()
-        self.assertEqual(self.finish(command).code, 7)
+        self.assertEqual(self.cli.finish_as_parent(command).code, 7)
 
 
 class LogsTest(EndsCase):

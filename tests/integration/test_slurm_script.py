@@ -20,7 +20,8 @@ SCONTROL = """#!/bin/sh
 case "$1 $2" in
   "show config") echo "ProctrackType           = proctrack/cgroup" ;;
   "requeue 7") touch "${0%/*}/requeued" ;;
-  "show job") echo "JobId=7 Requeue=1 Restarts=$(cat "${0%/*}/restarts") BatchFlag=1" ;;
+  "show job") echo "JobId=7 Requeue=1 Restarts=$(cat "${0%/*}/restarts") BatchFlag=1 ExcNodeList=(null)" ;;
+  "update JobId=7") echo "$3" >>"${0%/*}/updates" ;;
 esac
 """
 # Counts, also into a file of its own where it is told one, until it is asked to end or a file is there.
@@ -58,6 +59,24 @@ case "$*" in
     ;;
 esac
 exec "$REAL" "$@"
+"""
+
+
+# One whose image had GPUs, and which tells what it was to map.
+WITH_GPUS = """#!/bin/sh
+case "$1 $3" in
+  "inspect --json") "$REAL" "$@" | sed 's/^{/{"gpu":{"devices":[{"uuid":"GPU-a"},{"uuid":"GPU-b"}]},/' && exit ;;
+esac
+case "$*" in
+  restore*--gpu-map*)
+    echo "$*" | grep -o -- '--gpu-map .*' >"$MAPPED"
+    exec "$REAL" $(echo "$*" | sed 's/ --gpu-map [^ ]*//')
+    ;;
+esac
+exec "$REAL" "$@"
+"""
+NVIDIA_SMI = """#!/bin/sh
+printf '0, GPU-a\\n1, GPU-b\\n2, GPU-c\\n3, GPU-d\\n'
 """
 
 
@@ -379,6 +398,36 @@ class PlacesTest(ScriptTest):
         self.assertIn("choose another --name", self.story())
 
 
+class GpusTest(ScriptTest):
+    """The GPUs are those of another node's, or other ones of this."""
+
+    def mapped(self, allowed):
+        self.write("bin/rekindle", WITH_GPUS, 0o755)
+        self.write("bin/nvidia-smi", NVIDIA_SMI, 0o755)
+        settings = {"REAL": binary("rekindle"), "MAPPED": self.path("mapped"), "SLURM_JOB_GPUS": allowed}
+        script = self.start(**settings)
+        self.wait_for_numbers(2)
+        self.preempt(script)
+        self.announce_restarts(1)
+        script = self.start(lives=1, **settings)
+        self.wait_for_numbers(2)
+        self.end_counter(0)
+        self.assertEqual(self.finish(script), DONE, self.story())
+        if not os.path.exists(self.path("mapped")):
+            return None
+        with open(self.path("mapped"), encoding="ascii") as file:
+            return file.read().split()[1]
+
+    def test_others_are_given(self):
+        self.assertEqual(self.mapped("2,3"), "GPU-a=GPU-c,GPU-b=GPU-d")
+
+    def test_one_of_them_is_still_its_own(self):
+        self.assertEqual(self.mapped("1,2"), "GPU-a=GPU-c")
+
+    def test_they_are_the_same(self):
+        self.assertIsNone(self.mapped("0,1"))
+
+
 class DaemonTest(ScriptTest):
     def test_runs_on_while_the_daemon_is_started_anew(self):
         daemon = self.start_daemon("--standby", "0")
@@ -407,6 +456,36 @@ class DaemonTest(ScriptTest):
         self.end_counter(7)
         self.assertEqual(self.finish(script), 7, self.story())
         self.assert_each_number_once()
+
+    def without_store(self, **settings):
+        """With a daemon's place in the environment, where there may be none."""
+        del self.settings["REKINDLE_STORE"]
+        self.settings["REKINDLE_HOST"] = "unix://" + self.path("rekindled.sock")
+        self.settings.update(settings)
+
+    def test_the_daemon_comes_after_slurmd(self):
+        self.without_store()
+        script = self.start()
+        daemon = self.start_daemon("--standby", "0")
+        self.assertEqual(daemon.host, self.settings["REKINDLE_HOST"])
+        self.wait_for_numbers(3)
+        self.end_counter(0)
+        self.assertEqual(self.finish(script), DONE, self.story())
+
+    def test_a_node_without_daemon_fails_no_jobs(self):
+        self.without_store(REKINDLE_SLURM_WAIT="0")
+        self.assertEqual(self.finish(self.start()), DONE, self.story())
+        self.assertTrue(os.path.exists(self.path("bin/requeued")))
+        with open(self.path("bin/updates"), encoding="ascii") as file:
+            self.assertEqual(file.read(), "ExcNodeList=one\n")
+        self.assertIn("Rekindle does not work on node one", self.story())
+        self.assertEqual(self.numbers(), [])
+
+    def test_what_has_an_image_waits_for_its_node(self):
+        self.without_store(REKINDLE_SLURM_WAIT="0")
+        self.assertEqual(self.finish(self.start(lives=1)), FAILED, self.story())
+        self.assertFalse(os.path.exists(self.path("bin/requeued")))
+        self.assertIn("goes on once it works", self.story())
 
 
 if __name__ == "__main__":

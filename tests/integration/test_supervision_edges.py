@@ -156,6 +156,57 @@ class NamesTest(SupervisedTest):
         self.assertEqual(lines, [b"%d" % number for number in range(len(lines))])
 
 
+# Has a file open that has lost its name, and one that others may replace.
+_TOLD = """
+import os, sys, time
+lost, other, named, numbers = sys.argv[1:]
+kept = open(lost, "a")
+os.link(lost, other)
+os.unlink(lost)
+replaced = open(named, "a")
+replaced.write("of the job, and longer than the other\\n" * 9)
+replaced.flush()
+number = 0
+while True:
+    with open(numbers, "a") as file:
+        file.write(f"{number}\\n")
+    number += 1
+    time.sleep(0.02)
+"""
+
+
+class ToldTest(SupervisedTest):
+    """What keeps an image from being whole, or files from being put back, is told though nobody has asked for either."""
+
+    def test_who_follows_and_who_looks(self):
+        script = self.path("told.py")
+        with open(script, "w", encoding="ascii") as file:
+            file.write(_TOLD)
+        os.mkdir(self.path("elsewhere"))
+        named = self.path("named")
+        with open(named, "w", encoding="ascii") as file:
+            file.write("x" * (2 << 20))
+        self.succeed(
+            "run", "--detach", "--name", "job", "--every", "500ms", "--", jobs.PYTHON, script,
+            self.path("lost"), self.path("elsewhere/lost"), named, self.numbers, cli=self.remote,
+        )  # fmt: skip
+        told = "has lost that name"
+        self.wait_for(lambda job: told in "".join(job["supervised"]["image_warnings"]), "the image's warning")
+        self.wait_for_image(2)
+        self.assertEqual(self.daemon.log_text().count(told), 1, "each is logged once")
+        self.assertIn(told, self.remote.run("top", "--once", json_output=False).out)
+        follower = self.remote.start("attach", "job", json_output=False)
+        self.addCleanup(follower.kill)
+        with open(named + ".new", "w", encoding="ascii") as file:
+            file.write("y" * (3 << 20))
+        os.rename(named + ".new", named)
+        self.kill_job()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        waiting.until(lambda: f"{named} is left as it is" in self.daemon.log_text(), "the file is named")
+        while "is left as it is" not in (line := follower.stderr.readline()):
+            self.assertNotEqual(line, "", "the command tells of the file")
+
+
 class FilesTest(RekindleTest):
     def test_nothing_is_rolled_back_unasked(self):
         """Also when the image has memory in /dev/shm, which is put back."""

@@ -115,6 +115,64 @@ class OtherMachineTest(OutsideTest):
         self.assertEqual(re.findall("goes on from (.*?):[^:]*$", self.daemon.log_text(), re.M)[-1], newest)
 
 
+LISTENS_AND_COUNTS = """
+import socket, sys
+listener = socket.create_server((sys.argv[1], 9188))
+with open(sys.argv[2], "a") as numbers:
+    number = 0
+    while True:
+        numbers.write(f"{number}\\n")
+        numbers.flush()
+        number += 1
+        try:
+            listener.settimeout(0.01)
+            listener.accept()
+        except TimeoutError:
+            pass
+"""
+
+
+class AddressTest(OutsideTest):
+    """The job's network address is away when it is to come back, as that of a late interface."""
+
+    ADDRESS = "10.99.7.1"
+
+    def move(self, verb):
+        shell("ip", "address", verb, f"{self.ADDRESS}/32", "dev", "lo")
+
+    def test_it_is_waited_for_and_nothing_is_cut_off_before(self):
+        self.move("add")
+        self.addCleanup(lambda: self.ADDRESS in shell("ip", "address", "show", "dev", "lo") and self.move("del"))
+        program = self.path("listens.py")
+        with open(program, "w", encoding="ascii") as file:
+            file.write(LISTENS_AND_COUNTS)
+        self.succeed(
+            "run", "--detach", "--name", "job", "--every", "300ms", "--", jobs.PYTHON, program,
+            self.ADDRESS, self.numbers, cli=self.remote,
+        )  # fmt: skip
+        self.wait_for_image(2)
+        # So that there is something behind the newest image.
+        images = self.state()["checkpoints"]
+        at = len(lines_of(self.numbers))
+        waiting.until(lambda: len(lines_of(self.numbers)) > at + 5, "more lines", 30, 0.02)
+        follower = self.remote.start("attach", "job", json_output=False)
+        self.addCleanup(follower.kill)
+        self.move("del")
+        self.kill_job()
+        self.wait_for(lambda job: "network address" in job["supervised"]["last_error"], "it waits", 60)
+        self.assertIn("can't be brought back yet", follower.stderr.readline())
+        written = lines_of(self.numbers)
+        self.assertGreater(len(written), at)
+        self.assertEqual([name for name in os.listdir(self.directory) if "tail" in name], [])
+        self.move("add")
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        self.assertGreaterEqual(self.state()["checkpoints"], images)
+        self.assertNotIn("could not be brought back from", self.daemon.log_text())
+        waiting.until(lambda: len(lines_of(self.numbers)) > len(written), "more lines", 30, 0.02)
+        numbers = lines_of(self.numbers)
+        self.assertEqual(numbers, [str(number) for number in range(len(numbers))])
+
+
 class RotatedLogTest(OutsideTest):
     """The log in which it goes on is not the one that it had when its image was taken."""
 

@@ -14,6 +14,7 @@ from harness.cli import binary, environment
 SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 UNIT = os.path.join(SOURCES, "examples/systemd/train.service")
 TRAINING_UNIT = os.path.join(SOURCES, "examples/training/rekindle-training.service")
+PRUNE_UNIT = os.path.join(SOURCES, "examples/systemd/rekindle-prune.service")
 DAEMON_UNIT = os.path.join(SOURCES, "packaging/rekindled.service.in")
 
 
@@ -181,6 +182,28 @@ class UnitTest(RekindleTest):
         self.assertEqual(first.wait(60), 0)
         self.run_hook("ExecStopPost", EXIT_CODE="exited", EXIT_STATUS="0")
         self.assertEqual(self.references(), ["train:last"])
+
+    def test_old_images_go_but_for_those_with_the_label(self):
+        with open(PRUNE_UNIT, encoding="utf-8") as file:
+            text = file.read()
+        (host,) = [line.split("=", 2)[2] for line in text.split("\n") if line.startswith("Environment=REKINDLE_HOST=")]
+        self.assertEqual(host, "unix:///run/rekindle/rekindled.sock")
+        with open(self.unit, "w", encoding="utf-8") as file:
+            file.write(text.replace("--keep-within 30d", "--keep-within 1s"))
+        self.assertIn("--keep-within 1s", " ".join(self.command("ExecStart")))
+        if shutil.which("systemd-analyze"):
+            copies = [shutil.copy(PRUNE_UNIT.replace(".service", end), self.directory) for end in (".service", ".timer")]
+            self.assertEqual(shell("systemd-analyze", "verify", "--man=no", *copies), "")
+        job = self.start_job(["sleep", "1000"])
+        self.succeed("ckpt", job.pid, "-t", "kept:1", "--label", "keep=yes")
+        self.succeed("ckpt", job.pid, "-t", "old:1")
+
+        def gone():
+            self.run_hook("ExecStart")
+            return "old:1" not in self.references()
+
+        waiting.until(gone, "the old one goes")
+        self.assertEqual(self.references(), ["kept:1"])
 
     def test_a_training_is_done_once(self):
         with open(TRAINING_UNIT, encoding="utf-8") as file:

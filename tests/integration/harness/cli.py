@@ -95,6 +95,16 @@ class Cli:
             jobs.waited_elsewhere.discard(child.pid)
         return Result(child.args, child.returncode, out, err)
 
+    def finish_as_parent(self, child):
+        """Of a job whose own parent, a daemon, has gone: this process is its parent."""
+
+        def ended():
+            jobs.reap_orphans()
+            return child.poll() is not None
+
+        waiting.until(ended, "the command ends", 60, 0.05)
+        return self.finish(child)
+
     def run(self, *arguments, json_output=True, prefix=(), env=None, seconds=180):
         return self.finish(self.start(*arguments, json_output=json_output, prefix=prefix, env=env), seconds)
 
