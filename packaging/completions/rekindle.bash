@@ -160,6 +160,10 @@ _rekindle() {
       [[ $previous == --policies ]] && arguments='none fixed snapshot hotswap rekindle' || arguments=$(compgen -f -- "$current")
       ;;
     working-set) [[ $previous == working-set ]] && arguments='drop' || arguments=$(_rekindle_images) ;;
+    ls)
+      flags='--from'
+      [[ $previous == --from ]] && arguments=$(compgen -f -- "$current") || arguments=$(_rekindle_images)
+      ;;
     fsck) flags='--read --read-data --repair' ;;
     copy)
       flags='--to --from --tag --replace --whole --follow --keep'

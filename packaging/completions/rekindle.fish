@@ -214,6 +214,7 @@ complete -c rekindle -n '__fish_seen_subcommand_from fsck' -l read-data -d 'Veri
 complete -c rekindle -n '__fish_seen_subcommand_from fsck' -l repair -d 'Mend what can be mended'
 complete -c rekindle -n '__fish_seen_subcommand_from copy' -l to -r -d 'Another daemon, the folder of a store, or an object store'
 complete -c rekindle -n '__fish_seen_subcommand_from copy' -l from -r -d 'The same, to copy from'
+complete -c rekindle -n '__fish_seen_subcommand_from ls; and not __fish_seen_subcommand_from group template fn deps' -l from -r -d 'Images elsewhere'
 complete -c rekindle -n '__fish_seen_subcommand_from copy' -l whole -d 'Also what is there'
 complete -c rekindle -n '__fish_seen_subcommand_from copy' -l follow -d 'Go on with newer images'
 complete -c rekindle -n '__fish_seen_subcommand_from copy' -l keep -x -d 'So many copies stay'
