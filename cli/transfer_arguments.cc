@@ -117,6 +117,11 @@ void TransferArguments::AddToCopy(CLI::App* command) {
   CLI::Option* follow =
       command->add_flag("--follow", follow_, "Go on with each newer image of that name, until interrupted")
           ->excludes(tag);
+  command
+      ->add_flag("--check", check_,
+                 "Copy nothing, only say whether images of that name could be written there")
+      ->excludes(follow)
+      ->excludes(from);
   command->add_option("--keep", keep_, "How many of these copies stay there [all]")
       ->type_name("N")
       ->check(AboveZero())
@@ -211,6 +216,7 @@ absl::StatusOr<Command> TransferArguments::Copy(bool tls, const std::string& wor
   what.begin.set_reference(reference_);
   what.begin.set_replace(replace_);
   what.whole = whole_;
+  what.check = check_;
   what.follow = follow_;
   what.keep = keep_;
   return what;

@@ -42,7 +42,7 @@ class TransferArguments {
 
   std::string image_, since_, to_, from_, file_, criu_, reference_, parent_;
   std::vector<std::string> texts_;
-  bool replace_ = false, whole_ = false, follow_ = false;
+  bool replace_ = false, whole_ = false, follow_ = false, check_ = false;
   uint32_t keep_ = 0;
 };
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "daemon/copy_notes.h"
 #include "daemon/function_rpcs.h"
 #include "daemon/rpcs.h"
 #include "daemon/version.h"
@@ -130,6 +131,22 @@ void AddJobs(const v1::ListJobsResponse& jobs, Families& out) {
     out.Gauge("jobs", "Jobs that Rekindle has started or restored.", count, {{"state", state}});
 }
 
+void AddCopies(const std::vector<v1::CopyState>& copies, Families& out) {
+  for (const v1::CopyState& copy : copies) {
+    const Labels labels = {
+        {"name", copy.name()}, {"place", copy.place()}, {"uid", absl::StrCat(copy.owner_uid())}};
+    out.Gauge(
+        "copy_last_timestamp_seconds",
+        "When the last image of a name was found to be at a place that they are copied to; 0: none was.",
+        Seconds(copy.copied_unix_ns()), labels);
+    if (copy.ended()) continue;
+    out.Gauge("copy_behind_timestamp_seconds",
+              "Since when there is a newer one here than there; 0: there is none.",
+              Seconds(copy.behind_since_unix_ns()), labels);
+    out.Gauge("copy_troubled", "1: newer images do not get there.", copy.trouble().empty() ? 0 : 1, labels);
+  }
+}
+
 void AddFunctions(const v1::FunctionStatsResponse& stats, Families& out) {
   for (const v1::FunctionStats& function : stats.functions()) {
     const Labels labels = {{"function", function.name()}};
@@ -230,6 +247,7 @@ std::string MetricsText(Node& node) {
   all.set_all(true);
   v1::ListJobsResponse jobs;
   if (ListJobs(node, call, all, &jobs).ok()) AddJobs(jobs, out);
+  AddCopies(CopyStatesFor(node, call), out);
   AddGpuLeases(node.gpu_jobs(), out);
   v1::FunctionStatsResponse functions;
   if (FunctionStats(node, call, {}, &functions).ok()) AddFunctions(functions, out);
