@@ -578,7 +578,7 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     for (const std::string& variable : environment) run_.add_environment(variable);
     run_.set_working_directory(working_directory_);
     run_.set_log(Absolute(run_log_, working_directory_));
-    RK_RETURN_IF_ERROR(supervision_.Apply(working_directory_, &run_));
+    RK_RETURN_IF_ERROR(supervision_.Apply(globals_, working_directory_, &run_));
     command_ = run_;
   } else if (name == "stop") {
     RK_ASSIGN_OR_RETURN(command_, supervision_.StopRequest());

@@ -17,7 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-std::string Id(char digit) { return std::string(32, digit); }
+std::string OriginId(char digit) { return std::string(32, digit); }
 
 class ListedObjectsTest : public ::testing::Test {
  protected:
@@ -25,8 +25,8 @@ class ListedObjectsTest : public ::testing::Test {
   void Add(const std::string& name, char origin, char base, const std::string& tag, bool complete = true) {
     BucketImage image;
     image.created_unix_ns = absl::ToInt64Nanoseconds(absl::Seconds(origin - '0'));
-    image.origin = Id(origin);
-    if (base != 0) image.base = Id(base);
+    image.origin = OriginId(origin);
+    if (base != 0) image.base = OriginId(base);
     image.tag = tag;
     objects_.push_back({absl::StrCat(name, "/", image.ImageObject()), 100});
     if (complete) objects_.push_back({absl::StrCat(name, "/", image.JsonObject()), 5});
@@ -50,7 +50,7 @@ TEST_F(ListedObjectsTest, OfAllNamesTheNewestFirst) {
   const v1::Image newest = ImagesOfObjects(objects_).front();
   EXPECT_EQ(newest.created_unix_ns(), 3'000'000'000);
   EXPECT_EQ(newest.stored_bytes(), 100u);
-  EXPECT_EQ(newest.labels().at(v1::kOriginLabel), "sha256:" + Id('3'));
+  EXPECT_EQ(newest.labels().at(v1::kOriginLabel), "sha256:" + OriginId('3'));
 }
 
 TEST_F(ListedObjectsTest, WhatIsNotCompleteOrNotOursIsNoImage) {
@@ -73,12 +73,12 @@ TEST_F(ListedObjectsTest, OfOneNameTheOneThatACopyTakes) {
   Add("train", '4', '3', "latest");
   const std::vector<v1::Image> images = ImagesOfObjects(objects_);
   ASSERT_EQ(images.size(), 1u);
-  EXPECT_EQ(images[0].labels().at(v1::kOriginLabel), "sha256:" + Id('2'));
+  EXPECT_EQ(images[0].labels().at(v1::kOriginLabel), "sha256:" + OriginId('2'));
   EXPECT_FALSE(images[0].damaged());
 }
 
 TEST_F(ListedObjectsTest, LinksOfAnOlderVersionAreLeftOut) {
-  Add("train", '1', 0, "link-" + Id('1'));
+  Add("train", '1', 0, "link-" + OriginId('1'));
   Add("train", '2', '1', "b");
   EXPECT_THAT(Names(), ElementsAre("train:b"));
 }

@@ -29,13 +29,13 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr absl::string_view kNoteSuffix = ".json";
-constexpr size_t kMostOfOne = 100, kMostNotes = 2000;
+constexpr size_t kMostNotesOfOne = 100, kMostNotes = 2000;
 constexpr size_t kLongestPlace = 4096, kLongestError = 2000;
 constexpr absl::Duration kForgetEndedAfter = absl::Hours(24);
 // A large image takes its time on a slow line.
 constexpr absl::Duration kLagsAfter = absl::Minutes(10);
 
-std::string NameOf(absl::string_view reference) {
+std::string ImagesNameOf(absl::string_view reference) {
   return std::string(reference.substr(0, reference.rfind(':')));
 }
 
@@ -83,7 +83,7 @@ absl::Status CopyNotes::MakeRoom(uid_t owner, int64_t now_unix_ns) const {
       ++left;
     }
   }
-  if (left < kMostOfOne) return absl::OkStatus();
+  if (left < kMostNotesOfOne) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("uid ", owner, " copies images of ", left,
                    " names and places already: end one of these ('rekindle copy --follow'), which is "
@@ -145,7 +145,7 @@ void JudgeCopy(absl::Span<const store::ImageInfo> images, bool of_all, int64_t n
   int64_t since = 0, later_by_clock = 0;
   bool found = false;
   for (const store::ImageInfo& image : images) {
-    if (NameOf(image.reference) != state->name() || (!of_all && image.owner != state->owner_uid()) ||
+    if (ImagesNameOf(image.reference) != state->name() || (!of_all && image.owner != state->owner_uid()) ||
         v1::IsCopyLink(image.reference, image.labels))
       continue;
     found = image.digest == state->digest();
@@ -180,10 +180,11 @@ std::vector<v1::CopyState> CopyStatesFor(Node& node, const Call& call) {
   // What can't be known now is not told.
   std::vector<store::ImageInfo> images;
   if (auto store = node.OpenStore(Node::Access::kRead); store.ok()) {
-    images =
-        (*store)
-            ->List([&](const store::ImageInfo& image) { return names.contains(NameOf(image.reference)); })
-            .value_or(images);
+    images = (*store)
+                 ->List([&](const store::ImageInfo& image) {
+                   return names.contains(ImagesNameOf(image.reference));
+                 })
+                 .value_or(images);
   }
   for (v1::CopyState& copy : copies) {
     Caller owner;

@@ -17,7 +17,7 @@ using ::testing::SizeIs;
 
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kNow = 1'800'000'000 * kSecond;
-constexpr uid_t kAlice = 1000, kBob = 1001;
+constexpr uid_t kCopier = 1000, kOtherCopier = 1001;
 
 v1::NoteCopyRequest Request(const std::string& place = "/mnt/a") {
   v1::NoteCopyRequest request;
@@ -61,18 +61,18 @@ class CopyNotesTest : public ::testing::Test {
 };
 
 TEST_F(CopyNotesTest, TheLastSuccessAndTheLastErrorStay) {
-  ASSERT_TRUE(notes_.Note(kAlice, Request(), kNow).ok());
+  ASSERT_TRUE(notes_.Note(kCopier, Request(), kNow).ok());
   EXPECT_EQ(Only().copied_unix_ns(), 0);
-  ASSERT_TRUE(notes_.Note(kAlice, Copied("1"), kNow + 1).ok());
-  ASSERT_TRUE(notes_.Note(kAlice, Failed("it is gone"), kNow + 2).ok());
-  ASSERT_TRUE(notes_.Note(kAlice, Failed("it is still gone"), kNow + 3).ok());
+  ASSERT_TRUE(notes_.Note(kCopier, Copied("1"), kNow + 1).ok());
+  ASSERT_TRUE(notes_.Note(kCopier, Failed("it is gone"), kNow + 2).ok());
+  ASSERT_TRUE(notes_.Note(kCopier, Failed("it is still gone"), kNow + 3).ok());
   v1::CopyState state = Only();
   EXPECT_EQ(state.image(), "train:1");
   EXPECT_EQ(state.copied_unix_ns(), kNow + 1);
   EXPECT_EQ(state.last_error(), "it is still gone");
   EXPECT_EQ(state.failing_since_unix_ns(), kNow + 2);
-  EXPECT_EQ(state.owner_uid(), kAlice);
-  ASSERT_TRUE(notes_.Note(kAlice, Copied("2"), kNow + 4).ok());
+  EXPECT_EQ(state.owner_uid(), kCopier);
+  ASSERT_TRUE(notes_.Note(kCopier, Copied("2"), kNow + 4).ok());
   state = Only();
   EXPECT_EQ(state.digest(), "sha256:2");
   EXPECT_EQ(state.last_error(), "");
@@ -80,21 +80,21 @@ TEST_F(CopyNotesTest, TheLastSuccessAndTheLastErrorStay) {
 }
 
 TEST_F(CopyNotesTest, EachUserAndPlaceHasItsOwn) {
-  ASSERT_TRUE(notes_.Note(kAlice, Copied("1"), kNow).ok());
-  ASSERT_TRUE(notes_.Note(kBob, Copied("2"), kNow).ok());
-  ASSERT_TRUE(notes_.Note(kBob, Request("/mnt/b"), kNow).ok());
+  ASSERT_TRUE(notes_.Note(kCopier, Copied("1"), kNow).ok());
+  ASSERT_TRUE(notes_.Note(kOtherCopier, Copied("2"), kNow).ok());
+  ASSERT_TRUE(notes_.Note(kOtherCopier, Request("/mnt/b"), kNow).ok());
   EXPECT_THAT(notes_.List(kNow), SizeIs(3));
 }
 
 TEST_F(CopyNotesTest, WhatEndedIsForgottenADayLater) {
-  ASSERT_TRUE(notes_.Note(kAlice, Ended(), kNow).ok());
+  ASSERT_TRUE(notes_.Note(kCopier, Ended(), kNow).ok());
   EXPECT_THAT(notes_.List(kNow), IsEmpty());  // it had never begun
-  ASSERT_TRUE(notes_.Note(kAlice, Copied("1"), kNow).ok());
-  ASSERT_TRUE(notes_.Note(kAlice, Ended(), kNow).ok());
+  ASSERT_TRUE(notes_.Note(kCopier, Copied("1"), kNow).ok());
+  ASSERT_TRUE(notes_.Note(kCopier, Ended(), kNow).ok());
   EXPECT_TRUE(Only().ended());
   EXPECT_EQ(Only().image(), "train:1");
   EXPECT_THAT(notes_.List(kNow + 25 * 3600 * kSecond), IsEmpty());
-  ASSERT_TRUE(notes_.Note(kAlice, Request(), kNow).ok());
+  ASSERT_TRUE(notes_.Note(kCopier, Request(), kNow).ok());
   EXPECT_FALSE(Only().ended());
 }
 
@@ -102,28 +102,30 @@ TEST_F(CopyNotesTest, NobodyFillsTheStoreWithThem) {
   int taken = 0;
   absl::Status last;
   for (int i = 0; i < 200 && last.ok(); ++i) {
-    last = notes_.Note(kAlice, Request(absl::StrCat("/mnt/", i)), kNow);
+    last = notes_.Note(kCopier, Request(absl::StrCat("/mnt/", i)), kNow);
     if (last.ok()) ++taken;
   }
   EXPECT_EQ(taken, 100);
   EXPECT_TRUE(absl::IsResourceExhausted(last)) << last;
-  EXPECT_TRUE(notes_.Note(kBob, Request(), kNow).ok());
-  EXPECT_TRUE(absl::IsInvalidArgument(notes_.Note(kBob, Request(std::string(5000, 'x')), kNow)));
+  EXPECT_TRUE(notes_.Note(kOtherCopier, Request(), kNow).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(notes_.Note(kOtherCopier, Request(std::string(5000, 'x')), kNow)));
   v1::NoteCopyRequest hostile = Request();
   hostile.set_name("../x");
-  EXPECT_TRUE(absl::IsInvalidArgument(notes_.Note(kBob, hostile, kNow)));
-  ASSERT_TRUE(notes_.Note(kBob, Failed(std::string(100'000, 'x')), kNow).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(notes_.Note(kOtherCopier, hostile, kNow)));
+  ASSERT_TRUE(notes_.Note(kOtherCopier, Failed(std::string(100'000, 'x')), kNow).ok());
   for (const v1::CopyState& state : notes_.List(kNow)) EXPECT_LE(state.last_error().size(), 2000u);
 }
 
 TEST_F(CopyNotesTest, DamagedNotesAreWrittenAnew) {
-  ASSERT_TRUE(notes_.Note(kAlice, Copied("1"), kNow).ok());
+  ASSERT_TRUE(notes_.Note(kCopier, Copied("1"), kNow).ok());
   const std::string folder = directory_.path() + "/copies";
-  for (const std::string& file : *ListDirectory(folder)) {
-    if (file != ".lock") ASSERT_TRUE(WriteFileAtomically(folder + "/" + file, "{").ok());
+  const std::vector<std::string> files = *ListDirectory(folder);
+  for (const std::string& file : files) {
+    if (file == ".lock") continue;
+    ASSERT_TRUE(WriteFileAtomically(folder + "/" + file, "{").ok());
   }
   EXPECT_THAT(notes_.List(kNow), IsEmpty());
-  ASSERT_TRUE(notes_.Note(kAlice, Copied("2"), kNow).ok());
+  ASSERT_TRUE(notes_.Note(kCopier, Copied("2"), kNow).ok());
   EXPECT_EQ(Only().image(), "train:2");
 }
 
@@ -132,11 +134,11 @@ class JudgeCopyTest : public ::testing::Test {
   JudgeCopyTest() {
     state_.set_name("train");
     state_.set_place("/mnt/a");
-    state_.set_owner_uid(kAlice);
+    state_.set_owner_uid(kCopier);
   }
 
   // The last one that was committed is added last; taken so many seconds ago.
-  void AddImage(const std::string& tag, int64_t seconds_ago, uid_t owner = kAlice) {
+  void AddImage(const std::string& tag, int64_t seconds_ago, uid_t owner = kCopier) {
     store::ImageInfo image;
     image.reference = absl::StrCat("train:", tag);
     image.digest = absl::StrCat("sha256:", tag);
@@ -170,7 +172,7 @@ TEST_F(JudgeCopyTest, BehindIsWhoeverHasNotTheNewest) {
   EXPECT_EQ(Behind(), 200);
   SetCopied("3", 100);
   EXPECT_EQ(Behind(), 0);
-  AddImage("of-bob", 50, kBob);
+  AddImage("of-bob", 50, kOtherCopier);
   EXPECT_EQ(Behind(), 0);
   EXPECT_EQ(Behind(/*of_all=*/true), 50);
 }

@@ -53,7 +53,7 @@ _rekindle() {
   case $command in
     '') flags=$globals arguments=$commands ;;
     run)
-      flags='--name --log --detach --hold --every --restarts --backoff --retry-for --hang --rollback --ignore-path --keep --image-name --overhead --at-boot --from'
+      flags='--name --log --detach --hold --every --restarts --backoff --retry-for --hang --rollback --ignore-path --keep --image-name --overhead --at-boot --from --copy-to'
       if [[ $current != -* ]]; then
         COMPREPLY=($(compgen -c -- "$current"))
         return
@@ -166,7 +166,7 @@ _rekindle() {
       ;;
     fsck) flags='--read --read-data --repair' ;;
     copy)
-      flags='--to --from --tag --replace --whole --follow --keep'
+      flags='--to --from --tag --replace --whole --check --follow --keep'
       [[ $previous == --to || $previous == --from ]] && arguments=$(compgen -f -- "$current") || arguments=$(_rekindle_images)
       ;;
     export)

@@ -215,6 +215,8 @@ complete -c rekindle -n '__fish_seen_subcommand_from fsck' -l repair -d 'Mend wh
 complete -c rekindle -n '__fish_seen_subcommand_from copy' -l to -r -d 'Another daemon, the folder of a store, or an object store'
 complete -c rekindle -n '__fish_seen_subcommand_from copy' -l from -r -d 'The same, to copy from'
 complete -c rekindle -n '__fish_seen_subcommand_from ls; and not __fish_seen_subcommand_from group template fn deps' -l from -r -d 'Images elsewhere'
+complete -c rekindle -n '__fish_seen_subcommand_from run' -l copy-to -r -d 'Copy each image there'
+complete -c rekindle -n '__fish_seen_subcommand_from copy' -l check -d 'Only whether it could be'
 complete -c rekindle -n '__fish_seen_subcommand_from copy' -l whole -d 'Also what is there'
 complete -c rekindle -n '__fish_seen_subcommand_from copy' -l follow -d 'Go on with newer images'
 complete -c rekindle -n '__fish_seen_subcommand_from copy' -l keep -x -d 'So many copies stay'
