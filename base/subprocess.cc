@@ -54,6 +54,7 @@ struct ChildPlan {
   bool new_keyring;
   bool die_with_parent_thread;
   int umask;
+  const Owner* run_as;
   pid_t parent;
   int error_fd;
 };
@@ -62,6 +63,13 @@ struct ChildPlan {
   int error = errno;
   [[maybe_unused]] ssize_t n = ::write(plan.error_fd, &error, sizeof error);
   ::_exit(127);
+}
+
+// System calls as they are: the C library's would change (in a forked child: signal) all threads.
+bool BecomeUser(const Owner& user) {
+  return ::syscall(SYS_setgroups, user.groups.size(), user.groups.data()) == 0 &&
+         ::syscall(SYS_setresgid, user.gid, user.gid, user.gid) == 0 &&
+         ::syscall(SYS_setresuid, user.uid, user.uid, user.uid) == 0;
 }
 
 // fork() with the child's number in its PID namespace.
@@ -80,10 +88,12 @@ pid_t ForkAs(pid_t number) {
   for (int signal : {SIGPIPE, SIGXFSZ, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD}) ::signal(signal, SIG_DFL);
   if (plan.new_session) ::setsid();
   if (plan.umask >= 0) ::umask(static_cast<mode_t>(plan.umask));
-  if (plan.new_keyring) {
+  if (plan.new_keyring || plan.run_as) {
     errno = LeaveSessionKeyring();
     if (errno != 0) FailInChild(plan);
   }
+  // Before what is said of the parent, which a change of user takes back.
+  if (plan.run_as && !BecomeUser(*plan.run_as)) FailInChild(plan);
   if (plan.die_with_parent_thread) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != plan.parent) ::_exit(127);
@@ -170,6 +180,7 @@ absl::StatusOr<Subprocess> Subprocess::Start(const SubprocessOptions& options) {
   plan.new_keyring = options.new_keyring;
   plan.die_with_parent_thread = options.die_with_parent_thread;
   plan.umask = options.umask;
+  plan.run_as = options.run_as ? &*options.run_as : nullptr;
   plan.parent = ::getpid();
   plan.error_fd = error_write.get();
 

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/file_rights.h"
 #include "base/unique_fd.h"
 
 namespace rekindle {
@@ -25,6 +27,7 @@ struct SubprocessOptions {
   bool new_keyring = false;              // a session keyring of its own
   bool die_with_parent_thread = false;   // SIGKILL when the thread that started it ends
   int umask = -1;                        // of the child; negative: ours
+  std::optional<Owner> run_as;           // whose it is, with a session keyring of its own; none: ours
   pid_t number = 0;  // of the child in the PID namespace in which it is born; 0: what the kernel gives
 };
 

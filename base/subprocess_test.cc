@@ -3,10 +3,13 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,6 +18,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/process_stat.h"
+#include "base/test_user.h"
 
 namespace rekindle {
 namespace {
@@ -87,6 +91,34 @@ TEST(SubprocessTest, TheChildHasItsOwnUmask) {
     ASSERT_TRUE(child.ok()) << child.status();
     EXPECT_EQ(child->Wait()->code, code) << umask;
   }
+}
+
+TEST(SubprocessTest, TheChildIsAnotherUsersAndStillEndsWithItsParent) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd read(ends[0]);
+  UniqueFd write(ends[1]);
+  SubprocessOptions options;
+  options.argv = {"sh", "-c", "id -u; id -g; id -G; exec sleep 1000"};
+  options.descriptors = {{write.get(), 1}};
+  options.die_with_parent_thread = true;
+  options.run_as = Owner{kNobody, kNobody, {kNobody, 12345}};
+  Subprocess child;
+  std::string said;
+  std::thread parent([&] {
+    absl::StatusOr<Subprocess> started = Subprocess::Start(options);
+    ASSERT_TRUE(started.ok()) << started.status();
+    child = *std::move(started);
+    write.Reset();
+    for (char c = 0; std::count(said.begin(), said.end(), '\n') < 3 && ::read(read.get(), &c, 1) == 1;)
+      said += c;
+  });
+  parent.join();
+  EXPECT_EQ(said, "65534\n65534\n65534 12345\n");
+  const absl::StatusOr<ExitState> exit = child.WaitFor(absl::Seconds(30));
+  ASSERT_TRUE(exit.ok()) << exit.status();
+  EXPECT_EQ(exit->signal, SIGKILL);
 }
 
 TEST(SubprocessTest, TimesOutAndKillsWhatItOwns) {

@@ -259,7 +259,6 @@ class Parser {
   v1::DoctorRequest doctor_;
   v1::GetVersionRequest version_;
   v1::ListJobsRequest ps_;
-  v1::ListImagesRequest ls_;
   v1::InspectImageRequest inspect_;
   v1::DiffImagesRequest diff_;
   v1::GetStatsRequest stats_;
@@ -469,10 +468,11 @@ void Parser::AddPs() {
 }
 
 void Parser::AddLs() {
-  CLI::App* ls = AddCommand("ls", "List images", "  rekindle ls\n  rekindle ls train\n");
-  Text(
-      ls, "text", [this](const std::string& v) { ls_.set_name_contains(v); }, "Only names that contain it",
-      "TEXT");
+  transfer_.AddToLs(AddCommand("ls", "List images, here or at a place that 'copy' copies to",
+                               "  rekindle ls\n"
+                               "  rekindle ls train\n"
+                               "  rekindle ls --from rclone:s3:bucket/images train\n"
+                               "  rekindle ls --from /mnt/shared/rekindle\n"));
 }
 
 void Parser::AddInspect() {
@@ -578,7 +578,7 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     for (const std::string& variable : environment) run_.add_environment(variable);
     run_.set_working_directory(working_directory_);
     run_.set_log(Absolute(run_log_, working_directory_));
-    RK_RETURN_IF_ERROR(supervision_.Apply(working_directory_, &run_));
+    RK_RETURN_IF_ERROR(supervision_.Apply(globals_, working_directory_, &run_));
     command_ = run_;
   } else if (name == "stop") {
     RK_ASSIGN_OR_RETURN(command_, supervision_.StopRequest());
@@ -633,8 +633,6 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     command_ = top_.request();
   } else if (name == "ps") {
     command_ = ps_;
-  } else if (name == "ls") {
-    command_ = ls_;
   } else if (name == "inspect") {
     command_ = inspect_;
   } else if (name == "diff") {
@@ -646,7 +644,7 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     command_ = drop_;
   } else if (name == "prune" || name == "gc" || name == "fsck" || name == "quota") {
     RK_ASSIGN_OR_RETURN(command_, store_arguments_.Finish(name));
-  } else if (name == "export" || name == "import" || name == "copy") {
+  } else if (name == "export" || name == "import" || name == "copy" || name == "ls") {
     const bool tls =
         !globals_.tls_ca.empty() || !globals_.tls_certificate.empty() || !globals_.tls_key.empty();
     RK_ASSIGN_OR_RETURN(command_, transfer_.Finish(name, tls, working_directory_));

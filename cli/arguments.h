@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "cli/copy_command.h"
+#include "cli/image_listing.h"
 #include "cli/logs_command.h"
 #include "cli/sim_command.h"
 #include "cli/timeline.h"
@@ -42,9 +43,9 @@ struct DependenciesRemoval {
 // GC, stats and so on: the request says it all. Run has the caller's environment and working directory in it.
 using Command = std::variant<
     std::monostate, v1::GetVersionRequest, v1::DoctorRequest, v1::RunRequest, v1::CheckpointRequest,
-    v1::RestoreRequest, v1::ListJobsRequest, v1::ListImagesRequest, v1::InspectImageRequest,
-    v1::DiffImagesRequest, v1::RemoveImagesRequest, v1::DropWorkingSetRequest, v1::PruneImagesRequest,
-    v1::GetQuotaRequest, v1::SetQuotaRequest, v1::CollectGarbageRequest, v1::FsckRequest, v1::GetStatsRequest,
+    v1::RestoreRequest, v1::ListJobsRequest, ImageListing, v1::InspectImageRequest, v1::DiffImagesRequest,
+    v1::RemoveImagesRequest, v1::DropWorkingSetRequest, v1::PruneImagesRequest, v1::GetQuotaRequest,
+    v1::SetQuotaRequest, v1::CollectGarbageRequest, v1::FsckRequest, v1::GetStatsRequest,
     v1::ExportImageRequest, v1::ImportImageRequest, v1::TemplateUpRequest, v1::TemplateDownRequest,
     v1::ListTemplatesRequest, v1::StartFromTemplateRequest, v1::ListGpusRequest, v1::ParkGpuRequest,
     v1::ResumeGpuRequest, v1::SwapGpuRequest, v1::LeaseGpuRequest, v1::ReleaseGpuRequest, v1::HoldGpuRequest,

@@ -152,10 +152,12 @@ class Bucket::Rclone {
 
   absl::Status Stalled() const {
     const std::string said = Complaint(complaints_.get());
+    const bool ours = watch_.patience() == bucket_.most_patience_;
     return absl::UnavailableError(absl::StrCat(
         "'", what_, "' has moved nothing for ", absl::FormatDuration(watch_.patience()), ", and was ended (",
-        said, "): see whether the object store answers ('rclone lsf ", bucket_.location(), "'); ",
-        kTimeoutVariable, ", of which that is twice, gives a slow one more time"));
+        said, "): see whether the object store answers ('rclone lsf ", bucket_.location(), "')",
+        ours ? ""
+             : absl::StrCat("; ", kTimeoutVariable, ", of which that is twice, gives a slow one more time")));
   }
 
   // Was it to end?
@@ -259,8 +261,17 @@ absl::Status Bucket::CheckIsThere() {
 }
 
 absl::StatusOr<std::vector<BucketObject>> Bucket::List(const std::string& folder, Times times) {
+  return List(folder, times, {});
+}
+
+absl::StatusOr<std::vector<BucketObject>> Bucket::ListImageObjects() {
+  return List("", Times::kUnknown, {"--recursive", "--include", "*.image", "--include", "*.json"});
+}
+
+absl::StatusOr<std::vector<BucketObject>> Bucket::List(const std::string& folder, Times times,
+                                                       std::vector<std::string> arguments) {
   RK_ASSIGN_OR_RETURN(const UniqueFd listing, MemoryFile("a list of objects"));
-  std::vector<std::string> arguments = {"--files-only", "--separator", " ", "--format"};
+  arguments.insert(arguments.end(), {"--files-only", "--separator", " ", "--format"});
   if (times == Times::kAsked) {
     // Else S3 is asked once for each object.
     arguments.insert(arguments.end(), {"stp", "--use-server-modtime"});

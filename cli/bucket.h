@@ -57,6 +57,9 @@ class Bucket {
   // What is in a folder below it, folders excepted. NotFound: no such folder, or where that would be is not
   // there either; of a path on this machine, which may have to be mounted, that is FailedPrecondition.
   absl::StatusOr<std::vector<BucketObject>> List(const std::string& folder, Times times = Times::kUnknown);
+  // What is in all folders below, by one call; names with their folders. Images and what belongs to them
+  // alone.
+  absl::StatusOr<std::vector<BucketObject>> ListImageObjects();
   // `most_bytes`: it is no longer than that.
   absl::StatusOr<std::unique_ptr<BucketTransfer>> Put(const std::string& object, uint64_t most_bytes);
   absl::StatusOr<std::unique_ptr<BucketTransfer>> Get(const std::string& object);
@@ -74,6 +77,8 @@ class Bucket {
                                                 const std::string& path, int in, int out,
                                                 uint64_t most_bytes = 0) ABSL_LOCKS_EXCLUDED(mutex_);
   std::string PathOf(absl::string_view below) const;
+  absl::StatusOr<std::vector<BucketObject>> List(const std::string& folder, Times times,
+                                                 std::vector<std::string> arguments);
   absl::Status CheckIsThere();
 
   const std::string location_;

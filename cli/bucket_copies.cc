@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "base/uuid.h"
 #include "cli/bucket_images.h"
 #include "cli/bucket_jobs.h"
 #include "cli/image_feed.h"
@@ -299,6 +300,18 @@ absl::StatusOr<v1::TransferResult> BucketCopies::Upload(const v1::SendImageReque
   if (!taken)
     return absl::UnavailableError(absl::StrCat("rclone ended before all of ", object, " was written"));
   return sent;
+}
+
+absl::Status BucketCopies::Check(const std::string& name) {
+  // Where that is a folder which is not there, it is not to be made.
+  RK_RETURN_IF_ERROR(ObjectsOf(bucket_, name).status());
+  constexpr absl::string_view kContent = "Rekindle has looked whether copies can be written here.\n";
+  const std::string object = absl::StrCat("check-", NewUuid());
+  RK_ASSIGN_OR_RETURN(const std::unique_ptr<BucketTransfer> transfer,
+                      bucket_.Put(ObjectIn(name, object), kContent.size()));
+  transfer->Write(kContent);
+  RK_RETURN_IF_ERROR(transfer->Finish());
+  return bucket_.Remove(name, {object});
 }
 
 absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent) {

@@ -27,6 +27,7 @@ class BucketCopies : public CopyTarget {
 
   absl::Status Copy(const v1::Image& image) override;
   absl::Status Prune(const std::string& name, const v1::Image& sent) override;
+  absl::Status Check(const std::string& name) override;
   void Cancel() override { bucket_.Cancel(); }
 
  private:

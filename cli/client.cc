@@ -195,6 +195,15 @@ class GrpcClient final : public Client {
     return status;
   }
 
+  absl::Status NoteCopy(const v1::NoteCopyRequest& request) override {
+    RK_RETURN_IF_ERROR(CheckText(request));
+    v1::NoteCopyResponse response;
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kTellingMayTake));
+    const grpc::Status ended = stub_->NoteCopy(&context, request, &response);
+    return FromGrpc(context, ended);
+  }
+
   std::unique_ptr<ImageReceiver> ReceiveImage(const v1::ReceiveImageBegin& begin,
                                               OnEvent<v1::Progress> on_progress) override {
     return std::make_unique<Receiver>(*this, begin, std::move(on_progress));

@@ -38,7 +38,6 @@ int TemplateDown(Client& client, const Output& output, const v1::TemplateDownReq
 int ListTemplates(Client& client, const Output& output, const v1::ListTemplatesRequest& request);
 
 // image_commands.cc
-int ListImages(Client& client, const Output& output, const v1::ListImagesRequest& request);
 int InspectImage(Client& client, const Output& output, const v1::InspectImageRequest& request);
 int DiffImages(Client& client, const Output& output, const v1::DiffImagesRequest& request);
 int RemoveImages(Client& client, const Output& output, const v1::RemoveImagesRequest& request);

@@ -1,17 +1,20 @@
 #include "cli/copy_command.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/machine.h"
 #include "base/status.h"
 #include "base/timed_await.h"
 #include "cli/arguments.h"
 #include "cli/bucket.h"
 #include "cli/bucket_copies.h"
 #include "cli/copy_source.h"
+#include "cli/copy_trace.h"
 #include "cli/endpoint.h"
 #include "cli/exit_code.h"
 #include "cli/store_copies.h"
@@ -21,21 +24,26 @@ namespace {
 
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
 // Without an answer of the other place.
-constexpr absl::Duration kTryAgainAfter = absl::Seconds(10);
+constexpr absl::Duration kTryAgainAfter = absl::Seconds(10), kTryAgainAtLeastEvery = absl::Minutes(1);
 
 // Each newest image of a name, until `interrupted`, which `mutex` guards.
 void Follow(const CopySource& source, CopyTarget& target, const Output& output, const std::string& name,
-            absl::Mutex& mutex, bool& interrupted) {
+            CopyTrace& trace, absl::Mutex& mutex, bool& interrupted) {
   std::string copied, waiting_for;
+  absl::Duration try_again_after = kTryAgainAfter;
   for (;;) {
     absl::Duration wait = kLookEvery;
     const absl::StatusOr<v1::Image> newest = source.Newest(name);
     absl::Status status;
     if (newest.ok() && newest->digest() != copied) {
       status = target.Copy(*newest);
+      if (status.ok()) trace.Copied(*newest);
       if (status.ok()) status = target.Prune(name, *newest);
       if (status.ok()) copied = newest->digest();
+      // What was interrupted has not failed.
+      if (!status.ok() && !absl::IsCancelled(status)) trace.Failed(status);
     }
+    trace.Tell();
     absl::MutexLock lock(&mutex);
     if (interrupted) return;
     if (absl::IsNotFound(newest.status())) {
@@ -50,7 +58,9 @@ void Follow(const CopySource& source, CopyTarget& target, const Output& output, 
     if (!status.ok()) {
       // What is wrong may pass: the next image is another chance, and the job must not be left without one.
       output.Warning(absl::StrCat(status.message(), "; trying again"));
-      wait = kTryAgainAfter;
+      wait = std::exchange(try_again_after, std::min(2 * try_again_after, kTryAgainAtLeastEvery));
+    } else {
+      try_again_after = kTryAgainAfter;
     }
     if (AwaitUntil(mutex, absl::Condition(&interrupted), Deadline(wait))) return;
   }
@@ -71,7 +81,18 @@ int CopyTo(Client& client, CopyTarget& target, const Output& output, Interrupts&
   const CopySource source(client);
   int code = kDone;
   if (what.follow) {
-    Follow(source, target, output, what.image, mutex, interrupted);
+    CopyTrace trace(client, what.image,
+                    what.from.empty() ? ShownPlace(what.to) : absl::StrCat("node ", ThisHostName()), output);
+    Follow(source, target, output, what.image, trace, mutex, interrupted);
+    trace.End();
+  } else if (what.check) {
+    const absl::Status status = target.Check(NameOf(what.image));
+    if (!status.ok()) {
+      code = output.Fail(Annotate(status, absl::StrCat("copies can't be written to ", what.to)));
+    } else {
+      output.Json(v1::TransferResult());
+      output.Text(absl::StrCat("copies can be written to ", what.to, "\n"));
+    }
   } else {
     const absl::StatusOr<v1::Image> image = source.Find(what.image);
     const absl::Status status = image.ok() ? target.Copy(*image) : image.status();

@@ -21,6 +21,7 @@ struct CopyImage {
   std::string bucket;  // the object store, as rclone names it; empty: it is none
   v1::ReceiveImageBegin begin;
   bool whole = false;   // also what the other place has of it
+  bool check = false;   // only whether a copy could be written there
   bool follow = false;  // the newest one now, and each newer one as it comes, until interrupted
   uint32_t keep = 0;    // with `follow`: how many copies stay there; 0: all
 };

@@ -80,6 +80,9 @@ class CopyTarget {
   // Of the copies of this name that came from the source those that are too many. `sent` stays, whatever the
   // clocks say.
   virtual absl::Status Prune(const std::string& name, const v1::Image& sent) = 0;
+  // Could copies of images of that name be written there? Leaves nothing there but an empty folder, or a
+  // store where there was none.
+  virtual absl::Status Check(const std::string& name) = 0;
   // Ends what is under way; from any thread.
   virtual void Cancel() = 0;
 };

@@ -8,7 +8,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "base/clock.h"
 #include "base/human_units.h"
 #include "cli/commands.h"
 #include "cli/progress_bar.h"
@@ -103,37 +102,6 @@ int Transfer(Client& client, const Output& output, Interrupts& interrupts, Call 
 }
 
 }  // namespace
-
-int ListImages(Client& client, const Output& output, const v1::ListImagesRequest& request) {
-  absl::StatusOr<v1::ListImagesResponse> response = client.ListImages(request);
-  if (!response.ok()) return output.Fail(response.status());
-  if (output.json()) {
-    output.Json(*response);
-    return kDone;
-  }
-  Table table({{"IMAGE"},
-               {"DIGEST"},
-               {"CREATED"},
-               {"MEMORY", Align::kRight},
-               {"AS IN PARENT", Align::kRight},
-               {"STORED", Align::kRight}});
-  const int64_t now = UnixNanos();
-  for (const v1::Image& image : response->images()) {
-    std::string parent =
-        image.parent_digest().empty() ? "-" : Share(image.parent_bytes(), image.logical_bytes());
-    table.AddRow({image.reference(), image.digest().substr(0, 19), Age(image.created_unix_ns(), now),
-                  FormatBytes(image.logical_bytes()), parent, FormatBytes(image.stored_bytes())});
-  }
-  output.Text(table.ToString());
-  for (const v1::Image& image : response->images()) {
-    if (!image.damaged()) continue;
-    output.Warning(
-        absl::StrCat(image.reference(),
-                     " can't be restored whole: the disk has damaged what it needs ('rekindle stats' "
-                     "tells where)"));
-  }
-  return kDone;
-}
 
 int InspectImage(Client& client, const Output& output, const v1::InspectImageRequest& request) {
   absl::StatusOr<v1::InspectImageResponse> response = client.InspectImage(request);

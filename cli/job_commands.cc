@@ -709,9 +709,11 @@ int ListJobs(Client& client, const Output& output, const v1::ListJobsRequest& re
   };
   const bool steps = any([](const v1::Job& job) { return job.has_progress(); });
   const bool restarts = any([](const v1::Job& job) { return job.has_supervised(); });
+  const bool copies = any([](const v1::Job& job) { return job.copies_size() > 0; });
   std::vector<Table::Column> columns = {{"PID", Align::kRight}, {"NAME"}, {"STATE"}, {"STARTED"}};
   if (steps) columns.push_back({"STEP", Align::kRight});
   if (restarts) columns.push_back({"RESTARTS", Align::kRight});
+  if (copies) columns.push_back({"COPIED", Align::kRight});
   for (Table::Column column :
        {Table::Column{"PROCESSES", Align::kRight}, Table::Column{"MEMORY", Align::kRight},
         Table::Column{"IMAGE"}, Table::Column{"COMMAND"}}) {
@@ -725,6 +727,9 @@ int ListJobs(Client& client, const Output& output, const v1::ListJobsRequest& re
     for (const std::string& line : failure) {
       absl::StrAppend(&failures, Shown(line, kLongestRemark), "\n");
     }
+    for (const std::string& line : CopyTroubles(job)) {
+      absl::StrAppend(&failures, Shown(line, kLongestRemark), "\n");
+    }
     if (!failure.empty() && !job.log().empty()) {
       absl::StrAppend(&failures, Shown(absl::StrCat(job.name(), ": its output is in ", job.log()), PATH_MAX),
                       "\n");
@@ -734,6 +739,7 @@ int ListJobs(Client& client, const Output& output, const v1::ListJobsRequest& re
                                     Age(job.started_unix_ns(), now)};
     if (steps) row.push_back(StepText(job));
     if (restarts) row.push_back(RestartsText(job));
+    if (copies) row.push_back(CopiedText(job, now));
     for (const std::string& cell : {absl::StrCat(job.processes()), FormatBytes(job.resident_bytes()),
                                     job.image().empty() ? "-" : job.image(), Shown(job.command(), 60)}) {
       row.push_back(cell);

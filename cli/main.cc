@@ -24,6 +24,7 @@
 #include "cli/commands.h"
 #include "cli/endpoint.h"
 #include "cli/function_commands.h"
+#include "cli/image_listing.h"
 #include "cli/interrupts.h"
 #include "cli/output.h"
 #include "cli/terminal_stops.h"
@@ -89,6 +90,11 @@ void UseOneHeap() {
 
 int Execute(const Invocation& invocation, const Output& output) {
   if (const auto* sim = std::get_if<SimRequest>(&invocation.command)) return RunSimulation(output, *sim);
+  // It needs neither a store nor a daemon here: this may be a node that has nothing yet.
+  if (const auto* listing = std::get_if<ImageListing>(&invocation.command);
+      listing != nullptr && !listing->from.empty()) {
+    return ListImagesElsewhere(invocation.globals, output, *listing);
+  }
   Surroundings surroundings;
   surroundings.store = FromEnvironment("REKINDLE_STORE");
   surroundings.host = FromEnvironment("REKINDLE_HOST");
@@ -133,7 +139,7 @@ int Execute(const Invocation& invocation, const Output& output) {
           [&](const LogsOfJob& what) { return ShowLogs(client, endpoint->host, output, what); },
           [&](const v1::ListJobsRequest& request) { return ListJobs(client, output, request); },
           [&](const TopRequest& request) { return ShowTop(client, output, *interrupts, request); },
-          [&](const v1::ListImagesRequest& request) { return ListImages(client, output, request); },
+          [&](const ImageListing& what) { return ListImages(client, output, what); },
           [&](const v1::InspectImageRequest& request) { return InspectImage(client, output, request); },
           [&](const v1::DiffImagesRequest& request) { return DiffImages(client, output, request); },
           [&](const v1::RemoveImagesRequest& request) { return RemoveImages(client, output, request); },

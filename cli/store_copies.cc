@@ -66,6 +66,15 @@ absl::Status StoreCopies::Prune(const std::string& name, const v1::Image& sent) 
   return to_.RemoveImages(old).status();
 }
 
+absl::Status StoreCopies::Check(const std::string&) {
+  // An image of which nothing comes is refused as such where any other would be taken.
+  std::unique_ptr<ImageReceiver> receiver = to_.ReceiveImage({}, [](const v1::Progress&) {});
+  const absl::Status received = receiver->Finish().status();
+  receiver.reset();
+  if (!absl::IsDataLoss(received)) return received;
+  return ImagesIn(to_).status();
+}
+
 absl::Status StoreCopies::Transfer(const v1::SendImageRequest& request) {
   ProgressBar progress(STDERR_FILENO, !output_.json());
   absl::Mutex mutex;

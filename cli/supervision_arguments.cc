@@ -1,11 +1,14 @@
 #include "cli/supervision_arguments.h"
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status.h"
 #include "cli/durations.h"
+#include "cli/paths.h"
+#include "cli/transfer_arguments.h"
 
 namespace rekindle::cli {
 namespace {
@@ -45,7 +48,7 @@ absl::StatusOr<double> Share(const std::string& text) {
 const std::vector<std::string>& SupervisionArguments::OptionsWithValue() {
   static const auto* options = new std::vector<std::string>{
       "--every",       "--restarts", "--backoff",    "--retry-for", "--hang", "--rollback",
-      "--ignore-path", "--keep",     "--image-name", "--overhead",  "--from"};
+      "--ignore-path", "--keep",     "--image-name", "--overhead",  "--from", "--copy-to"};
   return *options;
 }
 
@@ -76,15 +79,18 @@ void SupervisionArguments::AddTo(CLI::App* run) {
       ->type_name("PERCENT");
   run->add_flag("--tcp-close", tcp_close_,
                 "Bring it back without its TCP connections, as to a machine with another address");
+  run->add_option("--copy-to", copy_to_,
+                  "Copy each image there as it comes, as 'rekindle copy' does, and keep as many copies")
+      ->type_name("HOST|DIR|rclone:REMOTE:PATH");
   run->add_flag("--at-boot", at_boot_,
                 "Bring it back after a restart of the machine, when the daemon starts");
 }
 
-absl::Status SupervisionArguments::Apply(const std::string& working_directory,
+absl::Status SupervisionArguments::Apply(const GlobalOptions& globals, const std::string& working_directory,
                                          v1::RunRequest* request) const {
   static constexpr const char* kOnlyWith[] = {"--backoff", "--retry-for",  "--rollback", "--ignore-path",
                                               "--keep",    "--image-name", "--overhead", "--at-boot",
-                                              "--from",    "--tcp-close"};
+                                              "--from",    "--tcp-close",  "--copy-to"};
   if (run_->count("--every") == 0 && run_->count("--restarts") == 0 && run_->count("--hang") == 0) {
     for (const char* option : kOnlyWith) {
       if (run_->count(option) != 0) {
@@ -127,6 +133,21 @@ absl::Status SupervisionArguments::Apply(const std::string& working_directory,
   request->set_from_image(from_);
   policy->set_at_boot(at_boot_);
   policy->set_tcp_close(tcp_close_);
+  return copy_to_.empty() ? absl::OkStatus()
+                          : FillCopyTo(globals, working_directory, policy->mutable_copy_to());
+}
+
+absl::Status SupervisionArguments::FillCopyTo(const GlobalOptions& globals,
+                                              const std::string& working_directory, v1::CopyTo* to) const {
+  const bool tls = !globals.tls_ca.empty() || !globals.tls_certificate.empty() || !globals.tls_key.empty();
+  RK_ASSIGN_OR_RETURN(const ImagePlace place, ParsePlace("--copy-to", copy_to_, tls, working_directory));
+  to->set_place(place.where);
+  const bool is_daemon =
+      place.bucket.empty() && !absl::StartsWith(place.where, "/") && !absl::StartsWith(place.where, "unix:");
+  if (!is_daemon) return absl::OkStatus();
+  to->set_tls_ca(Absolute(globals.tls_ca, working_directory));
+  to->set_tls_certificate(Absolute(globals.tls_certificate, working_directory));
+  to->set_tls_key(Absolute(globals.tls_key, working_directory));
   return absl::OkStatus();
 }
 

@@ -13,13 +13,16 @@
 
 namespace rekindle::cli {
 
+struct GlobalOptions;
+
 class SupervisionArguments {
  public:
   // Those of its options that are followed by a value.
   static const std::vector<std::string>& OptionsWithValue();
   void AddTo(CLI::App* run);
   // Puts what was given into the request; nothing where nothing was. InvalidArgument names the option.
-  absl::Status Apply(const std::string& working_directory, v1::RunRequest* request) const;
+  absl::Status Apply(const GlobalOptions& globals, const std::string& working_directory,
+                     v1::RunRequest* request) const;
   bool GoesOnFromImage() const { return !from_.empty(); }
 
   void AddToStop(CLI::App* stop);
@@ -32,7 +35,10 @@ class SupervisionArguments {
   const LogsOfJob& LogsRequest() const { return logs_; }
 
  private:
-  std::string every_, backoff_, retry_for_, hang_, image_name_, overhead_, from_;
+  absl::Status FillCopyTo(const GlobalOptions& globals, const std::string& working_directory,
+                          v1::CopyTo* to) const;
+
+  std::string every_, backoff_, retry_for_, hang_, image_name_, overhead_, from_, copy_to_;
   RollbackArguments rollback_;
   uint32_t restarts_ = 3, keep_ = 3;
   bool at_boot_ = false, tcp_close_ = false;

@@ -72,29 +72,30 @@ struct Column {
 
 const std::vector<Column>& Columns() {
   static const auto* columns = new std::vector<Column>{
-      {"NAME", 12, true, [](const v1::Job& job, int64_t) { return job.name(); }},
+      {"NAME", 13, true, [](const v1::Job& job, int64_t) { return job.name(); }},
       {"PID", 3, false,
        [](const v1::Job& job, int64_t) { return job.pid() > 0 ? absl::StrCat(job.pid()) : kNothing; }},
-      {"STATE", 11, true, [](const v1::Job& job, int64_t) { return StateText(job); }},
-      {"STEP", 10, false, [](const v1::Job& job, int64_t) { return StepText(job); }},
+      {"STATE", 12, true, [](const v1::Job& job, int64_t) { return StateText(job); }},
+      {"STEP", 11, false, [](const v1::Job& job, int64_t) { return StepText(job); }},
       {"RATE", 6, false,
        [](const v1::Job& job, int64_t) { return RateText(job.progress().steps_per_second()); }},
       {"LEFT", 1, false, [](const v1::Job& job, int64_t) { return LeftText(job.progress()); }},
       {"EVERY", 2, false, Supervised([](const v1::SupervisedState& state, int64_t) {
          return state.interval_seconds() > 0 ? Roughly(state.interval_seconds()) : std::string(kNothing);
        })},
-      {"LAST IMAGE", 8, false, Supervised([](const v1::SupervisedState& state, int64_t now) {
+      {"LAST IMAGE", 9, false, Supervised([](const v1::SupervisedState& state, int64_t now) {
          return state.last_image_unix_ns() > 0
                     ? Roughly(static_cast<double>(now - state.last_image_unix_ns()) / 1e9)
                     : std::string(kNothing);
        })},
+      {"COPIED", 8, false, CopiedText},
       {"FREEZE", 4, false, Supervised([](const v1::SupervisedState& state, int64_t) {
          return state.last_freeze_seconds() > 0 ? FormatSeconds(state.last_freeze_seconds()) : kNothing;
        })},
       {"OVERHEAD", 7, false, Supervised([](const v1::SupervisedState& state, int64_t) {
          return OverheadText(state.total_freeze_seconds(), state.run_seconds());
        })},
-      {"RESTARTS", 9, false, [](const v1::Job& job, int64_t) { return RestartsText(job); }},
+      {"RESTARTS", 10, false, [](const v1::Job& job, int64_t) { return RestartsText(job); }},
       {"MEMORY", 5, false,
        [](const v1::Job& job, int64_t) {
          return job.resident_bytes() > 0 ? FormatBytes(job.resident_bytes()) : kNothing;
@@ -194,6 +195,7 @@ std::vector<std::string> Troubles(const TopFigures& figures) {
   std::vector<std::string> troubles;
   for (const v1::Job& job : figures.jobs.jobs()) {
     for (std::string& trouble : TroublesOf(job)) troubles.push_back(std::move(trouble));
+    for (std::string& trouble : CopyTroubles(job)) troubles.push_back(std::move(trouble));
   }
   return troubles;
 }
@@ -218,6 +220,25 @@ std::string StepText(const v1::Job& job) {
   const v1::JobProgress& progress = job.progress();
   return progress.total() == 0 ? absl::StrCat(progress.step())
                                : absl::StrCat(progress.step(), "/", progress.total());
+}
+
+std::string CopiedText(const v1::Job& job, int64_t now_unix_ns) {
+  int64_t last = 0;
+  bool troubled = false;
+  for (const v1::CopyState& copy : job.copies()) {
+    last = std::max(last, copy.copied_unix_ns());
+    troubled = troubled || !copy.trouble().empty();
+  }
+  return absl::StrCat(last > 0 ? Roughly(static_cast<double>(now_unix_ns - last) / 1e9) : kNothing,
+                      troubled ? " !" : "");
+}
+
+std::vector<std::string> CopyTroubles(const v1::Job& job) {
+  std::vector<std::string> troubles;
+  for (const v1::CopyState& copy : job.copies()) {
+    if (!copy.trouble().empty()) troubles.push_back(absl::StrCat(job.name(), ": ", copy.trouble()));
+  }
+  return troubles;
 }
 
 std::string RestartsText(const v1::Job& job) {

@@ -40,6 +40,12 @@ std::string StepText(const v1::Job& job);
 // Restarts, and how many are allowed: "2/10"; "-" of a job that is not supervised.
 std::string RestartsText(const v1::Job& job);
 
+// When an image of its name was last copied elsewhere, and a "!" where newer ones do not get there; "-": none
+// was, or its images go nowhere.
+std::string CopiedText(const v1::Job& job, int64_t now_unix_ns);
+// Why newer ones do not get there, for each place.
+std::vector<std::string> CopyTroubles(const v1::Job& job);
+
 // Of a supervised job that has failed: why it was given up, what it could not be brought back from, its last
 // deaths, newest first, and what was lost. Empty of any other.
 std::vector<std::string> FailureLines(const v1::Job& job);

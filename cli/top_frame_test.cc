@@ -227,5 +227,21 @@ TEST(FailureLines, SayWhyAJobWasGivenUp) {
   EXPECT_THAT(FailureLines(Plain("web")), testing::IsEmpty());
 }
 
+TEST(TopFrameTest, CopiesElsewhere) {
+  v1::Job safe = Training("safe"), stuck = Training("stuck");
+  safe.add_copies()->set_copied_unix_ns(kNow - 130 * kSecond);
+  stuck.add_copies()->set_trouble("images of stuck are not copied to /mnt since 3 s: it is gone");
+  EXPECT_EQ(CopiedText(safe, kNow), "2 min");
+  EXPECT_EQ(CopiedText(stuck, kNow), "- !");
+  EXPECT_EQ(CopiedText(Training("other"), kNow), "-");
+  stuck.mutable_copies(0)->set_copied_unix_ns(kNow - 5 * kSecond);
+  EXPECT_EQ(CopiedText(stuck, kNow), "5 s !");
+  std::string text;
+  for (const TopLine& line : LayOutTop(Figures({safe, stuck}), {})) absl::StrAppend(&text, line.text, "\n");
+  EXPECT_THAT(text, AllOf(HasSubstr("COPIED"), HasSubstr("stuck: images of stuck are not copied to /mnt")));
+  for (const TopLine& line : LayOutTop(Figures({Training("other")}), {}))
+    EXPECT_THAT(line.text, Not(HasSubstr("COPIED")));
+}
+
 }  // namespace
 }  // namespace rekindle::cli

@@ -2,18 +2,23 @@
 
 #include <sys/stat.h>
 
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status.h"
 #include "cli/copy_command.h"
 #include "cli/endpoint.h"
+#include "cli/image_listing.h"
 #include "cli/number_checks.h"
 #include "cli/paths.h"
 #include "cli/transfer_commands.h"
 
 namespace rekindle::cli {
 namespace {
+
+constexpr char kPlaces[] = "HOST|DIR|rclone:REMOTE:PATH";
 
 // What follows "rclone:"; empty: `place` is no object store. "rclone:7443" is a machine of that name.
 std::string BucketIn(absl::string_view place) {
@@ -42,7 +47,30 @@ absl::StatusOr<std::string> Place(absl::string_view option, const std::string& p
   return folder;
 }
 
+// A word for `ls` to look for, which is none.
+absl::Status CheckIsNoPlace(const std::string& text, const std::string& working_directory) {
+  struct stat info;
+  const bool is_folder = (absl::StartsWith(text, "/") || absl::StartsWith(text, ".")) &&
+                         ::stat(Absolute(text, working_directory).c_str(), &info) == 0 &&
+                         S_ISDIR(info.st_mode);
+  if (!is_folder && BucketIn(text).empty() && !absl::StrContains(text, "://")) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", text, "' is a place and no part of an image's name: 'rekindle ls --from ", text,
+                   "' lists what is there"));
+}
+
 }  // namespace
+
+absl::StatusOr<ImagePlace> ParsePlace(absl::string_view option, const std::string& place, bool tls,
+                                      const std::string& working_directory) {
+  ImagePlace parsed;
+  parsed.bucket = BucketIn(place);
+  parsed.where = place;
+  if (parsed.bucket.empty()) {
+    RK_ASSIGN_OR_RETURN(parsed.where, Place(option, place, tls, working_directory));
+  }
+  return parsed;
+}
 
 void TransferArguments::AddToExport(CLI::App* command) {
   command->add_option("image", image_, "The image")->type_name("IMAGE")->required();
@@ -75,7 +103,6 @@ void TransferArguments::AddToCopy(CLI::App* command) {
   command->add_option("image", image_, "The image; with --follow, and from an object store, a name does")
       ->type_name("IMAGE")
       ->required();
-  constexpr char kPlaces[] = "HOST|DIR|rclone:REMOTE:PATH";
   CLI::Option* to = command->add_option("--to", to_,
                                         "Another daemon, as --host names it, the folder of a store, or of an "
                                         "object store that rclone knows");
@@ -90,14 +117,28 @@ void TransferArguments::AddToCopy(CLI::App* command) {
   CLI::Option* follow =
       command->add_flag("--follow", follow_, "Go on with each newer image of that name, until interrupted")
           ->excludes(tag);
+  command
+      ->add_flag("--check", check_,
+                 "Copy nothing, only say whether images of that name could be written there")
+      ->excludes(follow)
+      ->excludes(from);
   command->add_option("--keep", keep_, "How many of these copies stay there [all]")
       ->type_name("N")
       ->check(AboveZero())
       ->needs(follow);
 }
 
+void TransferArguments::AddToLs(CLI::App* command) {
+  command->add_option("text", texts_, "Only images whose name contains one of these")->type_name("TEXT");
+  command
+      ->add_option("--from", from_,
+                   "Images elsewhere: at another daemon, in the folder of a store, or in an object store")
+      ->type_name(kPlaces);
+}
+
 absl::StatusOr<Command> TransferArguments::Finish(const std::string& name, bool tls,
                                                   const std::string& working_directory) const {
+  if (name == "ls") return Ls(tls, working_directory);
   if (name == "copy") return Copy(tls, working_directory);
   if (file_.empty() && criu_.empty()) {
     return absl::InvalidArgumentError(
@@ -167,21 +208,28 @@ absl::StatusOr<Command> TransferArguments::Copy(bool tls, const std::string& wor
   }
   CopyImage what;
   what.image = image_;
-  what.bucket = BucketIn(from_.empty() ? to_ : from_);
-  if (!what.bucket.empty()) {
-    RK_RETURN_IF_ERROR(CheckForBucket());
-    what.to = to_;
-    what.from = from_;
-  } else if (from_.empty()) {
-    RK_ASSIGN_OR_RETURN(what.to, Place("--to", to_, tls, working_directory));
-  } else {
-    RK_ASSIGN_OR_RETURN(what.from, Place("--from", from_, tls, working_directory));
-  }
+  RK_ASSIGN_OR_RETURN(ImagePlace place, ParsePlace(from_.empty() ? "--to" : "--from",
+                                                   from_.empty() ? to_ : from_, tls, working_directory));
+  if (!place.bucket.empty()) RK_RETURN_IF_ERROR(CheckForBucket());
+  (from_.empty() ? what.to : what.from) = std::move(place.where);
+  what.bucket = std::move(place.bucket);
   what.begin.set_reference(reference_);
   what.begin.set_replace(replace_);
   what.whole = whole_;
+  what.check = check_;
   what.follow = follow_;
   what.keep = keep_;
+  return what;
+}
+
+absl::StatusOr<Command> TransferArguments::Ls(bool tls, const std::string& working_directory) const {
+  ImageListing what;
+  what.texts = texts_;
+  for (const std::string& text : texts_) RK_RETURN_IF_ERROR(CheckIsNoPlace(text, working_directory));
+  if (from_.empty()) return what;
+  RK_ASSIGN_OR_RETURN(ImagePlace place, ParsePlace("--from", from_, tls, working_directory));
+  what.from = std::move(place.where);
+  what.bucket = std::move(place.bucket);
   return what;
 }
 

@@ -156,6 +156,27 @@ v1::Check CheckScrub(const absl::StatusOr<store::ScrubStatus>& status, absl::Tim
       "look at the disk; `rekindle stats` names them, `rekindle fsck --read --repair` drops them");
 }
 
+v1::Check CheckCopies(const std::vector<v1::CopyState>& copies) {
+  constexpr char kName[] = "copies";
+  std::vector<absl::string_view> troubles;
+  size_t followed = 0;
+  for (const v1::CopyState& copy : copies) {
+    if (!copy.trouble().empty()) troubles.push_back(copy.trouble());
+    if (!copy.ended()) ++followed;
+  }
+  if (troubles.empty()) {
+    return MakeCheck(kName, v1::Check::OK,
+                     followed == 0 ? "no images are copied elsewhere as they come"
+                                   : absl::StrCat("images go elsewhere as they come: ", followed,
+                                                  followed == 1 ? " name and place" : " names and places"));
+  }
+  const size_t more = troubles.size() - 1;
+  return MakeCheck(kName, v1::Check::WARNING,
+                   absl::StrCat(troubles.front(), more == 0 ? "" : absl::StrCat("; and ", more, " more")),
+                   "see to that place, and that 'rekindle copy NAME --follow --to PLACE' runs; where it is "
+                   "not to go there any more, start and end it once");
+}
+
 v1::Check CheckWritableFolder(const std::string& name, const std::string& path) {
   std::string there = NearestExisting(path);
   if (::access(there.c_str(), W_OK | X_OK) == 0) return MakeCheck(name, v1::Check::OK, path);

@@ -25,6 +25,8 @@ v1::Check CheckStore(const std::string& path, const absl::Status& opened);
 v1::Check CheckRoom(const std::string& path, const store::StoreStats& stats, const store::StoreLimits& limits);
 // What is known of damage in it. `now`: to say how long ago it was read again.
 v1::Check CheckScrub(const absl::StatusOr<store::ScrubStatus>& status, absl::Time now);
+// Do images that are to go elsewhere get there? `copies`: what the caller may see of them.
+v1::Check CheckCopies(const std::vector<v1::CopyState>& copies);
 v1::Check CheckWritableFolder(const std::string& name, const std::string& path);
 // Can containers' cgroups be reached? `first`, `mountinfo`: the contents of /proc/1/cgroup,
 // /proc/self/mountinfo.

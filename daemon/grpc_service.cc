@@ -179,6 +179,10 @@ class GrpcService final : public v1::Rekindle::Service {
           [stream](const v1::ReceiveImageEvent& event) { return WriteText(event, stream); });
     });
   }
+  grpc::Status NoteCopy(grpc::ServerContext* context, const v1::NoteCopyRequest* request,
+                        v1::NoteCopyResponse* response) override {
+    return Unary(daemon::NoteCopy, context, request, response);
+  }
   grpc::Status DeployFunction(grpc::ServerContext* context, const v1::DeployFunctionRequest* request,
                               grpc::ServerWriter<v1::DeployEvent>* writer) override {
     return Work(daemon::DeployFunction, context, request, writer);

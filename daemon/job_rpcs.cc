@@ -23,6 +23,7 @@
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "ckpt/held_job.h"
+#include "daemon/copy_notes.h"
 #include "daemon/job_file.h"
 #include "daemon/job_start.h"
 #include "daemon/process_info.h"
@@ -145,6 +146,8 @@ absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& r
     // One that has ended may have left its file to another.
     if (job.mark.empty() || JobRegistry::Lives(job)) AddProgress(node, job, out);
   }
+  const std::vector<v1::CopyState> copies = CopyStatesFor(node, call);
+  for (v1::Job& job : *response->mutable_jobs()) AddCopies(node, copies, &job);
   return absl::OkStatus();
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "daemon/copy_notes.h"
 #include "daemon/function_rpcs.h"
 #include "daemon/rpcs.h"
 #include "daemon/version.h"
@@ -168,6 +169,22 @@ void AddWork(const WorkCounts& counts, Families& out) {
               Number(counts.stored_bytes.load()));
 }
 
+void AddCopies(const std::vector<v1::CopyState>& copies, Families& out) {
+  for (const v1::CopyState& copy : copies) {
+    const Labels labels = {
+        {"name", copy.name()}, {"place", copy.place()}, {"uid", absl::StrCat(copy.owner_uid())}};
+    out.Gauge(
+        "copy_last_timestamp_seconds",
+        "When the last image of a name was found to be at a place that they are copied to; 0: none was.",
+        Seconds(copy.copied_unix_ns()), labels);
+    if (copy.ended()) continue;
+    out.Gauge("copy_behind_timestamp_seconds",
+              "Since when there is a newer one here than there; 0: there is none.",
+              Seconds(copy.behind_since_unix_ns()), labels);
+    out.Gauge("copy_troubled", "1: newer images do not get there.", copy.trouble().empty() ? 0 : 1, labels);
+  }
+}
+
 void AddFunctions(const v1::FunctionStatsResponse& stats, Families& out) {
   for (const v1::FunctionStats& function : stats.functions()) {
     const Labels labels = {{"function", function.name()}};
@@ -271,6 +288,7 @@ std::string MetricsText(Node& node) {
   v1::ListJobsResponse jobs;
   if (ListJobs(node, call, all, &jobs).ok()) AddJobs(jobs, out);
   AddWork(node.counts(), out);
+  AddCopies(CopyStatesFor(node, call), out);
   AddGpuLeases(node.gpu_jobs(), out);
   v1::FunctionStatsResponse functions;
   if (FunctionStats(node, call, {}, &functions).ok()) AddFunctions(functions, out);

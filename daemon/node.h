@@ -55,6 +55,7 @@ struct NodeOptions {
   absl::Duration stream_patience = StreamPatience();
   bool track_dirty_pages = false;  // see ckpt/dirty_pages.h
   bool daemon = false;             // false: hosted in the command's own process
+  std::string socket;              // of a daemon, for commands that it runs itself
 };
 
 // The places used when nothing else is said: /run/rekindle and /var/log/rekindle for root, folders of their

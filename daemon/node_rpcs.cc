@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/copy_notes.h"
 #include "daemon/doctor.h"
 #include "daemon/rpcs.h"
 #include "daemon/version.h"
@@ -23,8 +24,9 @@ absl::Status GetVersion(Node& node, const Call&, const v1::GetVersionRequest& re
   return absl::OkStatus();
 }
 
-absl::Status Doctor(Node& node, const Call&, const v1::DoctorRequest&, v1::DoctorResponse* response) {
+absl::Status Doctor(Node& node, const Call& call, const v1::DoctorRequest&, v1::DoctorResponse* response) {
   for (v1::Check& check : ExamineMachine(node)) *response->add_checks() = std::move(check);
+  *response->add_checks() = CheckCopies(CopyStatesFor(node, call));
   return absl::OkStatus();
 }
 

@@ -281,6 +281,7 @@ int Main(int argc, char** argv) {
   if (options.socket.empty())
     options.socket = absl::StrCat(options.node.runtime_directory, "/rekindled.sock");
   options.socket = Absolute(options.socket);
+  options.node.socket = options.socket;
   if (options.advertise.empty() && !ListensEverywhere(options.tls.listen))
     options.advertise = options.tls.listen;
   options.scrub_period = absl::Hours(24) * scrub_days;

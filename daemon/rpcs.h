@@ -94,6 +94,10 @@ absl::Status RemoveImages(Node& node, const Call& call, const v1::RemoveImagesRe
 absl::Status DropWorkingSet(Node& node, const Call& call, const v1::DropWorkingSetRequest& request,
                             v1::DropWorkingSetResponse* response);
 
+// copy_notes.cc
+absl::Status NoteCopy(Node& node, const Call& call, const v1::NoteCopyRequest& request,
+                      v1::NoteCopyResponse* response);
+
 // limits_rpc.cc
 absl::Status PruneImages(Node& node, const Call& call, const v1::PruneImagesRequest& request,
                          v1::PruneImagesResponse* response);

@@ -161,6 +161,7 @@ class GrpcServer final : public Server {
     if (server_ && grace > absl::ZeroDuration()) {
       groups_->YieldJobs();
       node_.supervisor().CheckpointAll(grace);
+      node_.supervisor().AwaitCopies(deadline);
     }
     node_.BeginStopping();
     // Until now whoever asks is told that the daemon ends, and how far it is.

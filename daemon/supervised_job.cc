@@ -503,6 +503,18 @@ v1::Job SupervisedJob::Describe(const ProcessChildren* all) const {
   return job;
 }
 
+std::string SupervisedJob::ImagesName() const {
+  const std::string& given = record_.policy().image_name();
+  return given.empty() ? ImageNameOf(name_) : given;
+}
+
+std::optional<CopyPlan> SupervisedJob::PlanOfCopies() const {
+  absl::MutexLock lock(&mutex_);
+  // One of another machine that has ended is remembered here, too.
+  if (!record_.policy().has_copy_to() || IsOtherMachine(record_.machine())) return std::nullopt;
+  return CopyPlanOf(record_, ImagesName());
+}
+
 bool SupervisedJob::IsNow(pid_t pid) const {
   absl::MutexLock lock(&mutex_);
   return !record_.ended() && record_.pid() == pid;

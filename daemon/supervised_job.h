@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/process_stat.h"
 #include "ckpt/staging_arena.h"
+#include "daemon/copy_command.h"
 #include "daemon/job_events.h"
 #include "daemon/job_file.h"
 #include "daemon/node.h"
@@ -62,6 +63,9 @@ class SupervisedJob {
   bool Ended() const ABSL_LOCKS_EXCLUDED(mutex_);
   // As `ps` shows it. Absent: there is nothing to show. `all`: see ToProto of a JobRecord.
   v1::Job Describe(const ProcessChildren* all = nullptr) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Of its images; nothing: they are copied nowhere.
+  std::optional<CopyPlan> PlanOfCopies() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Is this process its root?
   bool IsNow(pid_t pid) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -142,6 +146,7 @@ class SupervisedJob {
   void RemoveJobFile();
   Call OwnCall() const;
   std::string MarkVariable() const;
+  std::string ImagesName() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   std::string JobFilePath() const;
   std::optional<RunAs> User() const;
   LaunchOptions LaunchPlan() const;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/deadline.h"
@@ -84,6 +85,10 @@ absl::Status Supervisor::Begin() {
   if (locked.ok()) TakeOverAll();
   absl::MutexLock lock(&mutex_);
   if (!watcher_.joinable() && !stopping_) watcher_ = std::thread(&Supervisor::WatchOthersLoop, this);
+  if (copies_ == nullptr && !stopping_) {
+    copies_ = std::make_unique<CopyFollowers>(node_.options().store, node_.options().socket,
+                                              [this] { return CopyPlans(); });
+  }
   return locked;
 }
 
@@ -373,6 +378,40 @@ absl::Status CheckNameOfImages(const v1::RunRequest& request) {
 
 }  // namespace
 
+absl::Status Supervisor::TryCopyTo(const Call& call, const v1::RunRequest& request) const {
+  if (!request.supervision().has_copy_to()) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(Annotate(CheckCopyTo(request.supervision().copy_to()), "--copy-to"));
+  if (!node_.options().daemon) {
+    return absl::FailedPreconditionError(
+        "--copy-to needs a daemon, which copies: start rekindled, or leave it out and run 'rekindle copy "
+        "NAME "
+        "--follow --to PLACE' beside the job");
+  }
+  v1::SupervisedJobRecord job;
+  *job.mutable_policy() = request.supervision();
+  job.set_uid(call.caller.uid);
+  job.set_gid(call.caller.gid);
+  job.mutable_groups()->Assign(call.caller.groups.begin(), call.caller.groups.end());
+  *job.mutable_environment() = request.environment();
+  // What it will be called, as far as that is known: at most places one is as good as another.
+  std::string images = request.supervision().image_name();
+  if (images.empty() && !request.from_image().empty())
+    images = request.from_image().substr(0, request.from_image().find_first_of(":@"));
+  if (images.empty()) {
+    images = ImageNameOf(request.name().empty() ? JobNameFromCommand(absl::StrJoin(request.argv(), " "))
+                                                : request.name());
+  }
+  return TryCopyPlace(node_.options().socket, CopyPlanOf(job, images), call.cancelled);
+}
+
+std::vector<CopyPlan> Supervisor::CopyPlans() const {
+  std::vector<CopyPlan> plans;
+  for (const auto& job : Jobs()) {
+    if (std::optional<CopyPlan> plan = job->PlanOfCopies()) plans.push_back(*std::move(plan));
+  }
+  return plans;
+}
+
 absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
                                                                const v1::RunRequest& request,
                                                                v1::JobStarted* started) {
@@ -392,6 +431,9 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
         "a job that the hook holds makes no progress to supervise: leave --hold out");
   }
   RK_RETURN_IF_ERROR(CheckNameOfImages(request));
+  RK_RETURN_IF_ERROR(TryCopyTo(call, request));
+  if (record.policy().has_copy_to() && !request.from_image().empty())
+    *record.mutable_copy_environment() = request.environment();
   record.set_name(request.name());
   RK_ASSIGN_OR_RETURN(JobStart start, request.from_image().empty()
                                           ? PlanJobStart(node_, call, request)
@@ -501,6 +543,15 @@ void Supervisor::CheckpointAll(absl::Duration patience) {
   });
 }
 
+void Supervisor::AwaitCopies(const Deadline& deadline) {
+  std::unique_ptr<CopyFollowers> copies;
+  {
+    absl::MutexLock lock(&mutex_);
+    copies = std::move(copies_);
+  }
+  if (copies != nullptr) copies->AwaitCopies(deadline);
+}
+
 void Supervisor::CollectGarbageSoon(double seconds) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return;
@@ -544,12 +595,15 @@ void Supervisor::CollectGarbageLoop() {
 
 void Supervisor::Leave() {
   std::thread collector, watcher;
+  std::unique_ptr<CopyFollowers> copies;  // ended without the lock
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
+    copies = std::move(copies_);
     collector = std::move(collector_);
     watcher = std::move(watcher_);
   }
+  copies.reset();
   collector_wakeup_.Notify();
   watcher_wakeup_.Notify();
   if (collector.joinable()) collector.join();

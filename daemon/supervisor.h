@@ -15,7 +15,9 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "daemon/call.h"
+#include "daemon/copy_followers.h"
 #include "daemon/supervised_job.h"
 #include "daemon/wakeup.h"
 #include "rekindle/v1/rekindle.pb.h"
@@ -69,6 +71,8 @@ class Supervisor {
 
   // A last image of each, side by side: this node is about to go.
   void CheckpointAll(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Until these are where they are to be copied to, as far as that goes on.
+  void AwaitCopies(const Deadline& deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   // Lets all jobs run on without us.
   void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -97,6 +101,9 @@ class Supervisor {
   absl::Status LockJobs(absl::Duration patience = absl::ZeroDuration()) ABSL_LOCKS_EXCLUDED(mutex_);
   void TakeOverAll() ABSL_LOCKS_EXCLUDED(mutex_);
   void WatchOthersLoop() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Before the job is started: that its images can be copied to where they are to go.
+  absl::Status TryCopyTo(const Call& call, const v1::RunRequest& request) const;
+  std::vector<CopyPlan> CopyPlans() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Jobs that ended more than kKeepEnded ago.
   void ForgetLongEnded() ABSL_LOCKS_EXCLUDED(mutex_);
   // Of jobs that nobody knows any more.
@@ -124,6 +131,8 @@ class Supervisor {
   // replaced.
   std::map<std::string, std::pair<uint64_t, int64_t>> settled_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<SupervisedJob>> jobs_ ABSL_GUARDED_BY(mutex_);
+  // In a daemon, once it has begun.
+  std::unique_ptr<CopyFollowers> copies_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rekindle::daemon

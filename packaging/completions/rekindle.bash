@@ -53,7 +53,7 @@ _rekindle() {
   case $command in
     '') flags=$globals arguments=$commands ;;
     run)
-      flags='--name --log --detach --hold --every --restarts --backoff --retry-for --hang --rollback --ignore-path --keep --image-name --overhead --tcp-close --at-boot --from'
+      flags='--name --log --detach --hold --every --restarts --backoff --retry-for --hang --rollback --ignore-path --keep --image-name --overhead --tcp-close --at-boot --from --copy-to'
       if [[ $current != -* ]]; then
         COMPREPLY=($(compgen -c -- "$current"))
         return
@@ -160,9 +160,13 @@ _rekindle() {
       [[ $previous == --policies ]] && arguments='none fixed snapshot hotswap rekindle' || arguments=$(compgen -f -- "$current")
       ;;
     working-set) [[ $previous == working-set ]] && arguments='drop' || arguments=$(_rekindle_images) ;;
+    ls)
+      flags='--from'
+      [[ $previous == --from ]] && arguments=$(compgen -f -- "$current") || arguments=$(_rekindle_images)
+      ;;
     fsck) flags='--read --read-data --repair' ;;
     copy)
-      flags='--to --from --tag --replace --whole --follow --keep'
+      flags='--to --from --tag --replace --whole --check --follow --keep'
       [[ $previous == --to || $previous == --from ]] && arguments=$(compgen -f -- "$current") || arguments=$(_rekindle_images)
       ;;
     export)

@@ -1,0 +1,69 @@
+#include "cli/copy_trace.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "base/stable_hash.h"
+
+namespace rekindle::cli {
+
+std::string ShownPlace(const std::string& place) {
+  absl::string_view location = place;
+  if (!absl::ConsumePrefix(&location, "rclone:")) return place;
+  // "REMOTE:PATH", ":KIND:PATH", or with ",KEY=VALUE…" before the second colon; a value may have colons.
+  const size_t colon = location.find(':', 1), comma = location.find(',');
+  if (comma == absl::string_view::npos || comma > colon || absl::StartsWith(location, "/")) return place;
+  return absl::StrFormat("rclone:%s,…(%08x)", location.substr(0, comma),
+                         static_cast<uint32_t>(StableHash(location)));
+}
+
+CopyTrace::CopyTrace(Client& source, const std::string& name, const std::string& place, const Output& output)
+    : source_(source), output_(output) {
+  note_.set_name(name);
+  note_.set_place(place);
+}
+
+void CopyTrace::Copied(const v1::Image& image) {
+  v1::Image* copied = note_.mutable_copied();
+  copied->set_reference(image.reference());
+  copied->set_digest(image.digest());
+  copied->set_created_unix_ns(image.created_unix_ns());
+  note_.clear_error();
+  told_ = false;
+}
+
+void CopyTrace::Failed(const absl::Status& why) {
+  const std::string error(why.message());
+  if (told_ && note_.error() == error) return;
+  // What is not told yet is told with it.
+  if (told_) note_.clear_copied();
+  note_.set_error(error);
+  told_ = false;
+}
+
+void CopyTrace::Tell() {
+  if (told_ || unknown_) return;
+  const absl::Status told = source_.NoteCopy(note_);
+  told_ = told.ok();
+  unknown_ = absl::IsUnimplemented(told);
+  // A daemon that is away, or a store that is not there yet, is told of by whoever looks for images.
+  if (told_ || unknown_ || absl::IsUnavailable(told) || absl::IsNotFound(told)) return;
+  const std::string reason(told.message());
+  if (std::exchange(warned_of_, reason) != reason)
+    output_.Warning(absl::StrCat("'rekindle ps' does not show these copies: ", reason));
+}
+
+void CopyTrace::End() {
+  note_.clear_copied();
+  note_.clear_error();
+  note_.set_ended(true);
+  told_ = false;
+  Tell();
+}
+
+}  // namespace rekindle::cli

@@ -1,0 +1,184 @@
+#include "daemon/copy_followers.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/pidfd.h"
+#include "base/status.h"
+#include "daemon/copy_notes.h"
+
+namespace rekindle::daemon {
+namespace {
+
+constexpr absl::Duration kReconcileEvery = absl::Seconds(1), kLookForLast = absl::Milliseconds(200);
+constexpr absl::Duration kFirstRestartAfter = absl::Seconds(1), kLastRestartAfter = absl::Minutes(1);
+// One that has run for so long did not end for what made the one before it end.
+constexpr absl::Duration kHasWorked = absl::Minutes(1);
+// For the last image of a job that has ended.
+constexpr absl::Duration kLastImageMayTake = absl::Hours(1);
+constexpr absl::Duration kCommandsEndMayTake = absl::Seconds(3);
+
+int64_t MonotonicAfter(absl::Duration time) { return MonotonicNanos() + absl::ToInt64Nanoseconds(time); }
+
+const v1::CopyState* NoteOf(const std::vector<v1::CopyState>& notes, const CopyPlan& plan) {
+  const auto note = std::find_if(notes.begin(), notes.end(), [&](const v1::CopyState& one) {
+    return one.owner_uid() == plan.user.uid && one.name() == plan.images && one.place() == plan.to.place();
+  });
+  return note == notes.end() ? nullptr : &*note;
+}
+
+bool IsThere(const std::vector<v1::CopyState>& notes, const CopyPlan& plan) {
+  const v1::CopyState* note = NoteOf(notes, plan);
+  return plan.newest.empty() || (note != nullptr && note->digest() == plan.newest);
+}
+
+}  // namespace
+
+CopyFollowers::CopyFollowers(std::string store, std::string socket,
+                             std::function<std::vector<CopyPlan>()> plans)
+    : store_(std::move(store)),
+      socket_(std::move(socket)),
+      plans_(std::move(plans)),
+      thread_(&CopyFollowers::Loop, this) {}
+
+CopyFollowers::~CopyFollowers() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  wakeup_.Notify();
+  thread_.join();
+}
+
+void CopyFollowers::Loop() {
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stopping_) break;
+    }
+    Reconcile();
+    wakeup_.WaitFor(kReconcileEvery);
+  }
+  // All at once first: each has a moment to say that it ends.
+  for (const auto& [job, follower] : followers_) {
+    if (follower->process.running()) follower->process.Signal(SIGTERM).IgnoreError();
+  }
+  const Deadline deadline(kCommandsEndMayTake);
+  for (const auto& [job, follower] : followers_) EndCopying(follower->process, deadline.left());
+  followers_.clear();
+}
+
+std::vector<CopyPlan> CopyFollowers::Wanted() const {
+  std::vector<CopyPlan> plans = plans_();
+  if (plans.empty()) return plans;
+  const int64_t now = UnixNanos();
+  const std::vector<v1::CopyState> notes = CopyNotes(store_).List(now);
+  std::erase_if(plans, [&](const CopyPlan& plan) {
+    return plan.ended_unix_ns != 0 &&
+           (IsThere(notes, plan) || now - plan.ended_unix_ns > absl::ToInt64Nanoseconds(kLastImageMayTake));
+  });
+  return plans;
+}
+
+void CopyFollowers::Reconcile() {
+  std::map<std::string, CopyPlan> wanted;
+  for (CopyPlan& plan : Wanted()) wanted.emplace(plan.job, std::move(plan));
+  for (auto it = followers_.begin(); it != followers_.end();) {
+    const auto plan = wanted.find(it->first);
+    if (plan != wanted.end() && plan->second.SameCommand(it->second->plan)) {
+      it->second->plan = std::move(plan->second);
+      wanted.erase(plan);
+      ++it;
+    } else {
+      EndCopying(it->second->process, kCommandsEndMayTake);
+      it = followers_.erase(it);
+    }
+  }
+  for (auto& [job, plan] : wanted) {
+    auto follower = std::make_unique<Follower>();
+    follower->plan = std::move(plan);
+    followers_[job] = std::move(follower);
+  }
+  for (const auto& [job, follower] : followers_) LookAfter(*follower);
+}
+
+void CopyFollowers::LookAfter(Follower& follower) {
+  if (!follower.process.running()) {
+    if (MonotonicNanos() >= follower.start_at_ns) Start(follower);
+    return;
+  }
+  follower.output.Take();
+  if (!AwaitExit(follower.process.pidfd(), absl::ZeroDuration())) return;
+  follower.output.Take();
+  const absl::StatusOr<ExitState> exit = follower.process.Wait();
+  const bool has_worked = MonotonicAfter(-kHasWorked) > follower.started_at_ns;
+  follower.back_off = has_worked ? kFirstRestartAfter
+                                 : std::clamp(2 * follower.back_off, kFirstRestartAfter, kLastRestartAfter);
+  follower.start_at_ns = MonotonicAfter(follower.back_off);
+  NoteTrouble(follower.plan, absl::StrCat("the command that copies them has ended (",
+                                          exit.ok() ? exit->ToString() : std::string(exit.status().message()),
+                                          "), and is started again: ", follower.output.Error()));
+}
+
+void CopyFollowers::Start(Follower& follower) {
+  std::vector<std::string> options = {"--follow", absl::StrCat("--keep=", std::max(follower.plan.keep, 1U))};
+  const auto start = [&]() -> absl::StatusOr<Subprocess> {
+    RK_ASSIGN_OR_RETURN(follower.output, CommandOutput::Make());
+    return StartCopying(socket_, follower.plan, options, follower.output);
+  };
+  absl::StatusOr<Subprocess> process = start();
+  follower.started_at_ns = MonotonicNanos();
+  if (process.ok()) {
+    follower.process = *std::move(process);
+    return;
+  }
+  follower.back_off = std::clamp(2 * follower.back_off, kFirstRestartAfter, kLastRestartAfter);
+  follower.start_at_ns = MonotonicAfter(follower.back_off);
+  NoteTrouble(follower.plan, std::string(process.status().message()));
+}
+
+void CopyFollowers::NoteTrouble(const CopyPlan& plan, const std::string& why) const {
+  Log(LogLevel::kWarning,
+      absl::StrCat("images of job '", plan.job, "' are not copied to ", plan.to.place(), ": ", why));
+  v1::NoteCopyRequest note;
+  note.set_name(plan.images);
+  note.set_place(plan.to.place());
+  note.set_error(why);
+  CopyNotes(store_).Note(plan.user.uid, note, UnixNanos()).IgnoreError();
+}
+
+void CopyFollowers::AwaitCopies(const Deadline& deadline) {
+  for (bool told = false;; told = true) {
+    std::vector<std::string> missing;
+    bool goes_on = false;
+    const std::vector<CopyPlan> plans = plans_();
+    if (plans.empty()) return;
+    const std::vector<v1::CopyState> notes = CopyNotes(store_).List(UnixNanos());
+    for (const CopyPlan& plan : plans) {
+      if (plan.ended_unix_ns != 0 || IsThere(notes, plan)) continue;
+      missing.push_back(plan.job);
+      const v1::CopyState* note = NoteOf(notes, plan);
+      goes_on = goes_on || note == nullptr || note->last_error().empty();
+    }
+    if (missing.empty()) return;
+    if (!goes_on || deadline.passed()) {
+      return Log(LogLevel::kWarning,
+                 absl::StrCat("the last images of these jobs are not yet where they are to be "
+                              "copied to: ",
+                              absl::StrJoin(missing, ", ")));
+    }
+    if (!told)
+      Log(LogLevel::kInfo,
+          absl::StrCat("waiting for last images to be copied: ", absl::StrJoin(missing, ", ")));
+    absl::SleepFor(std::min(kLookForLast, deadline.left()));
+  }
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,215 @@
+#include "daemon/copy_notes.h"
+
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/human_units.h"
+#include "base/record_file.h"
+#include "base/stable_hash.h"
+#include "base/status.h"
+#include "daemon/job_registry.h"
+#include "daemon/node.h"
+#include "daemon/rpcs.h"
+#include "rekindle/v1/copy_link.h"
+
+namespace rekindle::daemon {
+namespace {
+
+constexpr absl::string_view kNoteSuffix = ".json";
+constexpr size_t kMostNotesOfOne = 100, kMostNotes = 2000;
+constexpr size_t kLongestPlace = 4096, kLongestError = 2000;
+constexpr absl::Duration kForgetEndedAfter = absl::Hours(24);
+// A large image takes its time on a slow line.
+constexpr absl::Duration kLagsAfter = absl::Minutes(10);
+
+std::string ImagesNameOf(absl::string_view reference) {
+  return std::string(reference.substr(0, reference.rfind(':')));
+}
+
+std::string Ago(int64_t unix_ns, int64_t now_unix_ns) {
+  return FormatSeconds(static_cast<double>(std::max<int64_t>(0, now_unix_ns - unix_ns) / 1'000'000'000));
+}
+
+bool IsForgotten(const v1::CopyState& note, int64_t now_unix_ns) {
+  return note.ended() && now_unix_ns - note.told_unix_ns() > absl::ToInt64Nanoseconds(kForgetEndedAfter);
+}
+
+absl::Status CheckNote(const v1::NoteCopyRequest& what) {
+  if (!store::NormalizeReference(absl::StrCat(what.name(), ":x")).ok())
+    return absl::InvalidArgumentError(absl::StrCat("'", what.name(), "' is no name of images"));
+  if (what.place().empty() || what.place().size() > kLongestPlace)
+    return absl::InvalidArgumentError("a copy goes to a place whose name has 1 to 4096 bytes");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+CopyNotes::CopyNotes(absl::string_view store) : directory_(absl::StrCat(store, "/copies")) {}
+
+std::string CopyNotes::PathOf(uid_t owner, absl::string_view name, absl::string_view place) const {
+  return absl::StrFormat("%s/%d-%016x%s", directory_, owner, StableHash(absl::StrCat(name, "\n", place)),
+                         kNoteSuffix);
+}
+
+std::vector<std::string> CopyNotes::Files() const {
+  std::vector<std::string> files = ListDirectory(directory_).value_or(std::vector<std::string>());
+  std::erase_if(files, [](const std::string& file) { return !absl::EndsWith(file, kNoteSuffix); });
+  if (files.size() > kMostNotes) files.resize(kMostNotes);
+  return files;
+}
+
+absl::Status CopyNotes::MakeRoom(uid_t owner, int64_t now_unix_ns) const {
+  size_t left = 0;
+  for (const std::string& file : Files()) {
+    if (!absl::StartsWith(file, absl::StrCat(owner, "-"))) continue;
+    const std::string path = absl::StrCat(directory_, "/", file);
+    const absl::StatusOr<v1::CopyState> note = ReadRecordFile<v1::CopyState>(path);
+    if ((note.ok() && IsForgotten(*note, now_unix_ns)) || absl::IsDataLoss(note.status())) {
+      RK_RETURN_IF_ERROR(RemoveTree(path));
+    } else {
+      ++left;
+    }
+  }
+  if (left < kMostNotesOfOne) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("uid ", owner, " copies images of ", left,
+                   " names and places already: end one of these ('rekindle copy --follow'), which is "
+                   "forgotten a day later"));
+}
+
+absl::Status CopyNotes::Note(uid_t owner, const v1::NoteCopyRequest& what, int64_t now_unix_ns) const {
+  RK_RETURN_IF_ERROR(CheckNote(what));
+  if (::mkdir(directory_.c_str(), 0700) != 0 && errno != EEXIST)
+    return ErrnoStatus(errno, absl::StrCat("making folder ", directory_));
+  RK_ASSIGN_OR_RETURN(const UniqueFd turn, LockFile(absl::StrCat(directory_, "/.lock"), LOCK_EX));
+  const std::string path = PathOf(owner, what.name(), what.place());
+  absl::StatusOr<v1::CopyState> read = ReadRecordFile<v1::CopyState>(path);
+  if (absl::IsNotFound(read.status())) {
+    // One that was never begun has nothing to end.
+    if (what.ended()) return absl::OkStatus();
+    RK_RETURN_IF_ERROR(MakeRoom(owner, now_unix_ns));
+  }
+  if (absl::IsNotFound(read.status()) || absl::IsDataLoss(read.status())) read = v1::CopyState();
+  RK_RETURN_IF_ERROR(read.status());
+  v1::CopyState& note = *read;
+  note.set_name(what.name());
+  note.set_place(what.place());
+  note.set_owner_uid(owner);
+  if (what.has_copied()) {
+    note.set_image(what.copied().reference());
+    note.set_digest(what.copied().digest());
+    note.set_taken_unix_ns(what.copied().created_unix_ns());
+    note.set_copied_unix_ns(now_unix_ns);
+  }
+  if (!what.ended()) {
+    note.set_last_error(what.error().substr(0, kLongestError));
+    if (what.error().empty()) {
+      note.set_failing_since_unix_ns(0);
+    } else if (note.failing_since_unix_ns() == 0) {
+      note.set_failing_since_unix_ns(now_unix_ns);
+    }
+  }
+  note.set_told_unix_ns(now_unix_ns);
+  note.set_ended(what.ended());
+  return Annotate(WriteRecordFile(path, note), absl::StrCat("noting a copy of ", what.name()));
+}
+
+std::vector<v1::CopyState> CopyNotes::List(int64_t now_unix_ns) const {
+  std::vector<v1::CopyState> notes;
+  for (const std::string& file : Files()) {
+    absl::StatusOr<v1::CopyState> note = ReadRecordFile<v1::CopyState>(absl::StrCat(directory_, "/", file));
+    if (note.ok() && !IsForgotten(*note, now_unix_ns)) notes.push_back(*std::move(note));
+  }
+  std::sort(notes.begin(), notes.end(), [](const v1::CopyState& a, const v1::CopyState& b) {
+    return a.name() != b.name() ? a.name() < b.name() : a.place() < b.place();
+  });
+  return notes;
+}
+
+void JudgeCopy(absl::Span<const store::ImageInfo> images, bool of_all, int64_t now_unix_ns,
+               v1::CopyState* state) {
+  // Those that were committed after the one that is there, up to which all are newer.
+  int64_t since = 0, later_by_clock = 0;
+  bool found = false;
+  for (const store::ImageInfo& image : images) {
+    if (ImagesNameOf(image.reference) != state->name() || (!of_all && image.owner != state->owner_uid()) ||
+        v1::IsCopyLink(image.reference, image.labels))
+      continue;
+    found = image.digest == state->digest();
+    if (found) break;
+    since = image.created_unix_ns;
+    if (image.created_unix_ns > state->taken_unix_ns()) later_by_clock = image.created_unix_ns;
+  }
+  // Of those there are only the ones that are newer than one that is gone here.
+  state->set_behind_since_unix_ns(found || state->digest().empty() ? since : later_by_clock);
+  if (state->ended()) return;
+  const std::string what = absl::StrCat("images of ", state->name(), " are not copied to ", state->place());
+  if (!state->last_error().empty()) {
+    state->set_trouble(absl::StrCat(what, " since ", Ago(state->failing_since_unix_ns(), now_unix_ns), ": ",
+                                    state->last_error()));
+  } else if (state->behind_since_unix_ns() != 0 &&
+             now_unix_ns - state->behind_since_unix_ns() > absl::ToInt64Nanoseconds(kLagsAfter)) {
+    state->set_trouble(absl::StrCat(what, ": one has waited for ",
+                                    Ago(state->behind_since_unix_ns(), now_unix_ns),
+                                    "; 'rekindle copy --follow' has ended, or the way there is too slow"));
+  }
+}
+
+std::vector<v1::CopyState> CopyStatesFor(Node& node, const Call& call) {
+  const int64_t now = UnixNanos();
+  std::vector<v1::CopyState> copies = CopyNotes(node.options().store).List(now);
+  std::erase_if(copies, [&](const v1::CopyState& copy) {
+    return !node.policy().MayUse(call.caller, copy.owner_uid());
+  });
+  if (copies.empty()) return copies;
+  std::set<std::string> names;
+  for (const v1::CopyState& copy : copies) names.insert(copy.name());
+  // What can't be known now is not told.
+  std::vector<store::ImageInfo> images;
+  if (auto store = node.OpenStore(Node::Access::kRead); store.ok()) {
+    images = (*store)
+                 ->List([&](const store::ImageInfo& image) {
+                   return names.contains(ImagesNameOf(image.reference));
+                 })
+                 .value_or(images);
+  }
+  for (v1::CopyState& copy : copies) {
+    Caller owner;
+    owner.kind = Caller::Kind::kLocal;
+    owner.uid = copy.owner_uid();
+    JudgeCopy(images, node.policy().IsAdmin(owner), now, &copy);
+  }
+  return copies;
+}
+
+void AddCopies(const Node& node, const std::vector<v1::CopyState>& copies, v1::Job* job) {
+  const std::string& given = job->supervised().policy().image_name();
+  const std::string name = given.empty() ? ImageNameOf(job->name()) : given;
+  for (const v1::CopyState& copy : copies) {
+    Caller owner;
+    owner.kind = Caller::Kind::kLocal;
+    owner.uid = copy.owner_uid();
+    if (copy.name() == name && node.policy().MayUse(owner, job->owner_uid())) *job->add_copies() = copy;
+  }
+}
+
+absl::Status NoteCopy(Node& node, const Call& call, const v1::NoteCopyRequest& request,
+                      v1::NoteCopyResponse*) {
+  RK_RETURN_IF_ERROR(node.CheckStoreIsThere());
+  return CopyNotes(node.options().store).Note(call.caller.uid, request, UnixNanos());
+}
+
+}  // namespace rekindle::daemon

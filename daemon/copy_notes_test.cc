@@ -1,0 +1,214 @@
+#include "daemon/copy_notes.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rekindle::daemon {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kNow = 1'800'000'000 * kSecond;
+constexpr uid_t kCopier = 1000, kOtherCopier = 1001;
+
+v1::NoteCopyRequest Request(const std::string& place = "/mnt/a") {
+  v1::NoteCopyRequest request;
+  request.set_name("train");
+  request.set_place(place);
+  return request;
+}
+
+v1::NoteCopyRequest Copied(const std::string& tag) {
+  v1::NoteCopyRequest request = Request();
+  request.mutable_copied()->set_reference("train:" + tag);
+  request.mutable_copied()->set_digest("sha256:" + tag);
+  request.mutable_copied()->set_created_unix_ns(kNow);
+  return request;
+}
+
+v1::NoteCopyRequest Failed(const std::string& why) {
+  v1::NoteCopyRequest request = Request();
+  request.set_error(why);
+  return request;
+}
+
+v1::NoteCopyRequest Ended() {
+  v1::NoteCopyRequest request = Request();
+  request.set_ended(true);
+  return request;
+}
+
+class CopyNotesTest : public ::testing::Test {
+ protected:
+  CopyNotesTest() : notes_(directory_.path()) {}
+
+  v1::CopyState Only(int64_t now = kNow) {
+    const std::vector<v1::CopyState> all = notes_.List(now);
+    EXPECT_THAT(all, SizeIs(1));
+    return all.empty() ? v1::CopyState() : all[0];
+  }
+
+  TemporaryDirectory directory_ = *TemporaryDirectory::Make(testing::TempDir(), "rekindle_copies_test.");
+  CopyNotes notes_;
+};
+
+TEST_F(CopyNotesTest, TheLastSuccessAndTheLastErrorStay) {
+  ASSERT_TRUE(notes_.Note(kCopier, Request(), kNow).ok());
+  EXPECT_EQ(Only().copied_unix_ns(), 0);
+  ASSERT_TRUE(notes_.Note(kCopier, Copied("1"), kNow + 1).ok());
+  ASSERT_TRUE(notes_.Note(kCopier, Failed("it is gone"), kNow + 2).ok());
+  ASSERT_TRUE(notes_.Note(kCopier, Failed("it is still gone"), kNow + 3).ok());
+  v1::CopyState state = Only();
+  EXPECT_EQ(state.image(), "train:1");
+  EXPECT_EQ(state.copied_unix_ns(), kNow + 1);
+  EXPECT_EQ(state.last_error(), "it is still gone");
+  EXPECT_EQ(state.failing_since_unix_ns(), kNow + 2);
+  EXPECT_EQ(state.owner_uid(), kCopier);
+  ASSERT_TRUE(notes_.Note(kCopier, Copied("2"), kNow + 4).ok());
+  state = Only();
+  EXPECT_EQ(state.digest(), "sha256:2");
+  EXPECT_EQ(state.last_error(), "");
+  EXPECT_EQ(state.failing_since_unix_ns(), 0);
+}
+
+TEST_F(CopyNotesTest, EachUserAndPlaceHasItsOwn) {
+  ASSERT_TRUE(notes_.Note(kCopier, Copied("1"), kNow).ok());
+  ASSERT_TRUE(notes_.Note(kOtherCopier, Copied("2"), kNow).ok());
+  ASSERT_TRUE(notes_.Note(kOtherCopier, Request("/mnt/b"), kNow).ok());
+  EXPECT_THAT(notes_.List(kNow), SizeIs(3));
+}
+
+TEST_F(CopyNotesTest, WhatEndedIsForgottenADayLater) {
+  ASSERT_TRUE(notes_.Note(kCopier, Ended(), kNow).ok());
+  EXPECT_THAT(notes_.List(kNow), IsEmpty());  // it had never begun
+  ASSERT_TRUE(notes_.Note(kCopier, Copied("1"), kNow).ok());
+  ASSERT_TRUE(notes_.Note(kCopier, Ended(), kNow).ok());
+  EXPECT_TRUE(Only().ended());
+  EXPECT_EQ(Only().image(), "train:1");
+  EXPECT_THAT(notes_.List(kNow + 25 * 3600 * kSecond), IsEmpty());
+  ASSERT_TRUE(notes_.Note(kCopier, Request(), kNow).ok());
+  EXPECT_FALSE(Only().ended());
+}
+
+TEST_F(CopyNotesTest, NobodyFillsTheStoreWithThem) {
+  int taken = 0;
+  absl::Status last;
+  for (int i = 0; i < 200 && last.ok(); ++i) {
+    last = notes_.Note(kCopier, Request(absl::StrCat("/mnt/", i)), kNow);
+    if (last.ok()) ++taken;
+  }
+  EXPECT_EQ(taken, 100);
+  EXPECT_TRUE(absl::IsResourceExhausted(last)) << last;
+  EXPECT_TRUE(notes_.Note(kOtherCopier, Request(), kNow).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(notes_.Note(kOtherCopier, Request(std::string(5000, 'x')), kNow)));
+  v1::NoteCopyRequest hostile = Request();
+  hostile.set_name("../x");
+  EXPECT_TRUE(absl::IsInvalidArgument(notes_.Note(kOtherCopier, hostile, kNow)));
+  ASSERT_TRUE(notes_.Note(kOtherCopier, Failed(std::string(100'000, 'x')), kNow).ok());
+  for (const v1::CopyState& state : notes_.List(kNow)) EXPECT_LE(state.last_error().size(), 2000u);
+}
+
+TEST_F(CopyNotesTest, DamagedNotesAreWrittenAnew) {
+  ASSERT_TRUE(notes_.Note(kCopier, Copied("1"), kNow).ok());
+  const std::string folder = directory_.path() + "/copies";
+  const std::vector<std::string> files = *ListDirectory(folder);
+  for (const std::string& file : files) {
+    if (file == ".lock") continue;
+    ASSERT_TRUE(WriteFileAtomically(folder + "/" + file, "{").ok());
+  }
+  EXPECT_THAT(notes_.List(kNow), IsEmpty());
+  ASSERT_TRUE(notes_.Note(kCopier, Copied("2"), kNow).ok());
+  EXPECT_EQ(Only().image(), "train:2");
+}
+
+class JudgeCopyTest : public ::testing::Test {
+ protected:
+  JudgeCopyTest() {
+    state_.set_name("train");
+    state_.set_place("/mnt/a");
+    state_.set_owner_uid(kCopier);
+  }
+
+  // The last one that was committed is added last; taken so many seconds ago.
+  void AddImage(const std::string& tag, int64_t seconds_ago, uid_t owner = kCopier) {
+    store::ImageInfo image;
+    image.reference = absl::StrCat("train:", tag);
+    image.digest = absl::StrCat("sha256:", tag);
+    image.created_unix_ns = kNow - seconds_ago * kSecond;
+    image.owner = owner;
+    images_.insert(images_.begin(), image);
+  }
+  void SetCopied(const std::string& tag, int64_t seconds_ago) {
+    state_.set_digest("sha256:" + tag);
+    state_.set_taken_unix_ns(kNow - seconds_ago * kSecond);
+  }
+  // For how many seconds a newer one has waited; 0: there is none.
+  int64_t Behind(bool of_all = false) {
+    state_.clear_trouble();
+    JudgeCopy(images_, of_all, kNow, &state_);
+    return state_.behind_since_unix_ns() == 0 ? 0 : (kNow - state_.behind_since_unix_ns()) / kSecond;
+  }
+
+  v1::CopyState state_;
+  std::vector<store::ImageInfo> images_;
+};
+
+TEST_F(JudgeCopyTest, BehindIsWhoeverHasNotTheNewest) {
+  EXPECT_EQ(Behind(), 0);
+  AddImage("1", 300);
+  EXPECT_EQ(Behind(), 300);
+  SetCopied("1", 300);
+  EXPECT_EQ(Behind(), 0);
+  AddImage("2", 200);
+  AddImage("3", 100);
+  EXPECT_EQ(Behind(), 200);
+  SetCopied("3", 100);
+  EXPECT_EQ(Behind(), 0);
+  AddImage("of-bob", 50, kOtherCopier);
+  EXPECT_EQ(Behind(), 0);
+  EXPECT_EQ(Behind(/*of_all=*/true), 50);
+}
+
+TEST_F(JudgeCopyTest, TheOneThatIsThereMayBeGoneHere) {
+  AddImage("1", 300);
+  AddImage("3", 100);
+  SetCopied("2", 200);
+  EXPECT_EQ(Behind(), 100);
+  images_.erase(images_.begin());
+  EXPECT_EQ(Behind(), 0);
+}
+
+TEST_F(JudgeCopyTest, TroubleIsAnErrorOrALongWait) {
+  AddImage("1", 300);
+  Behind();
+  EXPECT_EQ(state_.trouble(), "");
+  state_.set_last_error("it is gone");
+  state_.set_failing_since_unix_ns(kNow - 65 * kSecond);
+  Behind();
+  EXPECT_THAT(state_.trouble(),
+              HasSubstr("images of train are not copied to /mnt/a since 1 min 5 s: it is gone"));
+  state_.clear_last_error();
+  AddImage("2", 200);
+  SetCopied("1", 300);
+  Behind();
+  EXPECT_EQ(state_.trouble(), "");
+  images_.clear();
+  AddImage("1", 3000);
+  AddImage("2", 1200);
+  Behind();
+  EXPECT_THAT(state_.trouble(), HasSubstr("one has waited for 20 min"));
+  state_.set_ended(true);
+  Behind();
+  EXPECT_EQ(state_.trouble(), "");
+}
+
+}  // namespace
+}  // namespace rekindle::daemon
