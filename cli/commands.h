@@ -42,6 +42,7 @@ int ListImages(Client& client, const Output& output, const v1::ListImagesRequest
 int InspectImage(Client& client, const Output& output, const v1::InspectImageRequest& request);
 int DiffImages(Client& client, const Output& output, const v1::DiffImagesRequest& request);
 int RemoveImages(Client& client, const Output& output, const v1::RemoveImagesRequest& request);
+int TagImage(Client& client, const Output& output, const v1::TagImageRequest& request);
 int DropWorkingSet(Client& client, const Output& output, const v1::DropWorkingSetRequest& request);
 int ExportImage(Client& client, const Output& output, Interrupts& interrupts,
                 const v1::ExportImageRequest& request);
