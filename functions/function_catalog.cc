@@ -428,9 +428,11 @@ absl::StatusOr<Deployed> FunctionCatalog::Stage(const FunctionSpec& spec, const 
   RK_ASSIGN_OR_RETURN(*present, Present(spec, owner, options.replace));
   RK_RETURN_IF_ERROR(Annotate(FollowFolder(), what));
   if (options.code_of) {
-    if (present->folder == nullptr || present->folder != options.code_of->folder) {
+    if (present->folder == nullptr || present->folder != options.code_of->folder ||
+        !(present->spec == options.code_of->spec)) {
       return absl::AbortedError(absl::StrCat(
-          "function ", spec.name, " was deployed again, or removed, meanwhile: nothing was changed"));
+          "function ", spec.name,
+          " was deployed again, changed or removed meanwhile: nothing was done; look at it, and try again"));
     }
     if (present->spec == spec) return Deployed{*present, true};
     if (OnlyAdjusts(present->spec, spec)) return Adjusted(*present, spec);
