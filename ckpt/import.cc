@@ -126,6 +126,14 @@ absl::StatusOr<store::ImageInfo> ImportCriuDirectory(store::Store& store, const 
   const std::string context = absl::StrCat("importing ", directory);
   Stopwatch watch;
   auto folder = CriuFolder::Open(directory, cancel);
+  if (struct stat info; !folder.ok() && ::stat(directory.c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        context,
+        ": it is a file, and no folder that 'criu dump' made: an image of Rekindle's own is given with "
+        "--file; unpack the archive of a container's checkpoint (podman's, the kubelet's), and name its "
+        "folder "
+        "checkpoint"));
+  }
   if (!folder.ok()) return Annotate(folder.status(), context);
   auto names = folder->Names();
   if (!names.ok()) return Annotate(names.status(), context);
@@ -147,8 +155,16 @@ absl::StatusOr<store::ImageInfo> ImportCriuDirectory(store::Store& store, const 
       staged.files[name] = *std::move(content);
     }
   }
-  if (absl::Status complete = criu::CheckComplete(staged.files); !complete.ok())
-    return Annotate(complete, context);
+  if (absl::Status complete = criu::CheckComplete(staged.files); !complete.ok()) {
+    const bool is_checkpoint =
+        staged.files.empty() && std::find(names->begin(), names->end(), "checkpoint") != names->end();
+    if (!is_checkpoint) return Annotate(complete, context);
+    return absl::FailedPreconditionError(
+        absl::StrCat(context,
+                     ": it is the checkpoint of a container (podman's, the kubelet's), with CRIU's images in "
+                     "its folder checkpoint: name ",
+                     directory, "/checkpoint"));
+  }
   v1::JobManifest manifest;
   manifest.set_format(1);
   manifest.set_captured_unix_ns(UnixNanos());

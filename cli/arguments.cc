@@ -15,6 +15,7 @@
 #include "cli/function_arguments.h"
 #include "cli/gpu_arguments.h"
 #include "cli/group_arguments.h"
+#include "cli/hints.h"
 #include "cli/json.h"
 #include "cli/leading_words.h"
 #include "cli/number_checks.h"
@@ -79,8 +80,8 @@ class Parser {
           IsIn("--json", words) ? ToJson(version) : absl::StrCat("rekindle ", daemon::kVersion), "\n");
       return parsed;
     } catch (const CLI::ParseError& error) {
-      parsed.status =
-          Usage(app_.get_subcommands().empty() ? NoCommand(words, error.what()) : WhatIsWrong(error));
+      const std::string wrong = WrongWord(app_, Parser(working_directory_, "").app_, words);
+      parsed.status = Usage(wrong.empty() ? WhatIsWrong(error) : wrong);
     }
     if (parsed.status.ok()) parsed.status = CheckForEmptyValues(app_);
     // Known even if the rest is wrong: how the error is to be printed. CLI11 may have stopped before it.
@@ -112,23 +113,6 @@ class Parser {
       return command->help("rekindle");
     }
     return app_.help();
-  }
-
-  // `message`, or that the first word beside the options is no command.
-  std::string NoCommand(const std::vector<std::string>& words, const std::string& message) const {
-    const LeadingWords leading = LeadingOptions(words);
-    for (const std::string& word : leading.options) {
-      const std::string option = word.substr(0, word.find('='));
-      if (app_.get_option_no_throw(option) == nullptr)
-        return absl::StrCat("there is no option '", option, "'");
-    }
-    if (leading.end >= words.size()) return message;
-    const std::string& word = words[leading.end];
-    std::vector<std::string> commands;
-    for (const CLI::App* command : app_.get_subcommands({})) commands.push_back(command->get_name());
-    const std::string meant = MeantCommand(word, commands);
-    return absl::StrCat("there is no command '", word, "'",
-                        meant.empty() ? "" : absl::StrCat(": did you mean '", meant, "'?"));
   }
 
   static std::string WhatIsWrong(const CLI::ParseError& error) {
@@ -204,6 +188,7 @@ class Parser {
   void AddInspect();
   void AddDiff();
   void AddRm();
+  void AddTag();
   void AddWorkingSet();
   void AddPrune();
   void AddExport();
@@ -254,6 +239,8 @@ class Parser {
   RollbackArguments ckpt_files_, restore_files_;
   CloneArguments clone_;
   v1::RemoveImagesRequest remove_;
+  v1::TagImageRequest tag_;
+  std::vector<std::string> tag_labels_;
   v1::DropWorkingSetRequest drop_;
   std::vector<std::string> remove_images_;
   v1::DoctorRequest doctor_;
@@ -280,35 +267,21 @@ CLI::Option* Flag(CLI::App* app, const std::string& names, Set set, const std::s
 void Parser::AddCommands(absl::string_view command) {
   // In the order in which the help has them.
   static constexpr std::pair<absl::string_view, void (Parser::*)()> kCommands[] = {
-      {"run", &Parser::AddRun},
-      {"stop", &Parser::AddStop},
-      {"attach", &Parser::AddAttach},
-      {"wait", &Parser::AddWait},
-      {"logs", &Parser::AddLogs},
-      {"ckpt", &Parser::AddCkpt},
-      {"restore", &Parser::AddRestore},
-      {"ps", &Parser::AddPs},
-      {"ls", &Parser::AddLs},
-      {"inspect", &Parser::AddInspect},
-      {"diff", &Parser::AddDiff},
-      {"rm", &Parser::AddRm},
-      {"working-set", &Parser::AddWorkingSet},
-      {"prune", &Parser::AddPrune},
-      {"export", &Parser::AddExport},
-      {"import", &Parser::AddImport},
-      {"copy", &Parser::AddCopy},
-      {"gc", &Parser::AddGc},
-      {"fsck", &Parser::AddFsck},
-      {"quota", &Parser::AddQuota},
-      {"stats", &Parser::AddStats},
-      {"doctor", &Parser::AddDoctor},
-      {"version", &Parser::AddVersion},
-      {"gpu", &Parser::AddGpu},
-      {"template", &Parser::AddTemplate},
-      {"group", &Parser::AddGroup},
-      {"fn", &Parser::AddFn},
-      {"deps", &Parser::AddDeps},
-      {"sim", &Parser::AddSim},
+      {"run", &Parser::AddRun},         {"stop", &Parser::AddStop},
+      {"attach", &Parser::AddAttach},   {"wait", &Parser::AddWait},
+      {"logs", &Parser::AddLogs},       {"ckpt", &Parser::AddCkpt},
+      {"restore", &Parser::AddRestore}, {"ps", &Parser::AddPs},
+      {"ls", &Parser::AddLs},           {"inspect", &Parser::AddInspect},
+      {"diff", &Parser::AddDiff},       {"rm", &Parser::AddRm},
+      {"tag", &Parser::AddTag},         {"working-set", &Parser::AddWorkingSet},
+      {"prune", &Parser::AddPrune},     {"export", &Parser::AddExport},
+      {"import", &Parser::AddImport},   {"copy", &Parser::AddCopy},
+      {"gc", &Parser::AddGc},           {"fsck", &Parser::AddFsck},
+      {"quota", &Parser::AddQuota},     {"stats", &Parser::AddStats},
+      {"doctor", &Parser::AddDoctor},   {"version", &Parser::AddVersion},
+      {"gpu", &Parser::AddGpu},         {"template", &Parser::AddTemplate},
+      {"group", &Parser::AddGroup},     {"fn", &Parser::AddFn},
+      {"deps", &Parser::AddDeps},       {"sim", &Parser::AddSim},
       {"top", &Parser::AddTop},
   };
   for (const auto& [name, add] : kCommands) {
@@ -500,6 +473,27 @@ void Parser::AddRm() {
   rm->add_option("images", remove_images_, "The images")->type_name("IMAGE")->required();
 }
 
+void Parser::AddTag() {
+  CLI::App* tag =
+      AddCommand("tag", "Give an image a second name, which shares its data",
+                 "  rekindle tag llm best:1\n"
+                 "  rekindle tag train:7 train:release --label approved=yes\n"
+                 "Either name can be removed, and the other one's image stays whole. It is as young as\n"
+                 "the tag. What the daemon says of an image, as of a group's or a supervised job's, it\n"
+                 "does not say of the second name: that is nobody's to remove but yours.\n");
+  Text(
+      tag, "image", [this](const std::string& v) { tag_.set_image(v); }, "The image", "IMAGE")
+      ->required();
+  Text(
+      tag, "name", [this](const std::string& v) { tag_.set_reference(v); }, "Its second name", "NAME:TAG")
+      ->required();
+  tag->add_option("--label", tag_labels_, "Keep a label with it, beside those of the image; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  Flag(
+      tag, "--replace", [this] { tag_.set_replace(true); }, "Take over a name that exists");
+}
+
 void Parser::AddWorkingSet() {
   CLI::App* working_set = AddCommand("working-set", "What was recorded of the memory that clones touch first",
                                      "  rekindle working-set drop web:v1\n'inspect' shows it.\n");
@@ -640,6 +634,12 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
   } else if (name == "rm") {
     for (const std::string& image : remove_images_) remove_.add_images(image);
     command_ = remove_;
+  } else if (name == "tag") {
+    for (const std::string& text : tag_labels_) {
+      RK_ASSIGN_OR_RETURN(v1::Label label, ParseLabel(text, "--label"));
+      (*tag_.mutable_labels())[label.key()] = label.value();
+    }
+    command_ = tag_;
   } else if (name == "working-set") {
     command_ = drop_;
   } else if (name == "prune" || name == "gc" || name == "fsck" || name == "quota") {

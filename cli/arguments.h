@@ -44,16 +44,17 @@ struct DependenciesRemoval {
 using Command = std::variant<
     std::monostate, v1::GetVersionRequest, v1::DoctorRequest, v1::RunRequest, v1::CheckpointRequest,
     v1::RestoreRequest, v1::ListJobsRequest, ImageListing, v1::InspectImageRequest, v1::DiffImagesRequest,
-    v1::RemoveImagesRequest, v1::DropWorkingSetRequest, v1::PruneImagesRequest, v1::GetQuotaRequest,
-    v1::SetQuotaRequest, v1::CollectGarbageRequest, v1::FsckRequest, v1::GetStatsRequest,
+    v1::RemoveImagesRequest, v1::TagImageRequest, v1::DropWorkingSetRequest, v1::PruneImagesRequest,
+    v1::GetQuotaRequest, v1::SetQuotaRequest, v1::CollectGarbageRequest, v1::FsckRequest, v1::GetStatsRequest,
     v1::ExportImageRequest, v1::ImportImageRequest, v1::TemplateUpRequest, v1::TemplateDownRequest,
     v1::ListTemplatesRequest, v1::StartFromTemplateRequest, v1::ListGpusRequest, v1::ParkGpuRequest,
     v1::ResumeGpuRequest, v1::SwapGpuRequest, v1::LeaseGpuRequest, v1::ReleaseGpuRequest, v1::HoldGpuRequest,
-    v1::DeployFunctionRequest, FunctionInvocation, v1::ListFunctionsRequest, v1::FunctionLogsRequest,
-    FunctionRemoval, v1::FunctionStatsRequest, v1::BuildDependenciesRequest, v1::ListDependenciesRequest,
-    DependenciesRemoval, v1::CheckpointGroupRequest, v1::RestoreGroupRequest, v1::ListGroupsRequest,
-    v1::RemoveGroupRequest, v1::ResolveGroupRequest, SimRequest, TopRequest, v1::StopJobRequest,
-    v1::AttachJobRequest, v1::WaitForJobsRequest, LogsOfJob, ExportToFile, ImportFromFile, CopyImage>;
+    v1::DeployFunctionRequest, v1::SetFunctionRequest, FunctionInvocation, v1::ListFunctionsRequest,
+    v1::FunctionLogsRequest, FunctionRemoval, v1::FunctionStatsRequest, v1::BuildDependenciesRequest,
+    v1::ListDependenciesRequest, DependenciesRemoval, v1::CheckpointGroupRequest, v1::RestoreGroupRequest,
+    v1::ListGroupsRequest, v1::RemoveGroupRequest, v1::ResolveGroupRequest, SimRequest, TopRequest,
+    v1::StopJobRequest, v1::AttachJobRequest, v1::WaitForJobsRequest, LogsOfJob, ExportToFile, ImportFromFile,
+    CopyImage>;
 
 struct Invocation {
   GlobalOptions globals;

@@ -49,6 +49,7 @@ class Client {
   virtual absl::StatusOr<v1::InspectImageResponse> InspectImage(const v1::InspectImageRequest& request) = 0;
   virtual absl::StatusOr<v1::DiffImagesResponse> DiffImages(const v1::DiffImagesRequest& request) = 0;
   virtual absl::StatusOr<v1::RemoveImagesResponse> RemoveImages(const v1::RemoveImagesRequest& request) = 0;
+  virtual absl::StatusOr<v1::TagImageResponse> TagImage(const v1::TagImageRequest& request) = 0;
   virtual absl::StatusOr<v1::DropWorkingSetResponse> DropWorkingSet(
       const v1::DropWorkingSetRequest& request) = 0;
   virtual absl::StatusOr<v1::PruneImagesResponse> PruneImages(const v1::PruneImagesRequest& request) = 0;
@@ -115,6 +116,8 @@ class Client {
                                          const OnEvent<v1::JobEvent>& on_event) = 0;
   virtual absl::Status HoldGpu(const v1::HoldGpuRequest& request,
                                const OnEvent<v1::LeaseGpuResponse>& on_event) = 0;
+  virtual absl::Status SetFunction(const v1::SetFunctionRequest& request,
+                                   const OnEvent<v1::DeployEvent>& on_event) = 0;
   virtual absl::Status DeployFunction(const v1::DeployFunctionRequest& request,
                                       const OnEvent<v1::DeployEvent>& on_event) = 0;
   virtual absl::Status FunctionLogs(const v1::FunctionLogsRequest& request,

@@ -41,6 +41,7 @@ int ListTemplates(Client& client, const Output& output, const v1::ListTemplatesR
 int InspectImage(Client& client, const Output& output, const v1::InspectImageRequest& request);
 int DiffImages(Client& client, const Output& output, const v1::DiffImagesRequest& request);
 int RemoveImages(Client& client, const Output& output, const v1::RemoveImagesRequest& request);
+int TagImage(Client& client, const Output& output, const v1::TagImageRequest& request);
 int DropWorkingSet(Client& client, const Output& output, const v1::DropWorkingSetRequest& request);
 int ExportImage(Client& client, const Output& output, Interrupts& interrupts,
                 const v1::ExportImageRequest& request);

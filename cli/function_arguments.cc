@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
@@ -16,6 +17,12 @@ namespace {
 
 std::vector<std::string> Modules(const std::string& list) {
   return absl::StrSplit(list, ',', absl::SkipEmpty());
+}
+
+v1::CloneOptions::Network NetworkNamed(const std::string& name) {
+  return name == "none"  ? v1::CloneOptions::NONE
+         : name == "own" ? v1::CloneOptions::OWN
+                         : v1::CloneOptions::HOST;
 }
 
 }  // namespace
@@ -38,6 +45,7 @@ void FunctionArguments::AddFnTo(CLI::App& app) {
       "  rekindle fn invoke hello --payload '{\"name\": \"world\"}'\n"
       "  rekindle fn logs hello --follow\n");
   AddDeploy();
+  AddSet();
   AddInvoke();
   AddCommand(fn_, "ls", "List the functions", "  rekindle fn ls\n");
   CLI::App* logs = AddCommand(fn_, "logs", "Show what a function has written",
@@ -83,31 +91,50 @@ void FunctionArguments::AddDeploy() {
                    "Folder with what a layer has in /opt; repeatable, later ones hide earlier ones")
       ->type_name("DIR")
       ->allow_extra_args(false);
-  deploy->add_option("--memory", memory_, "Limit of an instance's memory, 128M to 10G [1G]")
-      ->type_name("SIZE");
-  deploy->add_option("--timeout", timeout_, "Limit of an invocation, such as 250ms, 30s, 15m [3s]")
-      ->type_name("TIME");
-  deploy
-      ->add_option("--start-timeout", start_timeout_,
-                   "How long an instance may take to load it, 1s to 15m [60s]")
-      ->type_name("TIME");
-  deploy->add_option("--env", environment_, "Environment variable; repeatable")
-      ->type_name("K=V")
-      ->allow_extra_args(false);
-  deploy->add_option("--provisioned", provisioned_, "Instances that are always there [0]")->type_name("N");
-  deploy->add_option("--max-instances", max_instances_, "Instances at the same time, at most [no limit]")
-      ->type_name("N");
-  deploy->add_option("--cpus", cpus_, "Limit of an instance's CPU time, in CPUs, at least 0.01 [no limit]")
-      ->type_name("N")
-      ->check(AboveZero());
-  deploy->add_option("--net", network_, "Network of an instance: host, none, own [host]")
-      ->type_name("NET")
-      ->check(CLI::IsMember({"host", "none", "own"}));
-  deploy->add_option("--description", description_, "What it is, for people")->type_name("TEXT");
+  AddSettings(deploy);
+  deploy->get_option("--cpus")->check(AboveZero());
   CLI::Option* replace =
       deploy->add_flag("--replace", replace_, "Deploy anew what is deployed under this name");
   deploy->add_flag("--force", force_, "With --replace: also where its handler can't be loaded")
       ->needs(replace);
+}
+
+void FunctionArguments::AddSettings(CLI::App* command) {
+  command->add_option("--memory", memory_, "Limit of an instance's memory, 128M to 10G [1G]")
+      ->type_name("SIZE");
+  command->add_option("--timeout", timeout_, "Limit of an invocation, such as 250ms, 30s, 15m [3s]")
+      ->type_name("TIME");
+  command
+      ->add_option("--start-timeout", start_timeout_,
+                   "How long an instance may take to load it, 1s to 15m [60s]")
+      ->type_name("TIME");
+  command->add_option("--env", environment_, "Environment variable; repeatable")
+      ->type_name("K=V")
+      ->allow_extra_args(false);
+  command->add_option("--provisioned", provisioned_, "Instances that are always there [0]")->type_name("N");
+  command->add_option("--max-instances", max_instances_, "Instances at the same time, at most [no limit]")
+      ->type_name("N");
+  command->add_option("--cpus", cpus_, "Limit of an instance's CPU time, in CPUs, at least 0.01 [no limit]")
+      ->type_name("N");
+  command->add_option("--net", network_, "Network of an instance: host, none, own [host]")
+      ->type_name("NET")
+      ->check(CLI::IsMember({"host", "none", "own"}));
+  command->add_option("--description", description_, "What it is, for people")->type_name("TEXT");
+}
+
+void FunctionArguments::AddSet() {
+  set_ = AddCommand(
+      fn_, "set", "Change settings of a function; its code stays",
+      "  rekindle fn set resize --memory 2G --timeout 1m\n"
+      "  rekindle fn set resize --env BUCKET=thumbs --no-env DEBUG --max-instances 20\n"
+      "What is not given stays as it is. 0 is no limit of --cpus and --max-instances. Instances are\n"
+      "started anew for other memory, CPUs, network or variables; those at work finish what they do.\n");
+  set_->add_option("name", name_, "The function")->type_name("NAME")->required();
+  AddSettings(set_);
+  set_->add_option("--no-env", removed_environment_, "Remove this environment variable; repeatable")
+      ->type_name("K")
+      ->allow_extra_args(false);
+  set_->add_flag("--force", force_, "Also where its handler can't be loaded with them");
 }
 
 void FunctionArguments::AddInvoke() {
@@ -154,6 +181,7 @@ absl::StatusOr<Command> FunctionArguments::Finish(const std::string& working_dir
   if (deps_ != nullptr && deps_->parsed()) return FinishDeps();
   const std::string command = fn_->get_subcommands().front()->get_name();
   if (command == "deploy") return FinishDeploy(working_directory);
+  if (command == "set") return FinishSet();
   if (command == "logs") return FinishLogs();
   if (command == "ls") return v1::ListFunctionsRequest();
   if (command == "rm") {
@@ -182,6 +210,35 @@ absl::StatusOr<Command> FunctionArguments::Finish(const std::string& working_dir
   return invocation;
 }
 
+template <typename Settings>
+absl::Status FunctionArguments::FillLimits(Settings& settings) const {
+  if (!memory_.empty()) {
+    absl::StatusOr<uint64_t> bytes = ParseBytes(memory_);
+    if (!bytes.ok()) return absl::InvalidArgumentError(absl::StrCat("--memory: ", bytes.status().message()));
+    if (*bytes == 0)
+      return absl::InvalidArgumentError("--memory: 0 is no limit that an instance could run in");
+    settings.set_memory_bytes(*bytes);
+  }
+  if (!timeout_.empty()) {
+    absl::StatusOr<uint64_t> ms = ParseMilliseconds(timeout_);
+    if (!ms.ok()) return absl::InvalidArgumentError(absl::StrCat("--timeout: ", ms.status().message()));
+    settings.set_timeout_ms(*ms);
+  }
+  if (!start_timeout_.empty()) {
+    absl::StatusOr<uint64_t> ms = ParseMilliseconds(start_timeout_);
+    if (!ms.ok()) return absl::InvalidArgumentError(absl::StrCat("--start-timeout: ", ms.status().message()));
+    settings.set_start_timeout_ms(*ms);
+  }
+  for (const std::string& variable : environment_) {
+    const size_t equals = variable.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("--env '", variable, "': write NAME=VALUE"));
+    }
+    (*settings.mutable_environment())[variable.substr(0, equals)] = variable.substr(equals + 1);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Command> FunctionArguments::FinishDeploy(const std::string& working_directory) const {
   v1::DeployFunctionRequest request;
   request.set_replace(replace_);
@@ -202,37 +259,34 @@ absl::StatusOr<Command> FunctionArguments::FinishDeploy(const std::string& worki
     }
   }
   for (const std::string& layer : layers_) spec.add_layers(Absolute(layer, working_directory));
-  if (!memory_.empty()) {
-    absl::StatusOr<uint64_t> bytes = ParseBytes(memory_);
-    if (!bytes.ok()) return absl::InvalidArgumentError(absl::StrCat("--memory: ", bytes.status().message()));
-    if (*bytes == 0)
-      return absl::InvalidArgumentError("--memory: 0 is no limit that an instance could run in");
-    spec.set_memory_bytes(*bytes);
-  }
-  if (!timeout_.empty()) {
-    absl::StatusOr<uint64_t> ms = ParseMilliseconds(timeout_);
-    if (!ms.ok()) return absl::InvalidArgumentError(absl::StrCat("--timeout: ", ms.status().message()));
-    spec.set_timeout_ms(*ms);
-  }
-  if (!start_timeout_.empty()) {
-    absl::StatusOr<uint64_t> ms = ParseMilliseconds(start_timeout_);
-    if (!ms.ok()) return absl::InvalidArgumentError(absl::StrCat("--start-timeout: ", ms.status().message()));
-    spec.set_start_timeout_ms(*ms);
-  }
-  for (const std::string& variable : environment_) {
-    const size_t equals = variable.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("--env '", variable, "': write NAME=VALUE"));
-    }
-    (*spec.mutable_environment())[variable.substr(0, equals)] = variable.substr(equals + 1);
-  }
+  RK_RETURN_IF_ERROR(FillLimits(spec));
   spec.set_provisioned(provisioned_);
   spec.set_max_instances(max_instances_);
   spec.set_cpus(cpus_);
-  spec.set_network(network_ == "none"  ? v1::CloneOptions::NONE
-                   : network_ == "own" ? v1::CloneOptions::OWN
-                                       : v1::CloneOptions::HOST);
+  spec.set_network(NetworkNamed(network_));
   spec.set_description(description_);
+  return request;
+}
+
+absl::StatusOr<Command> FunctionArguments::FinishSet() const {
+  v1::SetFunctionRequest request;
+  RK_RETURN_IF_ERROR(FillLimits(request));
+  if (set_->count("--provisioned") > 0) request.set_provisioned(provisioned_);
+  if (set_->count("--max-instances") > 0) request.set_max_instances(max_instances_);
+  if (set_->count("--cpus") > 0) request.set_cpus(cpus_);
+  if (set_->count("--net") > 0) request.set_network(NetworkNamed(network_));
+  if (set_->count("--description") > 0) request.set_description(description_);
+  for (const std::string& variable : removed_environment_) {
+    if (absl::StrContains(variable, "=")) {
+      return absl::InvalidArgumentError(absl::StrCat("--no-env '", variable, "': write the name alone"));
+    }
+    request.add_remove_environment(variable);
+  }
+  if (request.ByteSizeLong() == 0) {
+    return absl::InvalidArgumentError("say what is to be another one: --memory, --timeout, --env, …");
+  }
+  request.set_name(name_);
+  request.set_force(force_);
   return request;
 }
 

@@ -22,19 +22,27 @@ class FunctionArguments {
   CLI::App* AddCommand(CLI::App* above, const std::string& name, const std::string& description,
                        const std::string& examples);
   void AddDeploy();
+  void AddSet();
+  // What a function has beside its code: of a deployment, or to be changed.
+  void AddSettings(CLI::App* command);
   void AddInvoke();
   absl::StatusOr<Command> FinishDeploy(const std::string& working_directory) const;
+  absl::StatusOr<Command> FinishSet() const;
   absl::StatusOr<Command> FinishLogs() const;
   absl::StatusOr<Command> FinishDeps() const;
+  // A v1::FunctionSpec, or a v1::SetFunctionRequest: what was given of these.
+  template <typename Settings>
+  absl::Status FillLimits(Settings& settings) const;
 
   CLI::App* fn_ = nullptr;
   CLI::App* deps_ = nullptr;
+  CLI::App* set_ = nullptr;
   std::string name_;
   std::vector<std::string> names_;
 
   std::string runtime_, handler_, code_, dependencies_ = "auto", memory_, timeout_, start_timeout_,
                                          network_ = "host", description_;
-  std::vector<std::string> layers_, environment_;
+  std::vector<std::string> layers_, environment_, removed_environment_;
   uint32_t provisioned_ = 0, max_instances_ = 0;
   double cpus_ = 0;
   bool replace_ = false, force_ = false, no_image_ = false;

@@ -125,7 +125,7 @@ TEST(FunctionArgumentsTest, OtherCommands) {
 }
 
 TEST(FunctionArgumentsTest, BadUsageIsNamed) {
-  ExpectRefused({"fn"}, "subcommand");
+  ExpectRefused({"fn"}, "'fn deploy'");
   ExpectRefused({"fn", "deploy", "f", "--runtime", "python"}, "--code");
   const std::vector<std::string> deploy = {"fn", "deploy", "f", "--runtime", "python", "--code", "."};
   const std::pair<std::vector<std::string>, const char*> wrong[] = {

@@ -173,6 +173,21 @@ int DeployFunction(Client& client, const Output& output, Interrupts& interrupts,
   return kDone;
 }
 
+int SetFunction(Client& client, const Output& output, Interrupts& interrupts,
+                const v1::SetFunctionRequest& request) {
+  auto set = WithProgress<v1::DeployEvent>(client, output, interrupts, [&](const auto& on_event) {
+    return client.SetFunction(request, on_event);
+  });
+  if (!set.ok()) return output.Fail(set.status());
+  output.Json(*set);
+  const v1::Function& function = set->result();
+  output.Text(absl::StrCat("function ", function.spec().name(),
+                           set->unchanged() ? " was so already: revision " : " has these settings: revision ",
+                           function.revision(), "\n"));
+  if (!function.problem().empty() && set->warnings().empty()) output.Warning(function.problem());
+  return kDone;
+}
+
 int InvokeFunction(Client& client, const Output& output, const FunctionInvocation& invocation) {
   absl::StatusOr<std::string> payload = ReadPayload(invocation.payload);
   if (!payload.ok()) return output.Fail(Annotate(payload.status(), "--payload"));

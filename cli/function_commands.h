@@ -8,6 +8,8 @@
 
 namespace rekindle::cli {
 
+int SetFunction(Client& client, const Output& output, Interrupts& interrupts,
+                const v1::SetFunctionRequest& request);
 int DeployFunction(Client& client, const Output& output, Interrupts& interrupts,
                    const v1::DeployFunctionRequest& request);
 int InvokeFunction(Client& client, const Output& output, const FunctionInvocation& invocation);

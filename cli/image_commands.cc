@@ -112,7 +112,8 @@ int InspectImage(Client& client, const Output& output, const v1::InspectImageReq
   auto add = [&](absl::string_view name, const std::string& value) {
     if (!value.empty()) absl::StrAppendFormat(&text, "  %-9s %s\n", name, value);
   };
-  add("parent", image.parent_digest());
+  add("parent", image.parent_digest() == image.digest() ? "the same image under another name ('rekindle tag')"
+                                                        : image.parent_digest());
   // What the store knows of a copy is when it came.
   const bool is_copy = image.labels().contains(v1::kOriginLabel);
   if (is_copy) add("came", Time(image.created_unix_ns()));
@@ -215,6 +216,15 @@ int RemoveImages(Client& client, const Output& output, const v1::RemoveImagesReq
   output.Json(*response);
   output.Text(absl::StrCat("removed ", absl::StrJoin(response->removed(), ", "),
                            "; 'rekindle gc' frees the space\n"));
+  return kDone;
+}
+
+int TagImage(Client& client, const Output& output, const v1::TagImageRequest& request) {
+  absl::StatusOr<v1::TagImageResponse> response = client.TagImage(request);
+  if (!response.ok()) return output.Fail(response.status());
+  output.Json(*response);
+  output.Text(
+      absl::StrCat(response->image().reference(), " is ", request.image(), ", and shares its data\n"));
   return kDone;
 }
 

@@ -54,23 +54,4 @@ std::vector<std::string> InOurWords(std::vector<std::string> words) {
   return words;
 }
 
-std::string MeantCommand(absl::string_view word, const std::vector<std::string>& commands) {
-  static constexpr std::pair<absl::string_view, const char*> kOtherWords[] = {
-      {"checkpoint", "ckpt"}, {"dump", "ckpt"},    {"save", "ckpt"},          {"snapshot", "ckpt"},
-      {"resume", "restore"},  {"list", "ls"},      {"images", "ls"},          {"jobs", "ps"},
-      {"kill", "stop"},       {"end", "stop"},     {"log", "logs"},           {"follow", "logs"},
-      {"start", "run"},       {"exec", "run"},     {"delete", "rm"},          {"remove", "rm"},
-      {"show", "inspect"},    {"info", "inspect"}, {"check", "doctor"},       {"du", "stats"},
-      {"function", "fn"},     {"functions", "fn"}, {"templates", "template"}, {"groups", "group"},
-  };
-  for (const auto& [other, ours] : kOtherWords) {
-    if (word == other) return ours;
-  }
-  for (const std::string& command : commands) {
-    if (absl::StartsWith(command, word) || (command.size() > 2 && absl::StartsWith(word, command)))
-      return command;
-  }
-  return "";
-}
-
 }  // namespace rekindle::cli

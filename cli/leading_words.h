@@ -1,13 +1,11 @@
-// The words of a command line before CLI11 sees them: what comes before the command's name, the words of a
-// job, what other programs call our commands.
+// The words of a command line before CLI11 sees them: what comes before the command's name, and the words of
+// a job.
 #pragma once
 
 #include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "absl/strings/string_view.h"
 
 namespace rekindle::cli {
 
@@ -26,8 +24,5 @@ std::pair<std::vector<std::string>, std::vector<std::string>> SplitJobCommand(
 
 // "rekindle help …" as other programs have it, in our words.
 std::vector<std::string> InOurWords(std::vector<std::string> words);
-
-// Of `commands` what somebody may have meant who wrote `word`; empty: who knows.
-std::string MeantCommand(absl::string_view word, const std::vector<std::string>& commands);
 
 }  // namespace rekindle::cli

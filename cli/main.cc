@@ -69,6 +69,7 @@ bool HandlesSignals(const Command& command) {
          std::holds_alternative<v1::ResumeGpuRequest>(command) ||
          std::holds_alternative<v1::SwapGpuRequest>(command) || std::holds_alternative<TopRequest>(command) ||
          std::holds_alternative<v1::DeployFunctionRequest>(command) ||
+         std::holds_alternative<v1::SetFunctionRequest>(command) ||
          std::holds_alternative<v1::CheckpointGroupRequest>(command) ||
          std::holds_alternative<v1::RestoreGroupRequest>(command) ||
          std::holds_alternative<v1::BuildDependenciesRequest>(command);
@@ -143,6 +144,7 @@ int Execute(const Invocation& invocation, const Output& output) {
           [&](const v1::InspectImageRequest& request) { return InspectImage(client, output, request); },
           [&](const v1::DiffImagesRequest& request) { return DiffImages(client, output, request); },
           [&](const v1::RemoveImagesRequest& request) { return RemoveImages(client, output, request); },
+          [&](const v1::TagImageRequest& request) { return TagImage(client, output, request); },
           [&](const v1::DropWorkingSetRequest& request) { return DropWorkingSet(client, output, request); },
           [&](const v1::PruneImagesRequest& request) { return PruneImages(client, output, request); },
           [&](const v1::GetQuotaRequest& request) { return GetQuota(client, output, request); },
@@ -187,6 +189,9 @@ int Execute(const Invocation& invocation, const Output& output) {
           [&](const v1::HoldGpuRequest& request) { return HoldGpu(client, output, *interrupts, request); },
           [&](const v1::DeployFunctionRequest& request) {
             return DeployFunction(client, output, *interrupts, request);
+          },
+          [&](const v1::SetFunctionRequest& request) {
+            return SetFunction(client, output, *interrupts, request);
           },
           [&](const FunctionInvocation& what) { return InvokeFunction(client, output, what); },
           [&](const v1::ListFunctionsRequest& request) { return ListFunctions(client, output, request); },

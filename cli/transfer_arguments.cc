@@ -26,12 +26,63 @@ std::string BucketIn(absl::string_view place) {
   return absl::StrContains(place, ":") || absl::StartsWith(place, "/") ? std::string(place) : "";
 }
 
+// `place` as other programs write an object store, a folder or another machine: how it is written here. OK:
+// it is none of these.
+absl::Status CheckForOtherForms(absl::string_view option, absl::string_view place) {
+  static constexpr absl::string_view kObjectStores[] = {
+      "s3",    "s3a", "s3n", "gs",  "gcs", "az",  "azure", "abfs",  "abfss", "wasb",
+      "wasbs", "r2",  "b2",  "oss", "cos", "obs", "swift", "minio", "hdfs"};
+  auto refused = [&](const std::string& form) {
+    return absl::InvalidArgumentError(absl::StrCat(option, ": '", place, "' is no place: ", form));
+  };
+  if (absl::StartsWith(place, "rclone:")) {
+    absl::string_view rest = place.substr(place.find(':') + 1);
+    // "rclone:7443" is a machine of that name.
+    if (rest.empty() || rest.find_first_not_of("0123456789") == std::string::npos) return absl::OkStatus();
+    return refused(
+        absl::StrCat("write rclone:", rest, ":PATH, with a remote that 'rclone listremotes' shows"));
+  }
+  const size_t scheme_end = place.find("://");
+  if (scheme_end == std::string::npos) {
+    // As rclone and scp have it. A port is a number.
+    const size_t colon = place.find(':');
+    absl::string_view rest = place.substr(colon + 1);
+    if (absl::StrContains(rest, "/") && !absl::StartsWith(place, "unix:") && !absl::StartsWith(place, "[")) {
+      return refused(
+          absl::StrCat("an object store is rclone:", place,
+                       ", with a remote that 'rclone listremotes' shows; another machine is HOST:PORT, "
+                       "where its daemon listens"));
+    }
+    return absl::OkStatus();
+  }
+  absl::string_view scheme = place.substr(0, scheme_end), rest = place.substr(scheme_end + 3);
+  if (scheme == "unix") return absl::OkStatus();
+  if (scheme == "file") return refused(absl::StrCat("write the folder of a store as it is, ", rest));
+  if (scheme == "ssh" || scheme == "sftp" || scheme == "scp") {
+    return refused(
+        "write HOST:PORT, where a daemon listens, or send it as 'rekindle export IMAGE --file - | ssh HOST "
+        "rekindle "
+        "import --file -'");
+  }
+  for (absl::string_view store : kObjectStores) {
+    if (scheme == store) {
+      return refused(absl::StrCat("write rclone:REMOTE:", rest, ", with a remote for ", scheme,
+                                  " that 'rclone config' has set up and 'rclone listremotes' shows"));
+    }
+  }
+  return refused(
+      "write a daemon as HOST:PORT or unix:///PATH, the folder of a store as /DIR or ./DIR, an object store "
+      "as "
+      "rclone:REMOTE:PATH");
+}
+
 // A daemon, as --host names it, or the folder of a store.
 absl::StatusOr<std::string> Place(absl::string_view option, const std::string& place, bool tls,
                                   const std::string& working_directory) {
   // A folder with a colon begins with '/' or '.'.
   const bool is_path = absl::StartsWith(place, "/") || absl::StartsWith(place, ".");
   if (!is_path && absl::StrContains(place, ":")) {
+    RK_RETURN_IF_ERROR(CheckForOtherForms(option, place));
     RK_RETURN_IF_ERROR(Annotate(CheckHost(place), option));
     return place;
   }

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "base/stream_patience.h"
 #include "base/unique_fd.h"
+#include "cli/container_archive.h"
 #include "cli/copy_report.h"
 #include "cli/exit_code.h"
 #include "cli/image_feed.h"
@@ -154,8 +155,11 @@ int ImportImageFromFile(Client& client, const Output& output, Interrupts& interr
   if (result.ok() && result->was_there()) Drain(fd, interrupted.get());
   interrupts.SetAction(nullptr);
   if (!result.ok()) {
-    return output.Fail(Annotate(result.status(),
-                                absl::StrCat("importing ", what.file == "-" ? "standard input" : what.file)));
+    absl::Status failed = Annotate(
+        result.status(), absl::StrCat("importing ", what.file == "-" ? "standard input" : what.file));
+    const std::string hint = what.file == "-" ? "" : ContainerArchiveHint(fd, what.file);
+    if (!hint.empty()) failed = WithMessage(failed, absl::StrCat(failed.message(), "; ", hint));
+    return output.Fail(failed);
   }
   output.Json(*result);
   output.Text(result->was_there() ? absl::StrCat(result->image().reference(), " is here already\n")

@@ -118,7 +118,8 @@ class CloneCall {
       RK_RETURN_IF_ERROR(TellOrEnd(event, init.get(), send_));
       if (followed) send_(*followed);
     }
-    if (event.started().ready_seconds() > 0) {
+    // With binds its files are not those of the next.
+    if (event.started().ready_seconds() > 0 && request_.clone().binds_size() == 0) {
       // Without a daemon ours is open for reading alone.
       node_.clones().RecordTouchedFiles(store_, info_, root,
                                         [this] { return node_.OpenStore(Node::Access::kWrite); });

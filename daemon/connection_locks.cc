@@ -22,7 +22,8 @@ absl::StatusOr<std::string> RunOf(const store::Store& store, const store::ImageI
 
 }  // namespace
 
-ConnectionLocks::ConnectionLocks(const store::Store& store, absl::Span<const store::ImageInfo> images) {
+ConnectionLocks::ConnectionLocks(const store::Store& store, absl::Span<const store::ImageInfo> images)
+    : store_(store) {
   for (const store::ImageInfo& image : images) {
     // A copy's original may still be restored.
     if (!image.labels.contains(v1::kConnectionLockLabel) || image.labels.contains(v1::kOriginLabel)) continue;
@@ -34,7 +35,7 @@ ConnectionLocks::ConnectionLocks(const store::Store& store, absl::Span<const sto
 
 void ConnectionLocks::RemoveOf(const store::ImageInfo& image) const {
   auto run = runs_.find(image.digest);
-  if (run == runs_.end()) return;
+  if (run == runs_.end() || store_.Find(image.digest).ok()) return;
   const absl::Status removed = criu::RemoveConnectionLock(run->second);
   if (!removed.ok())
     Log(LogLevel::kWarning, absl::StrCat("image ", image.reference, " is removed: ", removed.message()));

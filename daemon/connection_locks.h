@@ -15,10 +15,11 @@ class ConnectionLocks {
  public:
   // Reads what is needed for it, of those few that may have left one.
   ConnectionLocks(const store::Store& store, absl::Span<const store::ImageInfo> images);
-  // Of this one, which has been removed.
+  // Of this one, which has been removed. Not where the store has the same image under another name.
   void RemoveOf(const store::ImageInfo& image) const;
 
  private:
+  const store::Store& store_;
   std::map<std::string, std::string> runs_;  // by digest
 };
 

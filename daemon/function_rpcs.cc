@@ -60,36 +60,84 @@ functions::Call CallFrom(const v1::InvokeFunctionRequest& request) {
 
 }  // namespace
 
-absl::Status DeployFunction(Node& node, const Call& call, const v1::DeployFunctionRequest& request,
-                            const EventSink<v1::DeployEvent>& send) {
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
-  RK_ASSIGN_OR_RETURN(functions::FunctionSpec spec, functions::FunctionSpecFrom(request.spec()));
-  // What a default would be it may be without, not what somebody relies on.
-  if (request.spec().memory_bytes() != 0 || request.spec().cpus() != 0) {
-    RK_RETURN_IF_ERROR(Annotate(FunctionInstances::LimitsUsable(),
-                                absl::StrCat("function '", spec.name,
-                                             "': its memory and CPUs can't be limited here "
-                                             "(without --memory and --cpus it is deployed without limits)")));
-  }
+namespace {
+
+using Progress = std::function<void(const char* phase, uint64_t bytes)>;
+
+// `deploy` does it; what comes of it is sent.
+absl::Status TellOfDeployment(
+    Functions& functions, const Call& call, const EventSink<v1::DeployEvent>& send,
+    const std::function<absl::StatusOr<Functions::DeployResult>(const Progress&, const Cancellation*)>&
+        deploy) {
   Stopwatch watch;
   CallMonitor monitor(call, [&](const v1::Progress& progress) {
     v1::DeployEvent event;
     *event.mutable_progress() = progress;
     return send(event);
   });
-  auto deployed = functions->Deploy(
-      call.caller, spec, request.replace(), request.force(),
-      [&](const char* phase, uint64_t bytes) { monitor.Report(phase, bytes, 0, watch.seconds()); },
-      &monitor.cancellation());
+  auto deployed =
+      deploy([&](const char* phase, uint64_t bytes) { monitor.Report(phase, bytes, 0, watch.seconds()); },
+             &monitor.cancellation());
   monitor.Stop();
   RK_RETURN_IF_ERROR(deployed.status());
   v1::DeployEvent event;
-  Describe(*functions, deployed->record, event.mutable_result());
+  Describe(functions, deployed->record, event.mutable_result());
   event.set_unchanged(deployed->unchanged);
   event.set_seconds(watch.seconds());
   for (const std::string& warning : deployed->warnings) event.add_warnings(warning);
   send(event);
   return absl::OkStatus();
+}
+
+// What a default would be it may be without, not what somebody relies on.
+absl::Status CheckLimitsUsable(const std::string& function) {
+  return Annotate(
+      FunctionInstances::LimitsUsable(),
+      absl::StrCat("function '", function,
+                   "': its memory and CPUs can't be limited here (without --memory and --cpus it is "
+                   "deployed without limits)"));
+}
+
+}  // namespace
+
+absl::Status DeployFunction(Node& node, const Call& call, const v1::DeployFunctionRequest& request,
+                            const EventSink<v1::DeployEvent>& send) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
+  RK_ASSIGN_OR_RETURN(functions::FunctionSpec spec, functions::FunctionSpecFrom(request.spec()));
+  if (request.spec().memory_bytes() != 0 || request.spec().cpus() != 0)
+    RK_RETURN_IF_ERROR(CheckLimitsUsable(spec.name));
+  return TellOfDeployment(*functions, call, send, [&](const Progress& progress, const Cancellation* cancel) {
+    return functions->Deploy(call.caller, spec, request.replace(), request.force(), progress, cancel);
+  });
+}
+
+absl::Status SetFunction(Node& node, const Call& call, const v1::SetFunctionRequest& request,
+                         const EventSink<v1::DeployEvent>& send) {
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
+  RK_ASSIGN_OR_RETURN(const functions::FunctionRecord record,
+                      functions->Find(call.caller, request.name(), "change"));
+  v1::FunctionSpec wanted = functions::ToProto(record.spec);
+  if (request.has_memory_bytes()) wanted.set_memory_bytes(request.memory_bytes());
+  if (request.has_timeout_ms()) wanted.set_timeout_ms(request.timeout_ms());
+  if (request.has_start_timeout_ms()) wanted.set_start_timeout_ms(request.start_timeout_ms());
+  if (request.has_provisioned()) wanted.set_provisioned(request.provisioned());
+  if (request.has_max_instances()) wanted.set_max_instances(request.max_instances());
+  if (request.has_cpus()) wanted.set_cpus(request.cpus());
+  if (request.has_network()) wanted.set_network(request.network());
+  if (request.has_description()) wanted.set_description(request.description());
+  for (const std::string& variable : request.remove_environment()) {
+    if (wanted.mutable_environment()->erase(variable) == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("function '", record.name(), "' has no variable '",
+                                                     variable, "' that could be removed"));
+    }
+  }
+  for (const auto& [variable, value] : request.environment())
+    (*wanted.mutable_environment())[variable] = value;
+  RK_ASSIGN_OR_RETURN(const functions::FunctionSpec spec, functions::FunctionSpecFrom(wanted));
+  if (request.memory_bytes() != 0 || request.cpus() != 0) RK_RETURN_IF_ERROR(CheckLimitsUsable(spec.name));
+  return TellOfDeployment(*functions, call, send, [&](const Progress& progress, const Cancellation* cancel) {
+    return functions->Set(record, spec, request.force(), progress, cancel);
+  });
 }
 
 absl::Status InvokeFunction(Node& node, const Call& call, const v1::InvokeFunctionRequest& request,

@@ -10,6 +10,8 @@ namespace rekindle::daemon {
 
 absl::Status DeployFunction(Node& node, const Call& call, const v1::DeployFunctionRequest& request,
                             const EventSink<v1::DeployEvent>& send);
+absl::Status SetFunction(Node& node, const Call& call, const v1::SetFunctionRequest& request,
+                         const EventSink<v1::DeployEvent>& send);
 absl::Status InvokeFunction(Node& node, const Call& call, const v1::InvokeFunctionRequest& request,
                             v1::InvokeFunctionResponse* response);
 absl::Status ListFunctions(Node& node, const Call& call, const v1::ListFunctionsRequest& request,

@@ -494,10 +494,28 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
         "folder of "
         "the node");
   }
-  RK_RETURN_IF_ERROR(RuntimeCommand(spec.runtime, spec.code).status());
+  functions::DeployOptions options;
+  options.replace = replace;
+  return DeployAs({caller.uid, caller.gid, caller.groups}, spec, force, std::move(options), progress, cancel);
+}
+
+absl::StatusOr<Functions::DeployResult> Functions::Set(
+    const functions::FunctionRecord& present, const functions::FunctionSpec& spec, bool force,
+    const std::function<void(const char* phase, uint64_t bytes)>& progress, const Cancellation* cancel) {
+  functions::DeployOptions options;
+  options.replace = true;
+  options.code_of = present;
+  return DeployAs(present.owner, spec, force, std::move(options), progress, cancel);
+}
+
+absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
+    const Owner& owner, const functions::FunctionSpec& spec, bool force, functions::DeployOptions options,
+    const std::function<void(const char* phase, uint64_t bytes)>& progress, const Cancellation* cancel) {
+  const functions::FunctionRecord* const code_of = options.code_of ? &*options.code_of : nullptr;
+  RK_RETURN_IF_ERROR(RuntimeCommand(spec.runtime, code_of ? code_of->folder->code() : spec.code).status());
   functions::ScheduledFunction wanted;
   wanted.name = spec.name;
-  wanted.owner = caller.uid;
+  wanted.owner = owner.uid;
   wanted.memory_bytes = spec.memory_bytes;
   wanted.provisioned = spec.provisioned;
   // Until it is scheduled: another deployment must not count on the same room.
@@ -506,17 +524,21 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
   if (const absl::Status& usable = FunctionInstances::LimitsUsable(); !usable.ok())
     result.warnings.push_back(NoLimits("it has", usable));
   progress("copy", 0);
-  functions::DeployOptions options;
-  options.replace = replace;
   options.progress = [&progress](uint64_t bytes) { progress("copy", bytes); };
   RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
   const auto code_room = [&] {
-    return CodeRoom::Of(*store, node_.options().store, catalog_->List(), spec.name, caller.uid);
+    return CodeRoom::Of(*store, node_.options().store, catalog_->List(), spec.name, owner.uid);
   };
   RK_ASSIGN_OR_RETURN(const CodeRoom room_now, code_room());
   options.may_take = [&room_now](uint64_t bytes, bool all) { return room_now.Check(bytes, all); };
   options.cancelled = cancel != nullptr ? &cancel->cancelled() : nullptr;
-  const auto find_images = [&](const functions::FunctionRecord& record, bool replaces_one) {
+  const auto find_images = [&](functions::FunctionRecord record, bool replaces_one) {
+    // The same code imports the same, unless it looks at variables.
+    if (code_of && code_of->spec.environment == spec.environment &&
+        !code_of->images.dependency_image.empty()) {
+      record.spec.discover_dependencies = false;
+      record.spec.dependencies = code_of->images.dependencies;
+    }
     return FindImages(
         record, replaces_one, [&progress](const char* phase) { progress(phase, 0); }, cancel,
         &result.warnings);
@@ -527,8 +549,7 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
     RK_ASSIGN_OR_RETURN(const CodeRoom left, code_room());
     return left.Check(staged.code_bytes, /*all=*/true);
   };
-  RK_ASSIGN_OR_RETURN(functions::Deployed deployed,
-                      catalog_->Deploy(spec, {caller.uid, caller.gid, caller.groups}, options));
+  RK_ASSIGN_OR_RETURN(functions::Deployed deployed, catalog_->Deploy(spec, owner, options));
   result.record = std::move(deployed.record);
   result.unchanged = deployed.unchanged;
   if (deployed.adjusted) {

@@ -54,6 +54,12 @@ class Functions {
                                       bool force,
                                       const std::function<void(const char* phase, uint64_t bytes)>& progress,
                                       const Cancellation* cancel);
+  // Gives the code of this present revision, as Find found it, other settings, as its owner. Aborted: it is
+  // not the present one any more. Where the code has not to be started anew for them its instances stay.
+  absl::StatusOr<DeployResult> Set(const functions::FunctionRecord& present,
+                                   const functions::FunctionSpec& spec, bool force,
+                                   const std::function<void(const char* phase, uint64_t bytes)>& progress,
+                                   const Cancellation* cancel);
   // `done` is called once, from any thread. PermissionDenied: it is somebody else's.
   void Call(const Caller& caller, functions::Call call, functions::Scheduler::Done done);
   // Accepts it, and tries it until it succeeds: up to three times where the function fails. Errors: it was
@@ -84,6 +90,10 @@ class Functions {
  private:
   explicit Functions(Node& node);
   absl::Status Begin();
+  // `options`: what is to be replaced.
+  absl::StatusOr<DeployResult> DeployAs(
+      const Owner& owner, const functions::FunctionSpec& spec, bool force, functions::DeployOptions options,
+      const std::function<void(const char* phase, uint64_t bytes)>& progress, const Cancellation* cancel);
   // Chooses its dependency image, which may have to be made. What goes wrong with that is a warning: it can
   // be started without. Cancelled: so it was, or the daemon is ending. FailedPrecondition: it can't be
   // loaded, and `replaces_one`.

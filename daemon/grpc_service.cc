@@ -127,6 +127,10 @@ class GrpcService final : public v1::Rekindle::Service {
                             v1::RemoveImagesResponse* response) override {
     return Unary(daemon::RemoveImages, context, request, response);
   }
+  grpc::Status TagImage(grpc::ServerContext* context, const v1::TagImageRequest* request,
+                        v1::TagImageResponse* response) override {
+    return Unary(daemon::TagImage, context, request, response);
+  }
   grpc::Status DropWorkingSet(grpc::ServerContext* context, const v1::DropWorkingSetRequest* request,
                               v1::DropWorkingSetResponse* response) override {
     return Unary(daemon::DropWorkingSet, context, request, response);
@@ -182,6 +186,10 @@ class GrpcService final : public v1::Rekindle::Service {
   grpc::Status NoteCopy(grpc::ServerContext* context, const v1::NoteCopyRequest* request,
                         v1::NoteCopyResponse* response) override {
     return Unary(daemon::NoteCopy, context, request, response);
+  }
+  grpc::Status SetFunction(grpc::ServerContext* context, const v1::SetFunctionRequest* request,
+                           grpc::ServerWriter<v1::DeployEvent>* writer) override {
+    return Work(daemon::SetFunction, context, request, writer);
   }
   grpc::Status DeployFunction(grpc::ServerContext* context, const v1::DeployFunctionRequest* request,
                               grpc::ServerWriter<v1::DeployEvent>* writer) override {

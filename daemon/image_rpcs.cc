@@ -1,5 +1,6 @@
 // Images: listed, looked into, compared, removed.
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -22,6 +23,7 @@
 #include "daemon/working_set.h"
 #include "dedup_store/removal.h"
 #include "dedup_store/scrub.h"
+#include "dedup_store/second_name.h"
 #include "proto/rekindle/v1/image_layout.h"
 #include "rekindle/v1/group_labels.h"
 #include "restore/restore.h"
@@ -163,6 +165,53 @@ absl::Status DiffImages(Node& node, const Call& call, const v1::DiffImagesReques
   RK_ASSIGN_OR_RETURN(std::vector<v1::AreaDifference> areas,
                       CompareImages(*store, a.digest, b.digest, &monitor.cancelled()));
   for (v1::AreaDifference& area : areas) *response->add_areas() = std::move(area);
+  return absl::OkStatus();
+}
+
+namespace {
+
+// What an image's second name has of its labels: not that it is a group's member's, or one that a supervisor
+// goes on from and removes, nor of which process it was taken last.
+std::map<std::string, std::string> LabelsOfSecondName(const store::ImageInfo& image) {
+  std::map<std::string, std::string> labels = image.labels;
+  std::erase_if(labels, [](const auto& label) {
+    return absl::StartsWith(label.first, v1::kGroupLabel) ||
+           absl::StartsWith(label.first, v1::kSupervisedLabel) || label.first == v1::kJobIdLabel;
+  });
+  return labels;
+}
+
+}  // namespace
+
+absl::Status TagImage(Node& node, const Call& call, const v1::TagImageRequest& request,
+                      v1::TagImageResponse* response) {
+  RK_ASSIGN_OR_RETURN(const std::string reference, store::NormalizeReference(request.reference()));
+  RK_RETURN_IF_ERROR(CheckLabelsOfCaller(request.labels()));
+  if (request.labels().contains(v1::kOriginLabel)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the label ", v1::kOriginLabel,
+                     " is what copies of an image are known by, and only an import "
+                     "sets it: choose another"));
+  }
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kWrite));
+  RK_ASSIGN_OR_RETURN(const store::ImageInfo image,
+                      FindImageFor(node, *store, call.caller, request.image(), "tag"));
+  if (image.reference == reference) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("image ", reference, " has this name already: choose another one"));
+  }
+  store::SecondNameOptions options;
+  options.reference = reference;
+  options.owner = image.owner;  // whose memory it is
+  options.replace = request.replace();
+  options.replace_others = node.policy().IsAdmin(call.caller);
+  options.labels = LabelsOfSecondName(image);
+  for (const auto& [key, value] : request.labels()) options.labels[key] = value;
+  RK_RETURN_IF_ERROR(store::CheckLabels(options.labels));
+  const CallMonitor monitor(call, [](const v1::Progress&) { return true; });
+  options.cancel = &monitor.cancelled();
+  RK_ASSIGN_OR_RETURN(const store::ImageInfo tagged, store::AddSecondName(*store, image, options));
+  ToProto(tagged, response->mutable_image());
   return absl::OkStatus();
 }
 

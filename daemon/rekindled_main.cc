@@ -22,6 +22,7 @@
 #include "base/host_port.h"
 #include "base/human_units.h"
 #include "base/log.h"
+#include "base/near_words.h"
 #include "base/program_start.h"
 #include "base/status.h"
 #include "daemon/drain_notice.h"
@@ -149,6 +150,29 @@ std::string CheckDays(const std::string& text) {
   return absl::StrCat("'", text, "' is no number of days: write 0 to ", kMostDays);
 }
 
+// ": did you mean …?" with an option that is like `word`, both without dashes; empty: none is.
+std::string Hint(const CLI::App& app, absl::string_view word, absl::string_view dashes) {
+  std::vector<KnownWord> known;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back({name});
+  }
+  const std::string near = NearWord(word, known);
+  return near.empty() ? "" : absl::StrCat(": did you mean '", dashes, near, "'?");
+}
+
+// What `app` has left over of the command line is neither an option nor the value of one. Empty: nothing.
+std::string WrongWord(const CLI::App& app) {
+  for (const std::string& word : app.remaining()) {
+    if (word == "--") continue;
+    if (!absl::StartsWith(word, "-"))
+      return absl::StrCat("'", word, "': rekindled takes options alone (commands are those of 'rekindle')");
+    const std::string option = word.substr(0, word.find('='));
+    return absl::StrCat("there is no option '", option, "'",
+                        Hint(app, absl::StripPrefix(option, "--"), "--"));
+  }
+  return "";
+}
+
 int BadConfig(const CLI::App& app, absl::string_view what) {
   const std::vector<std::string> file = app.get_config_ptr()->results();
   Log(LogLevel::kError,
@@ -269,10 +293,11 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ConfigError& error) {
     absl::string_view what = error.what();
     if (absl::ConsumePrefix(&what, "INI was not able to parse "))  // names what is no option
-      return BadConfig(app, absl::StrCat("'", what, "' is no option of rekindled"));
+      return BadConfig(app, absl::StrCat("'", what, "' is no option of rekindled", Hint(app, what, "")));
     return BadConfig(app, what);
   } catch (const CLI::ParseError& error) {
-    Log(LogLevel::kError, absl::StrCat(error.what(), " (see 'rekindled --help')"));
+    const std::string wrong = WrongWord(app);
+    Log(LogLevel::kError, absl::StrCat(wrong.empty() ? error.what() : wrong, " (see 'rekindled --help')"));
     return kBadUsage;
   }
   SetLogLevel(verbose ? LogLevel::kDebug : LogLevel::kInfo);

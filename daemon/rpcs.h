@@ -89,6 +89,8 @@ absl::Status DiffImages(Node& node, const Call& call, const v1::DiffImagesReques
                         v1::DiffImagesResponse* response);
 absl::Status RemoveImages(Node& node, const Call& call, const v1::RemoveImagesRequest& request,
                           v1::RemoveImagesResponse* response);
+absl::Status TagImage(Node& node, const Call& call, const v1::TagImageRequest& request,
+                      v1::TagImageResponse* response);
 
 // working_set.cc
 absl::Status DropWorkingSet(Node& node, const Call& call, const v1::DropWorkingSetRequest& request,

@@ -117,6 +117,17 @@ bool OnlyAdjusts(const FunctionSpec& present, const FunctionSpec& next) {
   return adjusted == next && (present.provisioned > 0) == (next.provisioned > 0);
 }
 
+namespace {
+
+Deployed Adjusted(const FunctionRecord& present, const FunctionSpec& spec) {
+  Deployed adjusted{present, false, /*adjusted=*/true};
+  adjusted.record.spec = spec;
+  adjusted.record.deployed_unix_ns = UnixNanos();
+  return adjusted;
+}
+
+}  // namespace
+
 RevisionFolder::~RevisionFolder() {
   if (!unwanted_.load()) return;
   const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
@@ -373,7 +384,8 @@ absl::Status FunctionCatalog::CopyCode(const FunctionSpec& spec, const Owner& ow
       if (!target.valid()) return ErrnoStatus(errno, absl::StrCat("making folder ", name, " in ", staging));
       return copier.Copy(source, target.get());
     };
-    RK_RETURN_IF_ERROR(copy(spec.code, folder.get(), "code"));
+    const RevisionFolder* const present = options.code_of ? options.code_of->folder.get() : nullptr;
+    RK_RETURN_IF_ERROR(copy(present ? present->code() : spec.code, folder.get(), "code"));
     if (!spec.layers.empty()) {
       if (::mkdirat(folder.get(), "layers", 0700) != 0) {
         return ErrnoStatus(errno, absl::StrCat("making folder layers in ", staging));
@@ -381,7 +393,7 @@ absl::Status FunctionCatalog::CopyCode(const FunctionSpec& spec, const Owner& ow
       UniqueFd layers(::openat(folder.get(), "layers", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
       if (!layers.valid()) return ErrnoStatus(errno, absl::StrCat("opening folder layers in ", staging));
       for (size_t i = 0; i < spec.layers.size(); ++i) {
-        RK_RETURN_IF_ERROR(copy(spec.layers[i], layers.get(), absl::StrCat(i)));
+        RK_RETURN_IF_ERROR(copy(present ? present->layer(i) : spec.layers[i], layers.get(), absl::StrCat(i)));
       }
     }
     if (options.may_take) RK_RETURN_IF_ERROR(options.may_take(copier.bytes(), /*all=*/true));
@@ -415,6 +427,16 @@ absl::StatusOr<Deployed> FunctionCatalog::Stage(const FunctionSpec& spec, const 
   RK_ASSIGN_OR_RETURN(Claim claim, Claim::Take(*this, spec.name));
   RK_ASSIGN_OR_RETURN(*present, Present(spec, owner, options.replace));
   RK_RETURN_IF_ERROR(Annotate(FollowFolder(), what));
+  if (options.code_of) {
+    if (present->folder == nullptr || present->folder != options.code_of->folder ||
+        !(present->spec == options.code_of->spec)) {
+      return absl::AbortedError(absl::StrCat(
+          "function ", spec.name,
+          " was deployed again, changed or removed meanwhile: nothing was done; look at it, and try again"));
+    }
+    if (present->spec == spec) return Deployed{*present, true};
+    if (OnlyAdjusts(present->spec, spec)) return Adjusted(*present, spec);
+  }
   RK_RETURN_IF_ERROR(Annotate(MakeWay(), what));
   if (absl::Status status = CheckReachable(directory_, owner); !status.ok()) return Annotate(status, what);
 
@@ -437,12 +459,7 @@ absl::StatusOr<Deployed> FunctionCatalog::Stage(const FunctionSpec& spec, const 
                          PathExists(present->folder->code());
   if (same_code && same_places == spec) return Deployed{*present, true};
   deployed.record.deployed_unix_ns = UnixNanos();
-  if (same_code && OnlyAdjusts(same_places, spec)) {
-    Deployed adjusted{*present, false, /*adjusted=*/true};
-    adjusted.record.spec = spec;
-    adjusted.record.deployed_unix_ns = deployed.record.deployed_unix_ns;
-    return adjusted;
-  }
+  if (same_code && OnlyAdjusts(same_places, spec)) return Adjusted(*present, spec);
   RK_RETURN_IF_ERROR(Annotate(Place(staging->path(), present->revision, &deployed.record), what));
   staging->Release();
   return deployed;

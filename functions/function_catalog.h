@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -74,7 +75,10 @@ struct FunctionRecord {
 };
 
 struct DeployOptions {
-  bool replace = false;                          // a function of that name and owner which is there
+  bool replace = false;  // a function of that name and owner which is there
+  // With `replace`: the code and layers of this revision are deployed with other settings, whatever lies in
+  // the folders that the spec names. Aborted: it, or its settings, are not the present ones any more.
+  std::optional<FunctionRecord> code_of;
   std::function<void(uint64_t bytes)> progress;  // copied so far; called on any thread
   // Whether there is room for so much code, or more than that (`all` false: it is being copied). Asked first
   // of all, now and then, and when all is there; with the owner's rights over files.

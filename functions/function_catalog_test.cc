@@ -94,6 +94,48 @@ class FunctionCatalogTest : public ::testing::Test {
   std::optional<TemporaryDirectory> directory_;
 };
 
+TEST_F(FunctionCatalogTest, OtherSettingsAreGivenToTheCopyThatIsDeployed) {
+  auto catalog = Open();
+  FunctionSpec spec = Spec();
+  spec.layers = {Path("layer")};
+  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.py"), "layer").ok());
+  ASSERT_TRUE(Deploy(*catalog, spec).ok());
+  SetCode("version 2");
+  std::filesystem::remove_all(Path("layer"));
+  DeployOptions options;
+  options.replace = true;
+  options.code_of = *catalog->Find("fn");
+  const Owner owner{::geteuid(), ::getegid(), {}};
+  auto same = catalog->Deploy(spec, owner, options);
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_TRUE(same->unchanged);
+  spec.timeout_ms = 9000;
+  auto adjusted = catalog->Deploy(spec, owner, options);
+  ASSERT_TRUE(adjusted.ok()) << adjusted.status();
+  EXPECT_TRUE(adjusted->adjusted);
+  EXPECT_EQ(adjusted->record.revision, 1u);
+  spec.memory_bytes = kLeastMemoryBytes;
+  EXPECT_TRUE(absl::IsAborted(catalog->Deploy(spec, owner, options).status()))
+      << "another call has set its time-out";
+  options.code_of = *catalog->Find("fn");
+  auto set = catalog->Deploy(spec, owner, options);
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_FALSE(set->adjusted || set->unchanged);
+  EXPECT_EQ(set->record.revision, 2u);
+  EXPECT_EQ(set->record.code_sha256, options.code_of->code_sha256);
+  EXPECT_EQ(CodeOf(*catalog), "version 1");
+  EXPECT_EQ(ReadFile(set->record.folder->layer(0) + "/lib.py").value_or(""), "layer");
+  EXPECT_EQ(catalog->Find("fn")->spec, spec);
+
+  // Of a revision that another call has replaced meanwhile.
+  spec.memory_bytes *= 2;
+  EXPECT_TRUE(absl::IsAborted(catalog->Deploy(spec, owner, options).status()));
+  EXPECT_EQ(catalog->Find("fn")->revision, 2u);
+  ASSERT_TRUE(catalog->Remove("fn").ok());
+  EXPECT_TRUE(absl::IsAborted(catalog->Deploy(spec, owner, options).status()));
+  EXPECT_TRUE(absl::IsNotFound(catalog->Find("fn").status()));
+}
+
 TEST_F(FunctionCatalogTest, ADeployedFunctionOutlivesItsSourceAndTheProcess) {
   FunctionSpec spec = Spec();
   spec.layers = {Path("layer")};

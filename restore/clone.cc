@@ -24,6 +24,7 @@
 #include "base/status.h"
 #include "criu/image_files.h"
 #include "rekindle/v1/image_layout.h"
+#include "restore/bound_paths.h"
 #include "restore/clone_run.h"
 #include "restore/compatibility.h"
 #include "restore/job_logs.h"
@@ -69,9 +70,16 @@ absl::StatusOr<bool> Listens(const store::ImageReader& image) {
   return criu::HasListeningSocket(files);
 }
 
+// Programs and libraries, and which of them, by their names in the image, CRIU need not look at.
+struct CheckedPrograms {
+  FileIdentities identities;
+  std::set<std::string> known;
+};
+
 // `own`: which are no files of the machine's; may be null.
-absl::StatusOr<FileIdentities> CheckPrograms(const store::ImageReader& image, const TemporaryFiles* own,
-                                             const FileIdentities::Checked& checked) {
+absl::StatusOr<CheckedPrograms> CheckPrograms(const store::ImageReader& image, const TemporaryFiles* own,
+                                              const BoundPaths& bound,
+                                              const FileIdentities::Checked& checked) {
   auto read = [&image](absl::string_view name) {
     return image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, name));
   };
@@ -81,8 +89,20 @@ absl::StatusOr<FileIdentities> CheckPrograms(const store::ImageReader& image, co
   RK_ASSIGN_OR_RETURN(std::vector<criu::RegularFile> parsed,
                       criu::ParseRegularFiles(files, remaps.ok() ? *remaps : ""));
   if (own != nullptr)
-    std::erase_if(parsed, [own](const criu::RegularFile& file) { return own->Has(file.path); });
-  return FileIdentities::Check(parsed, checked);
+    std::erase_if(parsed, [&](const criu::RegularFile& file) {
+      return own->Has(file.path) && !bound.Cover(file.path);
+    });
+  std::multimap<std::string, std::string> names;  // by where they lie
+  for (criu::RegularFile& file : parsed) {
+    const std::string name = std::exchange(file.path, bound.OnMachine(file.path));
+    names.emplace(file.path, name);
+  }
+  CheckedPrograms programs;
+  RK_ASSIGN_OR_RETURN(programs.identities, FileIdentities::Check(parsed, checked));
+  for (const std::string& path : programs.identities.known()) {
+    for (auto [at, end] = names.equal_range(path); at != end; ++at) programs.known.insert(at->second);
+  }
+  return programs;
 }
 
 absl::StatusOr<std::vector<TouchedFile>> ReadTouchedFiles(store::Store& store, const std::string& image) {
@@ -91,30 +111,41 @@ absl::StatusOr<std::vector<TouchedFile>> ReadTouchedFiles(store::Store& store, c
 }
 
 // A needed file, and the folder that it works in, may lie in what is a copy's own: then it has them.
-void ForgetOwn(const TemporaryFiles& own, v1::JobManifest* manifest) {
-  if (own.Has(manifest->working_directory())) manifest->clear_working_directory();
+void ForgetOwn(const TemporaryFiles& own, const BoundPaths& bound, v1::JobManifest* manifest) {
+  const auto is_own = [&](const std::string& path) { return own.Has(path) && !bound.Cover(path); };
+  if (is_own(manifest->working_directory())) manifest->clear_working_directory();
   const auto files = manifest->mutable_files();
   for (int i = files->size(); i-- > 0;) {
-    if (own.Has(files->at(i).path())) files->DeleteSubrange(i, 1);
+    if (is_own(files->at(i).path())) files->DeleteSubrange(i, 1);
   }
 }
 
-absl::Status CheckFilesOf(const store::ImageReader& image, const FileIdentities::Checked& checked,
-                          PreparedImage& prepared) {
-  RK_ASSIGN_OR_RETURN(prepared.programs, CheckPrograms(image, prepared.temporary.get(), checked));
+absl::Status CheckFilesOf(const store::ImageReader& image, const BoundPaths& bound,
+                          const FileIdentities::Checked& checked, PreparedImage& prepared) {
+  RK_ASSIGN_OR_RETURN(CheckedPrograms programs,
+                      CheckPrograms(image, prepared.temporary.get(), bound, checked));
+  prepared.programs = std::move(programs.identities);
+  prepared.known_programs = std::move(programs.known);
   v1::JobManifest manifest = prepared.manifest;
   const std::set<std::string> shared_memory = prepared.shared_memory.paths();
   manifest.clear_files();
   for (const v1::NeededFile& file : prepared.manifest.files()) {
     if (!shared_memory.contains(file.path())) *manifest.add_files() = file;
   }
-  if (prepared.temporary) ForgetOwn(*prepared.temporary, &manifest);
+  if (prepared.temporary) ForgetOwn(*prepared.temporary, bound, &manifest);
+  manifest = bound.OnMachine(std::move(manifest));
   std::vector<std::string> warnings;
   prepared.outputs = CheckFiles(manifest, prepared.user, &warnings);
   if (prepared.outputs.ok()) return absl::OkStatus();
   return CheckFiles(manifest, prepared.user, &warnings, SeenFrom::kMachine, NeededFiles::kAll,
-                    FilesReplacedByLog(prepared.manifest));
+                    FilesReplacedByLog(manifest));
 }
+
+// Of CloneStarter::prepared_.
+std::string NameWithBinds(const std::string& digest, const BoundPaths& bound) {
+  return absl::StrCat(digest, "\n", bound.Text());
+}
+std::string DigestOf(const std::string& name) { return name.substr(0, name.find('\n')); }
 
 // Those that it begins with count, and nothing but a fork is ever refused for their limit.
 absl::Status CheckProcesses(const PreparedImage& image, const CgroupLimits& limits) {
@@ -153,7 +184,7 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
                                                 const CloneOptions& options) {
   Stopwatch watch;
   const int64_t begin = MonotonicNanos();
-  std::shared_ptr<const PreparedImage> image = Prepared(options.image);
+  std::shared_ptr<const PreparedImage> image = PreparedFor(options);
   const bool prepared_before = image != nullptr;
   std::optional<FilePrefetch> prefetch;  // goes on while CRIU works
   Timeline preparations;
@@ -201,6 +232,7 @@ absl::StatusOr<CloneResult> CloneStarter::Make(const PreparedImage& image, const
   absl::Status status = park ? absl::OkStatus() : run.LimitMemory();
   if (status.ok()) status = run.AttachPager();
   if (status.ok()) status = run.MakeOwnPlaces();
+  if (status.ok()) status = run.Bind();
   if (status.ok()) status = run.MakeSocketFolders();
   if (status.ok()) status = run.RunCriu(park);
   if (!status.ok()) {
@@ -285,12 +317,13 @@ void CloneStarter::ForgetRemovedImages(store::Store& store) {
     images = prepared_.names();
     standby = standby_.get();
   }
-  for (const std::string& image : images) {
+  for (const std::string& name : images) {
+    const std::string image = DigestOf(name);
     if (!absl::IsNotFound(store.Find(image).status())) continue;
     if (standby != nullptr) standby->Forget(image);
     KeptByUse<const PreparedImage>::Gone forgotten;  // not destroyed under the lock
     absl::MutexLock lock(&mutex_);
-    forgotten = prepared_.Remove(image);
+    forgotten = prepared_.Remove(name);
     files_recorded_.erase(image);
   }
   auto pagers = ConnectToRunningPagers(store);
@@ -402,16 +435,24 @@ void CloneStarter::ForgetTouchedFiles(store::Store& store, const std::string& im
   files_recorded_.erase(image);
 }
 
-std::shared_ptr<const PreparedImage> CloneStarter::Prepared(const std::string& image) {
+std::shared_ptr<const PreparedImage> CloneStarter::PreparedFor(const CloneOptions& options) {
+  const BoundPaths bound(options.binds);
+  if (bound.empty()) return Prepared(options.image);
+  if (auto with_binds = Prepared(NameWithBinds(options.image, bound))) return with_binds;
+  auto image = Prepared(options.image);
+  return image != nullptr && !bound.CoverSomethingOf(image->manifest) ? image : nullptr;
+}
+
+std::shared_ptr<const PreparedImage> CloneStarter::Prepared(const std::string& name) {
   std::shared_ptr<const PreparedImage> found;
   {
     absl::MutexLock lock(&mutex_);
-    found = prepared_.Use(image);
+    found = prepared_.Use(name);
   }
   if (found == nullptr || found->programs.Unchanged()) return found;
   KeptByUse<const PreparedImage>::Gone changed;  // not destroyed under the lock
   absl::MutexLock lock(&mutex_);
-  if (prepared_.Find(image) == found) changed = prepared_.Remove(image);
+  if (prepared_.Find(name) == found) changed = prepared_.Remove(name);
   return nullptr;
 }
 
@@ -427,7 +468,7 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::PrepareFirst(
   // What fails in the other parts fails again where it is needed, and is told there.
   InParallel(3, [&](size_t part) {
     if (part == 0) {
-      prepared = Prepare(store, criu, image, prefetch, &of_image);
+      prepared = Prepare(store, criu, options, prefetch, &of_image);
     } else if (part == 1) {
       const int64_t begin = MonotonicNanos();
       auto pager = ConnectToPager(store);
@@ -447,8 +488,9 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::PrepareFirst(
 }
 
 absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
-    store::Store& store, const criu::Installation& criu, const std::string& image,
+    store::Store& store, const criu::Installation& criu, const CloneOptions& options,
     std::optional<FilePrefetch>* prefetch, Timeline* timeline) {
+  const std::string& image = options.image;
   int64_t begin = MonotonicNanos();
   auto step = [&](const char* name, std::map<std::string, int64_t> numbers = {}) {
     timeline->push_back(SpanSince(begin, "rekindle", "prepare", name, std::move(numbers)));
@@ -485,6 +527,9 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
                   [own = prepared->temporary](const JobLock& lock) { return own->Has(lock.path); });
   }
   RK_ASSIGN_OR_RETURN(prepared->shared_memory, CloneSharedMemory::Read(*reader, prepared->manifest));
+  BoundPaths bound(options.binds);
+  if (!bound.CoverSomethingOf(prepared->manifest)) bound = BoundPaths();
+  for (JobLock& lock : prepared->locks) lock.path = bound.OnMachine(lock.path);
   RK_ASSIGN_OR_RETURN(prepared->may_stand_by, MayStandBy(*reader, prepared->manifest));
   // A copy that nobody has asked for must not keep others from their files.
   prepared->may_stand_by &= prepared->locks.empty();
@@ -500,8 +545,10 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
   InParallel(2, [&](size_t part) {
     if (part == 0) {
       touched = ReadTouchedFiles(store, image);
-      checked =
-          CheckFilesOf(*reader, touched.ok() ? CheckedOf(*touched) : FileIdentities::Checked(), *prepared);
+      checked = CheckFilesOf(*reader, bound,
+                             touched.ok() && bound.empty() ? CheckedOf(*touched) : FileIdentities::Checked(),
+                             *prepared);
+      if (!bound.empty()) checked = Annotate(checked, "as a copy with these binds (--bind) has them");
       step("programs and files", {{"opened", static_cast<int64_t>(prepared->programs.opened())}});
     } else {
       const int64_t directory_begin = MonotonicNanos();
@@ -513,18 +560,19 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
     }
   });
   std::move(of_directory.begin(), of_directory.end(), std::back_inserter(*timeline));
+  if (directory.ok()) RK_RETURN_IF_ERROR(CheckIsNoFirstProcess(prepared->info, directory->tree()));
   RK_RETURN_IF_ERROR(checked);
   RK_RETURN_IF_ERROR(directory.status());
   // Much is read for this, so not before what all the rest waits for.
   if (touched.ok()) prefetch->emplace(*std::move(touched));
-  RK_RETURN_IF_ERROR(directory->ForgetBuildIds(prepared->programs.known()));
+  RK_RETURN_IF_ERROR(directory->ForgetBuildIds(prepared->known_programs));
   prepared->directory = std::make_unique<ImageDirectory>(*std::move(directory));
   if (!prepared->outputs.ok()) return prepared;  // when they are back it is another
   const uint64_t room = OwnAvailableMemoryBytes().value_or(0) / kPartForSharedMemory;
   KeptByUse<const PreparedImage>::Gone gone;  // not destroyed under the lock
   absl::MutexLock lock(&mutex_);
   gone = prepared_.Keep(
-      image, prepared,
+      bound.empty() ? image : NameWithBinds(image, bound), prepared,
       prepared->shared_memory.bytes() + (prepared->temporary ? prepared->temporary->bytes() : 0), room);
   return prepared;
 }

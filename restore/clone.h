@@ -43,6 +43,7 @@ struct CloneOptions {
   std::string image;  // digest
   std::string name;   // host name, and told to the job
   Network network = Network::kHost;
+  // (on the machine, in the copy). They are there before anything of the image is opened.
   std::vector<std::pair<std::string, std::string>> binds;
   OwnTemporary temporary;  // copies of an image that has its own have one in any case
   bool own_shared_memory =
@@ -85,7 +86,8 @@ struct CloneResult {
 // readable; -1: none), Unavailable (the copy has ended).
 absl::StatusOr<std::string> ReceiveMessage(int channel, int cancel_fd, absl::Duration timeout);
 
-// What every restore of one image needs, made once.
+// What every restore of one image needs, made once; where binds lie over files that it needs, every one with
+// them.
 struct PreparedImage {
   store::ImageInfo info;
   v1::JobManifest manifest;
@@ -93,7 +95,8 @@ struct PreparedImage {
   bool may_stand_by = false;
   bool listens = false;  // on TCP ports or Unix sockets
   FileIdentities programs;
-  std::optional<Owner> user;  // see UserWithBounds
+  std::set<std::string> known_programs;  // of those, by their names in the image, that CRIU need not look at
+  std::optional<Owner> user;             // see UserWithBounds
   std::vector<JobLock> locks;
   std::unique_ptr<ImageDirectory> directory;
   CloneSharedMemory shared_memory;
@@ -142,10 +145,12 @@ class CloneStarter {
 
  private:
   absl::StatusOr<std::shared_ptr<const PreparedImage>> Prepare(
-      store::Store& store, const criu::Installation& criu, const std::string& image,
+      store::Store& store, const criu::Installation& criu, const CloneOptions& options,
       std::optional<FilePrefetch>* prefetch, Timeline* timeline) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Null: none, or what it was made from has changed.
-  std::shared_ptr<const PreparedImage> Prepared(const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Null: none, or what it was made from has changed. `name`: of prepared_.
+  std::shared_ptr<const PreparedImage> Prepared(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The one for these binds.
+  std::shared_ptr<const PreparedImage> PreparedFor(const CloneOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
   // The same as Prepare, by a service that has just started, on a machine that has nothing of it in memory.
   absl::StatusOr<std::shared_ptr<const PreparedImage>> PrepareFirst(
       store::Store& store, const criu::Installation& criu, const CloneOptions& options,
@@ -176,8 +181,9 @@ class CloneStarter {
   std::unique_ptr<SandboxPool> pool_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<StandbyPool> standby_ ABSL_GUARDED_BY(mutex_);
   static constexpr size_t kMostPrepared = 64;
-  KeptByUse<const PreparedImage> prepared_ ABSL_GUARDED_BY(mutex_){kMostPrepared};  // by digest
-  std::set<std::string> files_recorded_ ABSL_GUARDED_BY(mutex_);                    // digests
+  KeptByUse<const PreparedImage> prepared_ ABSL_GUARDED_BY(mutex_){
+      kMostPrepared};  // by digest; where binds lie over the image's files, by these too
+  std::set<std::string> files_recorded_ ABSL_GUARDED_BY(mutex_);  // digests
 };
 
 }  // namespace rekindle::restore

@@ -98,8 +98,8 @@ absl::Status CloneRun::Personalize() {
   const OwnPlaces& own = result_.own;
   // One that has not stood by has them since the start.
   const bool resized = options_.temporary.bytes > 0 && options_.temporary.bytes != own.temporary.bytes;
-  if (options_.name != host_name_ || !options_.binds.empty() || resized)
-    RK_RETURN_IF_ERROR(sandbox_.Set(options_.name, options_.binds, options_.temporary));
+  if (options_.name != host_name_ || resized)
+    RK_RETURN_IF_ERROR(sandbox_.Set(options_.name, {}, options_.temporary));
   if (options_.files_owner) {
     RK_RETURN_IF_ERROR(Annotate(own.GiveFilesTo(*options_.files_owner, sandbox_), What()));
   }
@@ -150,6 +150,13 @@ absl::Status CloneRun::MakeOwnPlaces() {
   RK_RETURN_IF_ERROR(image_.shared_memory.MakeIn(Root()));
   RK_RETURN_IF_ERROR(own.MakeFiles(sandbox_));
   EndPhase("own folders");
+  return absl::OkStatus();
+}
+
+absl::Status CloneRun::Bind() {
+  if (options_.binds.empty()) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(sandbox_.Set("", options_.binds, OwnTemporary()));
+  EndPhase("binds");
   return absl::OkStatus();
 }
 

@@ -46,6 +46,8 @@ class CloneRun {
   absl::Status LimitMemory();
   absl::Status AttachPager();
   absl::Status MakeOwnPlaces();
+  // What a copy sees in the place of the machine's, before anything of the image is opened.
+  absl::Status Bind();
   absl::Status MakeSocketFolders();
   // With `park` the copy waits for its owner just before it runs; the times are his then.
   absl::Status RunCriu(const StandbyPool::Park& park);

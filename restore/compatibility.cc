@@ -149,6 +149,18 @@ absl::Status CheckMachine(const v1::JobManifest& manifest, const Machine& machin
       ". Restore it on a machine like the one it came from, or try `rekindle restore --ignore-mismatch`"));
 }
 
+absl::Status CheckIsNoFirstProcess(const store::ImageInfo& image,
+                                   const std::vector<criu::PstreeEntry>& tree) {
+  if (tree.empty() || tree[0].pid != 1) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      "restoring ", image.digest,
+      ": it is an image of the first process of a PID namespace (a container's), which only CRIU itself can "
+      "restore, or "
+      "the container's engine, which has its files and namespaces: `rekindle export ",
+      image.digest,
+      " --criu DIR`, then `criu restore --images-dir DIR`; of podman's `podman container restore`"));
+}
+
 absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int cancel_fd,
                              absl::Duration patience) {
   std::set<pid_t> ids;

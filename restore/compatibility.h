@@ -22,6 +22,9 @@ namespace rekindle::restore {
 // Processor, kernel and CRIU. FailedPrecondition (kDoesNotFit) names every difference that matters.
 absl::Status CheckMachine(const v1::JobManifest& manifest, const Machine& machine, const criu::Version& criu);
 
+// Unimplemented: the image is one of the first process of a PID namespace, as an imported one of a container.
+absl::Status CheckIsNoFirstProcess(const store::ImageInfo& image, const std::vector<criu::PstreeEntry>& tree);
+
 // PIDs and thread ids that the image needs and somebody else has, as PID, process group or session. What is
 // left of a job that was just killed (processes in their exit, orphans that end by themselves) is waited for,
 // at most `patience`; Cancelled when `cancel_fd` (-1: none) becomes readable meanwhile. FailedPrecondition

@@ -123,13 +123,7 @@ class RestoreRun : public criu::RestoreObserver {
     RK_ASSIGN_OR_RETURN(std::string pstree,
                         image_->ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "pstree.img")));
     RK_ASSIGN_OR_RETURN(std::vector<criu::PstreeEntry> tree, criu::ParsePstree(pstree));
-    if (!tree.empty() && tree[0].pid == 1) {
-      return absl::UnimplementedError(absl::StrCat(
-          "restoring ", image_->info().digest,
-          ": it is an image of the first process of a PID namespace (a container's), which only CRIU itself "
-          "can restore: `rekindle export ",
-          image_->info().digest, " --criu DIR`, then `criu restore --images-dir DIR`"));
-    }
+    RK_RETURN_IF_ERROR(CheckIsNoFirstProcess(image_->info(), tree));
     RK_RETURN_IF_ERROR(ClaimNumbers(tree));
     RK_RETURN_IF_ERROR(CheckIds(tree));
     RK_RETURN_IF_ERROR(

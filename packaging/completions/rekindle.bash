@@ -30,7 +30,7 @@ _rekindle() {
     words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
   }
   local globals='--store --host --tls-ca --tls-cert --tls-key --no-daemon --json --verbose --help --version'
-  local commands='doctor run stop attach wait logs ckpt restore ps top ls inspect diff rm working-set prune gc fsck quota stats gpu template group fn deps sim copy export import version'
+  local commands='doctor run stop attach wait logs ckpt restore ps top ls inspect diff rm tag working-set prune gc fsck quota stats gpu template group fn deps sim copy export import version'
 
   local i command=
   for ((i = 1; i < cword; i++)); do
@@ -80,6 +80,7 @@ _rekindle() {
     ps) flags='--all' ;;
     top) flags='--interval --once' ;;
     inspect) flags='--objects' arguments=$(_rekindle_images) ;;
+    tag) flags='--label --replace' arguments=$(_rekindle_images) ;;
     diff | rm) arguments=$(_rekindle_images) ;;
     prune)
       flags='--all --keep-last --keep-within --keep-label --groups --dry-run --gc'
@@ -136,6 +137,10 @@ _rekindle() {
             *) arguments=$(_rekindle_functions) ;;
           esac
           ;;
+        set)
+          flags='--memory --timeout --start-timeout --env --no-env --provisioned --max-instances --cpus --net --description --force'
+          [[ $previous == --net ]] && arguments='host none own' || arguments=$(_rekindle_functions)
+          ;;
         invoke)
           flags='--payload --client-context --async --dry-run --log-tail --output'
           arguments=$(_rekindle_functions)
@@ -143,7 +148,7 @@ _rekindle() {
         logs) flags='--follow --tail --since' arguments=$(_rekindle_functions) ;;
         rm | stats) arguments=$(_rekindle_functions) ;;
       esac
-      [[ $previous == fn ]] && arguments='deploy invoke ls logs rm stats'
+      [[ $previous == fn ]] && arguments='deploy set invoke ls logs rm stats'
       ;;
     deps)
       case ${words[i + 1]} in

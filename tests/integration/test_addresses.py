@@ -102,7 +102,15 @@ class AddressTest(RekindleTest):
             file.write("grease = 5\n")
         status, log = self.refused("--config", config)
         self.assertEqual(status, USAGE, log)
-        self.assertIn(f"--config {config}: 'grease' is no option", log)
+        self.assertIn(f"--config {config}: 'grease' is no option of rekindled: did you mean 'grace'?", log)
+
+    def test_an_option_that_is_none(self):
+        for word, told in (("--metrcs=x", "no option '--metrcs': did you mean '--metrics'?"),
+                           ("--frobnicate", "no option '--frobnicate' (see"),
+                           ("ls", "'ls': rekindled takes options alone")):  # fmt: skip
+            status, log = self.refused(word)
+            self.assertEqual(status, USAGE, log)
+            self.assertIn(told, log)
 
     def test_numbers_are_decimal(self):
         """Octal it would be in the range, which ends at 86400."""

@@ -354,7 +354,7 @@ class BadNameTest(RekindleTest):
     def test_words_of_other_programs(self):
         for word, ours in (("checkpoint", "ckpt"), ("dump", "ckpt"), ("list", "ls"), ("resto", "restore")):
             with self.subTest(word=word):
-                self.assert_refused(self.cli.run(word, "1"), USAGE, f"no command '{word}'", f"'{ours}'")
+                self.assert_refused(self.cli.run(word, "1"), USAGE, f"no command '{word}'", f"'rekindle {ours}'")
         self.assert_refused(self.cli.run("frobnicate"), USAGE, "no command 'frobnicate'")
         self.assert_refused(self.cli.run("--frobnicate"), USAGE, "no option '--frobnicate'")
         self.assert_refused(self.cli.run("group", "ckpt", "x:1", "--all"), USAGE, "'rekindle group ckpt --help'")

@@ -218,6 +218,102 @@ class SandboxTest(ProbeTest):
         self.assertEqual(self.sandboxes(), [])
 
 
+_LIBRARY = "/usr/lib/x86_64-linux-gnu/libm.so.6"
+
+
+def _maps(pid):
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as file:
+        return file.read()
+
+
+# Writes into its working folder, under names that begin there.
+_WRITES = """import os, sys, time
+os.chdir(sys.argv[1])
+out = open("out", "a", buffering=1)
+number = 0
+while True:
+    out.write(f"{number}\\n")
+    with open("last", "w") as last:
+        last.write(str(number))
+    number += 1
+    time.sleep(0.02)
+"""
+
+
+class BoundFolderTest(CloneTest):
+    """A copy with another folder in the place of the one that the job works in."""
+
+    def setUp(self):
+        super().setUp()
+        self.first, self.second = self.path("first"), self.path("second")
+        os.mkdir(self.first)
+        job = self.start_job([jobs.PYTHON, "-c", _WRITES, self.first], "writer")
+        waiting.until(lambda: self.lines(self.first) > 3, "that it writes")
+        self.checkpoint(job.pid, "writer:1", "--stop")
+        job.reap()
+        shutil.copytree(self.first, self.second)
+
+    def lines(self, folder):
+        try:
+            with open(os.path.join(folder, "out"), encoding="ascii") as file:
+                return len(file.readlines())
+        except FileNotFoundError:
+            return 0
+
+    def refused(self, *options, words):
+        self.assert_refused(self.cli.run("restore", "writer:1", "--clone", "-d", *options), FAILED, *words)
+
+    def test_it_works_there(self):
+        before = self.lines(self.first)
+        pid = self.clone("writer:1", "--bind", f"{self.second}:{self.first}")["job"]["pid"]
+        waiting.until(lambda: self.lines(self.second) > before + 3, "that it writes there")
+        os.remove(os.path.join(self.second, "last"))
+        waiting.until(lambda: os.path.exists(os.path.join(self.second, "last")), "a file named from its folder")
+        self.assertEqual(self.lines(self.first), before)
+        self.assertEqual(os.path.realpath(f"/proc/{pid}/root{self.first}"), os.path.realpath(f"/proc/{pid}/cwd"))
+        # Others have the machine's.
+        self.clone("writer:1")
+        waiting.until(lambda: self.lines(self.first) > before + 3, "that another writes here")
+
+    def test_what_it_needs_is_looked_for_there(self):
+        third = self.path("third")
+        os.mkdir(third)
+        self.refused("--bind", f"{third}:{self.first}", words=["--bind", os.path.join(third, "out")])
+        self.refused("--bind", f"{self.path('none')}:{self.first}", words=["--bind", self.path("none")])
+        os.remove(os.path.join(self.first, "out"))
+        self.refused(words=[os.path.join(self.first, "out")])
+        before = self.lines(self.second)
+        for _ in range(2):  # the second finds what was prepared for the first
+            self.clone("writer:1", "--bind", f"{self.second}:{self.first}")
+        waiting.until(lambda: self.lines(self.second) > before + 6, "that they write there")
+        self.refused(words=[os.path.join(self.first, "out")])
+        shutil.copy(os.path.join(self.second, "out"), self.first)
+        before = self.lines(self.first)
+        self.clone("writer:1")
+        waiting.until(lambda: self.lines(self.first) > before, "that it writes here again")
+
+    def test_another_build_of_a_library(self):
+        """It may have the same size: nothing else would tell."""
+        library = self.path("lib")
+        os.mkdir(library)
+        shutil.copy(_LIBRARY, os.path.join(library, "own.so"))
+        shutil.copytree(library, self.path("other"))
+        with open(_LIBRARY, "rb") as file:
+            content = bytearray(file.read())
+        note = b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0"  # and then its build ID
+        content[content.index(note) + len(note)] ^= 1
+        with open(os.path.join(self.path("other"), "own.so"), "wb") as file:
+            file.write(content)
+        loads = f"import ctypes, time; ctypes.CDLL({os.path.join(library, 'own.so')!r}); time.sleep(1000)"
+        job = self.start_job([jobs.PYTHON, "-c", loads], "loader")
+        waiting.until(lambda: "own.so" in _maps(job.pid), "that it has the library")
+        self.checkpoint(job.pid, "loader:1", "--stop")
+        job.reap()
+        self.clone("loader:1")
+        refused = self.cli.run("restore", "loader:1", "--clone", "-d", "--bind", f"{self.path('other')}:{library}")
+        self.assert_refused(refused, FAILED, "--bind", os.path.join(self.path("other"), "own.so"), "another build")
+
+
 class EndTest(ProbeTest):
     def test_exit_status_of_an_attached_clone(self):
         image = self.prepare()

@@ -78,6 +78,20 @@ class ConnectionsTest(RekindleTest):
         other = self.start_job(["sleep", "1000"], "other")
         self.check_lock_goes_with("ckpt", other.pid, "-t", "server:1", "--replace")
 
+    def test_an_image_with_a_second_name(self):
+        """It can still be restored under that one."""
+        job = self.start()
+        client = self.connect()
+        os.kill(job.pid, signal.SIGUSR1)
+        self.assert_answers(client, b"before\n")
+        self.checkpoint(job.pid, "server:1", "--stop")
+        job.reap()
+        self.succeed("tag", "server:1", "kept:1")
+        self.succeed("rm", "server:1")
+        client.sendall(b"after\n")
+        self.restore("kept:1")
+        self.assertEqual(client.makefile("rb").readline(), b"after\n")
+
     def check_lock_goes_with(self, *removal):
         job = self.start()
         client = self.connect()

@@ -9,7 +9,7 @@ import subprocess
 import unittest
 
 from harness import jobs, waiting
-from harness.cli import DONE, FAILED, NOT_FOUND
+from harness.cli import DONE, FAILED, NOT_FOUND, NOT_PERMITTED, USAGE
 from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
 from harness.terminal import shown_by
 
@@ -215,6 +215,48 @@ class ReplaceTest(FunctionsTest):
         self.restart_daemon()
         waiting.until(lambda: self.function("app")["instances_idle"] == 2, "two instances", SECONDS)
         self.assertEqual(self.function("app")["spec"]["timeout_ms"], 7000)
+
+    def test_settings_without_the_code(self):
+        self.deploy("hello", "--timeout", "20s", "--env", "GREETING=hi", "--env", "OTHER=1")
+        shutil.rmtree(self.path("hello.code"))
+        about = self.about("hello")
+        image = self.wait_for_image("hello")
+
+        def set_to(*options):
+            answer = self.succeed("fn", "set", "hello", *options)
+            return answer["unchanged"], answer["result"]["revision"], answer["result"]
+
+        _, revision, now = set_to("--timeout", "30s", "--max-instances", "4", "--description", "says hello")
+        self.assertEqual((revision, now["spec"]["timeout_ms"], now["spec"]["max_instances"]), (1, 30000, 4))
+        self.assertEqual(now["spec"]["description"], "says hello")
+        self.assertEqual(now["function_image"], image)
+        self.assertEqual(self.about("hello")["pid"], about["pid"], "the same instance")
+        self.assertEqual(set_to("--timeout", "30s")[:2], (True, 1))
+
+        before = self.function("hello")
+        _, revision, now = set_to("--memory", "256M", "--env", "GREETING=ho", "--no-env", "OTHER")
+        self.assertEqual((revision, now["spec"]["environment"]), (2, {"GREETING": "ho"}))
+        self.assertEqual((now["code_sha256"], now["spec"]["code"], now["dependency_image"]),
+                         (before["code_sha256"], before["spec"]["code"], before["dependency_image"]))  # fmt: skip
+        seen, _ = self.invoke("hello", {"do": "self"})
+        self.assertEqual((seen["greeting"], seen["memory"], seen["calls"]), ("ho", 256, 1))
+        self.daemon.stop()
+        self.restart_daemon()
+        seen, _ = self.invoke("hello", {"do": "self"})
+        self.assertEqual((seen["greeting"], seen["memory"]), ("ho", 256))
+        self.assertEqual(set_to("--cpus", "0.5")[2]["spec"]["cpus"], 0.5)
+        self.assertEqual(set_to("--cpus", "0", "--max-instances", "0")[2]["spec"]["max_instances"], 0)
+
+    def test_settings_that_are_none(self):
+        self.deploy("hello")
+        self.assert_refused(self.cli.run("fn", "set", "none", "--timeout", "1s"), NOT_FOUND, "none")
+        for options, word in (([], "--memory"), (["--memory", "1M"], "memory"), (["--timeout", "1h"], "timeout"),
+                              (["--no-env", "GREETING"], "GREETING"), (["--no-env", "A=B"], "A=B")):  # fmt: skip
+            with self.subTest(options=options):
+                self.assert_refused(self.cli.run("fn", "set", "hello", *options), USAGE, word)
+        nobody = self.make_cli(host=self.daemon.host, uid=65534)
+        self.assert_refused(nobody.run("fn", "set", "hello", "--timeout", "1s"), NOT_PERMITTED, "hello")
+        self.assertEqual(self.function("hello")["revision"], 1)
 
     def test_what_can_not_be_loaded_takes_nobodys_place(self):
         self.deploy("app")

@@ -6,11 +6,12 @@ import unittest
 
 from harness import jobs, procfs, waiting
 from harness.case import MIB, RekindleTest
-from harness.cli import FAILED
+from harness.cli import FAILED, UNSUPPORTED, USAGE
+from harness.clones import CloneTest
 from harness.stock_criu import criu_command
 
 
-class PortabilityTest(RekindleTest):
+class CriuTest(RekindleTest):
     def criu(self, *arguments):
         done = subprocess.run(
             [*criu_command(), *arguments],
@@ -20,8 +21,17 @@ class PortabilityTest(RekindleTest):
             text=True,
             check=False,
         )
-        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(done.returncode, 0, done.stdout + self.log_of(arguments))
 
+    def log_of(self, arguments):
+        try:
+            with open(os.path.join(arguments[arguments.index("-D") + 1], "dump.log"), encoding="utf-8") as file:
+                return file.read()[-3000:]
+        except (OSError, ValueError):
+            return ""
+
+
+class PortabilityTest(CriuTest):
     def test_export_then_stock_restore(self):
         log = self.path("rounds")
         job = self.start_job([jobs.PYTHON, jobs.workload("multiprocess.py"), log])
@@ -111,6 +121,39 @@ class PortabilityTest(RekindleTest):
             file.write(b"no image")
         self.assertNotEqual(self.cli.run("import", "--criu", folder, "-t", "in:1").code, 0)
         self.assert_store_whole([])
+
+
+class ContainerCheckpointTest(CriuTest, CloneTest):
+    embedded = True
+
+    def test_a_checkpoint_of_a_container(self):
+        """As podman and the kubelet write them: of the first process of a PID namespace."""
+        job = self.start_job(["unshare", "--pid", "--fork", "--kill-child", "setsid", "sleep", "1000"], "container")
+        first = waiting.until(lambda: procfs.descendants(job.pid), "the first process in it")[-1]
+        waiting.until(lambda: procfs.command_line(first).startswith("sleep"), "that it runs")
+        checkpoint, archive = self.path("container/checkpoint"), self.path("container.tar")
+        os.makedirs(checkpoint)
+        self.criu("dump", "-t", str(first), "-D", checkpoint, "-o", "dump.log", "--manage-cgroups=ignore", "--shell-job")
+        for name in ("spec.dump", "config.dump"):
+            with open(self.path("container/" + name), "w", encoding="ascii") as file:
+                file.write("{}")
+        subprocess.run(["tar", "-C", self.path("container"), "-cf", archive, "."], check=True)
+        cure = "import --criu DIR/checkpoint"
+        self.assert_refused(self.cli.run("import", "--file", archive), USAGE, archive, "podman and the kubelet", cure)
+        subprocess.run(["gzip", archive], check=True)
+        self.assert_refused(self.cli.run("import", "--file", archive + ".gz"), USAGE, "gzip", "podman", cure)
+        into = ("-t", "in:1")
+        self.assert_refused(self.cli.run("import", "--criu", archive + ".gz", *into), FAILED, "unpack", "checkpoint")
+        self.assert_refused(self.cli.run("import", "--criu", self.path("container"), *into), FAILED, checkpoint)
+        self.assert_store_whole([])
+        self.succeed("import", "--criu", checkpoint, *into)
+        self.assert_store_whole(["in:1"])
+        self.assertEqual(self.succeed("inspect", "in:1")["processes"][0]["pid"], 1)
+        for options in ([], ["--clone"]):
+            refused = self.cli.run("restore", "in:1", "--detach", *options)
+            self.assert_refused(refused, UNSUPPORTED, "first process of a PID namespace", "container's engine")
+        self.succeed("export", "in:1", "--criu", self.path("out"))
+        self.assertIn("pstree.img", os.listdir(self.path("out")))
 
 
 if __name__ == "__main__":

@@ -488,5 +488,24 @@ class DaemonTest(ScriptTest):
         self.assertIn("goes on once it works", self.story())
 
 
+class UsageTest(unittest.TestCase):
+    def test_what_is_wrong_is_named(self):
+        for words, told in (
+            (["--evry", "5m"], "no option '--evry': did you mean '--every'?"),
+            (["--every=5m", "--", "true"], "write '--every 5m', without '='"),
+            (["--every", "5x", "--", "true"], "--every: '5x' is no time"),
+            (["--name", "A", "--", "true"], "--name: 'A' is no name"),
+            (["--beginanew", "--", "true"], "no option '--beginanew'\n"),
+            (["train"], "'train' is no option: the command comes after '--'"),
+            (["--every", "5m"], "there is no command"),
+        ):
+            with self.subTest(words=words):
+                done = subprocess.run(["bash", os.path.join(EXAMPLES, "rekindle-slurm"), *words], capture_output=True,
+                                      text=True, check=False)  # fmt: skip
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertIn("rekindle-slurm: ", done.stderr)
+                self.assertIn(told, done.stderr)
+
+
 if __name__ == "__main__":
     unittest.main()

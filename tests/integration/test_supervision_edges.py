@@ -96,6 +96,23 @@ class KeptImagesTest(SupervisedTest):
         self.succeed(*rules, cli=self.remote)
         self.assertEqual(self.images(), [])
 
+    def test_a_second_name_is_no_supervisors(self):
+        """Of an image that it removes when there are newer ones."""
+        self.start(100000, options=["--every", "200ms", "--restarts", "3", "--keep", "1"])
+        self.wait_for_image()
+        self.succeed("tag", "job", "kept:1", cli=self.remote)
+        kept = self.succeed("inspect", "kept:1", cli=self.remote)["image"]
+        self.assertEqual([key for key in kept["labels"] if key.startswith("rekindle.supervised")], [])
+        self.wait_for_image(self.state()["checkpoints"] + 1)
+        self.kill_job()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+
+        def with_its_content():
+            images = self.succeed("ls", cli=self.remote)["images"]
+            return [image["reference"] for image in images if image["digest"] == kept["digest"]]
+
+        waiting.until(lambda: with_its_content() == ["kept:1"], "that its first name is gone", 60, 0.05)
+
     def test_an_image_that_would_end_it_is_refused(self):
         self.start(100000, options=["--every", "1h", "--restarts", "3"])
         pid = self.job()["pid"]
