@@ -41,6 +41,13 @@ absl::StatusOr<v1::GpuMoveResponse> UntilInterrupted(Client& client, Interrupts&
   return response;
 }
 
+std::string TroubleOf(const v1::GpuDevice& device) {
+  const char* what = device.lost()              ? " does not answer, and which jobs use it is not known: "
+                     : !device.has_free_bytes() ? ": how much memory it has and has free is not told: "
+                                                : ": which jobs use it is not told: ";
+  return absl::StrCat(device.uuid(), what, Shown(device.trouble(), 200));
+}
+
 std::string NameOfJob(int pid, const std::string& name) { return name.empty() ? absl::StrCat(pid) : name; }
 
 }  // namespace
@@ -55,9 +62,16 @@ int ListGpus(Client& client, const Output& output, const v1::ListGpusRequest& re
   Table devices({{"GPU"}, {"MODEL"}, {"MEMORY", Align::kRight}, {"FREE", Align::kRight}});
   for (const v1::GpuDevice& device : response->devices()) {
     devices.AddRow({device.uuid(), absl::StrCat(device.model(), device.mig() ? " (MIG)" : ""),
-                    FormatBytes(device.total_bytes()), FormatBytes(device.free_bytes())});
+                    device.has_total_bytes() ? FormatBytes(device.total_bytes()) : "unknown",
+                    device.has_free_bytes() ? FormatBytes(device.free_bytes()) : "unknown"});
   }
-  output.Text(absl::StrCat(devices.ToString(), "\n"));
+  output.Text(devices.ToString());
+  for (const v1::GpuDevice& device : response->devices()) {
+    if (!device.trouble().empty()) output.Text(absl::StrCat(TroubleOf(device), "\n"));
+  }
+  for (const std::string& gpu : response->unreachable())
+    output.Text(absl::StrCat("not even the UUID of one can be asked: ", Shown(gpu, 200), "\n"));
+  output.Text("\n");
   Table jobs({{"PID", Align::kRight}, {"NAME"}, {"STATE"}, {"GPU"}, {"MEMORY", Align::kRight}, {"COMMAND"}});
   for (const v1::GpuJob& job : response->jobs()) {
     std::string state = job.parked() ? "parked" : job.state();

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "criu/environment.h"
+#include "gpu_state/device_plan.h"
 #include "restore/clone_environment.h"
 
 namespace rekindle::daemon {
@@ -245,13 +247,20 @@ v1::Check CheckGpus(gpu::JobMover& gpus, const std::string& proc_folder) {
                      absl::StrCat(driver, "; which GPUs there are is not known: ", view.status().message()),
                      "install libnvidia-ml1: it tells how much memory a GPU has free");
   }
+  if (const std::optional<gpu::LostGpus> lost = gpu::FindLost(*view))
+    return MakeCheck(kName, v1::Check::WARNING, absl::StrCat(driver, "; ", lost->what), lost->cure);
   for (const gpu::GpuDevice& device : view->devices) {
     if (!device.mig) continue;
     return MakeCheck(kName, v1::Check::WARNING,
                      absl::StrCat(driver, "; GPU ", device.uuid, " is split into MIG instances"),
                      "the driver takes no checkpoints of jobs on MIG instances: nvidia-smi -mig 0");
   }
-  return MakeCheck(kName, v1::Check::OK, absl::StrCat(driver, ", ", view->devices.size(), " GPU(s)"));
+  std::string detail = absl::StrCat(driver, ", ", view->devices.size(), " GPU(s)");
+  for (const gpu::GpuDevice& device : view->devices) {
+    if (device.trouble.empty()) continue;
+    absl::StrAppend(&detail, "; of ", device.uuid, " not everything is told: ", device.trouble);
+  }
+  return MakeCheck(kName, v1::Check::OK, detail);
 }
 
 std::vector<v1::Check> ExamineMachine(Node& node) {

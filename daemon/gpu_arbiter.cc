@@ -25,8 +25,11 @@ GpuArbiter::JobPtr GpuArbiter::Find(pid_t pid, uint64_t start_ticks) const {
   return it->second;
 }
 
-uint64_t GpuArbiter::HostBytes(const DeviceBytes& bytes) const {
-  return Total(bytes) + options_.context_bytes * DevicesOf(bytes).size();
+uint64_t GpuArbiter::HostBytes(const Job& job) const {
+  if (!job.anywhere) return Total(job.bytes) + options_.context_bytes * job.bytes.size();
+  uint64_t most = 0;
+  for (const auto& [uuid, bytes] : job.bytes) most = std::max(most, bytes);
+  return most;
 }
 
 void GpuArbiter::Charge(Job& job, uint64_t bytes) {
@@ -34,15 +37,13 @@ void GpuArbiter::Charge(Job& job, uint64_t bytes) {
   job.host_charge = bytes;
 }
 
-void GpuArbiter::Use(Job& job) {
-  job.use = ++uses_;
-  job.last_used = absl::Now();
-}
+void GpuArbiter::Use(Job& job) { job.use = ++uses_; }
 
-void GpuArbiter::ChangeBytes(Job& job, DeviceBytes bytes) {
+void GpuArbiter::ChangeBytes(Job& job, DeviceBytes bytes, bool anywhere) {
   Nudge(job);
   job.bytes = std::move(bytes);
-  Charge(job, job.state == GpuJobState::kResident ? 0 : HostBytes(job.bytes));
+  job.anywhere = anywhere;
+  Charge(job, job.state == GpuJobState::kResident ? 0 : HostBytes(job));
   Nudge(job);
 }
 
@@ -69,12 +70,12 @@ GpuArbiter::JobPtr GpuArbiter::FindOrMake(const GpuJobId& id) {
   return job;
 }
 
-void GpuArbiter::Add(const GpuJobId& id, DeviceBytes bytes, GpuJobState state) {
+void GpuArbiter::Add(const GpuJobId& id, DeviceBytes bytes, GpuJobState state, bool anywhere) {
   absl::MutexLock lock(&mutex_);
   JobPtr job = FindOrMake(id);
   if (!job->moving())
     job->state = state == GpuJobState::kParked ? GpuJobState::kParked : GpuJobState::kResident;
-  ChangeBytes(*job, std::move(bytes));
+  ChangeBytes(*job, std::move(bytes), anywhere);
 }
 
 void GpuArbiter::Inherit(const GpuJobId& id, int leases, bool pinned) {
@@ -88,7 +89,7 @@ absl::Status GpuArbiter::SetBytes(const GpuJobId& id, DeviceBytes bytes) {
   absl::MutexLock lock(&mutex_);
   JobPtr job = Find(id.pid, id.start_ticks);
   if (job == nullptr) return absl::OkStatus();
-  ChangeBytes(*job, std::move(bytes));
+  ChangeBytes(*job, std::move(bytes), false);
   const auto fits = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return job->state != GpuJobState::kParking || host_bytes_ <= options_.host_budget;
   };

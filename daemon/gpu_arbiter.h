@@ -24,6 +24,14 @@ namespace rekindle::daemon {
 // By UUID, "GPU-…".
 using DeviceBytes = std::map<std::string, uint64_t>;
 
+// What is free on every GPU of this machine.
+struct FreeDeviceMemory {
+  DeviceBytes bytes;
+  // GPUs of which that is not told. OK: the move itself finds out whether there is room. Error: nothing can
+  // be moved onto it, and why.
+  std::map<std::string, absl::Status> unknown;
+};
+
 // The root process of a job: with its start time the PID names it for ever.
 struct GpuJobId {
   pid_t pid = 0;
@@ -42,8 +50,7 @@ class GpuMoves {
   // On failure the job is still parked. ResourceExhausted: others have taken its room meanwhile; Aborted or
   // Unavailable: not now. After these it is tried again, any other error ends the lease that asked for it.
   virtual absl::Status Resume(const GpuJobId& job) = 0;
-  // Of every GPU of this machine.
-  virtual absl::StatusOr<DeviceBytes> FreeBytes() = 0;
+  virtual absl::StatusOr<FreeDeviceMemory> FreeMemory() = 0;
   // What these jobs have on their GPUs now, by PID; without those of which that is not known.
   virtual std::map<pid_t, DeviceBytes> BytesOf(const std::vector<GpuJobId>& jobs) = 0;
   virtual bool IsAlive(const GpuJobId& job) = 0;
@@ -105,7 +112,7 @@ struct GpuJobSnapshot {
   int leases = 0;  // of both kinds
   int held = 0;    // of these the ones of LeaseKind::kHeld
   bool pinned = false;
-  absl::Time last_used;
+  uint64_t use = 0;  // the larger the later it was used, whatever the clock says
   int waiters = 0;   // requests that wait for it
   int position = 0;  // of the first of them among those that share a GPU with it, from 1; 0: none waits
 };
@@ -135,7 +142,10 @@ class GpuArbiter {
 
   // Makes a job known as kResident or kParked, with what it has, or needs, on each GPU; or corrects what is
   // known of it (its state only when it isn't being moved). Another process with this PID is forgotten.
-  void Add(const GpuJobId& job, DeviceBytes bytes, GpuJobState state) ABSL_LOCKS_EXCLUDED(mutex_);
+  // `anywhere`: of a parked job it is not known what of it was where: each GPU may need so much, and host
+  // memory holds it but once.
+  void Add(const GpuJobId& job, DeviceBytes bytes, GpuJobState state, bool anywhere = false)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Gives a job, which is added as kResident if it isn't known, leases of LeaseKind::kLasting and a pin from
   // before a restart, on top of what it has. Not checked against anything: they were granted.
   void Inherit(const GpuJobId& job, int leases, bool pinned) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -183,9 +193,9 @@ class GpuArbiter {
   JobPtr Find(pid_t pid, uint64_t start_ticks) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   JobPtr FindOrMake(const GpuJobId& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(const JobPtr& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ChangeBytes(Job& job, DeviceBytes bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ChangeBytes(Job& job, DeviceBytes bytes, bool anywhere) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of host memory while it is parked.
-  uint64_t HostBytes(const DeviceBytes& bytes) const;
+  uint64_t HostBytes(const Job& job) const;
   void Charge(Job& job, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Use(Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

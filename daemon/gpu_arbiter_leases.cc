@@ -111,7 +111,7 @@ absl::Status GpuArbiter::Advance(Request& request) {
     request.reread_at = now + absl::ToChronoNanoseconds(options_.reread_interval);
   }
   mutex_.Unlock();
-  absl::StatusOr<DeviceBytes> free = moves_.FreeBytes();
+  absl::StatusOr<FreeDeviceMemory> free = moves_.FreeMemory();
   mutex_.Lock();
   if (!free.ok()) {
     ++counters_.failures;
@@ -162,8 +162,12 @@ absl::StatusOr<DeviceBytes> GpuArbiter::ShortageOf(const Request& request) const
   const Job& job = *request.job;
   DeviceBytes shortage;
   for (const auto& [uuid, needed] : job.bytes) {
-    auto it = request.free.find(uuid);
-    if (it == request.free.end()) {
+    if (auto unknown = request.free.unknown.find(uuid); unknown != request.free.unknown.end()) {
+      if (unknown->second.ok()) continue;
+      return Annotate(unknown->second, absl::StrCat(job.name(), " can't go back onto its GPU"));
+    }
+    auto it = request.free.bytes.find(uuid);
+    if (it == request.free.bytes.end()) {
       return absl::FailedPreconditionError(
           absl::StrCat(job.name(), " can't go back to ", uuid,
                        ": this machine has no such GPU now; look at `nvidia-smi -L` and the kernel's log"));
@@ -189,6 +193,7 @@ void GpuArbiter::LookAtResidents() {
     // Nobody is nudged: who asks is the one whose turn it is, and one that always changes would have it look
     // without a pause.
     job->bytes = std::move(bytes->second);
+    job->anywhere = false;
   }
 }
 
@@ -227,7 +232,7 @@ void GpuArbiter::ParkVictims(Request& request, const std::vector<JobPtr>& victim
   // All at once: who had host memory for some of them only could wait for ever for one that has the rest.
   for (const JobPtr& victim : victims) {
     victim->state = GpuJobState::kParking;
-    Charge(*victim, HostBytes(victim->bytes));
+    Charge(*victim, HostBytes(*victim));
   }
   bool go_on = true;
   for (const JobPtr& victim : victims) {
@@ -309,7 +314,7 @@ absl::Status GpuArbiter::Park(pid_t pid) {
               ? absl::StrCat("pinned; unpin it first (`rekindle gpu release ", used->id.pid, " --unpin`)")
               : absl::StrCat("leased; release it first (`rekindle gpu release ", used->id.pid, "`)")));
     }
-    const uint64_t bytes = HostBytes(job->bytes);
+    const uint64_t bytes = HostBytes(*job);
     if (bytes <= HostRoom()) {
       job->state = GpuJobState::kParking;
       Charge(*job, bytes);

@@ -56,6 +56,7 @@ struct GpuArbiter::Job {
 
   const GpuJobId id;
   DeviceBytes bytes;
+  bool anywhere = false;  // these, or less, are on one of the GPUs, or on some
   GpuJobState state = GpuJobState::kResident;
   int leases = 0;  // `held` of them LeaseKind::kHeld
   int held = 0;
@@ -63,7 +64,6 @@ struct GpuArbiter::Job {
   bool gone = false;  // no longer in jobs_
   bool ancestors_known = false;
   std::vector<pid_t> ancestors;
-  absl::Time last_used;
   uint64_t use = 0;          // the larger the later
   uint64_t host_charge = 0;  // its part of host_bytes_: HostBytes() unless it is resident
 };
@@ -95,7 +95,7 @@ struct GpuArbiter::Request {
   bool host_stuck = false;  // nothing else would
   SteadyClock::time_point reread_at{};
   std::map<JobPtr, absl::Status> failed;  // could not be parked, lately
-  DeviceBytes free;
+  FreeDeviceMemory free;
   absl::Status last_error;
   bool resumed = false;
   std::vector<pid_t> parked;

@@ -75,7 +75,7 @@ TEST_F(GpuArbiterTest, TenThousandLeasesAtRandomWithFailuresDeathsAndTimeOuts) {
     for (uint32_t i = 0; i < value % 8; ++i) std::this_thread::yield();
     if (value % 29 != 0) return absl::OkStatus();
     ++injected;
-    if (call == Call::kFreeBytes) return absl::UnavailableError("injected");
+    if (call == Call::kFreeMemory) return absl::UnavailableError("injected");
     switch (value / 29 % 3) {
       case 0:
         return absl::AbortedError("injected");

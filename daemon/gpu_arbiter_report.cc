@@ -40,7 +40,7 @@ absl::Status GpuArbiter::CheckWanted(const Request& request) const {
     why = "it is being moved";
   } else if (job.state == GpuJobState::kResident) {
     why = "it got onto its GPU too late; ask again";
-  } else if (request.free.empty()) {
+  } else if (request.free.bytes.empty()) {
     why = "it is parked, and to resume it takes time";
   } else {
     why = absl::StrCat(DescribeDevices(request), ". Release, unpin or park one of them, or wait longer");
@@ -67,7 +67,7 @@ std::string GpuArbiter::DescribeQueue(const Request& request) const {
 std::string GpuArbiter::DescribeDevices(const Request& request) const {
   std::vector<std::string> devices;
   for (const auto& [uuid, needed] : request.job->bytes) {
-    const uint64_t free = On(uuid, request.free);
+    const uint64_t free = On(uuid, request.free.bytes);
     std::vector<std::string> holders;
     uint64_t known = free;
     for (const auto& [pid, job] : jobs_) {
@@ -118,7 +118,7 @@ std::vector<GpuJobSnapshot> GpuArbiter::Snapshot() const {
     snapshot.leases = job->leases;
     snapshot.held = job->held;
     snapshot.pinned = job->pinned;
-    snapshot.last_used = job->last_used;
+    snapshot.use = job->use;
     int position = 0;
     for (const Request* request : queue_) {
       if (SharesDevice(request->devices, job->bytes)) ++position;

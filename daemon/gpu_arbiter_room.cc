@@ -122,7 +122,7 @@ std::vector<GpuArbiter::JobPtr> GpuArbiter::ChooseVictims(const Request& request
   for (const auto& [is_wanted, use, job] : jobs) {
     Offer& offer = offers.emplace_back();
     for (const auto& [uuid, bytes] : shortage) offer.frees.push_back(On(uuid, job->bytes));
-    offer.host = HostBytes(job->bytes);
+    offer.host = HostBytes(*job);
   }
   std::vector<uint64_t> needed;
   for (const auto& [uuid, bytes] : shortage) needed.push_back(bytes);

@@ -380,5 +380,22 @@ TEST_F(GpuArbiterTest, OneWhoFitsTheHostBudgetIsParkedInsteadOfAnOlderOneWhoDoes
   EXPECT_THAT(machine_->TakeCalls(), ElementsAre("park 2", "resume 3"));
 }
 
+TEST_F(GpuArbiterTest, WhatMayHaveBeenAnywhereNeedsRoomEverywhereAndHostMemoryOnce) {
+  Make({{"A", 8}, {"B", 8}}, 13);
+  AddResident(1, {{"A", 6}});
+  AddResident(2, {{"B", 6}});
+  // It needs 4 on one of them, nobody knows on which.
+  ASSERT_TRUE(machine_->Start(Id(3), {{"B", 4 * kGiB}}, false));
+  arbiter_->Add(Id(3), {{"A", 4 * kGiB}, {"B", 4 * kGiB}}, GpuJobState::kParked, /*anywhere=*/true);
+  EXPECT_EQ(arbiter_->host_bytes(), 4 * kGiB);
+  const absl::Status no_budget = LeaseAtOnce(3);
+  EXPECT_FALSE(no_budget.ok()) << "both would have to go, and there is host memory for one";
+  EXPECT_THAT(machine_->TakeCalls(), IsEmpty());
+  arbiter_->Add(Id(2), {{"B", 2 * kGiB}}, GpuJobState::kResident);
+  machine_->Resize(Id(2), {{"B", 2 * kGiB}});
+  EXPECT_TRUE(Lease(3).ok());
+  EXPECT_THAT(machine_->TakeCalls(), ElementsAre("park 1", "resume 3"));
+}
+
 }  // namespace
 }  // namespace rekindle::daemon

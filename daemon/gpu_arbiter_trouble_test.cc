@@ -45,7 +45,7 @@ TEST_F(GpuArbiterTest, NothingIsMovedForARequestThatIsCancelledWhileTheDriverIsA
   LeaseOptions options;
   options.cancelled = [&] { return gone.load(); };
   Gate gate;
-  StopAt(Call::kFreeBytes, 0, &gate);
+  StopAt(Call::kFreeMemory, 0, &gate);
   Asked asked(this, 2, options);
   gate.AwaitReached();
   gone = true;
@@ -60,7 +60,7 @@ TEST_F(GpuArbiterTest, AJobThatSomebodyWaitsForIsParkedLast) {
   AddResident(2, {{"A", 4}});
   AddParked(3, {{"A", 4}});
   Gate gate;
-  StopAt(Call::kFreeBytes, 0, &gate);
+  StopAt(Call::kFreeMemory, 0, &gate);
   Asked head(this, 3);
   gate.AwaitReached();
   Asked behind(this, 1);
@@ -178,7 +178,7 @@ TEST_F(GpuArbiterTest, AFailedResumeLeavesTheJobParkedAndIsInNobodysWay) {
 
   ASSERT_TRUE(arbiter_->Release(2).ok());
   ASSERT_TRUE(arbiter_->Park(2).ok());
-  FailNext(Call::kFreeBytes, 0, absl::UnavailableError("the helper has died"));
+  FailNext(Call::kFreeMemory, 0, absl::UnavailableError("the helper has died"));
   failed = Lease(2);
   EXPECT_TRUE(absl::IsUnavailable(failed)) << failed;
   EXPECT_TRUE(Lease(2).ok());
@@ -481,6 +481,32 @@ TEST_F(GpuArbiterTest, StopEndsAllWaiting) {
   EXPECT_TRUE(absl::IsUnavailable(behind.Result()));
   EXPECT_TRUE(absl::IsUnavailable(Lease(1)));
   EXPECT_TRUE(arbiter_->Release(1).ok());
+}
+
+TEST_F(GpuArbiterTest, ALostGpuRefusesItsOwnJobsAlone) {
+  Make({{"A", 8}, {"B", 8}});
+  AddResident(1, {{"A", 8}});
+  AddParked(2, {{"A", 8}});
+  AddParked(3, {{"B", 8}});
+  AddParked(4, {{"A", 4}, {"B", 1}});
+  machine_->SetUnknown("B", absl::FailedPreconditionError("B does not answer"));
+  for (pid_t pid : {3, 4}) {
+    const absl::Status lost = Lease(pid);
+    EXPECT_TRUE(absl::IsFailedPrecondition(lost)) << lost;
+    EXPECT_THAT(std::string(lost.message()), HasSubstr("B does not answer"));
+  }
+  EXPECT_THAT(machine_->TakeCalls(), IsEmpty());
+  EXPECT_TRUE(Lease(2).ok());
+  EXPECT_THAT(machine_->TakeCalls(), ElementsAre("park 1", "resume 2"));
+}
+
+TEST_F(GpuArbiterTest, WhereNoMemoryIsToldTheMoveFindsOutWhetherThereIsRoom) {
+  Make({{"A", 8}});
+  AddResident(1, {{"A", 8}});
+  AddParked(2, {{"A", 4}});
+  machine_->SetUnknown("A", absl::OkStatus());
+  EXPECT_TRUE(Lease(2).ok());
+  EXPECT_THAT(machine_->TakeCalls(), ElementsAre("resume 2", "park 1", "resume 2"));
 }
 
 }  // namespace

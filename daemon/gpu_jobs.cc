@@ -8,10 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "gpu_state/cuda_abi.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -19,6 +21,10 @@ namespace {
 constexpr absl::Duration kLookAgainEvery = absl::Milliseconds(50);
 // Who leases a job for each request asks the driver no more often.
 constexpr absl::Duration kMeasureEvery = absl::Seconds(1);
+// Another daemon's look at the record, and what a fork that holds its lock has to do.
+constexpr absl::Duration kLookAtRecordMayTake = absl::Milliseconds(500);
+// Of a daemon that takes no calls any more, before the one that has its place gives leases.
+constexpr absl::Duration kEndOfOtherMayTake = absl::Seconds(5);
 constexpr char kEndedWouldBeThere[] = "a lease or pin would be there that has ended";
 
 GpuArbiterOptions ArbiterOptions(uint64_t host_budget, uint64_t context_bytes) {
@@ -37,8 +43,68 @@ GpuJobs::GpuJobs(gpu::JobMover* mover, uint64_t host_budget, std::string lease_r
       record_(std::move(lease_record)) {}
 
 void GpuJobs::InheritLeases() {
+  const Deadline deadline(kLookAtRecordMayTake);
   absl::MutexLock lock(&record_mutex_);
-  inherited_ = true;
+  absl::Status owned = OwnRecord();
+  while (absl::IsUnavailable(owned) && !deadline.passed()) {
+    absl::SleepFor(kLookAgainEvery);
+    owned = OwnRecord();
+  }
+  if (owned.ok()) return;
+  Log(LogLevel::kWarning, absl::StrCat("no leases of GPU jobs are given now: ", owned.message()));
+  // Where it is only that nothing can be written, what is leased is to stay where it is.
+  if (!absl::IsUnavailable(owned) && !std::exchange(inherited_, true)) Inherit();
+}
+
+absl::Status GpuJobs::OwnRecord() {
+  const absl::Status taken = record_.Take();
+  // Once that one has ended, what it has written is to be read.
+  if (absl::IsUnavailable(taken)) inherited_ = false;
+  RK_RETURN_IF_ERROR(taken);
+  if (!std::exchange(inherited_, true)) Inherit();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::Duration> GpuJobs::OwnRecordInTime(const LeaseOptions& options) {
+  const Stopwatch since;
+  for (;;) {
+    absl::Status owned;
+    {
+      absl::MutexLock lock(&record_mutex_);
+      owned = OwnRecord();
+    }
+    const absl::Duration waited = absl::Seconds(since.seconds());
+    if (owned.ok()) return std::max(options.timeout - waited, absl::ZeroDuration());
+    const bool cancelled = options.cancelled && options.cancelled();
+    if (!absl::IsUnavailable(owned) || cancelled || waited >= std::min(options.timeout, kEndOfOtherMayTake) ||
+        absl::Now() >= options.deadline) {
+      absl::MutexLock lock(&mutex_);
+      ++(cancelled ? before_queue_.cancelled : before_queue_.refused);
+      return owned;
+    }
+    absl::SleepFor(kLookAgainEvery);
+  }
+}
+
+absl::Status GpuJobs::CheckNotLeasedElsewhere(pid_t job) {
+  absl::MutexLock lock(&record_mutex_);
+  if (!record_.IsTakenByOther()) return absl::OkStatus();
+  const absl::StatusOr<std::vector<GpuJobLeases>> jobs = record_.Read();
+  for (const GpuJobLeases& kept : jobs.value_or(std::vector<GpuJobLeases>())) {
+    if ((kept.leases == 0 && !kept.pinned) || !IsAlive(kept.job)) continue;
+    const pid_t pid = kept.job.pid;
+    if (!absl::c_linear_search(ProcessTree(job), pid) && !absl::c_linear_search(ProcessTree(pid), job))
+      continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job ", job,
+        " is not parked: ", pid == job ? "it" : absl::StrCat("job ", pid, ", of the same process tree,"),
+        " is ", kept.pinned ? "pinned" : "leased",
+        ", says the record of the daemon whose runtime folder this is: release it there first"));
+  }
+  return absl::OkStatus();
+}
+
+void GpuJobs::Inherit() {
   absl::StatusOr<std::vector<GpuJobLeases>> jobs = record_.Read();
   if (!jobs.ok()) {
     Log(LogLevel::kWarning,
@@ -56,7 +122,12 @@ void GpuJobs::InheritLeases() {
     if (!IsAlive(kept.job)) continue;
     const pid_t pid = kept.job.pid;
     const bool used = kept.leases > 0 || kept.pinned;
-    if (used) arbiter_.Inherit(kept.job, kept.leases, kept.pinned);
+    // Where the record was another's for a while, some of them are ours.
+    int ours = 0;
+    const std::map<pid_t, GpuJobSnapshot> known = Known();
+    if (auto it = known.find(pid); it != known.end() && it->second.id == kept.job)
+      ours = it->second.leases - it->second.held;
+    if (used) arbiter_.Inherit(kept.job, std::max(kept.leases - ours, 0), kept.pinned);
     absl::StatusOr<Found> found = Find(pid);
     if (!found.ok()) {
       if (!used) continue;
@@ -84,6 +155,7 @@ void GpuJobs::InheritParked() {
   std::set<pid_t> jobs;
   for (const gpu::LedgerEntry& entry : entries.value_or(std::vector<gpu::LedgerEntry>()))
     jobs.insert(entry.job);
+  for (const gpu::LedgerEntry& entry : mover_.ParkedElsewhere()) jobs.insert(entry.job);
   for (const auto& [known, job] : Known()) jobs.erase(known);
   for (pid_t job : jobs) {
     if (absl::StatusOr<Found> found = Find(job); found.ok()) {
@@ -115,15 +187,17 @@ absl::StatusOr<GpuJobs::Found> GpuJobs::Find(pid_t job) {
     if (*states[i] != gpu::ProcessState::kRunning) found.parked.push_back(found.pids[i]);
   }
   auto is_parked = [&found](pid_t pid) { return absl::c_linear_search(found.parked, pid); };
+  mover_.RecallParked(found.parked);
   RK_ASSIGN_OR_RETURN(std::vector<gpu::LedgerEntry> entries, mover_.Parked());
   for (const gpu::LedgerEntry& entry : entries) {
     if (is_parked(entry.pid)) found.uses.insert(found.uses.end(), entry.uses.begin(), entry.uses.end());
   }
-  // Whoever made its entry has another runtime folder, or ours was removed.
+  // Whoever made its entry has another runtime folder, or ours was removed; and it is not watched.
   for (pid_t pid : found.parked) {
     if (absl::c_any_of(entries, [pid](const gpu::LedgerEntry& entry) { return entry.pid == pid; })) continue;
+    found.unknown.push_back(pid);
     const absl::StatusOr<gpu::DeviceView> view = mover_.Devices();
-    if (!view.ok()) break;
+    if (!view.ok()) continue;
     const std::vector<gpu::GpuUse> unknown = gpu::UnknownUses(pid, view->devices);
     found.uses.insert(found.uses.end(), unknown.begin(), unknown.end());
   }
@@ -157,15 +231,53 @@ void GpuJobs::Tell(const Found& found) {
 
 void GpuJobs::Tell(const Found& found, GpuJobState state) {
   auto view = mover_.Devices();
+  DeviceBytes bytes = gpu::BytesByDevice(found.uses);
   if (view.ok()) {
     DeviceBytes totals;
-    for (const gpu::GpuDevice& device : view->devices) totals[device.uuid] = device.total_bytes;
+    for (const gpu::GpuDevice& device : view->devices) {
+      if (device.memory_known) totals[device.uuid] = device.total_bytes;
+    }
     arbiter_.SetDeviceTotals(std::move(totals));
+    if (state == GpuJobState::kResident) AddUntold(*view, found.id, &bytes);
   }
-  arbiter_.Add(found.id, gpu::BytesByDevice(found.uses), state);
+  const bool anywhere = view.ok() && state == GpuJobState::kParked && !found.unknown.empty();
+  if (anywhere) bytes = RoomForUnknown(found, *view);
+  {
+    absl::MutexLock lock(&mutex_);
+    unknown_.erase(found.id.pid);
+    if (anywhere) unknown_.insert(found.id.pid);
+  }
+  arbiter_.Add(found.id, std::move(bytes), state, anywhere);
+}
+
+DeviceBytes GpuJobs::RoomForUnknown(const Found& found, const gpu::DeviceView& view) const {
+  DeviceBytes bytes;
+  for (const auto& [uuid, room] : gpu::RoomFor(found.uses, {}, mover_.context_bytes())) {
+    const auto device =
+        absl::c_find_if(view.devices, [&u = uuid](const gpu::GpuDevice& d) { return d.uuid == u; });
+    const bool has_bound = room.is_guess && device != view.devices.end() && device->memory_known;
+    bytes[uuid] =
+        has_bound ? std::min(room.bytes, device->total_bytes - gpu::MostOfEmpty(*device)) : room.bytes;
+  }
+  return bytes;
+}
+
+void GpuJobs::AddUntold(const gpu::DeviceView& view, const GpuJobId& job, DeviceBytes* bytes) const {
+  const bool all_told = view.unreachable.empty() &&
+                        absl::c_all_of(view.devices, [](const gpu::GpuDevice& d) { return d.uses_known; });
+  if (all_told) return;
+  const std::map<pid_t, GpuJobSnapshot> known = Known();
+  const auto earlier = known.find(job.pid);
+  if (earlier == known.end() || !(earlier->second.id == job)) return;
+  for (const auto& [uuid, had] : earlier->second.bytes) {
+    const auto told = absl::c_find_if(
+        view.devices, [&u = uuid](const gpu::GpuDevice& d) { return d.uuid == u && d.uses_known; });
+    if (told == view.devices.end()) bytes->emplace(uuid, had);
+  }
 }
 
 absl::StatusOr<GpuMoved> GpuJobs::Park(pid_t job, absl::Duration lock_timeout, const std::string& why) {
+  RK_RETURN_IF_ERROR(CheckNotLeasedElsewhere(job));
   RK_ASSIGN_OR_RETURN(Found found, Find(job));
   // Those whose state an image takes just now are on the host too, but not to stay there.
   RK_RETURN_IF_ERROR(mover_.CheckNotMoving(found.pids));
@@ -200,9 +312,20 @@ absl::StatusOr<GpuMoved> GpuJobs::PutOn(pid_t job, const gpu::DevicePairs& wante
     return GpuMoved();
   }
   gpu::GpuRecord record;
-  record.pids = found.parked;
+  for (pid_t pid : found.parked) {
+    if (!absl::c_linear_search(found.unknown, pid)) record.pids.push_back(pid);
+  }
   record.uses = gpu::UsesOf(found.uses, found.parked);
   gpu::DevicePairs pairs;
+  if (!wanted.empty() && !found.unknown.empty()) {
+    // Whoever names GPUs knows which they were.
+    std::erase_if(record.uses,
+                  [&found](const gpu::GpuUse& use) { return absl::c_linear_search(found.unknown, use.pid); });
+    for (pid_t pid : found.unknown) {
+      for (const auto& [from, to] : wanted) record.uses.push_back({pid, from, std::nullopt});
+    }
+    record.is_told = true;
+  }
   if (!wanted.empty()) {
     RK_ASSIGN_OR_RETURN(gpu::DeviceView view, mover_.Devices());
     const std::map<std::string, uint64_t> had = gpu::BytesByDevice(record.uses);
@@ -214,6 +337,11 @@ absl::StatusOr<GpuMoved> GpuJobs::PutOn(pid_t job, const gpu::DevicePairs& wante
       record.devices.push_back(there == view.devices.end() ? gone : *there);
     }
     RK_ASSIGN_OR_RETURN(pairs, mover_.PlanRestore(record, wanted, false));
+    // Back onto the same ones: the driver sees whether it is those.
+    RK_ASSIGN_OR_RETURN(const gpu::DriverInfo info, mover_.Info());
+    if (record.is_told && pairs.empty() && info.cuda_version >= gpu::cuda::kFirstVersionWithGpuPairs) {
+      for (const gpu::GpuDevice& device : record.devices) pairs.emplace_back(device.uuid, device.uuid);
+    }
   }
   RK_RETURN_IF_ERROR(mover_.PutOn(job, found.parked, record, pairs, nullptr, nullptr, cancelled));
   mover_.ForgetRunning(found.pids);
@@ -234,12 +362,12 @@ absl::StatusOr<GpuMoved> GpuJobs::Resume(pid_t job, const gpu::DevicePairs& want
 
 bool GpuJobs::FitsNow(pid_t job) {
   absl::StatusOr<Found> found = Find(job);
-  absl::StatusOr<DeviceBytes> free = FreeBytes();
+  absl::StatusOr<FreeDeviceMemory> free = FreeMemory();
   if (!found.ok() || !free.ok()) return false;
   const DeviceBytes needed = gpu::BytesByDevice(gpu::UsesOf(found->uses, found->parked));
   return !needed.empty() && absl::c_all_of(needed, [&free](const auto& device) {
-    auto has = free->find(device.first);
-    return has != free->end() && has->second >= device.second;
+    auto has = free->bytes.find(device.first);
+    return has != free->bytes.end() && has->second >= device.second;
   });
 }
 
@@ -247,10 +375,12 @@ absl::StatusOr<uint64_t> GpuJobs::Lease(pid_t job, const LeaseOptions& options) 
   // Pinned where a pin that can't be recorded is taken back, and nobody else's with it.
   LeaseOptions unpinned = options;
   unpinned.pin = false;
-  RK_ASSIGN_OR_RETURN(unpinned.timeout, LearnInTime(job, options));
-  RK_ASSIGN_OR_RETURN(GpuLease lease, arbiter_.Lease(job, unpinned));
+  RK_ASSIGN_OR_RETURN(unpinned.timeout, OwnRecordInTime(options));
+  RK_ASSIGN_OR_RETURN(unpinned.timeout, LearnInTime(job, unpinned));
+  absl::StatusOr<GpuLease> lease = arbiter_.Lease(job, unpinned);
+  if (!lease.ok()) return WithHintAtUnknown(job, lease.status());
   RK_RETURN_IF_ERROR(
-      Annotate(Remember(lease.job, options),
+      Annotate(Remember(lease->job, options),
                absl::StrCat("no lease of job ", job, ", since a restart of the daemon would forget it; ",
                             "see to it that its record can be written")));
   uint64_t bytes = 0;
@@ -259,6 +389,19 @@ absl::StatusOr<uint64_t> GpuJobs::Lease(pid_t job, const LeaseOptions& options) 
     for (const auto& [uuid, of_device] : it->second.bytes) bytes += of_device;
   }
   return bytes;
+}
+
+absl::Status GpuJobs::WithHintAtUnknown(pid_t job, const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  const bool for_room = absl::IsResourceExhausted(status) || absl::IsDeadlineExceeded(status);
+  if (!for_room || unknown_.count(job) == 0) return status;
+  return WithMessage(status,
+                     absl::StrCat(status.message(),
+                                  "; on which GPU it was is not known, so each needs room: if you know it, "
+                                  "`rekindle gpu resume ",
+                                  job,
+                                  " --gpu-map OLD=OLD` (or OLD=OTHER) needs "
+                                  "room there alone"));
 }
 
 absl::StatusOr<absl::Duration> GpuJobs::LearnInTime(pid_t job, const LeaseOptions& options) {
@@ -360,10 +503,11 @@ absl::Status GpuJobs::Remember(const GpuJobId& job, const LeaseOptions& options)
 }
 
 absl::Status GpuJobs::WriteRecord() {
+  RK_RETURN_IF_ERROR(record_.Take());
   std::vector<GpuJobLeases> jobs;
   // Those without a lease too, in the order of their use: it says who makes room first.
   std::vector<GpuJobSnapshot> known = arbiter_.Snapshot();
-  absl::c_stable_sort(known, [](const auto& a, const auto& b) { return a.last_used < b.last_used; });
+  absl::c_stable_sort(known, [](const auto& a, const auto& b) { return a.use < b.use; });
   for (const GpuJobSnapshot& job : known) jobs.push_back({job.id, job.leases - job.held, job.pinned});
   return record_.Write(jobs);
 }
@@ -376,10 +520,15 @@ void GpuJobs::WriteRecordOrWarn(const char* lost) {
 
 void GpuJobs::RememberUse() {
   absl::MutexLock lock(&record_mutex_);
-  if (inherited_) WriteRecordOrWarn("jobs would not make room that do now");
+  if (!inherited_ || absl::IsUnavailable(OwnRecord())) return;
+  WriteRecordOrWarn("jobs would not make room that do now");
 }
 
 absl::StatusOr<int> GpuJobs::Release(pid_t job, LeaseKind kind) {
+  if (kind == LeaseKind::kLasting) {
+    absl::MutexLock lock(&record_mutex_);
+    if (absl::Status owned = OwnRecord(); absl::IsUnavailable(owned)) return owned;
+  }
   RK_RETURN_IF_ERROR(arbiter_.Release(job, 0, kind));
   if (kind == LeaseKind::kLasting) {
     absl::MutexLock lock(&record_mutex_);
@@ -392,6 +541,7 @@ absl::StatusOr<int> GpuJobs::Release(pid_t job, LeaseKind kind) {
 
 absl::StatusOr<int> GpuJobs::Unpin(pid_t job) {
   absl::MutexLock lock(&record_mutex_);
+  if (absl::Status owned = OwnRecord(); absl::IsUnavailable(owned)) return owned;
   RK_RETURN_IF_ERROR(arbiter_.Pin(job, false));
   WriteRecordOrWarn(kEndedWouldBeThere);
   return LeasesOf(job);
@@ -402,6 +552,7 @@ GpuArbiterCounters GpuJobs::counters() const {
   absl::MutexLock lock(&mutex_);
   counters.timeouts += before_queue_.timeouts;
   counters.cancelled += before_queue_.cancelled;
+  counters.refused += before_queue_.refused;
   return counters;
 }
 
@@ -425,8 +576,10 @@ absl::Status GpuJobs::Park(const GpuJobId& job) {
   }
   RK_ASSIGN_OR_RETURN(std::vector<pid_t> pids, mover_.Users(ProcessTree(job.pid)));
   // It may have grown since it was found.
-  if (auto uses = mover_.UsesOf(pids); uses.ok()) {
-    RK_RETURN_IF_ERROR(arbiter_.SetBytes(job, gpu::BytesByDevice(*uses)));
+  if (auto view = mover_.Devices(); view.ok()) {
+    DeviceBytes bytes = gpu::BytesByDevice(gpu::UsesOf(view->uses, pids));
+    AddUntold(*view, job, &bytes);
+    RK_RETURN_IF_ERROR(arbiter_.SetBytes(job, std::move(bytes)));
   }
   RK_ASSIGN_OR_RETURN(auto held, mover_.TakeOut(job.pid, pids, options.lock_timeout));
   RK_RETURN_IF_ERROR(held->Park(options.why));
@@ -436,11 +589,19 @@ absl::Status GpuJobs::Park(const GpuJobId& job) {
 
 absl::Status GpuJobs::Resume(const GpuJobId& job) { return PutOn(job.pid, gpu::DevicePairs()).status(); }
 
-absl::StatusOr<DeviceBytes> GpuJobs::FreeBytes() {
+absl::StatusOr<FreeDeviceMemory> GpuJobs::FreeMemory() {
   RK_ASSIGN_OR_RETURN(gpu::DeviceView view, mover_.DevicesWithKeptRoom());
-  DeviceBytes bytes;
-  for (const gpu::GpuDevice& device : view.devices) bytes[device.uuid] = device.free_bytes;
-  return bytes;
+  FreeDeviceMemory free;
+  for (const gpu::GpuDevice& device : view.devices) {
+    if (device.lost) {
+      free.unknown[device.uuid] = gpu::DoesNotAnswer(device);
+    } else if (!device.memory_known) {
+      free.unknown[device.uuid] = absl::OkStatus();
+    } else {
+      free.bytes[device.uuid] = device.free_bytes;
+    }
+  }
+  return free;
 }
 
 std::map<pid_t, DeviceBytes> GpuJobs::BytesOf(const std::vector<GpuJobId>& jobs) {
@@ -451,7 +612,9 @@ std::map<pid_t, DeviceBytes> GpuJobs::BytesOf(const std::vector<GpuJobId>& jobs)
   for (const GpuJobId& job : jobs) {
     const std::vector<gpu::GpuUse> uses = gpu::UsesOf(view->uses, all.Tree(job.pid));
     // Where the driver does not tell, what is known from earlier is better than nothing.
-    if (gpu::KnownBytes(uses) > 0) bytes[job.pid] = gpu::BytesByDevice(uses);
+    if (gpu::KnownBytes(uses) == 0) continue;
+    bytes[job.pid] = gpu::BytesByDevice(uses);
+    AddUntold(*view, job, &bytes[job.pid]);
   }
   return bytes;
 }

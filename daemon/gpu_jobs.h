@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,9 +37,11 @@ class GpuJobs : private GpuMoves {
 
   // Takes over the jobs that live, with their leases and pins, as the record says, and those that are parked.
   // Once, before anything else is asked of this, and after gpu::JobMover::Recover. Logs what goes wrong.
+  // While another daemon has the record, that one's leases are none of ours, and the first lease after its
+  // end takes them over.
   void InheritLeases() ABSL_LOCKS_EXCLUDED(mutex_, record_mutex_);
 
-  // Not while it is leased or pinned.
+  // Not while it is leased or pinned, be it by another daemon with this record.
   absl::StatusOr<GpuMoved> Park(pid_t job, absl::Duration lock_timeout, const std::string& why)
       ABSL_LOCKS_EXCLUDED(mutex_, record_mutex_);
   // Parks nobody for it. `wanted`: onto which GPUs; empty: the same. `cancelled`: is asked for as long as
@@ -54,8 +57,10 @@ class GpuJobs : private GpuMoves {
   // See GpuArbiter::Lease. Gives the bytes that the job has on its GPUs, or had a second ago. While
   // somebody else moves its memory, for an image say, that is waited for. A lease or pin that the record
   // can't remember isn't given: the error, such as ResourceExhausted for a full file system, names the file.
+  // Unavailable: another daemon has the record.
   absl::StatusOr<uint64_t> Lease(pid_t job, const LeaseOptions& options) ABSL_LOCKS_EXCLUDED(record_mutex_);
   // Ends a lease, whether the record can be told or not. Gives the number of leases that are left.
+  // Unavailable: another daemon has the record.
   absl::StatusOr<int> Release(pid_t job, LeaseKind kind) ABSL_LOCKS_EXCLUDED(record_mutex_);
   // Likewise a pin, if there is one. NotFound: it was never leased, or has ended.
   absl::StatusOr<int> Unpin(pid_t job) ABSL_LOCKS_EXCLUDED(record_mutex_);
@@ -79,13 +84,23 @@ class GpuJobs : private GpuMoves {
     std::vector<pid_t> pids;    // that use CUDA
     std::vector<pid_t> parked;  // those of them that are not running
     std::vector<gpu::GpuUse> uses;
+    std::vector<pid_t> unknown;  // of those that are parked: nobody knows on which GPU they were
   };
   struct ParkOptions {
     absl::Duration lock_timeout = absl::Seconds(10);
     std::string why = "parked to make room for another job";
   };
 
+  // What the record says, as InheritLeases.
+  void Inherit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(record_mutex_);
   void InheritParked() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The record is ours, and what it says is taken over. Unavailable: another daemon has it.
+  absl::Status OwnRecord() ABSL_EXCLUSIVE_LOCKS_REQUIRED(record_mutex_);
+  // The same, but waits a while for one that is ending. Gives what is left of the lease's time.
+  absl::StatusOr<absl::Duration> OwnRecordInTime(const LeaseOptions& options)
+      ABSL_LOCKS_EXCLUDED(record_mutex_);
+  // FailedPrecondition: another daemon has leased or pinned it, or one of its process tree.
+  absl::Status CheckNotLeasedElsewhere(pid_t job) ABSL_LOCKS_EXCLUDED(record_mutex_);
   absl::StatusOr<Found> Find(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
   // Aborted: somebody moves it just now, or holds it for an image, and what is found says nothing.
   absl::Status CheckAtRest(const std::vector<pid_t>& pids);
@@ -95,6 +110,8 @@ class GpuJobs : private GpuMoves {
   // The same, but waits as long as a lease may. Gives what is left of its time.
   absl::StatusOr<absl::Duration> LearnInTime(pid_t job, const LeaseOptions& options)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // To an error of a lease for want of room: that it is needed on each GPU, where that is so.
+  absl::Status WithHintAtUnknown(pid_t job, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   // Is what the arbiter knows of the job still so? Cheap: asks for states alone.
   bool IsAsKnown(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
   // Has the arbiter know how much a job on its GPUs has by now.
@@ -102,9 +119,14 @@ class GpuJobs : private GpuMoves {
   // Of those of its processes that used CUDA when it was found.
   std::vector<pid_t> KnownUsers(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
   int LeasesOf(pid_t job) const;
+  // What is known of a job from earlier, of GPUs that do not tell who uses them.
+  void AddUntold(const gpu::DeviceView& view, const GpuJobId& job, DeviceBytes* bytes) const;
+  // What a parked job of which nobody knows where it was may need on each GPU; no more than makes that as
+  // good as empty.
+  DeviceBytes RoomForUnknown(const Found& found, const gpu::DeviceView& view) const;
   // Tells the arbiter what was found; a job that is parked in part is parked.
-  void Tell(const Found& found);
-  void Tell(const Found& found, GpuJobState state);
+  void Tell(const Found& found) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Tell(const Found& found, GpuJobState state) ABSL_LOCKS_EXCLUDED(mutex_);
   // Resume without telling the arbiter.
   absl::StatusOr<GpuMoved> PutOn(pid_t job, const gpu::DevicePairs& wanted,
                                  const std::function<bool()>& cancelled = nullptr)
@@ -123,7 +145,7 @@ class GpuJobs : private GpuMoves {
   // GpuMoves, for the arbiter.
   absl::Status Park(const GpuJobId& job) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Resume(const GpuJobId& job) override;
-  absl::StatusOr<DeviceBytes> FreeBytes() override;
+  absl::StatusOr<FreeDeviceMemory> FreeMemory() override;
   std::map<pid_t, DeviceBytes> BytesOf(const std::vector<GpuJobId>& jobs) override;
   bool IsAlive(const GpuJobId& job) override;
   std::map<pid_t, std::vector<pid_t>> AncestorsOf(const std::vector<GpuJobId>& jobs) override;
@@ -133,6 +155,7 @@ class GpuJobs : private GpuMoves {
   GpuArbiter arbiter_;
   mutable absl::Mutex mutex_;
   std::map<pid_t, std::vector<pid_t>> users_ ABSL_GUARDED_BY(mutex_);  // of jobs found: what uses CUDA
+  std::set<pid_t> unknown_ ABSL_GUARDED_BY(mutex_);  // of jobs found: nobody knows where they were
   std::map<pid_t, SteadyClock::time_point> measured_ ABSL_GUARDED_BY(mutex_);
   std::map<pid_t, ParkOptions> asked_ ABSL_GUARDED_BY(mutex_);  // what a call that parks this job wants
   GpuArbiterCounters before_queue_

@@ -7,8 +7,10 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/process_stat.h"
 #include "base/test_child.h"
@@ -109,6 +111,55 @@ TEST_F(GpuJobsTest, AReleaseNeedsNoRecord) {
   ASSERT_TRUE(RemoveTree(path_).ok());
   EXPECT_EQ(jobs_->Release(leased.pid(), LeaseKind::kLasting).value_or(-1), 0);
   EXPECT_THAT(*GpuLeaseRecord(path_).Read(), ElementsAre(GpuJobLeases{IdOf(leased), 0, false}));
+}
+
+TEST_F(GpuJobsTest, WhileAnotherDaemonHasTheRecordItsLeasesAreItsOwn) {
+  TestChild leased;
+  const GpuJobLeases of_leased{IdOf(leased), 1, true};
+  Start({of_leased});
+  EXPECT_THAT(Known(), ElementsAre(of_leased));
+  std::optional<GpuJobs> second(std::in_place, &*mover_, UINT64_MAX, path_);
+  testing::internal::CaptureStderr();
+  second->InheritLeases();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("another daemon"));
+  EXPECT_THAT(second->Known(), IsEmpty());
+  LeaseOptions at_once;
+  at_once.timeout = absl::ZeroDuration();
+  for (const absl::Status& refused :
+       {second->Lease(leased.pid(), at_once).status(),
+        second->Release(leased.pid(), LeaseKind::kLasting).status(), second->Unpin(leased.pid()).status()}) {
+    EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("another daemon"));
+  }
+  const absl::Status parked = second->Park(leased.pid(), absl::Seconds(1), "why").status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(parked)) << parked;
+  EXPECT_THAT(std::string(parked.message()), HasSubstr("pinned"));
+  EXPECT_THAT(*GpuLeaseRecord(path_).Read(), ElementsAre(of_leased));
+  // It ends, and the second one has what it has left.
+  ASSERT_TRUE(jobs_->Unpin(leased.pid()).ok());
+  jobs_.reset();
+  const absl::StatusOr<int> left = second->Release(leased.pid(), LeaseKind::kLasting);
+  ASSERT_TRUE(left.ok()) << left.status();
+  EXPECT_EQ(*left, 0);
+  second.reset();
+  EXPECT_THAT(*GpuLeaseRecord(path_).Read(), ElementsAre(GpuJobLeases{of_leased.job, 0, false}));
+}
+
+TEST_F(GpuJobsTest, ALeaseWaitsForADaemonThatIsEnding) {
+  TestChild job;
+  Start(std::vector<GpuJobLeases>());
+  GpuJobs second(&*mover_, UINT64_MAX, path_);
+  std::thread ending([this] {
+    absl::SleepFor(absl::Milliseconds(200));
+    jobs_.reset();
+  });
+  LeaseOptions soon;
+  soon.timeout = absl::Seconds(60);
+  const absl::Status leased = second.Lease(job.pid(), soon).status();
+  ending.join();
+  // That it has nothing on a GPU is said by who has the record.
+  EXPECT_FALSE(leased.ok());
+  EXPECT_FALSE(absl::IsUnavailable(leased)) << leased;
 }
 
 }  // namespace

@@ -1,10 +1,15 @@
 #include "daemon/gpu_lease_record.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/record_file.h"
@@ -19,6 +24,40 @@ constexpr uint32_t kLeasesFormat = 1;
 constexpr uint32_t kMostLeases = 1u << 30;
 
 }  // namespace
+
+std::string GpuLeaseRecord::LockPath() const { return absl::StrCat(path_, ".lock"); }
+
+absl::Status GpuLeaseRecord::Take() {
+  const std::string path = LockPath();
+  // A cleaner may have removed it, and another one made it anew.
+  if (lock_.valid() && IsFileAt(lock_, path)) return absl::OkStatus();
+  lock_.Reset();
+  written_.reset();
+  const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
+  RK_RETURN_IF_ERROR(MakeDirectories(folder.string()));
+  absl::StatusOr<UniqueFd> held = LockFile(path, LOCK_EX | LOCK_NB);
+  if (absl::IsUnavailable(held.status())) {
+    pid_t other = 0;
+    const bool named = absl::SimpleAtoi(ReadFile(path).value_or(""), &other);
+    return absl::UnavailableError(absl::StrCat(
+        "another daemon", named ? absl::StrCat(", process ", other, ",") : "",
+        " gives the leases of GPU jobs for the runtime folder ", folder.parent_path().string(),
+        ": ask that one, or end it, or start this one with a folder of its own (--runtime-dir)"));
+  }
+  RK_RETURN_IF_ERROR(held.status());
+  if (!IsFileAt(*held, path)) return absl::UnavailableError(absl::StrCat(path, " was removed just now"));
+  lock_ = *std::move(held);
+  // For people; without it the lock is as good.
+  const std::string pid = absl::StrCat(::getpid(), "\n");
+  if (::ftruncate(lock_.get(), 0) == 0) (void)!::pwrite(lock_.get(), pid.data(), pid.size(), 0);
+  return absl::OkStatus();
+}
+
+bool GpuLeaseRecord::IsTakenByOther() const {
+  if (lock_.valid() && IsFileAt(lock_, LockPath())) return false;
+  const absl::StatusOr<UniqueFd> file = OpenFile(LockPath(), O_RDWR);
+  return file.ok() && ::flock(file->get(), LOCK_SH | LOCK_NB) != 0;
+}
 
 absl::StatusOr<std::vector<GpuJobLeases>> GpuLeaseRecord::Read() const {
   absl::StatusOr<v1::GpuLeasesRecord> file = ReadRecordFile<v1::GpuLeasesRecord>(path_, kLeasesFormat);

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/unique_fd.h"
 #include "daemon/gpu_arbiter.h"
 
 namespace rekindle::daemon {
@@ -20,10 +21,17 @@ struct GpuJobLeases {
   friend bool operator==(const GpuJobLeases&, const GpuJobLeases&) = default;
 };
 
-// Thread-compatible. One process at a time has the file.
+// Thread-compatible.
 class GpuLeaseRecord {
  public:
   explicit GpuLeaseRecord(std::string path) : path_(std::move(path)) {}
+
+  // Has the file for this object alone, until it goes: two daemons of one runtime folder would overwrite each
+  // other's leases. Cheap once it has it. Unavailable: another one has it, which the message names; any other
+  // error: that can't be told now.
+  absl::Status Take();
+  // Does another one have it?
+  bool IsTakenByOther() const;
 
   // What the file says, the dead included; nothing where there is no file. DataLoss: it is damaged;
   // FailedPrecondition: a newer version has written it; any other error: it can't be read now.
@@ -36,7 +44,10 @@ class GpuLeaseRecord {
   absl::Status Write(const std::vector<GpuJobLeases>& jobs);
 
  private:
+  std::string LockPath() const;
+
   const std::string path_;
+  UniqueFd lock_;
   std::optional<std::vector<GpuJobLeases>> written_;  // nothing: not known
 };
 

@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "base/file.h"
 
 namespace rekindle::daemon {
@@ -97,6 +100,52 @@ TEST_F(GpuLeaseRecordTest, WhatCouldNotBeWrittenIsTriedAgain) {
   ASSERT_TRUE(RemoveTree(path_).ok());
   ASSERT_TRUE(record.Write({leased_}).ok());
   EXPECT_THAT(*record.Read(), ElementsAre(leased_));
+}
+
+TEST_F(GpuLeaseRecordTest, OneAtATimeHasIt) {
+  std::optional<GpuLeaseRecord> first(std::in_place, path_);
+  GpuLeaseRecord second(path_);
+  EXPECT_FALSE(second.IsTakenByOther());
+  ASSERT_TRUE(first->Take().ok());
+  EXPECT_TRUE(first->Take().ok());
+  EXPECT_FALSE(first->IsTakenByOther());
+  EXPECT_TRUE(second.IsTakenByOther());
+  const absl::Status taken = second.Take();
+  EXPECT_TRUE(absl::IsUnavailable(taken)) << taken;
+  for (const std::string& part :
+       {absl::StrCat("process ", ::getpid()), folder_.path(), std::string("--runtime-dir")})
+    EXPECT_THAT(std::string(taken.message()), HasSubstr(part));
+  first.reset();
+  EXPECT_FALSE(second.IsTakenByOther());
+  EXPECT_TRUE(second.Take().ok());
+}
+
+TEST_F(GpuLeaseRecordTest, WhereACleanerRemovesTheLockTheNextHasIt) {
+  GpuLeaseRecord first(path_), second(path_);
+  ASSERT_TRUE(first.Take().ok());
+  ASSERT_EQ(::unlink((path_ + ".lock").c_str()), 0);
+  ASSERT_TRUE(first.Take().ok());
+  EXPECT_TRUE(absl::IsUnavailable(second.Take()));
+  ASSERT_EQ(::unlink((path_ + ".lock").c_str()), 0);
+  ASSERT_TRUE(second.Take().ok());
+  EXPECT_TRUE(absl::IsUnavailable(first.Take()));
+  EXPECT_TRUE(first.IsTakenByOther());
+}
+
+TEST_F(GpuLeaseRecordTest, WhatAnotherWroteMeanwhileIsNotTakenForOurs) {
+  GpuLeaseRecord first(path_);
+  ASSERT_TRUE(first.Take().ok());
+  ASSERT_TRUE(first.Write({leased_}).ok());
+  ASSERT_EQ(::unlink((path_ + ".lock").c_str()), 0);
+  {
+    GpuLeaseRecord second(path_);
+    ASSERT_TRUE(second.Take().ok());
+    ASSERT_TRUE(second.Write({pinned_}).ok());
+    EXPECT_FALSE(first.Take().ok());
+  }
+  ASSERT_TRUE(first.Take().ok());
+  ASSERT_TRUE(first.Write({leased_}).ok());
+  EXPECT_THAT(*first.Read(), ElementsAre(leased_));
 }
 
 }  // namespace

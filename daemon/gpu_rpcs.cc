@@ -90,6 +90,7 @@ absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest&,
   if (!info.ok()) return WithoutDriver(info.status());
   RK_ASSIGN_OR_RETURN(gpu::DeviceView view, node.gpus().Devices());
   RK_ASSIGN_OR_RETURN(std::vector<gpu::LedgerEntry> parked, node.gpus().Parked());
+  for (gpu::LedgerEntry& entry : node.gpus().ParkedElsewhere()) parked.push_back(std::move(entry));
   response->set_driver(info->driver);
   response->set_cuda_version(info->cuda_version);
   response->set_means(info->means);
@@ -97,10 +98,16 @@ absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest&,
     v1::GpuDevice* out = response->add_devices();
     out->set_uuid(device.uuid);
     out->set_model(device.model);
-    out->set_total_bytes(device.total_bytes);
-    out->set_free_bytes(device.free_bytes);
+    if (device.memory_known) {
+      out->set_total_bytes(device.total_bytes);
+      out->set_free_bytes(device.free_bytes);
+    }
     out->set_mig(device.mig);
+    out->set_uses_unknown(!device.uses_known);
+    out->set_lost(device.lost);
+    out->set_trouble(ToUtf8(device.trouble));
   }
+  for (const std::string& gpu : view.unreachable) response->add_unreachable(ToUtf8(gpu));
 
   std::map<pid_t, v1::GpuJob> jobs;  // by root
   const std::map<pid_t, JobRecord> started = JobsByProcess(node);

@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/parallel.h"
 #include "base/status.h"
 #include "base/timed_await.h"
 #include "daemon/group_point.h"
@@ -79,19 +80,13 @@ class Members {
     peers_.push_back(std::move(peer));
     streams_.push_back(peers_.back()->TakePart(std::move(prepare)));
   }
-  // Connects to all of them at once, and returns meanwhile.
-  void Read() {
-    for (size_t i = 0; i < streams_.size(); ++i) {
-      readers_.emplace_back([this, i] {
-        v1::PartEvent event;
-        while (streams_[i]->Read(&event)) {
-          // Then nothing is left to say.
-          if (event.has_committed() || event.has_failed()) streams_[i]->End();
-          Put({i, std::move(event), {}});
-        }
-        Put({i, std::nullopt, streams_[i]->Finish()});
-      });
-    }
+  // Connects to all of them at once, and returns meanwhile. ResourceExhausted: no thread can be made for one;
+  // those that have begun end with this.
+  absl::Status Read() {
+    return CatchNoMoreThreads([this] {
+      for (size_t i = 0; i < streams_.size(); ++i) readers_.emplace_back([this, i] { ReadOne(i); });
+      return absl::OkStatus();
+    });
   }
   void TellAll(const v1::PartRequest& request) {
     for (auto& stream : streams_) stream->Write(request);
@@ -106,6 +101,15 @@ class Members {
   }
 
  private:
+  void ReadOne(size_t i) {
+    v1::PartEvent event;
+    while (streams_[i]->Read(&event)) {
+      // Then nothing is left to say.
+      if (event.has_committed() || event.has_failed()) streams_[i]->End();
+      Put({i, std::move(event), {}});
+    }
+    Put({i, std::nullopt, streams_[i]->Finish()});
+  }
   void Put(Event event) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     events_.push_back(std::move(event));
@@ -148,8 +152,7 @@ class Coordination {
       RK_ASSIGN_OR_RETURN(std::shared_ptr<GroupPeer> peer, ConnectToPeer(peers, request_.members(i).host()));
       members_.Add(std::move(peer), Prepare(i, peers));
     }
-    members_.Read();
-    return absl::OkStatus();
+    return members_.Read();
   }
 
   // Until every member has done as was decided, or can't be told so now.

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/parallel.h"
 #include "base/status.h"
 #include "base/timed_await.h"
 #include "daemon/groups.h"
@@ -51,11 +52,18 @@ class GroupRestore {
     }
   }
 
-  void Start(size_t index, std::shared_ptr<GroupPeer> peer, const v1::RestorePartRequest& request) {
+  // ResourceExhausted: no thread can be made for it, and it has heard of nothing.
+  absl::Status Start(size_t index, std::shared_ptr<GroupPeer> peer, const v1::RestorePartRequest& request) {
     Member& member = members_[index];
     member.peer = std::move(peer);
     member.stream = member.peer->RestorePart(request);
-    member.reader = std::thread([this, &member] { Follow(member); });
+    const absl::Status begun = CatchNoMoreThreads([&] {
+      member.reader = std::thread([this, &member] { Follow(member); });
+      return absl::OkStatus();
+    });
+    // Of a stream that nobody reads no end would come.
+    if (!begun.ok()) member.stream.reset();
+    return Annotate(begun, absl::StrCat("member ", index));
   }
 
   absl::Status Run() {
@@ -293,7 +301,9 @@ absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupReques
       if (request.has_rollback()) *one->mutable_rollback() = request.rollback();
       if (!request.log_directory().empty())
         one->set_log(absl::StrCat(request.log_directory(), "/", i, ".log"));
-      restore.Start(static_cast<size_t>(i), std::move(peers[static_cast<size_t>(i)]), begin);
+      RK_RETURN_IF_ERROR(
+          Annotate(restore.Start(static_cast<size_t>(i), std::move(peers[static_cast<size_t>(i)]), begin),
+                   absl::StrCat("restoring group ", reference)));
     }
     RK_RETURN_IF_ERROR(Annotate(restore.Run(), absl::StrCat("restoring group ", reference)));
     for (int i = 0; i < group.parts_size(); ++i) {

@@ -22,7 +22,7 @@ namespace rekindle::daemon {
 // asked for. Thread-safe.
 class TestMachine : public GpuMoves {
  public:
-  enum class Call { kPark, kResume, kFreeBytes };
+  enum class Call { kPark, kResume, kFreeMemory };
   // Called in the middle of every call, without a lock; an error makes the call fail.
   using Interference = std::function<absl::Status(Call, const GpuJobId&)>;
 
@@ -151,12 +151,18 @@ class TestMachine : public GpuMoves {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<DeviceBytes> FreeBytes() override {
-    absl::Status interfered = Interfered(Call::kFreeBytes, {});
+  absl::StatusOr<FreeDeviceMemory> FreeMemory() override {
+    absl::Status interfered = Interfered(Call::kFreeMemory, {});
     if (!interfered.ok()) return interfered;
     absl::MutexLock lock(&mutex_);
-    DeviceBytes free;
-    for (const auto& [uuid, total] : totals_) free[uuid] = total - used_[uuid];
+    FreeDeviceMemory free;
+    for (const auto& [uuid, total] : totals_) {
+      if (auto unknown = unknown_.find(uuid); unknown != unknown_.end()) {
+        free.unknown.insert(*unknown);
+      } else {
+        free.bytes[uuid] = total - used_[uuid];
+      }
+    }
     return free;
   }
 
@@ -186,6 +192,12 @@ class TestMachine : public GpuMoves {
   void SetParent(pid_t pid, pid_t parent) {
     absl::MutexLock lock(&mutex_);
     parents_[pid] = parent;
+  }
+
+  // How much is free on this GPU can't be asked from now on. OK: it works; else why it does not.
+  void SetUnknown(const std::string& uuid, const absl::Status& why) {
+    absl::MutexLock lock(&mutex_);
+    unknown_[uuid] = why;
   }
 
   // The living.
@@ -272,6 +284,7 @@ class TestMachine : public GpuMoves {
   const uint64_t budget_;
   uint64_t host_used_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<pid_t, ProcessPtr> processes_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, absl::Status> unknown_ ABSL_GUARDED_BY(mutex_);
   std::map<pid_t, pid_t> parents_ ABSL_GUARDED_BY(mutex_);
   Interference interference_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> calls_ ABSL_GUARDED_BY(mutex_);

@@ -82,15 +82,17 @@ absl::Status CheckRoomForGuess(const std::string& uuid, uint64_t bytes, absl::Sp
   const bool others = absl::c_any_of(view.uses, [&](const GpuUse& use) {
     return use.uuid == uuid && !absl::c_linear_search(pids, use.pid);
   });
-  if (device != view.devices.end() && !others &&
-      device->total_bytes - device->free_bytes <= device->total_bytes / kEmptyShare)
+  if (device != view.devices.end() && device->memory_known && !others &&
+      device->total_bytes - device->free_bytes <= MostOfEmpty(*device))
     return absl::OkStatus();
-  const absl::Status room = CheckRoom({{uuid, bytes}}, view.devices, view.uses);
+  const absl::Status room = CheckRoom({{uuid, bytes}}, view);
   if (!absl::IsResourceExhausted(room)) return room;
   return absl::ResourceExhaustedError(absl::StrCat(
       "what the job had on which GPU is not known, since the note of it is gone (was the runtime folder "
       "removed, or is it another one?), and going by its host memory it may not fit, of which it would die: ",
-      room.message(), ". On a GPU that nobody uses that is not asked"));
+      room.message(),
+      ". On a GPU that nobody uses that is not asked; and if you know where it was, say it: with "
+      "`rekindle gpu resume` and --gpu-map OLD=OLD (or OLD=OTHER) there is room needed there alone"));
 }
 
 absl::Status CheckRoomFor(const RoomByDevice& needed, absl::Span<const pid_t> pids, const DeviceView& view) {
@@ -106,7 +108,7 @@ absl::Status CheckRoomFor(const RoomByDevice& needed, absl::Span<const pid_t> pi
       known[uuid] = missing;
     }
   }
-  RK_RETURN_IF_ERROR(CheckRoom(known, view.devices, view.uses));
+  RK_RETURN_IF_ERROR(CheckRoom(known, view));
   return guesses;
 }
 
@@ -139,9 +141,13 @@ RoomByDevice RoomFor(absl::Span<const GpuUse> uses,
   return needed;
 }
 
+uint64_t MostOfEmpty(const GpuDevice& device) { return device.total_bytes / kEmptyShare; }
+
 std::vector<GpuUse> UnknownUses(pid_t pid, absl::Span<const GpuDevice> devices) {
   std::vector<GpuUse> uses;
-  for (const GpuDevice& device : devices) uses.push_back({pid, device.uuid, std::nullopt});
+  for (const GpuDevice& device : devices) {
+    if (!device.lost) uses.push_back({pid, device.uuid, std::nullopt});
+  }
   return uses;
 }
 

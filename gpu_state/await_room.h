@@ -33,7 +33,11 @@ using RoomByDevice = std::map<std::string, RoomNeeded>;
 RoomByDevice RoomFor(absl::Span<const GpuUse> uses,
                      const std::vector<std::pair<std::string, std::string>>& pairs, uint64_t context_bytes);
 
-// A process of which nobody has noted what it had: it may have been on each of these.
+// Of a GPU that nobody uses no more than so much is taken.
+uint64_t MostOfEmpty(const GpuDevice& device);
+
+// A process of which nobody has noted what it had: it may have been on each of these, and can go back onto
+// those that answer.
 std::vector<GpuUse> UnknownUses(pid_t pid, absl::Span<const GpuDevice> devices);
 
 struct RoomWait {

@@ -31,6 +31,25 @@ TEST(RoomForTest, WhatIsNotKnownIsNoMoreThanHostMemory) {
   }
 }
 
+TEST(AwaitRoomTest, OnlyALostGpuRefusesItsOwn) {
+  const auto folder = TemporaryDirectory::Make("/tmp", "await-room-test-");
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  Ledger ledger(folder->path());
+  GpuDevice lost{"lost-test", "H200", 0, 0, false};
+  lost.memory_known = lost.uses_known = false;
+  GpuDevice untold = lost;
+  lost.lost = true;
+  untold.uuid = "untold-test";
+  RoomWait wait;
+  wait.for_room = wait.for_turns = absl::InfiniteDuration();
+  wait.look = [&]() -> absl::StatusOr<DeviceView> {
+    return DeviceView{{{"well-test", "H200", 100, 40, false}, lost, untold}, {}};
+  };
+  EXPECT_TRUE(AwaitRoom(ledger, {{"well-test", {40, false}}, {"untold-test", {99, true}}}, {}, wait).ok());
+  const auto refused = AwaitRoom(ledger, {{"lost-test", {1, false}}}, {}, wait);
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused.status())) << refused.status();
+}
+
 TEST(MachineTurnTest, OneHasItAndIsKnown) {
   const std::string gpu = absl::StrCat("test-", ::getpid());
   EXPECT_FALSE(HolderOfMachineTurn(gpu));

@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "gpu_state/gpu_device.h"
@@ -16,9 +15,9 @@ class DeviceInventory {
  public:
   virtual ~DeviceInventory() = default;
   virtual std::string driver_version() const = 0;  // "580.95.05"
-  virtual absl::StatusOr<std::vector<GpuDevice>> Devices() = 0;
-  // PIDs are those of this process's PID namespace, or of the host's where the driver knows no better.
-  virtual absl::StatusOr<std::vector<GpuUse>> Uses() = 0;
+  // A GPU that does not answer keeps nobody from the others. PIDs are those of this process's PID namespace,
+  // or of the host's where the driver knows no better.
+  virtual absl::StatusOr<DeviceView> Look() = 0;
 };
 
 // NotFound: there is no libnvidia-ml.so.1.

@@ -23,9 +23,34 @@ const GpuDevice* Find(absl::Span<const GpuDevice> devices, absl::string_view uui
 std::string List(absl::Span<const GpuDevice> devices) {
   if (devices.empty()) return "no GPU";
   return absl::StrJoin(devices, ", ", [](std::string* out, const GpuDevice& d) {
-    absl::StrAppend(out, d.uuid, " (", d.model, ", ", FormatBytes(d.free_bytes), " of ",
-                    FormatBytes(d.total_bytes), " free)");
+    absl::StrAppend(out, d.uuid, " (", d.model, ", ",
+                    d.lost            ? "does not answer"
+                    : !d.memory_known ? "how much is free is not known"
+                                      : absl::StrCat(FormatBytes(d.free_bytes), " of ",
+                                                     FormatBytes(d.total_bytes), " free"),
+                    ")");
   });
+}
+
+std::string HowToMend(absl::string_view gpu) {
+  return absl::StrCat(
+      "Reset it (`nvidia-smi --gpu-reset -i ", gpu,
+      "`, once nobody uses it) or restart the machine; the kernel's log tells why it has gone "
+      "(`dmesg | grep Xid`)");
+}
+
+// Of GPUs without a name: that one may be the one that is looked for.
+std::string HintAtUnreachable(const DeviceView& present) {
+  if (present.unreachable.empty()) return "";
+  return absl::StrCat("; of one not even the name can be asked (", absl::StrJoin(present.unreachable, "; "),
+                      "). ", HowToMend("NUMBER"));
+}
+
+absl::Status NotThere(const std::string& uuid, const DeviceView& present) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("there is no GPU ", uuid, " on this machine, which has ", List(present.devices),
+                   HintAtUnreachable(present),
+                   "; or have the state go onto another one of its model (--gpu-map ", uuid, "=OTHER)"));
 }
 
 absl::Status CheckModel(const GpuDevice& from, const GpuDevice& to) {
@@ -75,17 +100,40 @@ std::vector<GpuUse> UsesOf(absl::Span<const GpuUse> uses, absl::Span<const pid_t
   return result;
 }
 
-absl::Status CheckRoom(const std::map<std::string, uint64_t>& needed, absl::Span<const GpuDevice> present,
-                       absl::Span<const GpuUse> present_uses) {
+absl::Status DoesNotAnswer(const GpuDevice& device) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "GPU ", device.uuid, " does not answer NVIDIA's management library (", device.trouble,
+      "), and nothing can be moved onto it. ", HowToMend(device.uuid),
+      "; or have the state go onto another one of its model (--gpu-map ", device.uuid, "=OTHER)"));
+}
+
+std::optional<LostGpus> FindLost(const DeviceView& present) {
+  std::vector<std::string> lost = present.unreachable;
+  std::string name = "NUMBER";
+  for (const GpuDevice& device : present.devices) {
+    if (!device.lost) continue;
+    name = device.uuid;
+    lost.push_back(absl::StrCat(device.uuid, ": ", device.trouble));
+  }
+  if (lost.empty()) return std::nullopt;
+  return LostGpus{
+      absl::StrCat("a GPU does not answer NVIDIA's management library (", absl::StrJoin(lost, "; "), ")"),
+      HowToMend(name)};
+}
+
+std::string HintAtLost(const DeviceView& present) {
+  const std::optional<LostGpus> lost = FindLost(present);
+  return !lost ? "" : absl::StrCat(lost->what, ": if the job uses it, that is why. ", lost->cure);
+}
+
+absl::Status CheckRoom(const std::map<std::string, uint64_t>& needed, const DeviceView& present) {
   for (const auto& [uuid, bytes] : needed) {
-    const GpuDevice* device = Find(present, uuid);
-    if (device == nullptr) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("there is no GPU ", uuid, " on this machine, which has ", List(present)));
-    }
-    if (device->free_bytes >= bytes) continue;
+    const GpuDevice* device = Find(present.devices, uuid);
+    if (device == nullptr) return NotThere(uuid, present);
+    if (device->lost) return DoesNotAnswer(*device);
+    if (!device->memory_known || device->free_bytes >= bytes) continue;
     std::vector<std::string> who;
-    for (const GpuUse& use : present_uses) {
+    for (const GpuUse& use : present.uses) {
       if (use.uuid != uuid) continue;
       who.push_back(absl::StrCat(use.pid, " (", CommandLineOf(use.pid).substr(0, 40),
                                  use.bytes ? absl::StrCat(", ", FormatBytes(*use.bytes)) : "", ")"));
@@ -123,16 +171,17 @@ DevicePairs WithOtherDevices(const DevicePairs& pairs, absl::Span<const GpuDevic
 }
 
 absl::StatusOr<DevicePairs> PlanDevices(absl::Span<const GpuDevice> recorded, absl::Span<const GpuUse> uses,
-                                        absl::Span<const GpuDevice> present,
-                                        absl::Span<const GpuUse> present_uses, const DevicePairs& wanted) {
+                                        const DeviceView& present, const DevicePairs& wanted) {
   const std::map<std::string, uint64_t> had = BytesByDevice(uses);
   auto bytes_on = [&had](const std::string& uuid) {
     auto it = had.find(uuid);
     return it == had.end() ? 0 : it->second;
   };
   std::map<std::string, std::string> target;
-  const bool all_there = std::all_of(recorded.begin(), recorded.end(),
-                                     [&](const GpuDevice& d) { return Find(present, d.uuid) != nullptr; });
+  const bool all_there = absl::c_all_of(recorded, [&](const GpuDevice& d) {
+    const GpuDevice* there = Find(present.devices, d.uuid);
+    return there != nullptr && !there->lost;
+  });
   if (!wanted.empty()) {
     for (const auto& [from, to] : wanted) {
       if (Find(recorded, from) == nullptr) {
@@ -154,14 +203,18 @@ absl::StatusOr<DevicePairs> PlanDevices(absl::Span<const GpuDevice> recorded, ab
               [&](const GpuDevice* a, const GpuDevice* b) { return bytes_on(a->uuid) > bytes_on(b->uuid); });
     for (const GpuDevice* device : order) {
       const GpuDevice* best = nullptr;
-      for (const GpuDevice& candidate : present) {
-        if (candidate.model != device->model || candidate.mig || taken.count(candidate.uuid) > 0) continue;
+      for (const GpuDevice& candidate : present.devices) {
+        if (candidate.model != device->model || candidate.mig || candidate.lost ||
+            taken.count(candidate.uuid) > 0)
+          continue;
         if (best == nullptr || candidate.free_bytes > best->free_bytes) best = &candidate;
       }
       if (best == nullptr) {
-        return absl::FailedPreconditionError(absl::StrCat("the job's state was on ", recorded.size(),
-                                                          " GPU(s), ", List(recorded), "; this machine has ",
-                                                          List(present), ": not as many of the same model"));
+        std::string hint = HintAtLost(present);
+        if (!hint.empty()) hint.insert(0, ". ");
+        return absl::FailedPreconditionError(absl::StrCat(
+            "the job's state was on ", recorded.size(), " GPU(s), ", List(recorded), "; this machine has ",
+            List(present.devices), ": not as many of the same model", hint));
       }
       taken.insert(best->uuid);
       target[device->uuid] = best->uuid;
@@ -173,11 +226,8 @@ absl::StatusOr<DevicePairs> PlanDevices(absl::Span<const GpuDevice> recorded, ab
   bool same = true;
   for (const GpuDevice& device : recorded) {
     const std::string& to = target[device.uuid];
-    const GpuDevice* there = Find(present, to);
-    if (there == nullptr) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("there is no GPU ", to, " on this machine, which has ", List(present)));
-    }
+    const GpuDevice* there = Find(present.devices, to);
+    if (there == nullptr) return NotThere(to, present);
     RK_RETURN_IF_ERROR(CheckModel(device, *there));
     if (!used.insert(to).second) {
       return absl::InvalidArgumentError(absl::StrCat("two GPUs of the job would go onto ", to));
@@ -186,7 +236,7 @@ absl::StatusOr<DevicePairs> PlanDevices(absl::Span<const GpuDevice> recorded, ab
     pairs.emplace_back(device.uuid, to);
     same &= device.uuid == to;
   }
-  RK_RETURN_IF_ERROR(CheckRoom(needed, present, present_uses));
+  RK_RETURN_IF_ERROR(CheckRoom(needed, present));
   // The driver takes the ordinary way back when it is given none.
   if (same) pairs.clear();
   return pairs;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,16 +32,27 @@ std::vector<GpuUse> UsesOf(absl::Span<const GpuUse> uses, absl::Span<const pid_t
 
 // `recorded`: the GPUs the state was on; `uses`: what the job had on them; `present`: this machine's. With
 // `wanted`, these pairs and no others; else each GPU that is still there is kept, if they all are, and
-// otherwise replaced by one of the same model with room. No pairs: the same GPUs.
-// FailedPrecondition: a GPU is missing or of another model; ResourceExhausted: there is no room on one, and
-// who has it.
+// otherwise replaced by one of the same model with room. One that does not answer is as good as not there. No
+// pairs: the same GPUs. FailedPrecondition: a GPU is missing, does not answer or is of another model;
+// ResourceExhausted: there is no room on one, and who has it.
 absl::StatusOr<DevicePairs> PlanDevices(absl::Span<const GpuDevice> recorded, absl::Span<const GpuUse> uses,
-                                        absl::Span<const GpuDevice> present,
-                                        absl::Span<const GpuUse> present_uses, const DevicePairs& wanted);
+                                        const DeviceView& present, const DevicePairs& wanted);
 
-// ResourceExhausted when a GPU of `needed` has not that much free.
-absl::Status CheckRoom(const std::map<std::string, uint64_t>& needed, absl::Span<const GpuDevice> present,
-                       absl::Span<const GpuUse> present_uses);
+// ResourceExhausted when a GPU of `needed` has not that much free; where that is not told, the driver has the
+// last word. FailedPrecondition: one is not there, or does not answer.
+absl::Status CheckRoom(const std::map<std::string, uint64_t>& needed, const DeviceView& present);
+
+// Of a GPU that does not answer: that nothing can be moved onto it, and what helps.
+absl::Status DoesNotAnswer(const GpuDevice& device);
+
+// For people: the GPUs that do not answer, and what helps.
+struct LostGpus {
+  std::string what, cure;
+};
+// Nothing: all answer.
+std::optional<LostGpus> FindLost(const DeviceView& present);
+// For an error of the driver's whose cause that may be; empty: all answer.
+std::string HintAtLost(const DeviceView& present);
 
 // `pairs` and one for each other GPU of the machine, which stays what it is, or takes the place of one whose
 // state goes there: some drivers want each GPU named that a process sees. Empty where there is no such plan.

@@ -20,34 +20,34 @@ GpuDevice A100(const char* uuid, uint64_t free = 80 * kGiB) { return {uuid, "A10
 
 TEST(PlanDevices, SameGpusNeedNoPairs) {
   auto plan =
-      PlanDevices({H200("a"), H200("b")}, {{1, "a", 10 * kGiB}}, {H200("b"), H200("a"), H200("c")}, {}, {});
+      PlanDevices({H200("a"), H200("b")}, {{1, "a", 10 * kGiB}}, {{H200("b"), H200("a"), H200("c")}, {}}, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(*plan, IsEmpty());
 }
 
 TEST(PlanDevices, MissingGpusAreReplacedByTheSameModel) {
   auto plan = PlanDevices({H200("a"), H200("b")}, {{1, "a", 10 * kGiB}, {1, "b", 100 * kGiB}},
-                          {A100("x"), H200("c", 20 * kGiB), H200("d", 120 * kGiB)}, {}, {});
+                          {{A100("x"), H200("c", 20 * kGiB), H200("d", 120 * kGiB)}, {}}, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(*plan, ElementsAre(Pair("a", "c"), Pair("b", "d")));
 }
 
 TEST(PlanDevices, RefusesFewerOfTheModel) {
-  auto plan = PlanDevices({H200("a"), H200("b")}, {}, {H200("c"), A100("x")}, {}, {});
+  auto plan = PlanDevices({H200("a"), H200("b")}, {}, {{H200("c"), A100("x")}, {}}, {});
   EXPECT_TRUE(absl::IsFailedPrecondition(plan.status()));
   EXPECT_THAT(std::string(plan.status().message()), HasSubstr("not as many of the same model"));
 }
 
 TEST(PlanDevices, RefusesAGpuThatIsTooFull) {
   auto plan =
-      PlanDevices({H200("a")}, {{1, "a", 30 * kGiB}}, {H200("a", 20 * kGiB)}, {{77, "a", 120 * kGiB}}, {});
+      PlanDevices({H200("a")}, {{1, "a", 30 * kGiB}}, {{H200("a", 20 * kGiB)}, {{77, "a", 120 * kGiB}}}, {});
   EXPECT_TRUE(absl::IsResourceExhausted(plan.status()));
   EXPECT_THAT(std::string(plan.status().message()), HasSubstr("77"));
   EXPECT_THAT(std::string(plan.status().message()), HasSubstr("30.0 GiB"));
 }
 
 TEST(PlanDevices, TakesTheWantedOnes) {
-  auto plan = PlanDevices({H200("a"), H200("b")}, {{1, "a", kGiB}}, {H200("a"), H200("b"), H200("c")}, {},
+  auto plan = PlanDevices({H200("a"), H200("b")}, {{1, "a", kGiB}}, {{H200("a"), H200("b"), H200("c")}, {}},
                           {{"a", "c"}});
   ASSERT_TRUE(plan.ok()) << plan.status();
   // The driver wants all of them named.
@@ -55,14 +55,14 @@ TEST(PlanDevices, TakesTheWantedOnes) {
 }
 
 TEST(PlanDevices, TwoMaySwap) {
-  auto plan = PlanDevices({H200("a"), H200("b")}, {}, {H200("a"), H200("b")}, {}, {{"a", "b"}, {"b", "a"}});
+  auto plan = PlanDevices({H200("a"), H200("b")}, {}, {{H200("a"), H200("b")}, {}}, {{"a", "b"}, {"b", "a"}});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(*plan, ElementsAre(Pair("a", "b"), Pair("b", "a")));
 }
 
 TEST(PlanDevices, RefusesWantedOnesThatCannotBe) {
   auto code = [](const DevicePairs& wanted) {
-    return PlanDevices({H200("a"), H200("b")}, {}, {H200("a"), H200("b"), H200("c"), A100("x")}, {}, wanted)
+    return PlanDevices({H200("a"), H200("b")}, {}, {{H200("a"), H200("b"), H200("c"), A100("x")}, {}}, wanted)
         .status()
         .code();
   };
@@ -75,11 +75,66 @@ TEST(PlanDevices, RefusesWantedOnesThatCannotBe) {
 TEST(PlanDevices, DoesNotTakeAGpuInInstances) {
   GpuDevice split = H200("c");
   split.mig = true;
-  EXPECT_FALSE(PlanDevices({H200("a")}, {}, {split}, {}, {}).ok());
+  EXPECT_FALSE(PlanDevices({H200("a")}, {}, {{split}, {}}, {}).ok());
+}
+
+GpuDevice Lost(const char* uuid) {
+  GpuDevice device{uuid, "H200", 0, 0, false};
+  device.memory_known = device.uses_known = false;
+  device.lost = true;
+  device.trouble = "GPU is lost (15)";
+  return device;
+}
+
+TEST(PlanDevices, ALostGpuIsAsGoodAsNotThere) {
+  const std::vector<GpuUse> uses = {{1, "a", kGiB}};
+  auto plan = PlanDevices({H200("a")}, uses, {{Lost("a"), Lost("b"), H200("c")}, {}}, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(*plan, ElementsAre(Pair("a", "c")));
+  for (const DevicePairs& wanted : {DevicePairs{{"a", "b"}}, DevicePairs{{"a", "a"}}}) {
+    auto onto_lost = PlanDevices({H200("a")}, uses, {{H200("a"), Lost("b")}, {}}, wanted);
+    EXPECT_EQ(onto_lost.ok(), wanted[0].second == "a") << onto_lost.status();
+  }
+  auto none = PlanDevices({H200("a")}, uses, {{Lost("a"), A100("x")}, {}}, {});
+  EXPECT_TRUE(absl::IsFailedPrecondition(none.status()));
+  EXPECT_THAT(std::string(none.status().message()), HasSubstr("GPU is lost (15)"));
+  EXPECT_THAT(std::string(none.status().message()), HasSubstr("--gpu-reset"));
+}
+
+TEST(CheckRoom, ALostGpuIsNamedWithWhatHelps) {
+  const absl::Status lost = CheckRoom({{"a", 1}}, {{Lost("a"), H200("b")}, {}});
+  EXPECT_TRUE(absl::IsFailedPrecondition(lost));
+  for (const char* part : {"GPU a", "GPU is lost (15)", "nvidia-smi --gpu-reset -i a", "--gpu-map a=OTHER"})
+    EXPECT_THAT(std::string(lost.message()), HasSubstr(part));
+  EXPECT_TRUE(CheckRoom({{"b", 1}}, {{Lost("a"), H200("b")}, {}}).ok());
+}
+
+TEST(CheckRoom, WhereMemoryIsNotToldTheDriverHasTheLastWord) {
+  GpuDevice untold = Lost("a");
+  untold.lost = false;
+  EXPECT_TRUE(CheckRoom({{"a", 100 * kGiB}}, {{untold}, {}}).ok());
+}
+
+TEST(CheckRoom, AGpuThatIsNotThereMayBeOneWithoutAName) {
+  const absl::Status away = CheckRoom({{"a", 1}}, {{H200("b")}, {}, {"GPU number 0: GPU is lost (15)"}});
+  EXPECT_TRUE(absl::IsFailedPrecondition(away));
+  for (const char* part : {"no GPU a", "GPU number 0", "--gpu-map a=OTHER"})
+    EXPECT_THAT(std::string(away.message()), HasSubstr(part));
+}
+
+TEST(FindLost, TellsOfThoseThatDoNotAnswerAlone) {
+  GpuDevice untold = H200("b");
+  untold.memory_known = false;
+  EXPECT_FALSE(FindLost({{H200("a"), untold}, {}}));
+  EXPECT_EQ(HintAtLost({{H200("a"), untold}, {}}), "");
+  const auto lost = FindLost({{H200("a"), Lost("c")}, {}, {"GPU number 3: Unknown Error (999)"}});
+  ASSERT_TRUE(lost);
+  EXPECT_THAT(lost->what, testing::AllOf(HasSubstr("c: GPU is lost"), HasSubstr("number 3")));
+  EXPECT_THAT(lost->cure, HasSubstr("-i c"));
 }
 
 TEST(PlanDevices, NothingOnAnyGpuNeedsNone) {
-  auto plan = PlanDevices({}, {}, {}, {}, {});
+  auto plan = PlanDevices({}, {}, {}, {});
   ASSERT_TRUE(plan.ok());
   EXPECT_THAT(*plan, IsEmpty());
 }

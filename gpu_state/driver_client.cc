@@ -155,8 +155,10 @@ class DriverClient::Helper {
         continue;
       }
       // The packets of one come one after another.
-      answer->uses.insert(answer->uses.begin(), begun_.uses.begin(), begun_.uses.end());
-      if (!begun_.devices.empty()) answer->devices = std::move(begun_.devices);
+      DeviceView& view = answer->view;
+      view.uses.insert(view.uses.begin(), begun_.view.uses.begin(), begun_.view.uses.end());
+      if (!begun_.view.devices.empty()) view.devices = std::move(begun_.view.devices);
+      if (!begun_.view.unreachable.empty()) view.unreachable = std::move(begun_.view.unreachable);
       begun_ = {};
       if (answer->more) {
         begun_ = *std::move(answer);
@@ -271,7 +273,7 @@ absl::StatusOr<DeviceView> DriverClient::Devices() {
   request.what = HelperRequest::What::kDevices;
   auto answer = std::move(Call({request}, kDevicesMayTake)[0]);
   if (!answer.ok()) return answer.status();
-  return DeviceView{std::move(answer->devices), std::move(answer->uses)};
+  return std::move(answer->view);
 }
 
 std::vector<absl::StatusOr<ProcessState>> DriverClient::States(absl::Span<const pid_t> pids,

@@ -32,11 +32,6 @@ struct DriverInfo {
   std::string means;     // "libcuda.so.1", "cuda-checkpoint"
 };
 
-struct DeviceView {
-  std::vector<GpuDevice> devices;
-  std::vector<GpuUse> uses;
-};
-
 struct ActOptions {
   absl::Duration lock_timeout = absl::Seconds(10);
   std::vector<std::pair<std::string, std::string>> pairs;  // of a restore: old and new UUID of each GPU

@@ -36,8 +36,8 @@ constexpr absl::Duration kHangs = absl::Milliseconds(200), kAnswerMayTake = absl
       answer.state = questions++ == 0 ? ProcessState::kRunning : ProcessState::kCheckpointed;
     }
     if (request->what == HelperRequest::What::kDevices) {
-      answer.devices = {{"GPU-a", "NVIDIA H200", 1, 1, false}};
-      for (pid_t pid = 1; pid <= kManyUsers; ++pid) answer.uses.push_back({pid, "GPU-a", 1});
+      answer.view.devices = {{"GPU-a", "NVIDIA H200", 1, 1, false}};
+      for (pid_t pid = 1; pid <= kManyUsers; ++pid) answer.view.uses.push_back({pid, "GPU-a", 1});
       for (const std::string& part : answer.Packets()) {
         if (::send(kHelperSocket, part.data(), part.size(), MSG_NOSIGNAL) < 0) break;
       }

@@ -24,6 +24,11 @@ struct GpuDevice {
   std::string model;  // "NVIDIA H200"
   uint64_t total_bytes = 0, free_bytes = 0;
   bool mig = false;  // split into instances: CUDA's checkpoints can't be taken of them
+  // The management library does not tell everything of each: a GPU that has fallen off the bus tells nothing.
+  bool memory_known = true;  // else the two above say nothing
+  bool uses_known = true;    // else who uses it is not among the uses
+  bool lost = false;         // it does not answer: nothing can be moved onto it
+  std::string trouble = "";  // why something is not known, for people
 };
 
 // Device memory that one process has on one GPU.
@@ -31,6 +36,14 @@ struct GpuUse {
   pid_t pid = 0;
   std::string uuid;
   std::optional<uint64_t> bytes;  // nothing: the driver does not tell
+};
+
+// A machine's GPUs and who uses them.
+struct DeviceView {
+  std::vector<GpuDevice> devices;
+  std::vector<GpuUse> uses;
+  // GPUs of which not even the UUID can be asked, so that they are none of the devices: one phrase each.
+  std::vector<std::string> unreachable = {};
 };
 
 }  // namespace rekindle::gpu

@@ -182,7 +182,7 @@ class Helper {
     std::map<pid_t, Job> jobs;
     std::vector<GpuDevice> devices;
     if (auto inventory = Inventory(); inventory.ok())
-      devices = (*inventory)->Devices().value_or(std::vector<GpuDevice>());
+      devices = (*inventory)->Look().value_or(DeviceView()).devices;
     for (const auto& [pid, how] : moved) {
       const auto entries = ledger_.Of({pid});
       if (entries.ok() && !entries->empty()) {
@@ -212,10 +212,7 @@ class Helper {
       wait.for_turns = kMostWaitForRoom;
       wait.look = [this]() -> absl::StatusOr<DeviceView> {
         RK_ASSIGN_OR_RETURN(DeviceInventory * inventory, Inventory());
-        DeviceView view;
-        RK_ASSIGN_OR_RETURN(view.devices, inventory->Devices());
-        RK_ASSIGN_OR_RETURN(view.uses, inventory->Uses());
-        return view;
+        return inventory->Look();
       };
       room = AwaitRoom(ledger_, RoomFor(UsesOf(job.uses, out), pairs, 0), out, wait);
     }
@@ -280,8 +277,7 @@ class Helper {
       }
       case HelperRequest::What::kDevices: {
         RK_ASSIGN_OR_RETURN(DeviceInventory * inventory, Inventory());
-        RK_ASSIGN_OR_RETURN(answer->devices, inventory->Devices());
-        RK_ASSIGN_OR_RETURN(answer->uses, inventory->Uses());
+        RK_ASSIGN_OR_RETURN(answer->view, inventory->Look());
         return absl::OkStatus();
       }
     }

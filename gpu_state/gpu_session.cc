@@ -230,7 +230,7 @@ void GpuSession::Watch() {
     watched = keeper.status();
     if (keeper.ok()) own_keeper_ = *std::move(keeper);
   }
-  if (own_keeper_ != nullptr) watched = own_keeper_->Watch();
+  if (own_keeper_ != nullptr) watched = own_keeper_->Watch(options_.note ? options_.note(parked) : "");
   own_keeper_.reset();
   if (!watched.ok()) {
     Log(LogLevel::kWarning,
@@ -286,7 +286,7 @@ absl::Status GpuSession::ActOn(Action action, Chosen chosen, const ActOptions& o
 }
 
 template <typename Chosen>
-absl::Status GpuSession::BringUp(Chosen chosen, const ActOptions& restore) {
+absl::Status GpuSession::BringUp(Chosen chosen, const ActOptions& restore, bool exact) {
   auto is_there = [&chosen](const Member& member) { return !member.gone && chosen(member); };
   auto any_in = [&](ProcessState state) {
     return absl::c_any_of(members_, [&](const Member& m) { return is_there(m) && m.now == state; });
@@ -296,7 +296,7 @@ absl::Status GpuSession::BringUp(Chosen chosen, const ActOptions& restore) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     absl::Status restored = ActOn(Action::kRestore, chosen, how);
     // Of each GPU that a process sees the driver may want to be told; which these are it does not tell.
-    if (absl::IsInvalidArgument(restored) && how.pairs == restore.pairs) {
+    if (!exact && absl::IsInvalidArgument(restored) && how.pairs == restore.pairs) {
       auto view = driver_.Devices();
       auto all = view.ok() ? WithOtherDevices(restore.pairs, view->devices) : DevicePairs();
       if (!all.empty()) {
@@ -383,10 +383,11 @@ absl::Status GpuSession::MoveToHost() {
   return Both(status, PutBack());
 }
 
-absl::Status GpuSession::MoveToDevice(const std::vector<std::pair<std::string, std::string>>& pairs) {
+absl::Status GpuSession::MoveToDevice(const std::vector<std::pair<std::string, std::string>>& pairs,
+                                      bool exact) {
   ActOptions restore;
   restore.pairs = pairs;
-  RK_RETURN_IF_ERROR(BringUp([](const Member&) { return true; }, restore));
+  RK_RETURN_IF_ERROR(BringUp([](const Member&) { return true; }, restore, exact));
   for (const Member& member : members_) {
     if (member.gone) return absl::AbortedError(absl::StrCat("process ", member.pid, " died"));
   }

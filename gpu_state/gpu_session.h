@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,6 +25,8 @@ struct SessionOptions {
   absl::Duration lock_timeout = absl::Seconds(10);   // for work under way on the GPU to end
   absl::Duration move_timeout = absl::Minutes(10);   // one move of all memory; beyond it the driver hangs
   absl::Duration query_timeout = absl::Seconds(60);  // a state
+  // What their watch is to keep of processes that stay parked (ThreadKeeper::Watch). Empty: nothing.
+  std::function<std::string(absl::Span<const pid_t> pids)> note = nullptr;
 };
 
 // Thread-compatible. If our process dies in the middle, the driver's helper brings the job back to running.
@@ -69,7 +72,10 @@ class GpuSession {
   // All processes to running, on the same GPUs or on others (old UUID, new UUID); their states are verified.
   // On failure all are checkpointed, or locked where even that failed: the data is safe, and the move can be
   // tried again. But of which the driver has lost the state.
-  absl::Status MoveToDevice(const std::vector<std::pair<std::string, std::string>>& pairs);
+  // With `exact` the driver is asked for these pairs alone, where it may refuse them because they do not name
+  // each GPU that a process sees.
+  absl::Status MoveToDevice(const std::vector<std::pair<std::string, std::string>>& pairs,
+                            bool exact = false);
 
   // Those of Begin that were running go back to running, all or none; the others stay. For after MoveToHost.
   absl::Status PutBack();
@@ -101,7 +107,7 @@ class GpuSession {
   // Those that `chosen` accepts to running, all or none; verified. Those of which the driver has lost the
   // state stay failed, are told of, and keep nobody back.
   template <typename Chosen>
-  absl::Status BringUp(Chosen chosen, const ActOptions& restore = {});
+  absl::Status BringUp(Chosen chosen, const ActOptions& restore = {}, bool exact = false);
 
   DriverClient& driver_;
   const std::vector<pid_t> pids_;

@@ -67,14 +67,20 @@ std::string HelperAnswer::Encode() const {
   }
   if (thread != 0) json["thread"] = thread;
   if (state) json["state"] = static_cast<int>(*state);
-  for (const GpuDevice& d : devices) {
-    json["devices"].push_back({{"uuid", d.uuid},
-                               {"model", d.model},
-                               {"total", d.total_bytes},
-                               {"free", d.free_bytes},
-                               {"mig", d.mig}});
+  for (const GpuDevice& d : view.devices) {
+    Json device = {{"uuid", d.uuid},
+                   {"model", d.model},
+                   {"total", d.total_bytes},
+                   {"free", d.free_bytes},
+                   {"mig", d.mig}};
+    if (!d.memory_known) device["memory_known"] = false;
+    if (!d.uses_known) device["uses_known"] = false;
+    if (d.lost) device["lost"] = true;
+    if (!d.trouble.empty()) device["trouble"] = d.trouble;
+    json["devices"].push_back(std::move(device));
   }
-  for (const GpuUse& u : uses) {
+  if (!view.unreachable.empty()) json["unreachable"] = view.unreachable;
+  for (const GpuUse& u : view.uses) {
     Json use = {{"pid", u.pid}, {"uuid", u.uuid}};
     if (u.bytes) use["bytes"] = *u.bytes;
     json["uses"].push_back(std::move(use));
@@ -87,15 +93,16 @@ std::string HelperAnswer::Encode() const {
 std::vector<std::string> HelperAnswer::Packets() const {
   std::vector<std::string> packets;
   HelperAnswer part = *this;
-  part.uses.clear();
-  auto next = uses.begin();
+  part.view.uses.clear();
+  auto next = view.uses.begin();
   do {
-    const auto end = next + std::min<ptrdiff_t>(kUsesInAPacket, uses.end() - next);
-    part.uses.assign(next, end);
+    const auto end = next + std::min<ptrdiff_t>(kUsesInAPacket, view.uses.end() - next);
+    part.view.uses.assign(next, end);
     next = end;
-    part.more = next != uses.end();
+    part.more = next != view.uses.end();
     packets.push_back(part.Encode());
-    part.devices.clear();
+    part.view.devices.clear();
+    part.view.unreachable.clear();
   } while (part.more);
   return packets;
 }
@@ -114,13 +121,19 @@ absl::StatusOr<HelperAnswer> HelperAnswer::Decode(absl::string_view packet) {
     answer.more = json.value("more", false);
     if (json.contains("state")) answer.state = static_cast<ProcessState>(json["state"].get<int>());
     for (const Json& d : json.value("devices", Json::array())) {
-      answer.devices.push_back({d.at("uuid"), d.at("model"), d.at("total"), d.at("free"), d.at("mig")});
+      GpuDevice device{d.at("uuid"), d.at("model"), d.at("total"), d.at("free"), d.at("mig")};
+      device.memory_known = d.value("memory_known", true);
+      device.uses_known = d.value("uses_known", true);
+      device.lost = d.value("lost", false);
+      device.trouble = d.value("trouble", "");
+      answer.view.devices.push_back(std::move(device));
     }
     for (const Json& u : json.value("uses", Json::array())) {
       GpuUse use{u.at("pid"), u.at("uuid"), std::nullopt};
       if (u.contains("bytes")) use.bytes = u["bytes"].get<uint64_t>();
-      answer.uses.push_back(std::move(use));
+      answer.view.uses.push_back(std::move(use));
     }
+    answer.view.unreachable = json.value("unreachable", std::vector<std::string>());
     return answer;
   } catch (const Json::exception& e) {
     return Malformed(e.what());

@@ -50,8 +50,7 @@ struct HelperAnswer {
   std::string driver, means;          // kHello: "580.95.05" or empty; "libcuda.so.1"
   std::optional<ProcessState> state;  // kState
   pid_t thread = 0;                   // kThread
-  std::vector<GpuDevice> devices;     // kDevices
-  std::vector<GpuUse> uses;           // kDevices
+  DeviceView view;                    // kDevices
   bool more = false;                  // another packet goes on with it: its uses are to be added
 
   std::string Encode() const;

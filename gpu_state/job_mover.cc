@@ -20,6 +20,7 @@
 #include "base/machine.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "gpu_state/hidden_uses.h"
 
 namespace rekindle::gpu {
 namespace {
@@ -94,51 +95,14 @@ absl::Status CheckAnswers(pid_t pid) {
       "let it go on first (kill -CONT ", pid, ")"));
 }
 
-// Those of `pids` of which `uses` does not tell what they have: it names them without bytes, or not at all in
-// a PID namespace of whose processes nothing may be told.
-std::vector<pid_t> HiddenIn(absl::Span<const GpuUse> uses, absl::Span<const pid_t> pids) {
-  std::vector<pid_t> hidden;
-  for (pid_t pid : pids) {
-    bool named = false, known = false;
-    for (const GpuUse& use : uses) {
-      if (use.pid != pid) continue;
-      named = true;
-      known |= use.bytes.has_value();
-    }
-    if (!known && (named || !InFirstPidNamespace())) hidden.push_back(pid);
-  }
-  return hidden;
+HiddenUses HiddenIn(const DeviceView& view, absl::Span<const GpuUse> uses, absl::Span<const pid_t> pids) {
+  return FindHidden(view.devices, uses, pids, InFirstPidNamespace());
 }
 
-// The most that they can have: what is used and nobody's who is known.
-std::vector<GpuUse> MostOfHidden(const DeviceView& view, absl::Span<const pid_t> hidden) {
-  std::vector<GpuUse> most;
-  if (hidden.empty()) return most;
-  const std::map<std::string, uint64_t> known = BytesByDevice(view.uses);
-  for (const GpuDevice& device : view.devices) {
-    auto of_others = known.find(device.uuid);
-    const uint64_t unused = device.free_bytes + (of_others == known.end() ? 0 : of_others->second);
-    if (unused < device.total_bytes) most.push_back({hidden[0], device.uuid, device.total_bytes - unused});
-  }
-  return most;
-}
-
-// What the processes `hidden`, of which nothing is known, had on the GPUs: as much as is free since they left
-// beside what is known of others that left. As if all of it was the first one's, which serves for sums.
-std::vector<GpuUse> UsesByWhatIsFree(const DeviceView& before, const DeviceView& after,
-                                     absl::Span<const GpuUse> known, absl::Span<const pid_t> hidden) {
-  std::vector<GpuUse> uses;
-  if (hidden.empty()) return uses;
-  const std::map<std::string, uint64_t> left = BytesByDevice(known);
-  for (const GpuDevice& device : after.devices) {
-    auto was = absl::c_find_if(before.devices, [&](const GpuDevice& d) { return d.uuid == device.uuid; });
-    if (was == before.devices.end()) continue;
-    auto others = left.find(device.uuid);
-    const uint64_t free_before = was->free_bytes + (others == left.end() ? 0 : others->second);
-    if (device.free_bytes <= free_before) continue;
-    uses.push_back({hidden[0], device.uuid, device.free_bytes - free_before});
-  }
-  return uses;
+// What the driver said, and that a GPU which does not answer may be the reason.
+absl::Status WithHint(const absl::Status& status, const absl::StatusOr<DeviceView>& view) {
+  const std::string hint = status.ok() || !view.ok() ? "" : HintAtLost(*view);
+  return hint.empty() ? status : WithMessage(status, absl::StrCat(status.message(), "; ", hint));
 }
 
 }  // namespace
@@ -254,11 +218,14 @@ absl::StatusOr<DeviceView> JobMover::DevicesWithKeptRoom() {
 
 std::vector<pid_t> JobMover::UsersMissingIn(const DeviceView& view) {
   std::vector<pid_t> candidates, users;
-  // Where it names one process of ours, it names all.
-  if (InFirstPidNamespace() || !view.uses.empty()) return users;
+  // Where it names one process of ours, it names all, but those on GPUs of which it names none.
+  const bool names_all = absl::c_all_of(view.devices, [](const GpuDevice& d) { return d.uses_known; }) &&
+                         view.unreachable.empty();
+  if (names_all && (InFirstPidNamespace() || !view.uses.empty())) return users;
   for (pid_t pid : ListProcesses()) {
+    const bool named = absl::c_any_of(view.uses, [pid](const GpuUse& use) { return use.pid == pid; });
     auto stat = ReadProcessStat(pid);
-    if (stat.ok() && stat->name != kHelperName && MapsCuda(pid)) candidates.push_back(pid);
+    if (!named && stat.ok() && stat->name != kHelperName && MapsCuda(pid)) candidates.push_back(pid);
   }
   users = BeingMoved(candidates);
   std::erase_if(candidates, [&users](pid_t pid) { return absl::c_linear_search(users, pid); });
@@ -279,13 +246,46 @@ uint64_t JobMover::EstimateBytes(absl::Span<const pid_t> pids) {
   if (!view.ok()) return 0;
   const std::vector<GpuUse> uses = gpu::UsesOf(view->uses, pids);
   const uint64_t known = KnownBytes(uses) + options_.context_bytes * uses.size();
-  const uint64_t most = KnownBytes(MostOfHidden(*view, HiddenIn(view->uses, pids)));
+  const uint64_t most = KnownBytes(MostOfHidden(*view, HiddenIn(*view, view->uses, pids)));
   // More than that is hardly this job's alone.
   return most <= AvailableMemoryBytes().value_or(0) / 2 ? known + most : known;
 }
 
-SessionOptions JobMover::OptionsWith(absl::Duration lock_timeout) const {
+std::string JobMover::NoteFor(absl::Span<const pid_t> pids) {
+  std::vector<LedgerEntry> entries = ledger_.Of(pids).value_or(std::vector<LedgerEntry>());
+  for (LedgerEntry& entry : entries) {
+    if (entry.goal == LedgerEntry::Goal::kRunning) entry.why = "its move was interrupted";
+    entry.goal = LedgerEntry::Goal::kParked;
+    entry.keeps_room = false;
+  }
+  return Ledger::Note(entries);
+}
+
+std::vector<LedgerEntry> JobMover::ParkedElsewhere() {
+  std::vector<LedgerEntry> noted;
+  for (pid_t watcher : ThreadKeeper::Watchers()) {
+    for (LedgerEntry& entry : Ledger::FromNote(ThreadKeeper::NoteOf(watcher))) {
+      const auto known = ledger_.Of({entry.pid});
+      // Of one that it has let go, nothing may be known.
+      if (known.ok() && known->empty() && ThreadKeeper::IsWatched(entry.pid))
+        noted.push_back(std::move(entry));
+    }
+  }
+  return noted;
+}
+
+void JobMover::RecallParked(absl::Span<const pid_t> pids) {
+  for (pid_t pid : pids) {
+    if (const auto known = ledger_.Of({pid}); !known.ok() || !known->empty()) continue;
+    std::vector<LedgerEntry> noted = Ledger::FromNote(ThreadKeeper::NoteOver(pid));
+    std::erase_if(noted, [pid](const LedgerEntry& entry) { return entry.pid != pid; });
+    if (const absl::Status put = ledger_.Put(noted); !put.ok()) Log(LogLevel::kWarning, put.message());
+  }
+}
+
+SessionOptions JobMover::OptionsWith(absl::Duration lock_timeout) {
   SessionOptions options;
+  options.note = [this](absl::Span<const pid_t> pids) { return NoteFor(pids); };
   options.lock_timeout = lock_timeout;
   options.move_timeout = options_.move_timeout;
   return options;
@@ -360,6 +360,7 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::Lock(pid_t job, const std::ve
   const std::vector<pid_t> running = held->session_.RunningAtBegin();
 
   // What parked processes had on the device is in the ledger; what the others have the driver knows.
+  if (running.size() < pids.size()) RecallParked(pids);
   RK_ASSIGN_OR_RETURN(std::vector<LedgerEntry> known, ledger_.List());
   for (const LedgerEntry& entry : known) {
     if (!absl::c_linear_search(pids, entry.pid) || absl::c_linear_search(running, entry.pid)) continue;
@@ -378,7 +379,7 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::Lock(pid_t job, const std::ve
   // A limit that is exceeded in the middle costs the job its life: what may be its counts as its.
   std::vector<GpuUse> expected = moving;
   if (view.ok()) {
-    const std::vector<GpuUse> most = MostOfHidden(*view, HiddenIn(moving, running));
+    const std::vector<GpuUse> most = MostOfHidden(*view, HiddenIn(*view, moving, running));
     expected.insert(expected.end(), most.begin(), most.end());
   }
   RK_ASSIGN_OR_RETURN(HostMemory::Reservation reserved, host_memory_.Reserve(running, expected));
@@ -389,7 +390,7 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::Lock(pid_t job, const std::ve
   absl::Status locked = PutEntries(job, running, moving, LedgerEntry::Goal::kRunning, "being moved",
                                    /*keeps_room=*/true);
   if (locked.ok()) {
-    locked = held->session_.Lock();
+    locked = WithHint(held->session_.Lock(), view);
     if (!locked.ok()) Settle(job, held->session_, running, held->record_.uses, std::string(locked.message()));
   }
   if (!locked.ok()) {
@@ -407,7 +408,7 @@ absl::Status HeldJob::MoveOut(ThreadKeeper* keeper, const MoveProgress& progress
   {
     MoveReporter reporter(running, MoveReporter::Way::kToHost, host_before, WholeMove(moving_), progress);
     if (keeper != nullptr) RK_RETURN_IF_ERROR(session_.LetRun(*keeper, /*for_device_memory=*/true));
-    moved = session_.MoveToHost();
+    moved = WithHint(session_.MoveToHost(), view_);
   }
   reserved_.reset();
   const absl::Status stand = session_.LetStand();
@@ -436,7 +437,7 @@ absl::Status HeldJob::MoveOut(ThreadKeeper* keeper, const MoveProgress& progress
 }
 
 absl::Status JobMover::RecordDevices(const DeviceView& view, GpuRecord* record) {
-  const std::map<std::string, uint64_t> had = BytesByDevice(record->uses);
+  std::map<std::string, uint64_t> had = BytesByDevice(record->uses);
   record->devices.clear();
   for (const GpuDevice& device : view.devices) {
     if (had.count(device.uuid) == 0) continue;
@@ -445,14 +446,17 @@ absl::Status JobMover::RecordDevices(const DeviceView& view, GpuRecord* record) 
           "GPU ", device.uuid, " is split into MIG instances, of which the driver can't take checkpoints"));
     }
     record->devices.push_back(device);
+    had.erase(device.uuid);
   }
+  // One that is lost may not even be named.
+  for (const auto& [uuid, bytes] : had) record->devices.emplace_back().uuid = uuid;
   return absl::OkStatus();
 }
 
 void JobMover::NoteWhatWasHidden(const DeviceView& before, absl::Span<const pid_t> running,
                                  std::vector<GpuUse>* moved, HeldJob* job) {
-  const std::vector<pid_t> hidden = HiddenIn(*moved, running);
-  if (hidden.empty()) return;
+  const HiddenUses hidden = HiddenIn(before, *moved, running);
+  if (hidden.pids.empty()) return;
   auto after = Devices();
   if (!after.ok()) return;
   const std::vector<GpuUse> found = UsesByWhatIsFree(before, *after, *moved, hidden);
@@ -544,7 +548,12 @@ absl::Status JobMover::PutOnClaimed(pid_t job, const std::vector<pid_t>& pids, c
                                     const DevicePairs& pairs, const MoveProgress& progress,
                                     ThreadKeeper* keeper, const std::function<bool()>& cancelled) {
   const RoomByDevice needed = RoomFor(record.uses, pairs, options_.context_bytes);
-  GpuSession session(driver_, pids, OptionsWith(absl::ZeroDuration()));
+  // What is guessed of the others is good for this move, and no note for a later one.
+  std::vector<pid_t> guessed = pids;
+  std::erase_if(guessed, [&record](pid_t pid) { return absl::c_linear_search(record.pids, pid); });
+  SessionOptions options = OptionsWith(absl::ZeroDuration());
+  if (!guessed.empty()) options.note = nullptr;
+  GpuSession session(driver_, pids, std::move(options));
   session.NoteAreas(AreasOf(pids));
   if (keeper != nullptr) {
     RK_RETURN_IF_ERROR(session.FindThreads());
@@ -565,12 +574,20 @@ absl::Status JobMover::PutOnClaimed(pid_t job, const std::vector<pid_t>& pids, c
       whole.devices.push_back(uuid);
     }
     MoveReporter reporter(pids, MoveReporter::Way::kToDevice, OwnBytes(pids), std::move(whole), progress);
-    status = session.MoveToDevice(pairs);
+    status = session.MoveToDevice(pairs, record.is_told && !pairs.empty());
+    if (record.is_told && absl::IsInvalidArgument(status)) {
+      status =
+          WithMessage(status, absl::StrCat(status.message(),
+                                           "; was it on other GPUs than --gpu-map says? Name the one that "
+                                           "it was on, or each that it sees"));
+    }
+    if (!status.ok()) status = WithHint(status, Devices());
   }
   session.LetStand().IgnoreError();
   // Who gives up changes nothing.
   const bool as_it_was = absl::IsCancelled(status) && !known.empty();
   Settle(job, session, pids, record.uses, as_it_was ? known[0].why : std::string(status.message()));
+  ledger_.Remove(guessed);
   return status;
 }
 
@@ -586,6 +603,12 @@ void JobMover::Settle(pid_t job, const GpuSession& session, absl::Span<const pid
   ledger_.Remove(running);
   if (left.empty()) return;
   absl::Status listed = PutEntries(job, left, uses, LedgerEntry::Goal::kParked, why);
+  if (!listed.ok()) {
+    // On a full disk what is there already would say for ever that it is being moved. Their watch knows the
+    // rest (RecallParked).
+    ledger_.Remove(left);
+    listed = PutEntries(job, left, uses, LedgerEntry::Goal::kParked, why);
+  }
   if (!listed.ok()) {
     Log(LogLevel::kError, absl::StrCat("job ", job, " is parked, and nobody will know: ", listed.message()));
   }
@@ -610,7 +633,7 @@ void JobMover::WatchOut(absl::Span<const pid_t> pids) {
   }
   for (const auto& [job, of_job] : jobs) {
     auto keeper = ThreadKeeper::Hold(of_job, AreasOf(of_job));
-    const absl::Status watched = keeper.ok() ? (*keeper)->Watch() : keeper.status();
+    const absl::Status watched = keeper.ok() ? (*keeper)->Watch(NoteFor(of_job)) : keeper.status();
     if (!watched.ok()) {
       Log(LogLevel::kWarning,
           absl::StrCat("job ", job, " goes on without its GPU memory, unwatched: ", watched.message()));
@@ -628,8 +651,7 @@ absl::StatusOr<DevicePairs> JobMover::PlanRestore(const GpuRecord& record, const
   }
   auto view = DevicesWithKeptRoom();
   if (!view.ok()) return wanted;
-  RK_ASSIGN_OR_RETURN(DevicePairs pairs,
-                      PlanDevices(record.devices, record.uses, view->devices, view->uses, wanted));
+  RK_ASSIGN_OR_RETURN(DevicePairs pairs, PlanDevices(record.devices, record.uses, *view, wanted));
   if (!pairs.empty() && info.cuda_version < cuda::kFirstVersionWithGpuPairs) {
     return absl::UnimplementedError(absl::StrCat(
         "the state would have to go onto other GPUs than it was on, which needs driver 580 (CUDA 13.0); "
@@ -746,6 +768,7 @@ absl::Status JobMover::RecoverJob(pid_t job, const std::vector<LedgerEntry>& ent
       ledger_.Remove({pids[i]});
     } else if (states[i].ok() && *states[i] != ProcessState::kFailed) {
       held.push_back(pids[i]);
+      record.pids.push_back(pids[i]);
       record.uses.insert(record.uses.end(), entries[i].uses.begin(), entries[i].uses.end());
     } else if (absl::IsNotFound(states[i].status())) {
       ledger_.Remove({pids[i]});

@@ -46,6 +46,7 @@ struct GpuRecord {
   std::vector<pid_t> pids;         // the processes that use CUDA
   std::vector<GpuDevice> devices;  // those they have memory on
   std::vector<GpuUse> uses;
+  bool is_told = false;  // on which GPUs it was is what somebody says, who may be wrong
 };
 
 class JobMover;
@@ -159,6 +160,10 @@ class JobMover {
 
   // Entries of living processes.
   absl::StatusOr<std::vector<LedgerEntry>> Parked();
+  // Parked processes whose entries another runtime folder has, or ours has lost: what their watches know.
+  std::vector<LedgerEntry> ParkedElsewhere();
+  // That is so of these from now on: they have their entries again.
+  void RecallParked(absl::Span<const pid_t> pids);
   // Does somebody, here or in another Rekindle, hold or move one of them just now? Aborted: names it.
   absl::Status CheckNotMoving(absl::Span<const pid_t> pids);
   // Of these, those that run are listed as parked no more: another tool has brought them back.
@@ -176,7 +181,9 @@ class JobMover {
 
   // Aborted: another Rekindle on this machine moves one of them.
   absl::Status CheckNobodyElseMoves(absl::Span<const pid_t> pids);
-  SessionOptions OptionsWith(absl::Duration lock_timeout) const;
+  SessionOptions OptionsWith(absl::Duration lock_timeout);
+  // For the watch of processes that stay parked.
+  std::string NoteFor(absl::Span<const pid_t> pids);
   // Where their device memory is mapped, or was when the ledger's entries were made.
   DeviceAreas AreasOf(absl::Span<const pid_t> pids);
   absl::Status PutEntries(pid_t job, absl::Span<const pid_t> pids, absl::Span<const GpuUse> uses,

@@ -1,7 +1,9 @@
 #include "gpu_state/keeper_client.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -41,6 +43,7 @@ constexpr char kSocket[] = "gpu-keeper.sock";
 // Smaller ones are hardly device memory.
 constexpr uint64_t kLeastDeviceMapping = 2 << 20;
 constexpr char kHugePagesVariable[] = "REKINDLE_GPU_HUGE_PAGES";
+constexpr size_t kLongestNote = 1 << 20;
 // For threads to stop, beyond the keeper's own time-out.
 constexpr absl::Duration kMayTake = absl::Seconds(60);
 
@@ -107,6 +110,7 @@ std::optional<KeeperMessage> ReceiveFrom(const UniqueFd& socket, absl::Time dead
 struct Speaker {
   UniqueFd socket;  // not valid: nobody
   bool takes_areas = true;
+  UniqueFd note = {};  // not valid: it is of an older Rekindle
 };
 
 // Has the watch at the other end hold a process that it watches, to hear which words it knows. Where ours are
@@ -131,6 +135,22 @@ Speaker Meet(UniqueFd socket, pid_t watched) {
   return {};
 }
 
+// A descriptor of a watch of ours. Not valid: it has no such, or is somebody else's, who may have put there
+// whatever he likes.
+UniqueFd DescriptorOf(pid_t watcher, int number) {
+  struct stat owner;
+  if (::stat(absl::StrCat("/proc/", watcher).c_str(), &owner) != 0 || owner.st_uid != ::geteuid()) return {};
+  const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, watcher, 0)));
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_getfd, pidfd.get(), number, 0)));
+}
+
+UniqueFd NoteDescriptorOf(pid_t watcher) {
+  UniqueFd note = DescriptorOf(watcher, WATCH_NOTE);
+  // Only memory has seals, and reading that never waits.
+  if (note.valid() && ::fcntl(note.get(), F_GET_SEALS) < 0) note.Reset();
+  return note;
+}
+
 // The watch over one of these processes, which is to be their keeper. Nobody: there is none that knows our
 // words, or we may not.
 Speaker SpeakToWatch(absl::Span<const pid_t> pids) {
@@ -138,21 +158,19 @@ Speaker SpeakToWatch(absl::Span<const pid_t> pids) {
   for (pid_t pid : pids) {
     for (const Watcher& watcher : WatchersOf(pid)) {
       if (!met.insert(watcher.pid).second) continue;
-      struct stat owner;
-      if (::stat(absl::StrCat("/proc/", watcher.pid).c_str(), &owner) != 0 || owner.st_uid != ::geteuid())
-        continue;
-      const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, watcher.pid, 0)));
-      UniqueFd socket(static_cast<int>(::syscall(SYS_pidfd_getfd, pidfd.get(), WATCH_PEER, 0)));
+      UniqueFd socket = DescriptorOf(watcher.pid, WATCH_PEER);
       if (!socket.valid()) continue;
       Speaker speaker = Meet(std::move(socket), pid);
-      if (speaker.socket.valid()) return speaker;
+      if (!speaker.socket.valid()) continue;
+      speaker.note = NoteDescriptorOf(watcher.pid);
+      return speaker;
     }
   }
   return {};
 }
 
 // A program of ours, at the other end of the socket.
-absl::StatusOr<UniqueFd> StartProgram() {
+absl::StatusOr<Speaker> StartProgram() {
   RK_ASSIGN_OR_RETURN(std::string program, FindCompanionProgram(KEEPER_PROGRAM));
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -164,14 +182,38 @@ absl::StatusOr<UniqueFd> StartProgram() {
   start.argv = {program};
   // Nothing of ours that somebody may wait for the end of: it may live on.
   start.descriptors = {{theirs.get(), KEEPER_SOCKET}};
+  UniqueFd note(::memfd_create("rekindle-gpu-note", MFD_CLOEXEC));
+  if (note.valid()) start.descriptors.emplace_back(note.get(), WATCH_NOTE);
   start.working_directory.assign(1, '/');
   start.new_session = true;
   RK_ASSIGN_OR_RETURN(Subprocess program_start, Subprocess::Start(start));
   RK_RETURN_IF_ERROR(program_start.Wait().status());  // it goes on as nobody's child
-  return ours;
+  return Speaker{std::move(ours), true, std::move(note)};
 }
 
 }  // namespace
+
+std::string ThreadKeeper::NoteOver(pid_t pid) {
+  const Watcher watcher = WatcherOf(pid, pid);
+  return watcher.pid == 0 ? "" : NoteOf(watcher.pid);
+}
+
+std::string ThreadKeeper::NoteOf(pid_t watcher) {
+  const UniqueFd file = NoteDescriptorOf(watcher);
+  std::string note(kLongestNote, '\0');
+  const ssize_t n = file.valid() ? ::pread(file.get(), note.data(), note.size(), 0) : 0;
+  note.resize(static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  return note;
+}
+
+std::vector<pid_t> ThreadKeeper::Watchers() {
+  std::vector<pid_t> watchers;
+  for (pid_t pid : ListProcesses()) {
+    const auto stat = ReadProcessStat(pid);
+    if (stat.ok() && (stat->name == WATCH_NAME || stat->name == FAULT_WATCH_NAME)) watchers.push_back(pid);
+  }
+  return watchers;
+}
 
 bool ThreadKeeper::IsWatched(pid_t pid) { return WatcherOf(pid, pid).pid != 0; }
 
@@ -183,13 +225,14 @@ absl::StatusOr<std::unique_ptr<ThreadKeeper>> ThreadKeeper::Hold(absl::Span<cons
                                                                  const DeviceAreas& areas) {
   Speaker speaker = SpeakToWatch(pids);
   if (!speaker.socket.valid()) {
-    RK_ASSIGN_OR_RETURN(speaker.socket, StartProgram());
+    RK_ASSIGN_OR_RETURN(speaker, StartProgram());
   }
   std::unique_ptr<ThreadKeeper> keeper;
   RK_RETURN_IF_ERROR(CatchNoMoreThreads([&] {
     keeper = std::make_unique<ThreadKeeper>(std::move(speaker.socket));
     return absl::OkStatus();
   }));
+  keeper->note_ = std::move(speaker.note);
   for (pid_t pid : pids) {
     RK_RETURN_IF_ERROR(keeper->Send(kKeeperHold, pid));
     absl::Status stands = keeper->Await(kKeeperStands);
@@ -247,8 +290,11 @@ absl::Status ThreadKeeper::Pause() {
   return Await(kKeeperPaused);
 }
 
-absl::Status ThreadKeeper::Watch() {
+absl::Status ThreadKeeper::Watch(const std::string& note) {
   ended_ = true;
+  // Without it all works as long as there is the ledger.
+  if (note_.valid() && !note.empty() && ::ftruncate(note_.get(), 0) == 0)
+    (void)!::pwrite(note_.get(), note.data(), note.size(), 0);
   return Send(kKeeperWatch, 0);
 }
 

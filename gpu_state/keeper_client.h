@@ -54,8 +54,14 @@ class ThreadKeeper {
   absl::Status Run(absl::Span<const RestoreThread> threads, bool for_device_memory);
   // They stand still again.
   absl::Status Pause();
-  // All run on, watched by the program, which lives as long as they do, or until somebody else's Hold().
-  absl::Status Watch();
+  // All run on, watched by the program, which lives as long as they do, or until somebody else's Hold(), and
+  // has `note` for whoever asks.
+  absl::Status Watch(const std::string& note = "");
+  // What the watch over a parked process of ours has noted; empty: nothing, or there is none.
+  static std::string NoteOver(pid_t pid);
+  // The processes that watch parked ones of ours, and have a note: NoteOf each.
+  static std::vector<pid_t> Watchers();
+  static std::string NoteOf(pid_t watcher);
   // All go on; `well`: the device memory is there, else threads that need it stand still (thread_watch.h). Of
   // CRIU: the work is done, or has failed.
   void End(bool well);
@@ -67,7 +73,7 @@ class ThreadKeeper {
   // The next word of that kind. Unavailable: the keeper has gone. DeadlineExceeded: it says nothing.
   absl::Status Await(KeeperWord what) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  UniqueFd socket_;
+  UniqueFd socket_, note_;
   const ThreadNumber number_there_;
   absl::Mutex mutex_;
   std::map<pid_t, pid_t> processes_ ABSL_GUARDED_BY(mutex_);  // of threads that were told to run

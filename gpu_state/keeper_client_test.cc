@@ -20,6 +20,7 @@
 #include <functional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -413,6 +414,23 @@ TEST_F(KeeperClientTest, WhoWatchesHoldsAgainWithoutLettingGo) {
   Held();
   EXPECT_TRUE(AreFree());
   EXPECT_TRUE(Until([&] { return Ended(watch); }));
+}
+
+TEST_F(KeeperClientTest, AWatchKeepsANoteUntilItsEnd) {
+  EXPECT_EQ(ThreadKeeper::NoteOver(pid_), "");
+  EXPECT_TRUE(Held()->Watch("a longer note").ok());
+  EXPECT_EQ(ThreadKeeper::NoteOver(pid_), "a longer note");
+  {
+    auto keeper = Held();
+    EXPECT_EQ(ThreadKeeper::NoteOver(pid_), "") << "it is not watched just now";
+    EXPECT_TRUE(keeper->Watch("a note").ok());
+  }
+  EXPECT_EQ(ThreadKeeper::NoteOver(pid_), "a note");
+  const std::vector<pid_t> watchers = ThreadKeeper::Watchers();
+  EXPECT_TRUE(absl::c_any_of(watchers, [](pid_t pid) { return ThreadKeeper::NoteOf(pid) == "a note"; }));
+  Held()->End(/*well=*/true);
+  EXPECT_EQ(ThreadKeeper::NoteOver(pid_), "");
+  EXPECT_EQ(ThreadKeeper::NoteOf(::getpid()), "") << "it watches nobody";
 }
 
 TEST_F(KeeperClientTest, OfTwoWatchedProcessesOneCanBeLetGo) {

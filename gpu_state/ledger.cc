@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -115,6 +116,28 @@ absl::Status Ledger::Put(absl::Span<const LedgerEntry> entries) {
     RK_RETURN_IF_ERROR(ReplaceFile(PathOf(entry.pid), Encode(entry, mover)));
   }
   return absl::OkStatus();
+}
+
+std::string Ledger::Note(absl::Span<const LedgerEntry> entries) {
+  std::string note;
+  for (const LedgerEntry& entry : entries) absl::StrAppend(&note, Encode(entry, ""), "\n");
+  return note;
+}
+
+std::vector<LedgerEntry> Ledger::FromNote(absl::string_view note) {
+  std::vector<LedgerEntry> entries;
+  for (absl::string_view line : absl::StrSplit(note, '\n', absl::SkipEmpty())) {
+    try {
+      auto entry = Decode(Json::parse(line.begin(), line.end()), "the note of a parked process");
+      if (!entry.ok()) continue;
+      const auto stat = ReadProcessStat(entry->pid);
+      if (!stat.ok() || stat->ending() || stat->start_ticks != entry->start_ticks) continue;
+      entries.push_back(*std::move(entry));
+    } catch (const Json::exception&) {
+      continue;
+    }
+  }
+  return entries;
 }
 
 void Ledger::Remove(absl::Span<const pid_t> pids) {

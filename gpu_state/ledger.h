@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "base/unique_fd.h"
@@ -53,6 +54,11 @@ class Ledger {
   absl::StatusOr<std::vector<LedgerEntry>> List();
   // Those of these processes alone, which costs no look at the others.
   absl::StatusOr<std::vector<LedgerEntry>> Of(absl::Span<const pid_t> pids);
+
+  // These entries as text, for whom keeps what the folder may lose, and those of living processes in such a
+  // text; what makes no sense is left out.
+  static std::string Note(absl::Span<const LedgerEntry> entries);
+  static std::vector<LedgerEntry> FromNote(absl::string_view note);
 
   // Makes and locks a file that says for as long as it is locked that we, or a helper that has its descriptor
   // too, live: entries' `mover`. The same one at every call, made anew where a cleaner has removed it.

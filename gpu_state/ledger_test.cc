@@ -196,6 +196,25 @@ TEST_F(LedgerTest, WhatANewerVersionHasWrittenIsLeftAsItIs) {
   EXPECT_FALSE(PathExists(path));
 }
 
+TEST_F(LedgerTest, ANoteSaysWhatTheEntriesOfTheLivingSay) {
+  LedgerEntry ours = Entry(::getpid()), another = ours, gone = ours;
+  another.pid = ::getppid();
+  another.start_ticks = ReadProcessStat(::getppid())->start_ticks;
+  ++gone.start_ticks;  // that PID belongs to us by now
+  const std::string note = Ledger::Note({ours, gone, another});
+  const std::vector<LedgerEntry> read =
+      Ledger::FromNote(absl::StrCat("no entry\n{\"pid\": 1}\n[]\n", note, note.substr(0, 20)));
+  ASSERT_EQ(read.size(), 2u);
+  EXPECT_EQ(read[0].pid, ours.pid);
+  EXPECT_EQ(read[0].job, ours.job);
+  EXPECT_EQ(read[0].why, ours.why);
+  EXPECT_EQ(read[0].areas, ours.areas);
+  ASSERT_EQ(read[0].uses.size(), 2u);
+  EXPECT_EQ(read[0].uses[0].bytes, 60u);
+  EXPECT_EQ(read[1].pid, another.pid);
+  EXPECT_TRUE(Ledger::FromNote("").empty());
+}
+
 TEST_F(LedgerTest, OneHasATurnAtATime) {
   Ledger other(ledger_.directory());
   {

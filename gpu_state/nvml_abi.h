@@ -17,6 +17,7 @@ inline constexpr Return kInvalidArgument = 2;
 inline constexpr Return kNotSupported = 3;
 inline constexpr Return kNoPermission = 4;
 inline constexpr Return kInsufficientSize = 7;
+inline constexpr Return kGpuIsLost = 15;  // fallen off the bus
 inline constexpr Return kUnknown = 999;
 
 struct DeviceOpaque;

@@ -18,6 +18,9 @@
 // (pidfd_getfd) and says something there has it stop all threads and be their keeper again: they do not run
 // in between.
 #define WATCH_PEER 60
+// Its descriptor of a memfd in which whoever parked its processes has noted what they had on which GPU
+// (Ledger::Note), for those who find no ledger. It only keeps it. One of an older Rekindle has none.
+#define WATCH_NOTE 61
 
 // The thread that traces `id` of the process `pid`; 0: nobody; -1: it has ended.
 pid_t TracerOf(pid_t pid, pid_t id);

@@ -18,7 +18,7 @@ constexpr char kUsage[] =
     "  clear                 forget all faults\n"
     "  stats                 JSON: memory per GPU and per process, number of calls\n"
     "  calls                 JSON: the calls of the checkpoint API in order\n"
-    "  set NAME VALUE        one of the server's options: driver-version, context-bytes, mig, ...\n"
+    "  set NAME VALUE        one of the server's options: driver-version, context-bytes, mig, lost-gpu, ...\n"
     "  reserve UUID BYTES    device memory that somebody else uses\n";
 
 }  // namespace

@@ -1,9 +1,11 @@
 // The simulated libnvidia-ml.so.1: what the server knows, without taking anything from it. Each call asks
 // over a connection of its own, so a process that once used the library stays one that CRIU can carry.
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gpu_state/nvml_abi.h"
@@ -15,6 +17,8 @@ namespace {
 namespace nvml = gpu::nvml;
 
 std::atomic<int> initialized{0};
+std::atomic<uint32_t> lost_at_first{0};  // a bit for each GPU
+static_assert(kMaxGpus <= 32);
 
 bool Gpus(std::vector<Gpu>* gpus, Settings* settings) {
   Reply reply;
@@ -28,7 +32,7 @@ bool Gpus(std::vector<Gpu>* gpus, Settings* settings) {
 constexpr unsigned kFirstPidOutside = 4'000'000;
 
 // A device's handle is its number plus one.
-nvml::Return Find(nvml::Device device, Gpu* gpu, Settings* settings) {
+nvml::Return FindAny(nvml::Device device, Gpu* gpu, Settings* settings) {
   if (initialized == 0) return nvml::kUninitialized;
   std::vector<Gpu> gpus;
   if (!Gpus(&gpus, settings)) return nvml::kUnknown;
@@ -36,6 +40,21 @@ nvml::Return Find(nvml::Device device, Gpu* gpu, Settings* settings) {
   if (number == 0 || number > gpus.size()) return nvml::kInvalidArgument;
   *gpu = gpus[number - 1];
   return nvml::kSuccess;
+}
+
+// One that is lost has a handle, if it was not lost when the library was initialised, and tells nothing.
+nvml::Return Find(nvml::Device device, Gpu* gpu, Settings* settings) {
+  nvml::Return result = FindAny(device, gpu, settings);
+  while (result == nvml::kSuccess && gpu->silent != 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    result = FindAny(device, gpu, settings);
+  }
+  return result == nvml::kSuccess && gpu->lost != 0 ? nvml::kGpuIsLost : result;
+}
+
+nvml::Return FindTold(nvml::Device device, Gpu* gpu, Settings* settings) {
+  const nvml::Return result = Find(device, gpu, settings);
+  return result == nvml::kSuccess && gpu->untold != 0 ? nvml::kNotSupported : result;
 }
 
 nvml::Return CopyText(const std::string& from, char* to, unsigned length) {
@@ -56,6 +75,9 @@ GPU_SIM_NVML nvmlInit_v2() {
   std::vector<Gpu> gpus;
   Settings settings;
   if (!Gpus(&gpus, &settings)) return 9;  // NVML_ERROR_DRIVER_NOT_LOADED
+  uint32_t lost = 0;
+  for (size_t i = 0; i < gpus.size(); ++i) lost |= (gpus[i].lost != 0 ? 1u : 0u) << i;
+  if (initialized == 0) lost_at_first = lost;
   ++initialized;
   return nvml::kSuccess;
 }
@@ -80,6 +102,8 @@ extern "C" __attribute__((visibility("default"))) const char* nvmlErrorString(nv
       return "Insufficient Size";
     case 9:
       return "Driver Not Loaded";
+    case nvml::kGpuIsLost:
+      return "GPU is lost";
     default:
       return "Unknown Error";
   }
@@ -108,7 +132,8 @@ GPU_SIM_NVML nvmlDeviceGetHandleByIndex_v2(unsigned index, nvml::Device* device)
   Gpu gpu;
   Settings settings;
   nvml::Device wanted = reinterpret_cast<nvml::Device>(uintptr_t{index} + 1);
-  const nvml::Return result = Find(wanted, &gpu, &settings);
+  const nvml::Return result = FindAny(wanted, &gpu, &settings);
+  if (result == nvml::kSuccess && gpu.lost != 0 && (lost_at_first >> index & 1) != 0) return nvml::kGpuIsLost;
   if (result == nvml::kSuccess) *device = wanted;
   return result;
 }
@@ -131,7 +156,7 @@ GPU_SIM_NVML nvmlDeviceGetMemoryInfo(nvml::Device device, nvml::Memory* memory) 
   if (memory == nullptr) return nvml::kInvalidArgument;
   Gpu gpu;
   Settings settings;
-  const nvml::Return result = Find(device, &gpu, &settings);
+  const nvml::Return result = FindTold(device, &gpu, &settings);
   if (result == nvml::kSuccess) *memory = {gpu.total_bytes, gpu.total_bytes - gpu.used_bytes, gpu.used_bytes};
   return result;
 }
@@ -150,7 +175,7 @@ GPU_SIM_NVML nvmlDeviceGetComputeRunningProcesses_v3(nvml::Device device, unsign
   if (count == nullptr || (*count > 0 && processes == nullptr)) return nvml::kInvalidArgument;
   Gpu gpu;
   Settings settings;
-  const nvml::Return result = Find(device, &gpu, &settings);
+  const nvml::Return result = FindTold(device, &gpu, &settings);
   if (result != nvml::kSuccess) return result;
   Reply reply;
   std::string text;

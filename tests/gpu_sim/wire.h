@@ -63,6 +63,9 @@ struct Gpu {
   char model[64];
   uint64_t total_bytes;
   uint64_t used_bytes;
+  uint32_t lost;    // fallen off the bus: nothing of it can be asked, and nothing goes onto it or off it
+  uint32_t silent;  // the management library's calls hang
+  uint32_t untold;  // the management library tells neither its memory nor its processes
 };
 
 struct Settings {

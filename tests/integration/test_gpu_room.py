@@ -10,7 +10,7 @@ import sys
 import unittest
 
 from harness import jobs, procfs, waiting
-from harness.cli import DONE, FAILED
+from harness.cli import DONE, FAILED, USAGE
 from harness.gpu_case import GpuTest
 from harness.gpu_sim import FIRST, GIB, MIB, SECOND
 
@@ -74,34 +74,146 @@ class DeadDaemonTest(RoomTest):
         self.assert_runs(job)
 
 
-class UnknownJobTest(RoomTest):
-    """A parked job of which nothing is noted in the runtime folder."""
-
+class ForgottenTest(RoomTest):
     def forget(self):
+        """What is noted of parked jobs in the runtime folder has gone."""
         self.environment["REKINDLE_RUNTIME_DIR"] = self.path("other")
         self.with_room_timeout(0)
 
-    def test_no_room(self):
-        job = self.start_vector_job(bytes=256 * MIB)
+    @staticmethod
+    def end_watch(job):
+        """It is all that still knows where the job was."""
+        watch = procfs.traced_by(job.pid)
+        os.kill(watch, signal.SIGKILL)
+        waiting.until(lambda: procfs.traced_by(job.pid) == 0, "the job unwatched")
+
+
+class NotedJobTest(ForgottenTest):
+    """A parked job of which nothing is noted in the runtime folder, but by its watch."""
+
+    def test_only_its_own_gpu_needs_room(self):
+        jobs_of = [self.start_vector_job("one", bytes=256 * MIB), self.start_vector_job("two", first_gpu=1)]
+        for job in jobs_of:
+            self.succeed("gpu", "park", job.pid)
+        self.forget()
+        for job in jobs_of:
+            entry = self.gpu_job(job.pid)
+            self.assertTrue(entry["parked"])
+            self.assertEqual(entry["why"], "parked by uid 0")
+        # No room on the first one, and none that is needed there.
+        self.fill(128 * MIB)
+        self.succeed("gpu", "resume", jobs_of[1].pid)
+        self.assert_runs(jobs_of[1])
+        result = self.cli.run("gpu", "resume", jobs_of[0].pid)
+        self.assert_refused(result, FAILED, FIRST, "needs 264.0 MiB")
+        self.assertNotIn("is not known", result.err)
+        self.fill(1 * GIB)
+        self.succeed("gpu", "resume", jobs_of[0].pid)
+        self.assert_runs(jobs_of[0])
+        self.assertEqual(sum(job["parked"] for job in self.succeed("gpu", "ps")["jobs"]), 0)
+
+    def test_an_image_of_it_knows_where_it_was(self):
+        job = self.start_vector_job(first_gpu=1)
         self.succeed("gpu", "park", job.pid)
         self.forget()
+        self.checkpoint(job.pid, "vector:1")
+        (device,) = self.succeed("inspect", "vector:1")["gpu"]["devices"]
+        self.assertEqual(device["uuid"], SECOND)
+        # It is watched again, and that knows it too.
+        self.environment["REKINDLE_RUNTIME_DIR"] = self.path("third")
+        self.with_room_timeout(0)
+        self.fill(0)
+        self.succeed("gpu", "resume", job.pid)
+        self.assert_runs(job)
+
+    def test_a_lease_makes_room_for_it(self):
+        self.fill(512 * MIB)
+        job = self.start_vector_job("parked", bytes=256 * MIB)
+        self.succeed("gpu", "park", job.pid)
+        self.forget()
+        cli = self.make_cli(host=self.start_daemon().host)
+        other = self.start_vector_job("other", bytes=384 * MIB)
+        for server in (other, job):
+            self.succeed("gpu", "lease", server.pid, cli=cli)
+            self.succeed("gpu", "release", server.pid, cli=cli)
+        self.assert_runs(job)
+        self.assertTrue(self.gpu_job(other.pid)["parked"])
+
+
+class UnknownJobTest(ForgottenTest):
+    """A parked job of which nothing is noted anywhere."""
+
+    def park_and_forget(self, name="vector", **options):
+        job = self.start_vector_job(name, **options)
+        self.succeed("gpu", "park", job.pid)
+        self.end_watch(job)
+        self.forget()
+        return job
+
+    def test_no_room(self):
+        job = self.park_and_forget(bytes=256 * MIB)
         self.fill(128 * MIB)
         for _ in range(2):
             result = self.cli.run("gpu", "resume", job.pid)
-            self.assert_refused(result, FAILED, "is not known", FIRST, "free", "rekindle gpu park")
+            self.assert_refused(result, FAILED, "is not known", FIRST, "free", "rekindle gpu park", "--gpu-map OLD=OLD")
         self.fill(1 * GIB)
         self.succeed("gpu", "resume", job.pid)
         self.assert_runs(job)
+
+    def test_whoever_knows_where_it_was_says_so(self):
+        job = self.park_and_forget(bytes=256 * MIB, first_gpu=1)
+        self.fill(128 * MIB)
+        self.assert_refused(self.cli.run("gpu", "resume", job.pid), FAILED, "is not known", FIRST)
+        # Who is wrong does no harm, where the driver wants each GPU named too.
+        self.fill(1 * GIB)
+        for strict in (0, 1):
+            self.sim.control("set", "pairs-name-visible-gpus", strict)
+            result = self.cli.run("gpu", "resume", job.pid, "--gpu-map", f"{FIRST}={FIRST}")
+            self.assert_refused(result, USAGE, "other GPUs than --gpu-map says")
+        self.sim.control("set", "pairs-name-visible-gpus", 0)
+        self.fill(128 * MIB)
+        self.assert_refused(
+            self.cli.run("gpu", "resume", job.pid, "--gpu-map", f"{SECOND}={FIRST}"), FAILED, "is not known", FIRST, "free"
+        )
+        self.succeed("gpu", "resume", job.pid, "--gpu-map", f"{SECOND}={SECOND}")
+        self.assert_runs(job)
+        self.assertGreaterEqual(self.used_bytes(SECOND), 256 * MIB)
+
+    def test_onto_another_gpu(self):
+        job = self.park_and_forget(bytes=256 * MIB)
+        self.fill(128 * MIB)
+        self.succeed("gpu", "resume", job.pid, "--gpu-map", f"{FIRST}={SECOND}")
+        self.assert_runs(job)
+        self.assertGreaterEqual(self.used_bytes(SECOND), 256 * MIB)
+
+    def test_a_lease_makes_room_for_it(self):
+        job = self.park_and_forget("parked", bytes=256 * MIB)
+        self.with_room_timeout(30)  # a lease that parks nobody waits so long, and its own time is up
+        cli = self.make_cli(host=self.start_daemon().host)
+        self.fill(512 * MIB)
+        self.sim.control("reserve", SECOND, 4 * GIB - 512 * MIB)
+        others = [self.start_vector_job(name, bytes=384 * MIB, first_gpu=gpu) for gpu, name in enumerate(("one", "two"))]
+        for server in others:
+            self.succeed("gpu", "lease", server.pid, cli=cli)
+            self.succeed("gpu", "release", server.pid, cli=cli)
+        self.succeed("gpu", "lease", others[0].pid, cli=cli)
+        result = cli.run("gpu", "lease", job.pid, "--timeout", "1")
+        self.assert_refused(result, FAILED, "is not known", "--gpu-map OLD=OLD", f"job {others[0].pid} has")
+        self.succeed("gpu", "release", others[0].pid, cli=cli)
+        self.succeed("gpu", "lease", job.pid, "--timeout", "20", cli=cli)
+        self.assert_runs(job)
+        self.assertTrue(self.gpu_job(others[0].pid)["parked"])
+        # It is known where it is by now.
+        self.succeed("gpu", "release", job.pid, cli=cli)
+        self.succeed("gpu", "lease", others[0].pid, cli=cli)
 
     def test_an_empty_gpu_is_room_enough(self):
         """Most of what the job has in host memory is none of a GPU's."""
         self.sim.stop()
         sizes = ((FIRST, "NVIDIA H200", 96 * MIB), (SECOND, "NVIDIA H200", 96 * MIB))
         self.sim = self.start_sim(gpus=sizes, host_extra_bytes=128 * MIB)
-        job = self.start_vector_job(bytes=16 * MIB)
-        self.succeed("gpu", "park", job.pid)
+        job = self.park_and_forget(bytes=16 * MIB)
         other = self.start_vector_job("other", bytes=16 * MIB)
-        self.forget()
         self.assert_refused(self.cli.run("gpu", "resume", job.pid), FAILED, "is not known", str(other.pid))
         self.kill(other)
         self.succeed("gpu", "resume", job.pid)

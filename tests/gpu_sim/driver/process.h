@@ -79,6 +79,7 @@ class Process {
   gpu::cuda::Result MapDevices(const DoorRequest& request, const std::vector<Gpu>& gpus,
                                const Settings& settings, std::vector<Gpu>* chosen);
   bool UsesDevice(size_t device) const;
+  bool UsesLost(const std::vector<Gpu>& gpus) const;  // one that is lost by now
 
   std::mutex init_mutex_;
   std::atomic<bool> initialized_{false};

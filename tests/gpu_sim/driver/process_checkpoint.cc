@@ -101,6 +101,8 @@ Result Process::Checkpoint(const DoorRequest& request, int caller) {
   if (memory_.HasShared() || (memory_.HasManaged() && settings_.managed_can_be_checkpointed == 0)) {
     return gpu::cuda::kNotSupported;
   }
+  std::vector<Gpu> gpus;
+  if (link_.Gpus(&gpus) != gpu::cuda::kSuccess || UsesLost(gpus)) return gpu::cuda::kUnknown;
   if (!IsWrongSuccess(request)) {
     Result result = memory_.SaveToHost(&link_, settings_.host_extra_bytes);
     if (result == gpu::cuda::kSuccess) result = Midway(request, caller);
@@ -113,6 +115,16 @@ Result Process::Checkpoint(const DoorRequest& request, int caller) {
   link_.Close();
   state_ = ProcessState::kCheckpointed;
   return gpu::cuda::kSuccess;
+}
+
+bool Process::UsesLost(const std::vector<Gpu>& gpus) const {
+  return std::any_of(gpus.begin(), gpus.end(), [this](const Gpu& gpu) {
+    if (gpu.lost == 0) return false;
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      if (devices_[i].gpu.uuid == gpu.uuid && UsesDevice(i)) return true;
+    }
+    return false;
+  });
 }
 
 Result Process::MapDevices(const DoorRequest& request, const std::vector<Gpu>& gpus, const Settings& settings,

@@ -84,6 +84,15 @@ bool ChangeSetting(const std::string& name, const std::string& value, DevicePool
     std::strncpy(settings->driver_text, value.c_str(), sizeof(settings->driver_text) - 1);
     return true;
   }
+  if (name == "lost-gpu" || name == "silent-gpu" || name == "untold-gpu") {
+    gpu::cuda::Uuid uuid;
+    const bool none = value == "none";
+    if (!none && !UuidFromText(value, &uuid)) return false;
+    const gpu::cuda::Uuid* which = none ? nullptr : &uuid;
+    return name == "lost-gpu"     ? pool->SetLost(which)
+           : name == "silent-gpu" ? pool->SetSilent(which)
+                                  : pool->SetUntold(which);
+  }
   uint64_t number = 0;
   if (!Number(value, &number)) return false;
   if (name == "driver-version") {

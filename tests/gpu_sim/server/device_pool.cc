@@ -34,8 +34,16 @@ bool DevicePool::Find(const Uuid& uuid, size_t* device) const {
   return false;
 }
 
+bool DevicePool::Mark(uint32_t Gpu::*mark, const Uuid* uuid) {
+  size_t marked = devices_.size();
+  if (uuid != nullptr && !Find(*uuid, &marked)) return false;
+  for (size_t i = 0; i < devices_.size(); ++i) devices_[i].gpu.*mark = i == marked;
+  return true;
+}
+
 Result DevicePool::Take(size_t device, uint64_t bytes) {
   Device& taken = devices_[device];
+  if (taken.gpu.lost != 0) return gpu::cuda::kUnknown;
   if (bytes > taken.gpu.total_bytes - taken.gpu.used_bytes) return gpu::cuda::kOutOfMemory;
   taken.gpu.used_bytes += bytes;
   taken.max_used_bytes = std::max(taken.max_used_bytes, taken.gpu.used_bytes);

@@ -29,6 +29,11 @@ class DevicePool {
   gpu::cuda::Result DropContext(int client, const gpu::cuda::Uuid& uuid);
   void DropClient(int client);
 
+  // This GPU from now on, and no other; null: none. False: there is no such GPU.
+  bool SetLost(const gpu::cuda::Uuid* uuid) { return Mark(&Gpu::lost, uuid); }
+  bool SetSilent(const gpu::cuda::Uuid* uuid) { return Mark(&Gpu::silent, uuid); }
+  bool SetUntold(const gpu::cuda::Uuid* uuid) { return Mark(&Gpu::untold, uuid); }
+
   // Takes memory as if somebody outside used it; replaces what an earlier call took.
   bool Reserve(const gpu::cuda::Uuid& uuid, uint64_t bytes);
 
@@ -55,6 +60,7 @@ class DevicePool {
   };
 
   bool Find(const gpu::cuda::Uuid& uuid, size_t* device) const;
+  bool Mark(uint32_t Gpu::*mark, const gpu::cuda::Uuid* uuid);
   gpu::cuda::Result Take(size_t device, uint64_t bytes);
   std::map<pid_t, uint64_t> BytesByProcess(size_t device) const;
 

@@ -31,7 +31,8 @@ constexpr char kUsage[] =
     "         [--driver-version 13000] [--driver-text 580.95.05] [--context-bytes N]\n"
     "         [--managed-can-be-checkpointed 0|1] [--pairs-name-visible-gpus 0|1] [--mig 0|1]\n"
     "         [--pids-from-outside 0|1] [--bytes-untold 0|1] [--missing-room-is-final 0|1]\n"
-    "         [--sync-crashes 0|1] [--host-extra-bytes N] [--leaves-holes 0|1]\n";
+    "         [--sync-crashes 0|1] [--host-extra-bytes N] [--leaves-holes 0|1]\n"
+    "         [--lost-gpu UUID|none] [--silent-gpu UUID|none] [--untold-gpu UUID|none]\n";
 
 class Server {
  public:
