@@ -179,6 +179,7 @@ std::optional<std::string> DependencyImages::Change(const DependencyImage& image
   const auto command = RuntimeCommand(image.runtime, "");
   auto store = node_.OpenStore(Node::Access::kRead);
   if (!command.ok() || !store.ok()) return std::nullopt;
+  if (auto why = damaged_->Why(image.info.digest)) return absl::StrCat("it is damaged: ", *why);
   auto note = (*store)->GetNote(image.info.digest, store::kLoadedFilesNote);
   if (absl::IsNotFound(note.status())) return "what it has loaded was not noted by the Rekindle that made it";
   if (!note.ok() && !absl::IsDataLoss(note.status())) return std::nullopt;
@@ -336,7 +337,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
                                                  node_.options().runtime_directory, node_.options().store)));
   RK_ASSIGN_OR_RETURN(auto output, ProcessOutput::Make(kOutputShown));
   UniqueFd written = output->TakeWriteEnd();
-  output->Follow();
+  RK_RETURN_IF_ERROR(output->Follow());
   LoadedFiles loaded(command);
   restore::CloneOptions copy;
   copy.image = base.info.digest;
@@ -387,6 +388,9 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
     return absl::AbortedError(
         absl::StrCat(what, ": the image that it was to lie on has been removed meanwhile: try again"));
   }
+  // The next attempt makes that one anew first.
+  if (absl::IsDataLoss(captured.status()))
+    damaged_->Add(base.info.digest, std::string(captured.status().message()));
   RK_RETURN_IF_ERROR(captured.status());
   built.info = std::move(captured->image);
   loaded.AddBelow(loaded_below);
@@ -409,11 +413,11 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildBare(
   environment[kModuleListVariable] = list.path();
   launch.environment = AsStrings(environment);
   launch.log_file = output->TakeWriteEnd();
+  RK_RETURN_IF_ERROR(output->Follow());
   Stopwatch watch;
   RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
   const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   launch.log_file.Reset();
-  output->Follow();
   const InstanceRecord record(absl::StrCat(records, "/build-", pid, ".pid"), pid, nullptr);
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end, AdoptWithGroup(node_.reaper(), pid));
   const Deadline deadline(kLongestLoad);

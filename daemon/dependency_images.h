@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -18,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/cancellation.h"
+#include "daemon/damaged_images.h"
 #include "daemon/node.h"
 #include "functions/fair_turns.h"
 #include "functions/function_spec.h"
@@ -47,8 +49,10 @@ class DependencyImages {
  public:
   // `made` is told of each image that has been made, before Build returns, and on its thread: also of one
   // that others are to lie on. There may have been one of that reference, which functions still start from.
-  DependencyImages(Node& node, std::function<void(const std::string& reference)> made)
-      : node_(node), made_(std::move(made)), turns_(kBuilds, kBuildsOfOne) {}
+  // `damaged`: what is damaged is not built upon, and has changed; it hears of what is found here.
+  DependencyImages(Node& node, std::shared_ptr<DamagedImages> damaged,
+                   std::function<void(const std::string& reference)> made)
+      : node_(node), damaged_(std::move(damaged)), made_(std::move(made)), turns_(kBuilds, kBuildsOfOne) {}
 
   struct Found {
     DependencyImage image;
@@ -70,8 +74,8 @@ class DependencyImages {
   absl::StatusOr<std::vector<DependencyImage>> List() const;
   // NotFound: it is none.
   absl::StatusOr<DependencyImage> Find(const std::string& reference) const;
-  // Why an image that is made now would be another one: what it has loaded was upgraded since. Nothing: it
-  // would not, or none can be made now.
+  // Why an image that is made now would be another one: what it has loaded was upgraded since, or it is
+  // damaged. Nothing: it would not, or none can be made now.
   std::optional<std::string> Change(const DependencyImage& image) const;
 
  private:
@@ -100,6 +104,7 @@ class DependencyImages {
                                             const Cancellation* cancel);
 
   Node& node_;
+  const std::shared_ptr<DamagedImages> damaged_;
   const std::function<void(const std::string& reference)> made_;
   absl::Mutex mutex_;
   std::set<std::string> in_work_ ABSL_GUARDED_BY(mutex_);  // references

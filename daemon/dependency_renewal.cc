@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/parallel.h"
 #include "base/timed_await.h"
 
 namespace rekindle::daemon {
@@ -54,7 +55,7 @@ void DependencyRenewal::Look() {
       continue;
     }
     Log(LogLevel::kInfo, absl::StrCat("dependency image '", reference, "' is made anew: ", *why));
-    absl::Status renewed = work_.renew(reference, cancel_);
+    const absl::Status renewed = CatchNoMoreThreads([&] { return work_.renew(reference, cancel_); });
     if (cancel_.cancelled()) return;
     if (!renewed.ok()) {
       Log(LogLevel::kWarning, absl::StrCat("dependency image '", reference,

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,8 @@ class DependencyRenewalTest : public ::testing::Test {
             [this](const std::string& reference, const Cancellation& cancel) {
               absl::MutexLock lock(&mutex_);
               renewed_.push_back(reference);
+              if (std::exchange(lacks_threads_, false))
+                throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
               while (hangs_ && !cancel.cancelled()) mutex_.AwaitWithTimeout(absl::Condition(&never_), kSoon);
               if (mends_) changed_.erase(reference);
               return mends_ ? absl::OkStatus() : absl::UnavailableError("no");
@@ -53,7 +56,7 @@ class DependencyRenewalTest : public ::testing::Test {
   std::map<std::string, std::string> changed_;
   std::vector<std::string> renewed_;
   int looks_ = 0;
-  bool mends_ = true, hangs_ = false, never_ = false;
+  bool mends_ = true, hangs_ = false, never_ = false, lacks_threads_ = false;
 };
 
 TEST_F(DependencyRenewalTest, MakesThoseAnewThatHaveChangedAndAreUsed) {
@@ -63,6 +66,16 @@ TEST_F(DependencyRenewalTest, MakesThoseAnewThatHaveChangedAndAreUsed) {
   AwaitLooks(3);
   absl::MutexLock lock(&mutex_);
   EXPECT_EQ(renewed_, std::vector<std::string>{"b"});
+}
+
+TEST_F(DependencyRenewalTest, WhereThereCanBeNoMoreThreadsItTriesAgain) {
+  changed_ = {{"a", "changed"}};
+  lacks_threads_ = true;
+  const DependencyRenewal renewal(Work(), {kSoon, kSoon, kSoon, kSoon});
+  AwaitRenewed(2);
+  AwaitLooks(2);
+  absl::MutexLock lock(&mutex_);
+  EXPECT_TRUE(changed_.empty());
 }
 
 TEST_F(DependencyRenewalTest, LooksWhenItIsTold) {

@@ -98,6 +98,9 @@ bool IsOfOtherFiles(const absl::Status& refused) {
   return diagnosis == "file-changed" || diagnosis == "file-missing" || diagnosis == "cwd-missing";
 }
 
+// Of a start: the image is of no use any more, and another one can be made.
+bool IsOfNoUse(const absl::Status& refused) { return IsOfOtherFiles(refused) || absl::IsDataLoss(refused); }
+
 }  // namespace
 
 struct FunctionInstances::Place {
@@ -133,11 +136,12 @@ class FunctionInstances::Making {
 };
 
 FunctionInstances::FunctionInstances(
-    Node& node, functions::FunctionLogs& logs,
+    Node& node, functions::FunctionLogs& logs, std::shared_ptr<DamagedImages> damaged,
     std::function<void(const std::string& name, uint64_t revision, const std::string& reference)> image_made,
     std::function<void()> files_changed)
     : node_(node),
       logs_(logs),
+      damaged_(std::move(damaged)),
       image_made_(std::move(image_made)),
       files_changed_(std::move(files_changed)),
       directory_(InstanceRecords(node.options().runtime_directory, node.options().store)) {}
@@ -320,6 +324,16 @@ absl::Status FunctionInstances::DropLostTemplate(const LivePtr& live, StartLevel
   return absl::UnavailableError(why.message());
 }
 
+absl::StatusOr<restore::CloneResult> FunctionInstances::CopyImage(store::Store& store,
+                                                                  const restore::CloneOptions& options) {
+  if (const auto why = damaged_->Why(options.image))
+    return absl::DataLossError(absl::StrCat("image ", options.image, " is damaged: ", *why));
+  RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.CriuIfAny());
+  absl::StatusOr<restore::CloneResult> copy = node_.clones().Start(store, criu, options);
+  if (absl::IsDataLoss(copy.status())) damaged_->Add(options.image, std::string(copy.status().message()));
+  return copy;
+}
+
 absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& order, const LivePtr& live,
                                                              Place place) {
   std::string digest = live->dependency_digest;
@@ -345,11 +359,10 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& o
     };
   } else {
     RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
-    RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.CriuIfAny());
-    copy = node_.clones().Start(*store, criu, options);
+    copy = CopyImage(*store, options);
     // The image of its dependencies was removed.
     if (absl::IsNotFound(copy.status()) && digest == live->dependency_digest) files_changed_();
-    if (IsOfOtherFiles(copy.status())) {
+    if (IsOfNoUse(copy.status())) {
       files_changed_();
       if (digest != live->dependency_digest) {
         RK_RETURN_IF_ERROR(DropRefusedImage(live, digest, copy.status()));
@@ -368,8 +381,10 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& o
     };
   }
   StartedInstance started;
+  // What is to be done about it the next start does, which may wait.
+  auto damaged = [images = damaged_, digest](const std::string& why) { images->Add(digest, why); };
   RK_ASSIGN_OR_RETURN(started.process, FollowCopy(node_, *std::move(copy), std::move(place.place),
-                                                  std::move(has_answered), order.on_end));
+                                                  std::move(has_answered), std::move(damaged), order.on_end));
   started.listener = std::move(place.listener);
   started.may_connect = std::move(place.may_connect);
   return started;
@@ -423,8 +438,8 @@ absl::StatusOr<uint64_t> FunctionInstances::MakeTemplate(const std::string& func
     restore::CloneOptions options;  // no user's code runs in it
     options.image = info.digest;
     options.temporary = TemporaryOn(node_.options(), restore::kMostTemporary);
-    auto made = LiveTemplate::Up(node_, std::move(options));
-    if (IsOfOtherFiles(made.status())) {
+    auto made = TemplateOf(std::move(options));
+    if (IsOfNoUse(made.status())) {
       files_changed_();
       return absl::UnavailableError(made.status().message());  // it can be forked once it is made anew
     }
@@ -440,13 +455,13 @@ absl::StatusOr<uint64_t> FunctionInstances::MakeTemplate(const std::string& func
   RK_ASSIGN_OR_RETURN(LivePtr live, Find(function, revision));
   RK_ASSIGN_OR_RETURN(std::string digest, ImageOf(live));
   auto made = TemplateUp(live, digest);
-  if (IsOfOtherFiles(made.status())) {
+  if (IsOfNoUse(made.status())) {
     files_changed_();
     RK_RETURN_IF_ERROR(DropRefusedImage(live, digest, made.status()));
     RK_ASSIGN_OR_RETURN(digest, ImageOf(live));
     made = TemplateUp(live, digest);
     // That, too, passes.
-    if (IsOfOtherFiles(made.status())) return absl::UnavailableError(made.status().message());
+    if (IsOfNoUse(made.status())) return absl::UnavailableError(made.status().message());
   }
   RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> up, std::move(made));
   const uint64_t bytes = up->memory_bytes();
@@ -476,7 +491,14 @@ absl::StatusOr<std::shared_ptr<LiveTemplate>> FunctionInstances::TemplateUp(cons
   options.temporary = TemporaryOf(live->record);
   if (LimitsUsable().ok()) options.limits = LimitsOf(live->record.spec);
   options.cancel_fd = making.cancellation().fd();
-  return LiveTemplate::Up(node_, std::move(options));
+  return TemplateOf(std::move(options));
+}
+
+absl::StatusOr<std::shared_ptr<LiveTemplate>> FunctionInstances::TemplateOf(restore::CloneOptions options) {
+  const std::string digest = options.image;
+  auto up = LiveTemplate::Up(node_, std::move(options));
+  if (absl::IsDataLoss(up.status())) damaged_->Add(digest, std::string(up.status().message()));
+  return up;
 }
 
 void FunctionInstances::DropTemplate(const std::string& function, uint64_t revision,
@@ -534,19 +556,23 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   capture.labels = LabelsOf(record);
   // As long as an instance may take to start.
   const absl::Duration longest = absl::Milliseconds(record.spec.start_timeout_ms);
-  RK_ASSIGN_OR_RETURN(CapturedCopy captured,
-                      CaptureNextReadyPoint(node_, *store, std::move(options), std::move(capture),
-                                            {longest, &making.cancellation(), check}, what));
+  absl::StatusOr<CapturedCopy> captured = CaptureNextReadyPoint(
+      node_, *store, std::move(options), std::move(capture), {longest, &making.cancellation(), check}, what);
+  if (absl::IsDataLoss(captured.status())) {
+    damaged_->Add(live->dependency_digest, std::string(captured.status().message()));
+    files_changed_();
+  }
+  RK_RETURN_IF_ERROR(captured.status());
   {
     absl::MutexLock lock(&live->mutex);
-    live->image_digest = captured.image.digest;
+    live->image_digest = captured->image.digest;
   }
   if (const auto now = Find(function, revision); !now.ok() || *now != live) {
     RemoveImage(*live);
     return now.ok() ? absl::AbortedError("it was put in place anew meanwhile") : now.status();
   }
-  image_made_(function, revision, captured.image.reference);
-  return store::QuotaBytes(captured.image.stats);
+  image_made_(function, revision, captured->image.reference);
+  return store::QuotaBytes(captured->image.stats);
 }
 
 void FunctionInstances::StopMaking() {

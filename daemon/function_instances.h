@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/cancellation.h"
+#include "daemon/damaged_images.h"
 #include "daemon/node.h"
 #include "functions/function_catalog.h"
 #include "functions/function_logs.h"
@@ -46,9 +47,10 @@ struct LiveFunction {
 class FunctionInstances : public functions::InstanceStarter {
  public:
   // `image_made` is told of each new image of a function: its reference. `files_changed`: a start has found
-  // that files which its image needs are other ones now, or that the one of its dependencies has gone.
+  // that files which its image needs are other ones now, or that the one of its dependencies has gone, or is
+  // damaged, which `damaged` says.
   FunctionInstances(
-      Node& node, functions::FunctionLogs& logs,
+      Node& node, functions::FunctionLogs& logs, std::shared_ptr<DamagedImages> damaged,
       std::function<void(const std::string& name, uint64_t revision, const std::string& reference)>
           image_made,
       std::function<void()> files_changed);
@@ -85,6 +87,8 @@ class FunctionInstances : public functions::InstanceStarter {
   absl::StatusOr<LivePtr> Find(const std::string& name, uint64_t revision) const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<functions::StartedInstance> StartCopy(const functions::StartOrder& order,
                                                        const LivePtr& live, Place place);
+  // A copy of the image with this digest; `damaged_` hears of what is wrong with the image.
+  absl::StatusOr<restore::CloneResult> CopyImage(store::Store& store, const restore::CloneOptions& options);
   absl::StatusOr<functions::StartedInstance> StartCold(const functions::StartOrder& order,
                                                        const LivePtr& live, Place place);
   // Unavailable: the store is away, or the code is not in it any more.
@@ -96,18 +100,21 @@ class FunctionInstances : public functions::InstanceStarter {
   absl::Status DropLostTemplate(const LivePtr& live, functions::StartLevel level,
                                 const std::shared_ptr<LiveTemplate>& lost, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of its own image `digest`, of which a copy was refused since the files that it needs are other ones now:
-  // OK, it is gone, and may be made anew. Unavailable: it stays for now, since the store is away, or another
-  // was dropped just before.
+  // Of its own image `digest`, of which a copy was refused since the files that it needs are other ones now,
+  // or it is damaged: OK, it is gone, and may be made anew. Unavailable: it stays for now, since the store is
+  // away, or another was dropped just before.
   absl::Status DropRefusedImage(const LivePtr& live, const std::string& digest, const absl::Status& why);
   // Its own image, which is made if there is none.
   absl::StatusOr<std::string> ImageOf(const LivePtr& live);
   absl::StatusOr<std::shared_ptr<LiveTemplate>> TemplateUp(const LivePtr& live, const std::string& digest);
+  // LiveTemplate::Up; `damaged_` hears of what is wrong with the image.
+  absl::StatusOr<std::shared_ptr<LiveTemplate>> TemplateOf(restore::CloneOptions options);
   restore::CloneOptions OptionsFor(const LiveFunction& live, const std::string& digest) const;
   bool RemoveImage(LiveFunction& live);  // false: there is none
 
   Node& node_;
   functions::FunctionLogs& logs_;
+  const std::shared_ptr<DamagedImages> damaged_;
   const std::function<void(const std::string&, uint64_t, const std::string&)> image_made_;
   const std::function<void()> files_changed_;
   const std::string directory_;  // of sockets

@@ -80,6 +80,9 @@ class Process : public functions::InstanceProcess {
   void HasAnswered() override {
     if (has_answered_) has_answered_();
   }
+  void WasEnded(const std::string& why) override {
+    place_.log->Note(absl::StrCat("rekindle: the instance was ended: ", why));
+  }
   void StartFails(const functions::StartFailure& failure) override {
     if (!failure.problem.empty()) place_.log->Note(absl::StrCat("Error: ", failure.problem));
     functions::StartReport report;
@@ -127,11 +130,12 @@ class Process : public functions::InstanceProcess {
 
 absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowCopy(
     Node& node, restore::CloneResult copy, InstancePlace place, std::function<void()> has_answered,
-    std::function<void(const InstanceEnd&)> on_end) {
+    std::function<void(const std::string& why)> damaged, std::function<void(const InstanceEnd&)> on_end) {
   struct Kept {
     std::shared_ptr<restore::Cgroup> group;
     UniqueFd channel;
     std::string directory;
+    restore::SandboxEnd end;
     ~Kept() { RemoveTree(directory).IgnoreError(); }
   };
   auto kept = std::make_shared<Kept>();
@@ -145,9 +149,19 @@ absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowCopy(
   RK_RETURN_IF_ERROR(node.reaper()
                          .Watch(
                              std::move(copy.sandbox.control),
-                             [kept](int ended) { return restore::ReadEnd(ended, kept->directory).exit; },
-                             [kept, memory, on_end = std::move(on_end)](const ExitState& exit) {
-                               on_end(memory->End(exit));
+                             [kept](int ended) {
+                               kept->end = restore::ReadEnd(ended, kept->directory);
+                               return kept->end.exit;
+                             },
+                             [kept, memory, damaged = std::move(damaged),
+                              on_end = std::move(on_end)](const ExitState& exit) mutable {
+                               InstanceEnd end = memory->End(exit);
+                               end.why = kept->end.why;
+                               if (kept->end.damaged) damaged(end.why);
+                               // With the process goes the group, which others don't wait for (JobReaper).
+                               kept.reset();
+                               memory.reset();
+                               on_end(end);
                              })
                          .status());
   return process;
@@ -166,12 +180,16 @@ absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowChild(
   auto memory = std::make_shared<MemoryWatch>(shared);
   auto process = std::make_unique<Process>(pid, UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))),
                                            shared.get(), memory, std::move(place), nullptr);
-  RK_RETURN_IF_ERROR(
-      node.reaper()
-          .Adopt(
-              pid, [memory, on_end = std::move(on_end)](const ExitState& exit) { on_end(memory->End(exit)); },
-              std::move(end_session))
-          .status());
+  RK_RETURN_IF_ERROR(node.reaper()
+                         .Adopt(
+                             pid,
+                             [memory, on_end = std::move(on_end)](const ExitState& exit) mutable {
+                               const InstanceEnd end = memory->End(exit);
+                               memory.reset();  // as above
+                               on_end(end);
+                             },
+                             std::move(end_session))
+                         .status());
   return process;
 }
 

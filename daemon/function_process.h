@@ -29,9 +29,12 @@ struct InstancePlace {
   std::shared_ptr<const functions::RevisionFolder> code;  // stays as long as it runs
 };
 
-// A copy of an image. `has_answered` is called once, at its first answer.
+// A copy of an image. `has_answered` is called once, at its first answer; `damaged`, from any thread and
+// ahead of `on_end`, with what was found where the copy could not go on because its image is damaged: it must
+// be quick.
 absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowCopy(
     Node& node, restore::CloneResult copy, InstancePlace place, std::function<void()> has_answered,
+    std::function<void(const std::string& why)> damaged,
     std::function<void(const functions::InstanceEnd&)> on_end);
 
 // `pid`, a child of this process and the first of its session; with it ends all that is in `group`, or, where

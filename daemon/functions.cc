@@ -134,7 +134,7 @@ absl::Status Functions::Begin() {
   functions::SchedulerOptions options;
   threads_ = std::make_unique<functions::HttpThreads>(options.threads.http);
   instances_ = std::make_unique<FunctionInstances>(
-      node_, *logs_,
+      node_, *logs_, damaged_,
       // On the scheduler's threads, which end before this.
       [this](const std::string& name, uint64_t revision, const std::string& image) {
         ImageMade(name, revision, image);
@@ -200,22 +200,37 @@ DependencyRenewal::Work Functions::RenewalWork() {
 
 // What the image had loaded went with it; what its functions need is in their records.
 absl::Status Functions::BringBackDependencies(const std::string& reference, const Cancellation& cancel) {
+  std::vector<std::string> problems;
   for (const functions::FunctionRecord& record : catalog_->List()) {
     if (!record.trouble.ok() || record.images.dependency_image != reference) continue;
-    RK_ASSIGN_OR_RETURN(const DependencyImages::Found found,
-                        dependencies_.Cover(
-                            record.spec.runtime, record.images.dependencies, record.owner.uid,
-                            [](const char* /*phase*/) {}, &cancel));
-    instances_->DropTemplate("", 0, reference);
-    scheduler_->LostTemplate(reference);
-    instances_->DropImage(record.name(), record.revision);  // it was made of the one that has gone
-    auto now = catalog_->Find(record.name());
-    if (!now.ok() || now->revision != record.revision) continue;
-    now->images.dependency_image = found.image.info.reference;
-    const absl::Status noted = catalog_->SetImages(now->name(), now->revision, now->images);
-    if (!absl::IsAborted(noted)) RK_RETURN_IF_ERROR(noted);
-    ScheduleIfPresent(*now).IgnoreError();
+    const absl::Status status = BringBackDependenciesOf(record, cancel);
+    if (cancel.cancelled()) return status;
+    // Of its own: a module that is not installed any more, or its owner has as many images as he may.
+    if (!status.ok())
+      problems.push_back(absl::StrCat("for function '", record.name(), "': ", status.message()));
   }
+  if (problems.empty()) return absl::OkStatus();
+  const size_t more = problems.size() - 1;
+  return absl::UnavailableError(
+      absl::StrCat(problems.front(), more > 0 ? absl::StrCat(" (and for ", more, " more functions)") : ""));
+}
+
+absl::Status Functions::BringBackDependenciesOf(const functions::FunctionRecord& record,
+                                                const Cancellation& cancel) {
+  const std::string gone = record.images.dependency_image;
+  RK_ASSIGN_OR_RETURN(const DependencyImages::Found found,
+                      dependencies_.Cover(
+                          record.spec.runtime, record.images.dependencies, record.owner.uid,
+                          [](const char* /*phase*/) {}, &cancel));
+  instances_->DropTemplate("", 0, gone);
+  scheduler_->LostTemplate(gone);
+  instances_->DropImage(record.name(), record.revision);  // it was made of the one that has gone
+  auto now = catalog_->Find(record.name());
+  if (!now.ok() || now->revision != record.revision) return absl::OkStatus();
+  now->images.dependency_image = found.image.info.reference;
+  const absl::Status noted = catalog_->SetImages(now->name(), now->revision, now->images);
+  if (!absl::IsAborted(noted)) RK_RETURN_IF_ERROR(noted);
+  ScheduleIfPresent(*now).IgnoreError();
   return absl::OkStatus();
 }
 
@@ -271,7 +286,7 @@ void Functions::PlanTidying() {
   trim_->async_wait([end = lifeline_.end()](const boost::system::error_code& error) {
     auto self = end.Hold();
     if (error || !self) return;
-    self->logs_->TrimAll();
+    self->logs_->Tidy();
     // In the beginning what a killed daemon has left may not have ended yet.
     if (++self->tidied_ < kTidiedPerGroups || self->tidied_ % kTidiedPerGroups == 0)
       restore::Cgroup::RemoveLeftovers();
@@ -368,11 +383,11 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
   }
   RK_ASSIGN_OR_RETURN(auto output, ProcessOutput::Make(kMostReported));
   launch.log_file = output->TakeWriteEnd();
+  RK_RETURN_IF_ERROR(output->Follow());
   const std::string records = InstanceRecords(node_.options().runtime_directory, node_.options().store);
   RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
   RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
   launch.log_file.Reset();
-  output->Follow();
   const InstanceRecord left(absl::StrCat(records, "/discovery-", pid, ".pid"), pid, group.get(), mark);
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end,
                       AdoptWithGroup(node_.reaper(), pid, [pid, mark, uid = record.owner.uid] {
@@ -590,8 +605,9 @@ void Functions::Call(const Caller& caller, functions::Call call, functions::Sche
 }
 
 Functions::Functions(Node& node)
-    : node_(node),
-      dependencies_(node, [this](const std::string& reference) { DependencyImageMade(reference); }) {}
+    : node_(node), dependencies_(node, damaged_, [this](const std::string& reference) {
+        DependencyImageMade(reference);
+      }) {}
 
 absl::Status Functions::CallLater(const Caller& caller, functions::Call call) {
   RK_ASSIGN_OR_RETURN(const functions::FunctionRecord record, Find(caller, call.function, "invoke"));

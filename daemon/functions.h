@@ -116,9 +116,12 @@ class Functions {
   // Functions that use it start from it from now on.
   void DependencyImageMade(const std::string& reference) ABSL_LOCKS_EXCLUDED(scheduling_);
   DependencyRenewal::Work RenewalWork();
+  // For all functions that can have it; an error: for some it can't be made.
   absl::Status BringBackDependencies(const std::string& reference, const Cancellation& cancel);
+  absl::Status BringBackDependenciesOf(const functions::FunctionRecord& record, const Cancellation& cancel);
 
   Node& node_;
+  const std::shared_ptr<DamagedImages> damaged_ = std::make_shared<DamagedImages>();
   DependencyImages dependencies_;
   std::unique_ptr<functions::FunctionLogs> logs_;
   std::unique_ptr<functions::FunctionCatalog> catalog_;

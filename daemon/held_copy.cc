@@ -19,6 +19,8 @@ namespace {
 
 // So often it is looked whether the daemon is ending.
 constexpr absl::Duration kLookIfEnding = absl::Milliseconds(100);
+// One whose channel has ended says within this how it ended.
+constexpr absl::Duration kLastWords = absl::Seconds(1);
 
 // It says that it is about to park, and has parked when the channel ends. What it says else does not give it
 // more time. Returns whether it has after-restore callbacks; an older hook does not say.
@@ -71,6 +73,11 @@ absl::StatusOr<CapturedCopy> CaptureNextReadyPoint(
   const InstanceRecord record(absl::StrCat(records, "/", started.sandbox.id, ".pid"), started.root,
                               started.group.get());
   const absl::StatusOr<bool> has_after_restore = WaitUntilParked(node, started.channel.get(), wait, what);
+  if (absl::IsFailedPrecondition(has_after_restore.status())) {
+    const restore::SandboxEnd end =
+        restore::ReadEndWithin(started.sandbox.control.get(), started.sandbox.directory, kLastWords);
+    if (end.damaged) return absl::DataLossError(absl::StrCat(what, ": ", end.why));
+  }
   if (absl::IsFailedPrecondition(has_after_restore.status()) && started.group != nullptr) {
     // Whichever it was, it is no reason to try again at once.
     return absl::FailedPreconditionError(restore::ExplainLimits(has_after_restore.status(), what,

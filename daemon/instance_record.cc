@@ -12,9 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/deadline.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/pidfd.h"
@@ -28,29 +26,12 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr absl::Duration kEndsWithin = absl::Seconds(5);
-constexpr absl::Duration kLookIfEmpty = absl::Milliseconds(2);
 constexpr char kRecordEnding[] = ".pid";
 
 // With the PID it names one process; empty when there is none.
 std::string StartTimeOf(pid_t pid) {
   auto stat = ReadProcessStat(pid);
   return stat.ok() ? absl::StrCat(stat->start_ticks) : "";
-}
-
-// What an instance has started. Until nothing is left: its processes may make others meanwhile.
-void EndGroup(const std::string& folder) {
-  if (auto all = OpenFile(absl::StrCat(folder, "/cgroup.kill"), O_WRONLY); all.ok())
-    WriteFully(all->get(), "1", 1, folder).IgnoreError();
-  const Deadline deadline(kEndsWithin);
-  for (;;) {
-    const std::string left = ReadFile(absl::StrCat(folder, "/cgroup.procs")).value_or("");
-    if (left.empty() || deadline.passed()) return;
-    for (absl::string_view line : absl::StrSplit(left, '\n', absl::SkipEmpty())) {
-      pid_t pid = 0;
-      if (absl::SimpleAtoi(line, &pid) && pid > 0) ::kill(pid, SIGKILL);
-    }
-    absl::SleepFor(kLookIfEmpty);
-  }
 }
 
 }  // namespace
@@ -87,7 +68,7 @@ void EndLeftInstances(const std::string& directory) {
     // Its session has its number only as long as it is there itself.
     if (lines.size() > 3 && !lines[3].empty()) KillJobMembers({there ? pid : 0, lines[3], std::nullopt, {}});
     if (there) SendSignal(process.get(), SIGKILL);
-    if (!lines[2].empty()) EndGroup(lines[2]);
+    if (!lines[2].empty()) restore::Cgroup::EndProcesses(lines[2], kEndsWithin);
   }
   restore::Cgroup::RemoveLeftovers();
 }

@@ -25,6 +25,7 @@
 #include "base/deadline.h"
 #include "base/descriptor_limit.h"
 #include "base/file.h"
+#include "base/oom_score.h"
 #include "base/session_keyring.h"
 #include "base/status.h"
 #include "base/subprocess.h"
@@ -105,6 +106,7 @@ struct ChildPlan {
   size_t group_count;
   int mounts;
   const ProcessSettings* settings;
+  const int* oom_score;
   int error_fd;
 };
 
@@ -150,6 +152,8 @@ void CloseAllBut(int one, int other) {
   if (plan.mounts >= 0 && ::setns(plan.mounts, CLONE_NEWNS) != 0)
     FailInChild(plan, Step::kEnterMounts, errno);
   if (plan.settings) TakeOnSettingsInChild(plan);
+  // Where it may not be the lower one that it should be, nothing can be done.
+  if (plan.oom_score) TakeOnOomScore(*plan.oom_score);
   if (plan.run_as) {
     if (int error = BecomeUser(*plan.run_as); error != 0) FailInChild(plan, Step::kBecomeUser, error);
   }
@@ -250,6 +254,9 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options, std::vector<std::s
   plan.group_count = options.groups.size();
   plan.mounts = options.mounts.get();
   plan.settings = options.settings ? &*options.settings : nullptr;
+  std::optional<int> oom_score = options.settings ? options.settings->oom_score_adj : std::nullopt;
+  if (!oom_score) oom_score = OomScoreForOthers();
+  plan.oom_score = oom_score ? &*oom_score : nullptr;
   plan.error_fd = error_write.get();
 
   SkipLowPids();

@@ -91,7 +91,8 @@ TEST_F(JobLauncherTest, AJobHasTheSettingsThatItIsToHave) {
     if (number == RLIMIT_CORE) limit = {0, 0};
     if (number == RLIMIT_NOFILE) limit.rlim_cur = 99;
   }
-  LaunchOptions options = Shell("umask; ulimit -c; ulimit -n; nice");
+  settings->oom_score_adj = 987;
+  LaunchOptions options = Shell("umask; ulimit -c; ulimit -n; nice; cat /proc/self/oom_score_adj");
   options.settings = *settings;
   if (::geteuid() == 0) options.run_as = RunAs{kNobody, kNobody, {}};
   std::vector<std::string> warnings;
@@ -100,7 +101,7 @@ TEST_F(JobLauncherTest, AJobHasTheSettingsThatItIsToHave) {
   EXPECT_THAT(warnings, ::testing::IsEmpty());
   auto end = reaper_.Adopt(*pid, {});
   ASSERT_TRUE(end.ok() && (*end)->WaitFor(kLong).has_value());
-  EXPECT_EQ(Log(), absl::StrCat("0477\n0\n99\n", settings->nice, "\n"));
+  EXPECT_EQ(Log(), absl::StrCat("0477\n0\n99\n", settings->nice, "\n987\n"));
   struct stat log;
   ASSERT_EQ(::stat(Path("log").c_str(), &log), 0);
   EXPECT_EQ(log.st_mode & 0777, 0600u) << "the mask is the program's, not ours";

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 
+#include "base/parallel.h"
 #include "base/status.h"
 
 namespace rekindle::daemon {
@@ -24,22 +25,27 @@ absl::StatusOr<std::unique_ptr<ProcessOutput>> ProcessOutput::Make(size_t most) 
 
 ProcessOutput::~ProcessOutput() { Stop(); }
 
-void ProcessOutput::Follow() {
-  thread_ = std::thread([this] {
-    char buffer[4096];
-    for (;;) {
-      pollfd entries[2] = {{read_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
-      if (::poll(entries, 2, -1) < 0 && errno != EINTR) break;
-      if (entries[1].revents != 0) break;
-      if (entries[0].revents == 0) continue;
-      const ssize_t n = ::read(read_.get(), buffer, sizeof buffer);
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) break;
-      text_.append(buffer, static_cast<size_t>(n));
-      if (text_.size() > 2 * most_) text_.erase(0, text_.size() - most_);
-    }
-    ended_.Notify();
+absl::Status ProcessOutput::Follow() {
+  return CatchNoMoreThreads([this] {
+    thread_ = std::thread([this] { Read(); });
+    return absl::OkStatus();
   });
+}
+
+void ProcessOutput::Read() {
+  char buffer[4096];
+  for (;;) {
+    pollfd entries[2] = {{read_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+    if (::poll(entries, 2, -1) < 0 && errno != EINTR) break;
+    if (entries[1].revents != 0) break;
+    if (entries[0].revents == 0) continue;
+    const ssize_t n = ::read(read_.get(), buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    text_.append(buffer, static_cast<size_t>(n));
+    if (text_.size() > 2 * most_) text_.erase(0, text_.size() - most_);
+  }
+  ended_.Notify();
 }
 
 void ProcessOutput::Stop() {

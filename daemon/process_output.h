@@ -6,6 +6,7 @@
 #include <string>
 #include <thread>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/unique_fd.h"
@@ -24,13 +25,15 @@ class ProcessOutput {
 
   // For the process; to be closed here once it has it.
   UniqueFd TakeWriteEnd() { return std::move(write_); }
-  void Follow();
+  // To be called before the process is started. ResourceExhausted: there can be no more threads.
+  absl::Status Follow();
   // All of it, once it has ended: what it has left running may be able to write for ever, and is not waited
   // for longer than a few seconds. Nothing is read after that.
   std::string Text(absl::Duration patience = absl::Seconds(5));
 
  private:
   explicit ProcessOutput(size_t most) : most_(most) {}
+  void Read();  // on its thread
   void Stop();
   const size_t most_;
   UniqueFd read_, write_, stop_;

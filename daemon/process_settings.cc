@@ -103,6 +103,9 @@ absl::StatusOr<ProcessSettings> ReadProcessSettings(pid_t pid) {
       ::syscall(SYS_sched_getaffinity, pid, settings.affinity_mask.size(), settings.affinity_mask.data());
   if (size < 0) return ErrnoStatus(errno, absl::StrCat("asking where process ", pid, " may run"));
   settings.affinity_mask.resize(static_cast<size_t>(size));
+  int score = 0;
+  if (absl::SimpleAtoi(ReadFile(absl::StrCat("/proc/", pid, "/oom_score_adj")).value_or(""), &score))
+    settings.oom_score_adj = score;
   return settings;
 }
 
@@ -144,6 +147,7 @@ v1::ProcessSettings ToProto(const ProcessSettings& settings) {
   out.set_policy(settings.policy);
   out.set_priority(settings.priority);
   out.set_affinity_mask(settings.affinity_mask.data(), settings.affinity_mask.size());
+  if (settings.oom_score_adj) out.set_oom_score_adj(*settings.oom_score_adj);
   return out;
 }
 
@@ -160,6 +164,7 @@ ProcessSettings FromProto(const v1::ProcessSettings& settings) {
   out.policy = settings.policy();
   out.priority = settings.priority();
   out.affinity_mask.assign(settings.affinity_mask().begin(), settings.affinity_mask().end());
+  if (settings.has_oom_score_adj()) out.oom_score_adj = settings.oom_score_adj();
   return out;
 }
 

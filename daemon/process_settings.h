@@ -1,5 +1,5 @@
 // What a command has of whoever starts it and the job of a service would have of the service: file mode mask,
-// resource limits, priority, processors.
+// resource limits, priority, processors, how soon the kernel ends it for want of memory.
 #pragma once
 
 #include <sys/resource.h>
@@ -22,8 +22,9 @@ struct ProcessSettings {
   mode_t file_mode_mask = 0;
   std::vector<std::pair<int, rlimit>> limits;  // by RLIMIT_…
   int nice = 0;
-  int policy = 0, priority = 0;     // as of sched_setscheduler(2)
-  std::vector<char> affinity_mask;  // as of sched_setaffinity(2); empty: whatever there is
+  int policy = 0, priority = 0;      // as of sched_setscheduler(2)
+  std::vector<char> affinity_mask;   // as of sched_setaffinity(2); empty: whatever there is
+  std::optional<int> oom_score_adj;  // as base/oom_score.h; nothing: it is not known
 };
 
 // Of a process that stays what it is meanwhile. A child of it has the same.
@@ -45,8 +46,8 @@ struct RefusedSetting {
 };
 constexpr size_t kMostRefused = 32;
 
-// For a child between fork and exec, while it is root still; all but the mask. A limit that it may not have
-// is as high as it can be. Returns how many were refused. Async-signal-safe.
+// For a child between fork and exec, while it is root still; all but the mask and oom_score_adj. A limit that
+// it may not have is as high as it can be. Returns how many were refused. Async-signal-safe.
 size_t TakeOnSettings(const ProcessSettings& settings, std::array<RefusedSetting, kMostRefused>* refused);
 
 // For people, of a job that a child of this process has become.

@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 
+#include "base/oom_score.h"
 #include "base/pidfd.h"
 
 namespace rekindle::daemon {
@@ -68,7 +69,8 @@ bool SetUnusual() {
   ::umask(027);
   sched_param batch{};
   return ::setrlimit(RLIMIT_CORE, &cores) == 0 && ::setpriority(PRIO_PROCESS, 0, 7) == 0 &&
-         ::sched_setaffinity(0, sizeof one, &one) == 0 && ::sched_setscheduler(0, SCHED_BATCH, &batch) == 0;
+         ::sched_setaffinity(0, sizeof one, &one) == 0 && ::sched_setscheduler(0, SCHED_BATCH, &batch) == 0 &&
+         TakeOnOomScore(987);
 }
 
 rlimit LimitOf(const ProcessSettings& settings, int number) {
@@ -99,6 +101,7 @@ TEST(ProcessSettings, WhatOneProcessHasAnotherTakesOn) {
   EXPECT_EQ(wanted->file_mode_mask, 027u);
   EXPECT_EQ(wanted->nice, 7);
   EXPECT_EQ(wanted->policy, SCHED_BATCH);
+  EXPECT_EQ(wanted->oom_score_adj, 987);
   EXPECT_EQ(wanted->limits.size(), 16u);
   EXPECT_EQ(LimitOf(*wanted, RLIMIT_CORE).rlim_cur, 0u);
   EXPECT_EQ(LimitOf(*wanted, RLIMIT_CORE).rlim_max, 4096u);
@@ -108,6 +111,7 @@ TEST(ProcessSettings, WhatOneProcessHasAnotherTakesOn) {
 
   const ProcessSettings recorded = FromProto(ToProto(*wanted));
   ExpectSame(recorded, *wanted);
+  EXPECT_EQ(recorded.oom_score_adj, 987);
   const WaitingChild to([&recorded] {
     std::array<RefusedSetting, kMostRefused> refused;
     ::umask(recorded.file_mode_mask);

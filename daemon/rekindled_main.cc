@@ -23,6 +23,7 @@
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/near_words.h"
+#include "base/oom_score.h"
 #include "base/program_start.h"
 #include "base/status.h"
 #include "daemon/drain_notice.h"
@@ -31,6 +32,7 @@
 #include "daemon/service_notify.h"
 #include "daemon/user_groups.h"
 #include "daemon/version.h"
+#include "restore/clone.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -188,7 +190,7 @@ int Main(int argc, char** argv) {
   ServerOptions options;
   options.node.daemon = true;
   options.node.store = "/var/lib/rekindle";
-  std::string drain_notice, group, gpu_host_memory, functions_memory, page_cache = "1G";
+  std::string drain_notice, group, gpu_host_memory, functions_memory, page_cache;
   int grace_seconds = kDefaultGraceSeconds;
   double scrub_days = kDefaultScrubDays, log_days = kDefaultLogDays;
   bool verbose = false;
@@ -251,10 +253,10 @@ int Main(int argc, char** argv) {
       ->type_name("SIZE");
   app.add_option(
          "--page-cache", page_cache,
-         "Memory for the pages that clones share, such as 4G; what clones have themselves is beyond it")
+         "Memory for the pages that clones share, such as 4G; what clones have themselves is beyond it [1G, "
+         "or a quarter of what is free where that is less]")
       ->envname("REKINDLE_PAGE_CACHE")
-      ->type_name("SIZE")
-      ->capture_default_str();
+      ->type_name("SIZE");
   app.add_option("--standby", options.node.standby_copies,
                  "Copies kept ready of each image that clones are started of; 0: none")
       ->check(CLI::Range(0, kMostStandbyCopies))
@@ -326,7 +328,8 @@ int Main(int argc, char** argv) {
     status = Annotate(bytes.status(), "--gpu-host-memory");
     if (bytes.ok()) options.node.gpu_host_budget = *bytes;
   }
-  if (status.ok()) {
+  options.node.page_cache_bytes = restore::DefaultCacheBytes();
+  if (status.ok() && !page_cache.empty()) {
     absl::StatusOr<uint64_t> bytes = ParseBytes(page_cache);
     status = Annotate(bytes.status(), "--page-cache");
     if (bytes.ok()) options.node.page_cache_bytes = *bytes;
@@ -348,5 +351,6 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   rekindle::BeginProgram();
   rekindle::LeaveOutDeadlockChecks();
+  rekindle::SpareFromOutOfMemory();
   return rekindle::daemon::Main(argc, argv);
 }

@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<FunctionLogs>> FunctionLogs::Open(const std::stri
 
 absl::StatusOr<std::string> FunctionLogs::MakeFolder(const std::string& function) const {
   RK_RETURN_IF_ERROR(CheckFunctionName(function));
-  std::string folder = absl::StrCat(directory_, "/", function);
+  std::string folder = FolderOf(function);
   RK_RETURN_IF_ERROR(MakeDirectories(folder, kThroughOnly));
   if (::chmod(folder.c_str(), kThroughOnly) != 0) return ErrnoStatus(errno, absl::StrCat("opening ", folder));
   return folder;
@@ -50,25 +50,38 @@ absl::StatusOr<std::string> FunctionLogs::MakeFolder(const std::string& function
 absl::StatusOr<std::shared_ptr<LogStream>> FunctionLogs::OpenStream(const std::string& function,
                                                                     const std::string& instance,
                                                                     const Owner& owner) {
+  RK_RETURN_IF_ERROR(CheckFunctionName(function));
   RK_RETURN_IF_ERROR(CheckInstanceName(instance));
-  absl::MutexLock lock(&mutex_);
-  RK_ASSIGN_OR_RETURN(std::string folder, MakeFolder(function));
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<LogStream> stream,
-                      LogStream::Open(absl::StrCat(folder, "/", instance), owner));
-  living_[{function, instance}] = stream;
-  RemoveOldStreams(function, folder);
+  const std::shared_ptr<OfFunction> logs = LogsOf(function);
+  absl::MutexLock lock(&logs->mutex);
+  absl::StatusOr<std::shared_ptr<LogStream>> stream = absl::NotFoundError("");
+  if (logs->folder_made) stream = LogStream::Open(absl::StrCat(FolderOf(function), "/", instance), owner);
+  if (!stream.ok()) {
+    RK_ASSIGN_OR_RETURN(const std::string folder, MakeFolder(function));
+    stream = LogStream::Open(absl::StrCat(folder, "/", instance), owner);
+    logs->folder_made = stream.ok();
+  }
+  RK_RETURN_IF_ERROR(stream.status());
+  logs->living[instance] = *stream;
+  logs->opened = true;
   return stream;
 }
 
-void FunctionLogs::RemoveOldStreams(const std::string& function, const std::string& folder) {
-  std::erase_if(living_, [](const auto& entry) { return entry.second.expired(); });
+std::shared_ptr<FunctionLogs::OfFunction> FunctionLogs::LogsOf(const std::string& function) {
+  absl::MutexLock lock(&mutex_);
+  std::shared_ptr<OfFunction>& logs = functions_[function];
+  if (logs == nullptr) logs = std::make_shared<OfFunction>();
+  return logs;
+}
+
+void FunctionLogs::RemoveOldStreams(const std::string& folder, OfFunction& logs) {
   auto names = ListDirectory(folder);
   if (!names.ok()) return;
   std::vector<std::pair<int64_t, std::string>> ended;
   for (const std::string& name : *names) {
     absl::string_view instance = name;
     struct stat info;
-    if (!absl::ConsumeSuffix(&instance, ".log") || living_.count({function, std::string(instance)}) != 0 ||
+    if (!absl::ConsumeSuffix(&instance, ".log") || logs.living.contains(std::string(instance)) ||
         ::lstat(absl::StrCat(folder, "/", name).c_str(), &info) != 0) {
       continue;
     }
@@ -87,20 +100,29 @@ void FunctionLogs::RemoveOldStreams(const std::string& function, const std::stri
   }
 }
 
-void FunctionLogs::TrimAll() {
-  std::vector<std::shared_ptr<LogStream>> streams;
+void FunctionLogs::Tidy() {
+  std::map<std::string, std::shared_ptr<OfFunction>> functions;
   {
     absl::MutexLock lock(&mutex_);
-    for (const auto& [name, stream] : living_) streams.push_back(stream.lock());
+    functions = functions_;
   }
-  for (const std::shared_ptr<LogStream>& stream : streams) {
-    if (stream) stream->Trim();
+  for (const auto& [function, logs] : functions) {
+    std::vector<std::shared_ptr<LogStream>> streams;
+    {
+      absl::MutexLock lock(&logs->mutex);
+      std::erase_if(logs->living, [](const auto& entry) { return entry.second.expired(); });
+      if (std::exchange(logs->opened, false)) RemoveOldStreams(FolderOf(function), *logs);
+      for (const auto& [instance, stream] : logs->living) streams.push_back(stream.lock());
+    }
+    for (const std::shared_ptr<LogStream>& stream : streams) {
+      if (stream) stream->Trim();
+    }
   }
 }
 
 absl::Status FunctionLogs::Read(const std::string& function, const LogReadOptions& options,
                                 const LogLineSink& sink) const {
-  std::string folder = absl::StrCat(directory_, "/", function);
+  std::string folder = FolderOf(function);
   if (options.follow) {
     // It may not have run yet.
     RK_ASSIGN_OR_RETURN(folder, MakeFolder(function));
@@ -112,8 +134,15 @@ absl::Status FunctionLogs::Read(const std::string& function, const LogReadOption
 
 absl::Status FunctionLogs::Remove(const std::string& function) {
   RK_RETURN_IF_ERROR(CheckFunctionName(function));
-  absl::MutexLock lock(&mutex_);
-  return RemoveTree(absl::StrCat(directory_, "/", function));
+  const std::shared_ptr<OfFunction> logs = LogsOf(function);
+  absl::MutexLock lock(&logs->mutex);
+  logs->folder_made = false;
+  absl::Status removed = RemoveTree(FolderOf(function));
+  if (!removed.ok() || !logs->living.empty()) return removed;
+  absl::MutexLock all(&mutex_);
+  // Nobody waits for its lock.
+  if (logs.use_count() == 2) functions_.erase(function);
+  return removed;
 }
 
 }  // namespace rekindle::functions

@@ -27,13 +27,14 @@ class FunctionLogs {
   static absl::StatusOr<std::unique_ptr<FunctionLogs>> Open(const std::string& logs);
 
   // A log for a new instance, which lives as long as the pointer. `instance`: letters, digits, '.', '_' and
-  // '-'. One of that name is continued. Older logs of ended instances go.
+  // '-'. One of that name is continued.
   absl::StatusOr<std::shared_ptr<LogStream>> OpenStream(const std::string& function,
                                                         const std::string& instance, const Owner& owner)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Keeps the logs of living instances within their limit: to be called every second or so.
-  void TrimAll() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Keeps the logs of living instances within their limit, and removes older logs of ended ones: to be called
+  // every second or so.
+  void Tidy() ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::Status Read(const std::string& function, const LogReadOptions& options,
                     const LogLineSink& sink) const;
@@ -42,15 +43,24 @@ class FunctionLogs {
   absl::Status Remove(const std::string& function) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  // Whose starts wait for each other alone when the disk is slow. Its lock is taken before that of all.
+  struct OfFunction {
+    absl::Mutex mutex;
+    bool folder_made ABSL_GUARDED_BY(mutex) = false;
+    bool opened ABSL_GUARDED_BY(mutex) = false;  // a log, since it was tidied
+    std::map<std::string, std::weak_ptr<LogStream>> living ABSL_GUARDED_BY(mutex);  // by instance
+  };
+
   explicit FunctionLogs(std::string directory) : directory_(std::move(directory)) {}
+  std::string FolderOf(const std::string& function) const { return directory_ + "/" + function; }
   absl::StatusOr<std::string> MakeFolder(const std::string& function) const;
-  void RemoveOldStreams(const std::string& function, const std::string& folder)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<OfFunction> LogsOf(const std::string& function) ABSL_LOCKS_EXCLUDED(mutex_);
+  static void RemoveOldStreams(const std::string& folder, OfFunction& logs)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(logs.mutex);
 
   const std::string directory_;
-  mutable absl::Mutex mutex_;
-  // By function and instance.
-  std::map<std::pair<std::string, std::string>, std::weak_ptr<LogStream>> living_ ABSL_GUARDED_BY(mutex_);
+  absl::Mutex mutex_;
+  std::map<std::string, std::shared_ptr<OfFunction>> functions_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rekindle::functions

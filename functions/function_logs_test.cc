@@ -164,7 +164,7 @@ TEST_F(FunctionLogsTest, AStreamIsBoundedAndKeepsItsEnd) {
   for (int i = 0; i < 17; ++i) Write(*stream, mebibyte);
   const uint64_t offset = stream->Begin("2");
   Write(*stream, "the last\n");
-  logs_->TrimAll();
+  logs_->Tidy();
   struct stat info {};
   ASSERT_EQ(::stat((Folder() + "/i1.log").c_str(), &info), 0);
   EXPECT_LE(info.st_blocks * 512, int64_t{9} << 20);
@@ -273,11 +273,24 @@ TEST_F(FunctionLogsTest, OldStreamsGoAndLivingOnesStay) {
     ASSERT_EQ(::utimensat(AT_FDCWD, absl::StrCat(Folder(), "/", name, ".log").c_str(), times, 0), 0);
   }
   auto last = Open("last");
+  EXPECT_TRUE(PathExists(Folder() + "/ended-4.log")) << "a start does not wait for that";
+  logs_->Tidy();
   EXPECT_FALSE(PathExists(Folder() + "/ended-4.log"));
   EXPECT_FALSE(PathExists(Folder() + "/ended-4.times"));
   EXPECT_TRUE(PathExists(Folder() + "/ended-5.log"));
   EXPECT_TRUE(PathExists(Folder() + "/living.log"));
   EXPECT_EQ(ListDirectory(Folder())->size(), 2 * (FunctionLogs::kMostEnded + 2));
+}
+
+TEST_F(FunctionLogsTest, AFolderThatSomebodyHasRemovedIsMadeAgain) {
+  Open("a");
+  ASSERT_TRUE(RemoveTree(Folder()).ok());
+  Write(*Open("b"), "of b\n");
+  EXPECT_THAT(Read(), ElementsAre("b of b"));
+  ASSERT_TRUE(logs_->Remove("fn").ok());
+  EXPECT_FALSE(PathExists(Folder()));
+  Write(*Open("c"), "of c\n");
+  EXPECT_THAT(Read(), ElementsAre("c of c"));
 }
 
 // They are in a file of the function's owner, who can make it any size and write anything into it.

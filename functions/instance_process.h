@@ -21,6 +21,7 @@ namespace rekindle::functions {
 struct InstanceEnd {
   ExitState exit;
   bool out_of_memory = false;  // the kernel ended it because of its memory limit
+  std::string why = "";        // it was ended, and not by Kill: why; empty: it is not known, or by itself
 };
 
 struct InvocationOutcome {
@@ -51,6 +52,7 @@ class InstanceProcess {
   // Its first answer is out: what it has touched until now is what the next ones of its image need.
   virtual void HasAnswered() = 0;
   // These are in its log.
+  virtual void WasEnded(const std::string& why) = 0;  // InstanceEnd::why
   virtual void StartFails(const StartFailure& failure) = 0;
   virtual void InvocationBegins(const std::string& request_id) = 0;
   // Returns the end of what was logged since it began, at most 4 KiB.

@@ -31,7 +31,7 @@ constexpr absl::string_view kErrorType = "Lambda-Runtime-Function-Error-Type";
 constexpr absl::string_view kErrorBody = "Lambda-Runtime-Function-Error-Body";
 
 constexpr size_t kLargestStartError = 1 << 20;
-// An answer that is too late; the connection of one that is larger is closed.
+// An answer, or an error of the start, that is too late; the connection of one that is larger is closed.
 constexpr size_t kLargestUnwanted = 64 << 10;
 
 std::string ErrorJson(absl::string_view type, absl::string_view message) {
@@ -167,6 +167,14 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
         return std::nullopt;
       case RuntimeCall::kInitError:
       case RuntimeCall::kRestoreError:
+        if (ready_ || failed_) {
+          largest_body = kLargestUnwanted;
+          return std::nullopt;
+        }
+        if (failing_ != nullptr && failing_ != connection.get()) {
+          return InvalidTransition("an error of the start is being told on another connection");
+        }
+        failing_ = connection.get();
         largest_body = kLargestStartError;
         return std::nullopt;
       case RuntimeCall::kNext:
@@ -181,6 +189,9 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
     RuntimeRoute route = RuntimeRouteOf(head);
     bool answer = route.call == RuntimeCall::kResponse || route.call == RuntimeCall::kError;
     if (answer && !IsPresent(route.request_id)) return InvalidRequestId();
+    const bool start_error =
+        route.call == RuntimeCall::kInitError || route.call == RuntimeCall::kRestoreError;
+    if (start_error && (ready_ || failed_)) return StartIsOver();
     if (StopAnswering(*connection)) {
       // Told when the refusal is on its way.
       asio::post(server_->strand(), [self = shared_from_this(), id = std::move(route.request_id)] {
@@ -195,6 +206,13 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
     }
     return Error(413, "RequestEntityTooLarge",
                  absl::StrCat("Exceeded maximum allowed payload size (", largest_body, " bytes)."));
+  }
+
+  std::optional<HttpAnswer> OnBody(const std::shared_ptr<HttpConnection>& connection, size_t bytes,
+                                   std::shared_ptr<void>& room) override {
+    if (options_.bodies == nullptr) return std::nullopt;
+    room = options_.bodies->Take(options_.owner, bytes, options_.bodies_of_owner);
+    return room ? std::nullopt : std::optional(OnNoMemory(connection));
   }
 
   HttpAnswer OnNoMemory(const std::shared_ptr<HttpConnection>& connection) override {
@@ -247,7 +265,13 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
     return given_ && invocations_.front().invocation.request_id == request_id;
   }
 
+  HttpAnswer StartIsOver() const {
+    return InvalidTransition(ready_ ? "the function has started" : "the function has failed to start");
+  }
+
+  // Nothing of a body is expected from it. Returns whether it was to be an invocation's answer.
   bool StopAnswering(const HttpConnection& connection) {
+    if (failing_ == &connection) failing_ = nullptr;
     if (answering_ != &connection) return false;
     answering_ = nullptr;
     return true;
@@ -318,10 +342,7 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
   }
 
   void Failed(const HttpExchange& exchange, RuntimeCall call, HttpRequest& request) {
-    if (ready_ || failed_) {
-      return HttpConnection::Answer(exchange, InvalidTransition(ready_ ? "the function has started"
-                                                                       : "the function has failed to start"));
-    }
+    if (ready_ || failed_) return HttpConnection::Answer(exchange, StartIsOver());
     failed_ = true;
     if (auto observer = Observing()) {
       std::string type(Header(request, kErrorType));
@@ -346,9 +367,11 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
   std::deque<Given> invocations_;
   bool given_ = false;  // the first of them is the runtime's
   std::deque<HttpExchange> waiting_;
-  // For comparing only. The connection that alone has been given the invocation; that which sends its answer.
+  // For comparing only. The connection that alone has been given the invocation; that which sends its answer;
+  // that which sends why it could not start.
   const HttpConnection* given_to_ = nullptr;
   const HttpConnection* answering_ = nullptr;
+  const HttpConnection* failing_ = nullptr;
 };
 
 RuntimeApi::RuntimeApi(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -7,7 +7,7 @@
 // lost its
 //   connection, or itself, goes on with it.
 // - `init/error` and `restore/error` after the first `invocation/next`, and `invocation/next` after either:
-//   403 InvalidStateTransition.
+//   403 InvalidStateTransition. So is one of them while another connection sends one.
 // - A response that is too large: 413 to the runtime, and the answer is the error
 // Function.ResponseSizeTooLarge.
 // - An answer for another invocation than the present one (its time is up, it has been answered, it never
@@ -28,6 +28,7 @@
 #include "functions/http_limits.h"
 #include "functions/http_threads.h"
 #include "functions/invocation.h"
+#include "functions/shares.h"
 
 namespace rekindle::functions {
 
@@ -61,6 +62,11 @@ class RuntimeApi {
     HttpLimits limits = {
         .connections = 32, .body_time = absl::Minutes(15), .idle_time = absl::InfiniteDuration()};
     size_t largest_answer = kLargestAnswer;
+    // Of bodies that are being read, by owner: those of all his functions' instances have no more than
+    // `bodies_of_owner` bytes together. Null: nobody counts.
+    std::shared_ptr<Shares> bodies = nullptr;
+    std::string owner = "";
+    size_t bodies_of_owner = 0;
   };
 
   // Serves on `listener`, a listening stream socket (Unix or TCP), which it owns; a Unix socket's file stays

@@ -138,6 +138,46 @@ TEST_P(RuntimeApiConnectionsTest, ABodyThatWaitsToBeAskedForIsAskedFor) {
   EXPECT_EQ(recorder_->WaitForAnswer(1).second.body, "abc");
 }
 
+// All of an instance's connections could hold as much as one may.
+TEST_P(RuntimeApiConnectionsTest, WhyItCouldNotStartComesOnOneConnection) {
+  Start();
+  HttpClient first(address_), second(address_);
+  const std::string begun = "POST /2018-06-01/runtime/init/error HTTP/1.1\r\nContent-Length: 1000000\r\n";
+  first.Send(begun + "Expect: 100-continue\r\n\r\n");
+  EXPECT_EQ(first.Read().status, 100);
+  EXPECT_EQ(second.Ask(begun + "\r\n").status, 403);
+  first.Reset();
+  int status = 0;
+  do {  // until the server has seen the end
+    status = HttpClient(address_).Post("/2018-06-01/runtime/init/error", "{}").status;
+  } while (status == 403);
+  EXPECT_EQ(status, 202);
+  EXPECT_EQ(HttpClient(address_).Ask(begun + "\r\n").status, 403) << "at once, not when it has sent it all";
+  EXPECT_EQ(HttpClient(address_).Post("/2018-06-01/runtime/init/error", "{}").status, 403);
+}
+
+TEST_P(RuntimeApiConnectionsTest, BodiesOfOneOwnersInstancesHaveNoMoreThanTheirShare) {
+  RuntimeApi::Options options;
+  options.bodies = std::make_shared<Shares>();
+  options.owner = "alice";
+  options.bodies_of_owner = 1000;
+  Start(options);
+  TestAddress address(GetParam());
+  auto recorder = std::make_shared<Recorder>();
+  auto neighbour = RuntimeApi::Start(threads_, address.TakeListener(), options, recorder);
+  ASSERT_TRUE(neighbour.ok()) << neighbour.status();
+  HttpClient one(address_), other(address);
+  const std::string id = Invoke("1");
+  one.Get(kNext);
+  one.Send(absl::StrCat("POST ", ResponsePath(id),
+                        " HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 800\r\n\r\n"));
+  EXPECT_EQ(one.Read().status, 100);
+  EXPECT_EQ(other.Post("/2018-06-01/runtime/init/error", std::string(300, 'x')).status, 413);
+  one.Send(std::string(800, 'y'));
+  EXPECT_EQ(one.Read().status, 202);
+  EXPECT_EQ(HttpClient(address).Post("/2018-06-01/runtime/init/error", std::string(300, 'x')).status, 202);
+}
+
 TEST_P(RuntimeApiConnectionsTest, AnUploadThatBreaksOffLeavesTheInvocationToAnother) {
   Start();
   std::string id = Invoke("1");

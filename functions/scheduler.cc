@@ -399,7 +399,6 @@ void Core::Invoke(std::shared_ptr<const Call> call, std::shared_ptr<Call> own, D
     if (!one_comes) MakeRoomFor(*function);
     return;
   }
-  ++function->counters->invocations;
   Dispatch(function, std::move(request), &later);
 }
 
@@ -433,7 +432,6 @@ void Core::ServeFirst(const FunctionPtr& function, Later* later) {
   DropGone(*function, /*all=*/false, later);
   if (function->waiting.empty()) return;
   RequestPtr request = function->waiting.Pop();
-  ++function->counters->invocations;
   Dispatch(function, std::move(request), later);
 }
 

@@ -21,11 +21,13 @@
 namespace rekindle::functions {
 
 struct SchedulerOptions {
+  // Calls wait, too, while what is in work has all of its memory.
   KeepAliveOptions keep_alive;
   uint32_t most_instances = 1000;  // of all functions at once
   // Of one function's callers; beyond it they are refused. Events wait without limit: behind the callers.
   uint32_t longest_queue = 1000;
   uint64_t most_waiting_bytes = uint64_t{256} << 20;  // the same, of calls for one owner's
+  uint64_t most_answer_bytes = uint64_t{512} << 20;   // of what one owner's instances send at a time
   ThreadCounts threads = ThreadCounts::OfThisMachine();
   // Before an image or template that could not be made is tried again, doubled each time.
   absl::Duration first_pause = absl::Seconds(5), longest_pause = absl::Minutes(5);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "functions/scheduler_core.h"
 #include "functions/scheduler_errors.h"
 #include "functions/scheduler_instance.h"
@@ -25,6 +26,7 @@ void Core::OnReady(const InstancePtr& instance) {
   instance->state = Instance::State::kIdle;
   RetirePredecessor(function, &later);
   BecameFree(function, instance, &later);
+  if (memory_is_waited_for_) ServeInTurn(&later);  // whom it was started for may have gone
 }
 
 void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, Later* later) {
@@ -34,7 +36,6 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
     // The instance that is being started for it is one that is idle, to the policy.
     later->steps.emplace_back([request] { request->done(NobodyWaits()); });
     request->room.reset();
-    --function->counters->invocations;
     std::vector<Action> actions;
     if (function->replaced) {
       policy_.Ended(function->id);
@@ -57,7 +58,6 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
   }
   if (!function->waiting.empty()) {
     RequestPtr request = function->waiting.Pop();
-    ++function->counters->invocations;
     // What the policy wanted to go is another one now.
     if (function->drops_owed > 0) --function->drops_owed;
     std::vector<Action> actions;
@@ -80,6 +80,7 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
 
 void Core::Assign(const FunctionPtr& function, const InstancePtr& instance, const RequestPtr& request,
                   Later* later) {
+  ++function->counters->invocations;
   instance->state = Instance::State::kBusy;
   instance->current = request;
   request->room.reset();
@@ -161,6 +162,7 @@ void Core::OnAnswer(const InstancePtr& instance, const std::string& request_id, 
   // Before it is given to somebody: the policy may have meant this one.
   Apply(actions, &later);
   BecameFree(function, instance, &later);
+  if (memory_is_waited_for_) ServeInTurn(&later);
   PlanTick();
 }
 
@@ -188,7 +190,9 @@ void Core::OnFilled(const InstancePtr& instance) {
   const uint64_t memory = process->MemoryBytes();
   Later later;
   absl::MutexLock lock(&mutex_);
-  if (!stopping_) LearnSize(instance->function, memory, /*first=*/false, &later);
+  if (stopping_) return;
+  LearnSize(instance->function, memory, /*first=*/false, &later);
+  if (memory_is_waited_for_) ServeInTurn(&later);
 }
 
 Core::RequestPtr Core::Finish(const InstancePtr& instance, CallResult* result, InvocationOutcome* outcome) {
@@ -253,6 +257,12 @@ void Core::OnEnd(const InstancePtr& instance, const InstanceEnd& end) {
   const FunctionPtr& function = instance->function;
   const Instance::State state = std::exchange(instance->state, Instance::State::kEnding);
   instance->timer.cancel();
+  if (state != Instance::State::kEnding && !end.why.empty()) {
+    Log(LogLevel::kWarning, absl::StrCat("instance ", instance->id, " of function '", function->spec.name,
+                                         "' was ended: ", end.why));
+    // Ahead of what the log says of its call.
+    later.steps.emplace_back([process = instance->process, why = end.why] { process->WasEnded(why); });
+  }
   switch (state) {
     case Instance::State::kStarting:
       if (!instance->init_failed) {
@@ -300,7 +310,8 @@ void Core::OnEnd(const InstancePtr& instance, const InstanceEnd& end) {
 
 void Core::Forget(const InstancePtr& instance, Later* later) {
   const uint32_t owner = instance->function->spec.owner;
-  const bool all_waited = instances_.size() >= options_.most_instances || !OwnerMayHaveMore(owner);
+  const bool all_waited =
+      instances_.size() >= options_.most_instances || !OwnerMayHaveMore(owner) || memory_is_waited_for_;
   if (instances_.erase(instance) == 0) return;
   instance->function->instances.erase(instance);
   --instance->function->counters->living;

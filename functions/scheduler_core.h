@@ -14,8 +14,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "base/fair_threads.h"
 #include "functions/call_queue.h"
-#include "functions/fair_threads.h"
 #include "functions/latency_sample.h"
 #include "functions/runtime_api.h"
 #include "functions/scheduler.h"
@@ -55,6 +55,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   class Instance;
   // Over all revisions.
   struct Counters {
+    // Of calls that have got an instance, or have failed for want of one. They only grow.
     uint64_t invocations = 0, errors = 0, timeouts = 0, throttles = 0;
     LatencySample durations;
     std::array<LatencySample, kStartLevels> starts;
@@ -189,6 +190,9 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   uint32_t LivingOf(uint32_t owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool OwnerMayHaveMore(uint32_t owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayHaveMore(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What all functions have in work leaves one more of its instances the memory that it is likely to take.
+  // What is idle is in nobody's way: it goes.
+  bool HasMemoryFor(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of those that wait, how many have none that comes.
   uint64_t CallsWithoutInstance(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // How many instances it waits for: for calls, or else for what is always to be there.
@@ -202,8 +206,8 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   FunctionPtr NextInTurn(const Function* giver, const std::set<const Function*>& without) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ServeInTurn(Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // All functions together have as many instances as they may, and another owner's, who has fewer than its
-  // own, waits for one: this one's next instance that has answered goes.
+  // All functions together have as many instances as they may, or as there is memory for, and another
+  // owner's, who has fewer than its own, waits for one: this one's next instance that has answered goes.
   bool OwesAnInstance(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends an idle instance, if none can be started for it before one has gone.
   void MakeRoomFor(const Function& asking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -245,6 +249,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   // Each owner has a part of them: a function may take as long as it likes with what it is asked to do.
   FairThreads starts_, makers_, clearers_;
   const std::shared_ptr<Shares> waiting_bytes_ = std::make_shared<Shares>();  // of each owner
+  const std::shared_ptr<Shares> answer_bytes_ = std::make_shared<Shares>();
 
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
@@ -261,6 +266,8 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   std::set<InstancePtr> instances_ ABSL_GUARDED_BY(mutex_);         // whose end has not been told yet
   std::map<uint32_t, uint32_t> living_of_ ABSL_GUARDED_BY(mutex_);  // how many of these each owner has
   uint32_t started_ ABSL_GUARDED_BY(mutex_) = 0;                    // instances, ever
+  // Somebody was refused an instance for want of memory, and may wait for it.
+  mutable bool memory_is_waited_for_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace rekindle::functions

@@ -35,7 +35,7 @@ std::string StartTimedOutText(absl::Duration longest) {
 
 std::string ExitText(const InstanceEnd& end, uint64_t memory_bytes) {
   if (end.out_of_memory) {
-    return absl::StrCat(ExitText({end.exit, false}, 0), " (memory limit of ", memory_bytes >> 20,
+    return absl::StrCat(ExitText({end.exit, false, ""}, 0), " (memory limit of ", memory_bytes >> 20,
                         " MB reached)");
   }
   if (end.exit.signal != 0) {
@@ -59,7 +59,8 @@ std::string StartTimedOutError(absl::Duration longest) {
 }
 
 std::string ExitError(const std::string& request_id, const InstanceEnd& end, uint64_t memory_bytes) {
-  return Error(ExitType(end), About(request_id) + ExitText(end, memory_bytes));
+  const std::string text = About(request_id) + ExitText(end, memory_bytes);
+  return Error(ExitType(end), end.why.empty() ? text : absl::StrCat(text, ": Rekindle ended it: ", end.why));
 }
 
 }  // namespace rekindle::functions

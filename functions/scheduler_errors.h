@@ -17,7 +17,7 @@ absl::Status NobodyWaits();
 std::string TimedOutText(absl::Duration timeout);
 // "the function did not load within 60 seconds"
 std::string StartTimedOutText(absl::Duration longest);
-// "Runtime exited with error: exit status 1". `memory_bytes`: its limit.
+// "Runtime exited with error: exit status 1". `memory_bytes`: its limit. Without InstanceEnd::why.
 std::string ExitText(const InstanceEnd& end, uint64_t memory_bytes);
 
 // errorType
@@ -27,7 +27,7 @@ const char* ExitType(const InstanceEnd& end);
 // JSON: {"errorType", "errorMessage"}.
 std::string TimedOutError(const std::string& request_id, absl::Duration timeout);
 std::string StartTimedOutError(absl::Duration longest);
-// `request_id` empty: it ended before it asked for an invocation.
+// With InstanceEnd::why. `request_id` empty: it ended before it asked for an invocation.
 std::string ExitError(const std::string& request_id, const InstanceEnd& end, uint64_t memory_bytes);
 
 }  // namespace rekindle::functions

@@ -69,6 +69,47 @@ TestProgram AnswersThrough(Gate& gate) {
   };
 }
 
+TEST_F(SchedulerTest, CallsWaitWhileWhatIsInWorkHasAllMemory) {
+  options_.keep_alive.memory_bytes = uint64_t{70}
+                                     << 20;  // two instances, as guessed before they are measured
+  Gate gate;
+  starter_.Become("hog", AnswersThrough(gate));
+  ScheduledFunction hog = Function("hog"), other = Function("other"), neighbour = Function("neighbour");
+  hog.owner = other.owner = 1;
+  neighbour.owner = 2;
+  for (const ScheduledFunction& function : {hog, other, neighbour}) scheduler().Put(function);
+  std::vector<Told> told;
+  for (int i = 0; i < 3; ++i) told.push_back(Invoke("hog"));
+  ASSERT_TRUE(gate.WaitForWaiting(2));
+  Told waits = Invoke("other", "2");
+  EXPECT_EQ(Numbers("hog").queued + Numbers("other").queued, 2u);
+  EXPECT_EQ(TextOf(Invoke("neighbour", "3")), "ok 3") << "one is always started";
+  EXPECT_TRUE(Pending(waits));
+  EXPECT_THAT(starter_.started(), ::testing::SizeIs(3));
+  gate.Open(3);
+  for (Told& one : told) EXPECT_EQ(TextOf(std::move(one)), "ok 1");
+  EXPECT_EQ(TextOf(std::move(waits)), "ok 2");
+}
+
+// It may take as much as its limit says.
+TEST_F(SchedulerTest, WhatIsNotMeasuredYetIsTakenToNeedAPartOfItsLimit) {
+  options_.keep_alive.memory_bytes = uint64_t{1} << 30;
+  Gate gate;
+  starter_.Become("large", AnswersThrough(gate));
+  ScheduledFunction large = Function("large");
+  large.memory_bytes = uint64_t{2} << 30;
+  scheduler().Put(large);
+  std::vector<Told> told;
+  for (int i = 0; i < 4; ++i) told.push_back(Invoke("large"));
+  ASSERT_TRUE(gate.WaitForWaiting(2));
+  EXPECT_EQ(Numbers("large").queued, 2u);
+  // Its size is known from its first answer on: there is room for all.
+  gate.Open(1);
+  ASSERT_TRUE(gate.WaitForWaiting(3));
+  gate.Open(3);
+  for (Told& one : told) EXPECT_EQ(TextOf(std::move(one)), "ok 1");
+}
+
 TEST_F(SchedulerTest, ANeighboursFirstCallWaitsForOneAnswerOfWhoHasAllInstances) {
   options_.most_instances = 4;
   Gate gate;

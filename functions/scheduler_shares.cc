@@ -13,6 +13,8 @@ namespace {
 // One that has been told to end makes room within this; later it is not reckoned with.
 constexpr absl::Duration kSoonGone = absl::Seconds(1);
 constexpr uint32_t kRoot = 0;
+// Of the limit of an instance whose size is not known: what it is taken to need. Most need less.
+constexpr uint64_t kUnknownPart = 4;
 
 }  // namespace
 
@@ -36,9 +38,23 @@ bool Core::OwnerMayHaveMore(uint32_t owner) const {
   return owner == kRoot || LivingOf(owner) < MostInstancesOf(owner);
 }
 
+bool Core::HasMemoryFor(const Function& function) const {
+  // Those that are always to be there have had their memory set aside; and everybody gets on, if slowly.
+  const uint64_t all_busy = policy_.usage().busy_bytes;
+  if (all_busy == 0 || LivingOf(function.spec.owner) == 0 || LacksProvisioned(function)) return true;
+  // Not measured yet, all that are started at once could take far more than was guessed.
+  const uint64_t guessed = function.profile.instance_bytes;
+  const uint64_t bytes =
+      function.size_known ? guessed : std::max(guessed, function.spec.memory_bytes / kUnknownPart);
+  const uint64_t busy = all_busy + policy_.Busy(function.id) * (bytes - guessed);
+  const bool has = busy + bytes <= options_.keep_alive.memory_bytes;
+  if (!has) memory_is_waited_for_ = true;
+  return has;
+}
+
 bool Core::MayStart(const Function& function) const {
   return MayHaveMore(function) && OwnerMayHaveMore(function.spec.owner) &&
-         instances_.size() < options_.most_instances;
+         instances_.size() < options_.most_instances && HasMemoryFor(function);
 }
 
 bool Core::LacksProvisioned(const Function& function) const {
@@ -77,7 +93,10 @@ Core::FunctionPtr Core::NextInTurn(const Function* giver, const std::set<const F
   Turn first;
   for (const auto& [name, function] : functions_) {
     if (without.contains(function.get()) || Wants(*function) == 0) continue;
-    if (giver ? !MayHaveThatOf(*giver, *function) : !OwnerMayHaveMore(function->spec.owner)) continue;
+    if (giver ? !MayHaveThatOf(*giver, *function)
+              : !OwnerMayHaveMore(function->spec.owner) || !HasMemoryFor(*function)) {
+      continue;
+    }
     const bool calls = CallsWithoutInstance(*function) > 0;
     const Turn turn(LivingOf(function->spec.owner),
                     !calls                             ? kProvisioned
@@ -92,6 +111,7 @@ Core::FunctionPtr Core::NextInTurn(const Function* giver, const std::set<const F
 }
 
 void Core::ServeInTurn(Later* later) {
+  memory_is_waited_for_ = false;  // unless it is seen here that it is
   std::set<const Function*> filled;
   while (instances_.size() < options_.most_instances) {
     FunctionPtr next = NextInTurn(nullptr, filled);
@@ -106,9 +126,8 @@ void Core::ServeInTurn(Later* later) {
 }
 
 bool Core::OwesAnInstance(const Function& function) const {
-  if (instances_.size() < options_.most_instances || function.instances.size() <= function.spec.provisioned) {
-    return false;
-  }
+  const bool all = instances_.size() >= options_.most_instances || memory_is_waited_for_;
+  if (!all || function.instances.size() <= function.spec.provisioned) return false;
   uint64_t wanted = 0;
   uint32_t fewest = UINT32_MAX;
   const uint32_t owner = function.spec.owner, own = LivingOf(owner);

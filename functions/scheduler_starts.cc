@@ -113,6 +113,9 @@ void Core::Start(const FunctionPtr& function, const InstancePtr& instance, Start
   instance->process = std::move(started->process);
   RuntimeApi::Options options;
   options.may_connect = std::move(started->may_connect);
+  options.bodies = answer_bytes_;
+  options.owner = absl::StrCat(function->spec.owner);
+  options.bodies_of_owner = options_.most_answer_bytes;
   // With the lock: it may ask for its first call at once, and must be whole by then.
   auto api = RuntimeApi::Start(threads_, std::move(started->listener), std::move(options), instance);
   if (!api.ok()) {
@@ -167,6 +170,7 @@ void Core::StartFailed(const FunctionPtr& function, const InstancePtr& instance,
   if (request && successor != nullptr && successor != function) {
     Dispatch(successor, std::move(request), later);  // what it waited for was replaced
   } else if (request) {
+    ++function->counters->invocations;
     later->steps.emplace_back([request, why] {
       request->done(absl::UnavailableError(absl::StrCat("no instance of function '", request->call->function,
                                                         "' could be started: ", why.message())));
@@ -186,6 +190,7 @@ void Core::FailStart(const InstancePtr& instance, const std::string& error_json,
   later->steps.emplace_back(
       [process = instance->process, failure = std::move(failure)] { process->StartFails(failure); });
   if (RequestPtr request = LoseStart(function)) {
+    ++function->counters->invocations;
     ++function->counters->errors;
     CallResult result;
     result.function_error = "Unhandled";

@@ -181,6 +181,22 @@ TEST_F(SchedulerTest, TheMemoryLimitIsNamedWhereItEndedAnInstance) {
   EXPECT_THAT(result->log_tail, HasSubstr("memory limit of 128 MB reached"));
 }
 
+TEST_F(SchedulerTest, WhoHasEndedAnInstanceIsTold) {
+  const std::string why = "a frame of its image is damaged";
+  starter_.Become("f", [&why](TestRuntime& runtime) {
+    if (runtime.order().instance.ends_with("-2")) runtime.Next();
+    return InstanceEnd{{0, SIGKILL}, /*out_of_memory=*/false, why};
+  });
+  scheduler().Put(Function("f"));
+  const auto named = AllOf(HasSubstr("Runtime.ExitError"), HasSubstr("Rekindle ended it: " + why));
+  EXPECT_THAT(TextOf(Invoke("f")), named);
+  Told during = Invoke("f");
+  absl::StatusOr<CallResult> result = ResultOf(during);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_THAT(result->payload, named);
+  EXPECT_THAT(result->log_tail, HasSubstr("ended: " + why)) << "ahead of the end of the call";
+}
+
 TEST_F(SchedulerTest, AStartThatTakesTooLongIsAnError) {
   starter_.Become("f", [](TestRuntime& runtime) {
     runtime.WaitForKill();

@@ -126,6 +126,7 @@ TEST_F(SchedulerWaitingTest, AnInstanceWhoseCallerHasGoneIsForTheNext) {
   starter_.HoldStarts(true);
   std::atomic<bool> gone{false};
   Told dropped = InvokeFrom(gone, "dropped");
+  EXPECT_EQ(Numbers("f").invocations, 0u) << "a number that only grows";
   gone = true;
   starter_.HoldStarts(false);
   EXPECT_THAT(TextOf(std::move(dropped)), StartsWith("CANCELLED"));

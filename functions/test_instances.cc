@@ -35,6 +35,10 @@ class TestProcess : public InstanceProcess {
     bytes_ = grown_bytes_;
     on_grown_();
   }
+  void WasEnded(const std::string& why) override {
+    absl::MutexLock lock(&mutex_);
+    absl::StrAppend(&log_, "ended: ", why, "\n");
+  }
   void StartFails(const StartFailure& failure) override { on_failure_(failure); }
   void InvocationBegins(const std::string& request_id) override {
     absl::MutexLock lock(&mutex_);
@@ -82,8 +86,8 @@ void TestRuntime::Kill() {
   http_.HangUp();
 }
 
-InstanceEnd Exits(int code) { return {{code, 0}, false}; }
-InstanceEnd DiesOf(int signal) { return {{0, signal}, false}; }
+InstanceEnd Exits(int code) { return {{code, 0}}; }
+InstanceEnd DiesOf(int signal) { return {{0, signal}}; }
 
 InstanceEnd Echo(TestRuntime& runtime) {
   while (runtime.Next()) runtime.Answer(runtime.payload());

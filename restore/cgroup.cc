@@ -13,7 +13,10 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
+#include "absl/algorithm/container.h"
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -21,6 +24,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/cgroup_memory.h"
@@ -37,7 +41,9 @@ namespace {
 constexpr char kGroupsFolder[] = "rekindle";
 constexpr const char* kControllers[] = {"memory", "cpu", "pids"};
 constexpr int kPeriodMicroseconds = 100000;
-constexpr absl::Duration kEmptiesWithin = absl::Seconds(10);
+// Of processes that were killed. What does not end in it waits for something in the kernel; then its groups
+// stay until RemoveLeftovers finds them empty.
+constexpr absl::Duration kEmptiesWithin = absl::Seconds(5);
 
 // Where the controllers are mounted.
 struct Hierarchies {
@@ -117,19 +123,92 @@ absl::StatusOr<UniqueFd> MakeLockedFolder(const std::string& path) {
   return absl::AbortedError(absl::StrCat("making the cgroup ", path, ": it is removed again each time"));
 }
 
-void RemoveFolder(const std::string& folder) {
-  const Deadline deadline(kEmptiesWithin);
-  while (::rmdir(folder.c_str()) != 0 && errno == EBUSY && !deadline.passed()) {
-    auto processes = ReadFile(absl::StrCat(folder, "/cgroup.procs"));
-    if (processes.ok()) {
-      for (absl::string_view line : absl::StrSplit(*processes, '\n', absl::SkipEmpty())) {
-        int pid = 0;
-        if (absl::SimpleAtoi(line, &pid) && pid > 0) ::kill(pid, SIGKILL);
-      }
-    }
-    absl::SleepFor(absl::Milliseconds(1));
-  }
+// Of all controllers.
+std::vector<std::string> GroupFoldersOf(const Hierarchies& hierarchies) {
+  std::set<std::string> folders;
+  if (!hierarchies.unified.empty()) folders.insert(absl::StrCat(hierarchies.unified, "/", kGroupsFolder));
+  for (const auto& [controller, mount] : hierarchies.old)
+    folders.insert(absl::StrCat(mount, "/", kGroupsFolder));
+  return {folders.begin(), folders.end()};
 }
+
+// Nothing in this group, which may have a folder for each controller, forks any more: killed one by one they
+// could for ever be fewer than what they start meanwhile.
+void RefuseForks(const std::vector<std::string>& folders) {
+  for (const std::string& folder : folders) WriteInto(absl::StrCat(folder, "/pids.max"), "0").IgnoreError();
+}
+
+// Returns whether there were any.
+bool KillProcessesIn(const std::string& folder) {
+  if (WriteInto(absl::StrCat(folder, "/cgroup.kill"), "1").ok()) {
+    return !ReadFile(absl::StrCat(folder, "/cgroup.procs")).value_or("").empty();
+  }
+  const std::string processes = ReadFile(absl::StrCat(folder, "/cgroup.procs")).value_or("");
+  for (absl::string_view line : absl::StrSplit(processes, '\n', absl::SkipEmpty())) {
+    int pid = 0;
+    if (absl::SimpleAtoi(line, &pid) && pid > 0) ::kill(pid, SIGKILL);
+  }
+  return !processes.empty();
+}
+
+// Where groups are made: in one folder for each controller, or one for all.
+struct Parents {
+  bool unified = false;
+  std::vector<std::string> folders;
+};
+
+absl::StatusOr<Parents> MakeParents() {
+  RK_ASSIGN_OR_RETURN(const Hierarchies hierarchies, FindHierarchies());
+  Parents parents;
+  if (!hierarchies.unified.empty()) {
+    parents.unified = true;
+    const std::string parent = absl::StrCat(hierarchies.unified, "/", kGroupsFolder);
+    RK_RETURN_IF_ERROR(MakeFolder(parent));
+    for (const std::string& folder : {hierarchies.unified, parent}) {
+      RK_RETURN_IF_ERROR(WriteInto(absl::StrCat(folder, "/cgroup.subtree_control"), "+memory +cpu +pids"));
+    }
+    parents.folders.push_back(parent);
+    return parents;
+  }
+  for (const char* controller : kControllers) {
+    auto found = hierarchies.old.find(controller);
+    if (found == hierarchies.old.end()) {
+      return absl::UnimplementedError(
+          absl::StrCat("limiting a sandbox: this machine has no cgroup controller '", controller, "'"));
+    }
+    const std::string parent = absl::StrCat(found->second, "/", kGroupsFolder);
+    if (absl::c_linear_search(parents.folders, parent)) continue;
+    RK_RETURN_IF_ERROR(MakeFolder(parent));
+    parents.folders.push_back(parent);
+  }
+  return parents;
+}
+
+// Made once: to hand controllers down the kernel goes through all groups that there are, one at a time for
+// the whole machine, and a container host has thousands of mounts to read. Thread-safe.
+class KnownParents {
+ public:
+  static KnownParents& Get() {
+    static KnownParents* known = new KnownParents();  // used until the end
+    return *known;
+  }
+  absl::StatusOr<Parents> Find() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    if (!parents_) {
+      RK_ASSIGN_OR_RETURN(parents_, MakeParents());
+    }
+    return *parents_;
+  }
+  // Something of them has changed, as it seems: they are made again.
+  void Forget() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    parents_.reset();
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::optional<Parents> parents_ ABSL_GUARDED_BY(mutex_);
+};
 
 }  // namespace
 
@@ -206,32 +285,21 @@ absl::StatusOr<std::string> Cgroup::Examine(const std::string& mounts) {
 }
 
 absl::StatusOr<std::unique_ptr<Cgroup>> Cgroup::Make() {
-  RK_ASSIGN_OR_RETURN(Hierarchies hierarchies, FindHierarchies());
+  RK_ASSIGN_OR_RETURN(const Parents known, KnownParents::Get().Find());
+  auto group = MakeIn(known.folders, known.unified);
+  if (group.ok()) return group;
+  KnownParents::Get().Forget();
+  RK_ASSIGN_OR_RETURN(const Parents again, KnownParents::Get().Find());
+  return MakeIn(again.folders, again.unified);
+}
+
+absl::StatusOr<std::unique_ptr<Cgroup>> Cgroup::MakeIn(const std::vector<std::string>& parents,
+                                                       bool unified) {
   std::unique_ptr<Cgroup> group(new Cgroup());
+  group->unified_ = unified;
   const std::string name = NewName();
-  std::vector<std::string> parents;
-  if (!hierarchies.unified.empty()) {
-    group->unified_ = true;
-    const std::string parent = absl::StrCat(hierarchies.unified, "/", kGroupsFolder);
-    RK_RETURN_IF_ERROR(MakeFolder(parent));
-    for (const std::string& folder : {hierarchies.unified, parent}) {
-      RK_RETURN_IF_ERROR(WriteInto(absl::StrCat(folder, "/cgroup.subtree_control"), "+memory +cpu +pids"));
-    }
-    parents.push_back(parent);
-  } else {
-    for (const char* controller : kControllers) {
-      auto found = hierarchies.old.find(controller);
-      if (found == hierarchies.old.end()) {
-        return absl::UnimplementedError(
-            absl::StrCat("limiting a sandbox: this machine has no cgroup controller '", controller, "'"));
-      }
-      parents.push_back(absl::StrCat(found->second, "/", kGroupsFolder));
-      RK_RETURN_IF_ERROR(MakeFolder(parents.back()));
-    }
-  }
   for (const std::string& parent : parents) {
     const std::string folder = absl::StrCat(parent, "/", name);
-    if (std::find(group->folders_.begin(), group->folders_.end(), folder) != group->folders_.end()) continue;
     RK_ASSIGN_OR_RETURN(UniqueFd lock, MakeLockedFolder(folder));
     group->folders_.push_back(folder);
     group->locks_.push_back(std::move(lock));
@@ -248,7 +316,28 @@ absl::StatusOr<std::unique_ptr<Cgroup>> Cgroup::Make() {
 
 Cgroup::~Cgroup() {
   processes_.clear();
-  for (const std::string& folder : folders_) RemoveFolder(folder);
+  const Deadline deadline(kEmptiesWithin);
+  bool forks = true;
+  for (const std::string& folder : folders_) {
+    while (::rmdir(folder.c_str()) != 0 && errno == EBUSY) {
+      if (std::exchange(forks, false)) RefuseForks(folders_);
+      KillProcessesIn(folder);
+      if (deadline.passed()) break;
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+  }
+}
+
+void Cgroup::EndProcesses(const std::string& memory_folder, absl::Duration patience) {
+  std::vector<std::string> folders = {memory_folder};
+  const size_t name = memory_folder.rfind('/');
+  if (auto hierarchies = FindHierarchies(); hierarchies.ok() && name != std::string::npos) {
+    for (const std::string& parent : GroupFoldersOf(*hierarchies))
+      folders.push_back(absl::StrCat(parent, memory_folder.substr(name)));
+  }
+  RefuseForks(folders);
+  const Deadline deadline(patience);
+  while (KillProcessesIn(memory_folder) && !deadline.passed()) absl::SleepFor(absl::Milliseconds(2));
 }
 
 absl::Status Cgroup::Set(const CgroupLimits& limits) {
@@ -257,12 +346,19 @@ absl::Status Cgroup::Set(const CgroupLimits& limits) {
       const std::string path = absl::StrCat(folder, "/", unified_ ? in_unified : in_old);
       if (PathExists(path)) return WriteInto(path, value);
     }
+    KnownParents::Get().Forget();  // somebody has taken the controllers back
     return absl::UnimplementedError(
         absl::StrCat("limiting a sandbox: its cgroup has no ", unified_ ? in_unified : in_old));
   };
   if (limits.memory_bytes > 0) {
     limits_.memory_bytes = limits.memory_bytes;
-    absl::Status status = set("memory.max", "memory.limit_in_bytes", absl::StrCat(limits.memory_bytes));
+    const std::string bytes = absl::StrCat(limits.memory_bytes);
+    // In the old hierarchies the other limit, of memory and swap together, must not be the smaller one.
+    const std::string with_swap = absl::StrCat(memory_folder(), "/memory.memsw.limit_in_bytes");
+    const bool counts_swap = !unified_ && PathExists(with_swap);
+    absl::Status status = set("memory.max", "memory.limit_in_bytes", bytes);
+    if (!status.ok() && counts_swap && WriteInto(with_swap, bytes).ok())
+      status = set("memory.max", "memory.limit_in_bytes", bytes);
     // The unified hierarchy takes any limit, and kills.
     if (!status.ok() && MemoryInUse() > limits.memory_bytes) {
       return absl::ResourceExhaustedError(absl::StrCat("its processes have ", FormatBytes(MemoryInUse()),
@@ -271,6 +367,10 @@ absl::Status Cgroup::Set(const CgroupLimits& limits) {
                                                        ": give it more with --memory"));
     }
     RK_RETURN_IF_ERROR(status);
+    // Else what is beyond the limit is swapped out, on everybody's disk, and the limit ends nothing.
+    const std::string swap = absl::StrCat(memory_folder(), "/memory.swap.max");
+    if (unified_ && PathExists(swap)) RK_RETURN_IF_ERROR(WriteInto(swap, "0"));
+    if (counts_swap) RK_RETURN_IF_ERROR(WriteInto(with_swap, bytes));
   }
   if (limits.cpus > 0) {
     limits_.cpus = limits.cpus;
@@ -335,11 +435,7 @@ LimitEvents Cgroup::Events() const {
 void Cgroup::RemoveLeftovers() {
   auto hierarchies = FindHierarchies();
   if (!hierarchies.ok()) return;
-  std::set<std::string> parents;
-  if (!hierarchies->unified.empty()) parents.insert(absl::StrCat(hierarchies->unified, "/", kGroupsFolder));
-  for (const auto& [controller, mount] : hierarchies->old)
-    parents.insert(absl::StrCat(mount, "/", kGroupsFolder));
-  for (const std::string& parent : parents) {
+  for (const std::string& parent : GroupFoldersOf(*hierarchies)) {
     auto names = ListDirectory(parent);
     for (const std::string& name : names.value_or(std::vector<std::string>())) {
       const std::string path = absl::StrCat(parent, "/", name);

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/subprocess.h"
 #include "base/unique_fd.h"
 
@@ -43,7 +44,8 @@ class Cgroup {
  public:
   // Without limits. Unimplemented: this machine has no controllers for them, or we may not use them.
   static absl::StatusOr<std::unique_ptr<Cgroup>> Make();
-  // Removes it; processes that are still in it are killed first.
+  // Removes it; processes that are still in it are killed first. Takes no longer than some seconds: where one
+  // does not end in that time, the groups stay, for RemoveLeftovers.
   ~Cgroup();
   Cgroup(const Cgroup&) = delete;
   Cgroup& operator=(const Cgroup&) = delete;
@@ -74,9 +76,14 @@ class Cgroup {
   static absl::StatusOr<uint64_t> AvailableMemory(const std::string& mounts = "/proc/self/mounts");
   // Removes the groups that dead Rekindles have left empty, whatever PID namespace they ran in.
   static void RemoveLeftovers();
+  // Of a group that a dead Rekindle has left, by its memory_folder(): what is in it is killed, and starts
+  // nothing meanwhile.
+  static void EndProcesses(const std::string& memory_folder, absl::Duration patience);
 
  private:
   Cgroup() = default;
+  static absl::StatusOr<std::unique_ptr<Cgroup>> MakeIn(const std::vector<std::string>& parents,
+                                                        bool unified);
   CgroupLimits limits_;
   uint64_t CountIn(const char* in_unified, const char* in_old, absl::string_view key) const;
   bool unified_ = false;

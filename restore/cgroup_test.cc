@@ -164,6 +164,56 @@ TEST(PeakMemoryTest, IsWhatWasInUseAtMostSinceItWasReset) {
   EXPECT_LT((*group)->PeakMemory(), kBytes);
 }
 
+// What is beyond the limit would go to the machine's swap, and the limit would end nothing.
+TEST(MemoryLimitTest, IsOneOfSwapToo) {
+  if (auto usable = Cgroup::Examine(); !usable.ok()) GTEST_SKIP() << usable.status();
+  auto group = Cgroup::Make();
+  ASSERT_TRUE(group.ok()) << group.status();
+  const std::string both = (*group)->memory_folder() + "/memory.memsw.limit_in_bytes";
+  const std::string swap = (*group)->memory_folder() + "/memory.swap.max";
+  if (!PathExists(both) && !PathExists(swap)) GTEST_SKIP() << "this kernel does not count swap";
+  for (const uint64_t megabytes : {64, 128, 32}) {
+    const absl::Status set = (*group)->Set({megabytes << 20, 0, 0});
+    ASSERT_TRUE(set.ok()) << set;
+    if (PathExists(both)) {
+      EXPECT_EQ(*ReadFile(both), absl::StrCat(megabytes << 20, "\n"));
+    } else {
+      EXPECT_EQ(*ReadFile(swap), "0\n");
+    }
+  }
+}
+
+// Each process of it starts two others and ends, as far as its limit lets it: who kills those that were there
+// a moment ago is never done.
+TEST(CgroupTest, WhatForksWithoutEndIsEnded) {
+  if (auto usable = Cgroup::Examine(); !usable.ok()) GTEST_SKIP() << usable.status();
+  constexpr int kFirst = 40;
+  auto group = Cgroup::Make();
+  ASSERT_TRUE(group.ok()) << group.status();
+  ASSERT_TRUE((*group)->Set({0, 0, 400}).ok());
+  const std::string folder = (*group)->memory_folder();
+  const std::vector<int> groups = (*group)->processes();
+  // The ended ones are nobody's to reap.
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  const auto before = ::signal(SIGCHLD, SIG_IGN);
+  for (int i = 0; i < kFirst; ++i) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0) << std::strerror(errno);
+    if (child > 0) continue;
+    for (const int entry : groups) {
+      if (::write(entry, "0", 1) != 1) ::_exit(1);
+    }
+    for (;;) {
+      if (::fork() > 0 && ::fork() > 0) ::_exit(0);
+    }
+  }
+  while (*ReadFile(folder + "/cgroup.procs") == "") ::usleep(1000);
+  group->reset();
+  EXPECT_FALSE(PathExists(folder));
+  ::signal(SIGCHLD, before);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+}
+
 // A Rekindle in a container that has the machine's cgroups.
 TEST(LeftoversTest, GroupsOfOtherPidNamespacesStayWhileTheirMakerLives) {
   if (auto usable = Cgroup::Examine(); !usable.ok()) GTEST_SKIP() << usable.status();

@@ -35,12 +35,22 @@
 namespace rekindle::restore {
 namespace {
 
-constexpr uint64_t kDefaultCacheBytes = uint64_t{1} << 30;
+constexpr uint64_t kMostDefaultCacheBytes = uint64_t{1} << 30;
+constexpr uint64_t kPartForCache = 4;
 // Of the memory that is free: what may be kept of images' shared memory for their next copies. It is in
 // nobody's limit, and can't be taken back by the kernel.
 constexpr uint64_t kPartForSharedMemory = 8;
 
 }  // namespace
+
+uint64_t DefaultCacheBytes() {
+  static const uint64_t bytes = [] {
+    const absl::StatusOr<uint64_t> available = OwnAvailableMemoryBytes();
+    return available.ok() ? std::min(kMostDefaultCacheBytes, *available / kPartForCache)
+                          : kMostDefaultCacheBytes;
+  }();
+  return bytes;
+}
 
 absl::StatusOr<std::string> ReceiveMessage(int channel, int cancel_fd, absl::Duration timeout) {
   const Deadline deadline(timeout);
@@ -336,24 +346,30 @@ absl::StatusOr<PagerClient> CloneStarter::ConnectToPager(const store::Store& sto
 }
 
 absl::StatusOr<PagerClient> CloneStarter::ConnectToPager(const PagerPlace& place) {
-  absl::MutexLock lock(&mutex_);
-  Subprocess started;
-  auto client = PagerClient::Connect(place, &started);
-  const bool is_new = started.running();
-  if (is_new) {
-    WaitFor(std::move(started));
-    kept_pager_.reset();
+  absl::StatusOr<PagerClient> client = absl::UnknownError("");
+  bool found = false;  // one that runs, and may have a cache of another size
+  {
+    absl::MutexLock lock(&mutex_);
+    Subprocess started;
+    client = PagerClient::Connect(place, &started);
+    const bool is_new = started.running();
+    if (is_new) {
+      WaitFor(std::move(started));
+      kept_pager_.reset();
+    }
+    if (client.ok() && !kept_pager_) {
+      Subprocess none;
+      auto kept = PagerClient::Connect(place, &none);
+      if (kept.ok()) kept_pager_.emplace(*std::move(kept));
+      found = kept_pager_ && !is_new;
+    }
   }
-  if (client.ok() && !kept_pager_) {
-    Subprocess none;
-    auto kept = PagerClient::Connect(place, &none);
-    if (kept.ok()) kept_pager_.emplace(*std::move(kept));
-    if (kept_pager_ && !is_new && cache_bytes_) {
-      auto resized = kept_pager_->Resize(*cache_bytes_);
-      if (!resized.ok()) {
-        Log(LogLevel::kWarning, absl::StrCat("giving the pager that runs a cache of ", *cache_bytes_,
-                                             " bytes: ", resized.status().message()));
-      }
+  // Not under the lock, which everybody takes who starts a copy: it may be busy.
+  if (found && cache_bytes_) {
+    auto resized = client->Resize(*cache_bytes_);
+    if (!resized.ok()) {
+      Log(LogLevel::kWarning, absl::StrCat("giving the pager that runs a cache of ", *cache_bytes_,
+                                           " bytes: ", resized.status().message()));
     }
   }
   return client;
@@ -384,7 +400,7 @@ std::vector<std::string> CloneStarter::KeptWith(const criu::Installation& criu) 
 }
 
 PagerPlace CloneStarter::PagerOf(const store::Store& store) const {
-  return {runtime_directory_, store.path(), cache_bytes_.value_or(kDefaultCacheBytes)};
+  return {runtime_directory_, store.path(), cache_bytes_ ? *cache_bytes_ : DefaultCacheBytes()};
 }
 
 absl::StatusOr<SandboxPool*> CloneStarter::Pool(const criu::Installation& criu) {

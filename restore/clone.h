@@ -86,6 +86,10 @@ struct CloneResult {
 // readable; -1: none), Unavailable (the copy has ended).
 absl::StatusOr<std::string> ReceiveMessage(int channel, int cancel_fd, absl::Duration timeout);
 
+// Of a pager for whose cache nobody has said anything: a gibibyte, or a quarter of what this process's memory
+// limits and the machine leave free where that is less, as it was when it was first asked for. Thread-safe.
+uint64_t DefaultCacheBytes();
+
 // What every restore of one image needs, made once; where binds lie over files that it needs, every one with
 // them.
 struct PreparedImage {
@@ -111,7 +115,7 @@ using OpenStore = std::function<absl::StatusOr<std::shared_ptr<store::Store>>()>
 // Thread-safe.
 class CloneStarter {
  public:
-  // `cache_bytes`: of the pager's memory; nothing: what a running one has, or a gibibyte. `pool_size`:
+  // `cache_bytes`: of the pager's memory; nothing: what a running one has, or DefaultCacheBytes. `pool_size`:
   // sandboxes of a kind that are made ahead of time. `standby_size`: copies of an image in use that stand by.
   // `kept`: folders that stay the machine's where a copy has a /tmp of its own.
   CloneStarter(std::string runtime_directory, std::optional<uint64_t> cache_bytes, size_t pool_size,

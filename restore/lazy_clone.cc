@@ -399,7 +399,31 @@ bool LazyClone::PutKept(LazyTask& task, const LazyTask::Wanted& wanted, bool alo
   return true;
 }
 
-bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* more) {
+std::optional<absl::StatusOr<FrameCache::Pin>> LazyClone::GetOrLoad(LazyTask& task, uint64_t address,
+                                                                    store::FrameId frame, On thread,
+                                                                    PagerRecord::Fault* fault) {
+  if (FrameCache::Pin there = pager_.cache().Get(frame))
+    return absl::StatusOr<FrameCache::Pin>(std::move(there));
+  if (thread == On::kFaultThread && !pager_.MayWaitForDisk()) {
+    pager_.LeaveToDisk(image_->reader().info().owner,
+                       [clone = shared_from_this(), whose = task.shared_from_this(), address] {
+                         if (clone->ended_) return;
+                         std::vector<uint64_t> faults = {address};
+                         for (size_t i = 0; i < faults.size(); ++i) {
+                           if (!clone->Answer(*whose, faults[i], &faults, On::kDiskThread)) return;
+                         }
+                       });
+    return std::nullopt;
+  }
+  PagerRecord::Loaded loaded;
+  auto got = PagerRecord::GetOrLoad(pager_.cache(), image_->reader(), frame, &loaded);
+  if (thread == On::kFaultThread) pager_.HasWaitedForDisk();
+  fault->loaded |= loaded.frames > 0;
+  loaded_by_faults_.fetch_add(loaded.bytes, std::memory_order_relaxed);
+  return got;
+}
+
+bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* more, On thread) {
   Stopwatch watch;
   PagerRecord::Fault fault;
   fault.address = address;
@@ -411,10 +435,9 @@ bool LazyClone::Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* 
     const bool kept = wanted.missing && !recording_ && PutKept(task, wanted, alone, &fault.pages, &outcome);
     if (wanted.missing && !kept) {
       const store::StoredRun& run = task.pages().runs()[wanted.run];
-      PagerRecord::Loaded loaded;
-      auto frame = PagerRecord::GetOrLoad(pager_.cache(), image_->reader(), run.frame, &loaded);
-      fault.loaded |= loaded.frames > 0;
-      loaded_by_faults_.fetch_add(loaded.bytes, std::memory_order_relaxed);
+      auto had = GetOrLoad(task, address, run.frame, thread, &fault);
+      if (!had) return true;
+      absl::StatusOr<FrameCache::Pin>& frame = *had;
       if (!frame.ok()) {
         Fail(frame.status());
         return false;
@@ -567,7 +590,7 @@ void LazyClone::Tick() {
 void LazyClone::Fail(const absl::Status& why) {
   if (ended_ || failed_.exchange(true)) return;
   Log(LogLevel::kError, absl::StrCat("the job of sandbox ", options_.id, " is ended: ", why.message()));
-  const std::string end = absl::StrCat("x", std::string(why.message()));
+  const std::string end = absl::StrCat(absl::IsDataLoss(why) ? "X" : "x", std::string(why.message()));
   if (!Tell(end)) {
     absl::MutexLock lock(&mutex_);
     untold_end_ = end;

@@ -48,6 +48,7 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   LazyImage& image() { return *image_; }
   bool running() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool complete() const ABSL_LOCKS_EXCLUDED(mutex_);  // it is served no more
+  Fill fill() const { return options_.fill; }
   // Until what it has before it runs is in place.
   bool being_made() const { return !prefill_done_ && !ended_; }
 
@@ -100,8 +101,14 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   bool Tell(absl::string_view what, absl::Span<const int> descriptors = {});
   // Of that what can't be left out.
   void TellAgain() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Answers one fault. False: the task has gone.
-  bool Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* more);
+  // Answers one fault. False: the task has gone. Threads that serve faults leave it to others when it has to
+  // wait for the disk as most of them do.
+  enum class On { kFaultThread, kDiskThread };
+  bool Answer(LazyTask& task, uint64_t address, std::vector<uint64_t>* more, On thread = On::kFaultThread);
+  // Nothing: it was left to others.
+  std::optional<absl::StatusOr<FrameCache::Pin>> GetOrLoad(LazyTask& task, uint64_t address,
+                                                           store::FrameId frame, On thread,
+                                                           PagerRecord::Fault* fault);
   // Of a page that the image's set has, without its frame: CRIU touches some before the set is put in. False:
   // it has not.
   bool PutKept(LazyTask& task, const LazyTask::Wanted& wanted, bool alone, uint32_t* pages,

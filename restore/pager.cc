@@ -41,7 +41,7 @@ uint64_t MachineMemory() {
 }
 
 // A connection of Rekindle's.
-class Client : public PagerSource {
+class Client : public PagerSource, public std::enable_shared_from_this<Client> {
  public:
   // The caller has counted it.
   Client(Pager& pager, UniqueFd socket) : pager_(pager), socket_(std::move(socket)) {}
@@ -53,21 +53,56 @@ class Client : public PagerSource {
     auto packet = ReceivePacket(socket_.get(), MSG_DONTWAIT);
     if (absl::IsUnavailable(packet.status())) return Next::kAgain;
     if (packet.ok() && !packet->has_value()) return Next::kDone;
+    if (!packet.ok()) return Say(packet.status(), absl::IsResourceExhausted(packet.status()), {});
+    auto request = std::make_shared<Request>();
+    request->json = Json::parse((*packet)->bytes, nullptr, /*allow_exceptions=*/false);
+    request->descriptors = std::move((*packet)->descriptors);
+    const std::optional<uid_t> filled_for = OwnerOfFill(request->json);
+    if (!filled_for) return Do(*request);
+    // What others ask, and who comes anew, waits for no fill.
+    pager_.LeaveToFillers(*filled_for, [self = shared_from_this(), request] {
+      self->pager_.Resume(*self, self->Do(*request));
+    });
+    return Next::kHeld;
+  }
+
+ private:
+  struct Request {
+    Json json;
+    std::vector<UniqueFd> descriptors;
+  };
+
+  // Whose copy is filled; nothing: it does not last as long as that.
+  std::optional<uid_t> OwnerOfFill(const Json& request) {
+    if (!request.is_object()) return std::nullopt;
+    const auto what = request.find("do"), name = request.find("clone");
+    if (what == request.end() || name == request.end() || !name->is_string()) return std::nullopt;
+    const bool all = *what == "fill";
+    if (!all && *what != "prefill") return std::nullopt;
+    auto clone = pager_.FindClone(*name);
+    if (!clone.ok() || (!all && (*clone)->fill() != Fill::kEager)) return std::nullopt;
+    return (*clone)->image().reader().info().owner;
+  }
+
+  Next Do(Request& request) {
     Json answer = Json::object();
-    absl::Status status = packet.status();
-    if (status.ok()) {
-      try {
-        status = Handle(Json::parse((*packet)->bytes), (*packet)->descriptors, &answer);
-      } catch (const Json::exception& e) {
-        status =
-            absl::InvalidArgumentError(absl::StrCat("a request to the pager makes no sense: ", e.what()));
-      }
+    absl::Status status;
+    try {
+      status = Handle(request.json, request.descriptors, &answer);
+    } catch (const Json::exception& e) {
+      status = absl::InvalidArgumentError(absl::StrCat("a request to the pager makes no sense: ", e.what()));
     }
-    // What came with it did not fit, or what it needs beyond that. It is closed again by now.
-    if (absl::IsResourceExhausted(status) &&
-        (!packet.ok() || absl::StrContains(status.message(), std::strerror(EMFILE)))) {
+    request.descriptors.clear();
+    return Say(
+        status,
+        absl::IsResourceExhausted(status) && absl::StrContains(status.message(), std::strerror(EMFILE)),
+        std::move(answer));
+  }
+
+  // `no_descriptors`: what came with it did not fit, or what it needs beyond that. It is closed again by now.
+  Next Say(absl::Status status, bool no_descriptors, Json answer) {
+    if (no_descriptors)
       status = absl::ResourceExhaustedError(absl::StrCat(kNoDescriptors, ": ", status.message()));
-    }
     if (!status.ok()) {
       answer = {{"error", std::string(status.message())}, {"code", static_cast<int>(status.code())}};
     }
@@ -75,7 +110,6 @@ class Client : public PagerSource {
         SendPacket(socket_.get(), answer.dump(-1, ' ', false, Json::error_handler_t::replace)).ok());
   }
 
- private:
   absl::Status Handle(const Json& request, std::vector<UniqueFd>& descriptors, Json* answer) {
     const std::string what = request.at("do");
     if (what == "attach") return Attach(request, descriptors, answer);
@@ -291,6 +325,7 @@ uint64_t Pager::Add(std::shared_ptr<PagerSource> source) {
   {
     absl::MutexLock lock(&mutex_);
     id = next_source_++;
+    source->id_ = id;
     sources_[id] = std::move(source);
   }
   event.data.u64 = id;
@@ -328,20 +363,32 @@ void Pager::Work(const UniqueFd& epoll) {
       if (found == sources_.end()) continue;
       source = found->second;
     }
-    switch (source->OnReady()) {
-      case PagerSource::Next::kDone:
-        Remove(id);
-        break;
-      case PagerSource::Next::kAgain:
-        WaitAgainFor(id, *source);
-        break;
-      case PagerSource::Next::kLater: {
-        absl::MutexLock lock(&mutex_);
-        later_sources_.push_back(id);
-        break;
-      }
-    }
+    Resume(*source, source->OnReady());
   }
+}
+
+void Pager::Resume(const PagerSource& source, PagerSource::Next next) {
+  switch (next) {
+    case PagerSource::Next::kDone:
+      Remove(source.id_);
+      break;
+    case PagerSource::Next::kAgain:
+      WaitAgainFor(source.id_, source);
+      break;
+    case PagerSource::Next::kLater: {
+      absl::MutexLock lock(&mutex_);
+      later_sources_.push_back(source.id_);
+      break;
+    }
+    case PagerSource::Next::kHeld:
+      break;
+  }
+}
+
+bool Pager::MayWaitForDisk() {
+  if (waiting_for_disk_.fetch_add(1) + 1 < std::max<size_t>(options_.threads, 2)) return true;
+  waiting_for_disk_.fetch_sub(1);
+  return false;
 }
 
 void Pager::WaitAgainFor(uint64_t id, const PagerSource& source) {
@@ -367,6 +414,10 @@ void Pager::OnTick() {
 }
 
 void Pager::Run() {
+  const int disk = static_cast<int>(std::max<size_t>(options_.disk_threads, 1));
+  disk_ = std::make_unique<FairThreads>(disk, disk);
+  const int fillers = static_cast<int>(std::max<size_t>(options_.fill_threads, 2));
+  fillers_ = std::make_unique<FairThreads>(fillers, fillers - 1);
   for (size_t i = 0; i < std::max<size_t>(options_.threads, 2); ++i)
     threads_.emplace_back([this] { Work(epoll_); });
   for (size_t i = 0; i < std::max<size_t>(options_.client_threads, 1); ++i)
@@ -398,6 +449,8 @@ void Pager::Run() {
     stop_ = true;
   }
   for (std::thread& thread : threads_) thread.join();
+  fillers_->Join();
+  disk_->Join();
   SaveHotList();
 }
 

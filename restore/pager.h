@@ -6,6 +6,8 @@
 // descriptor of a userfaultfd closes, so each is held by the job's sandbox too, until no process of it lives.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -23,6 +25,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/fair_threads.h"
 #include "base/unique_fd.h"
 #include "dedup_store/store.h"
 #include "restore/cache_warmer.h"
@@ -42,8 +45,12 @@ inline constexpr int kBackgroundNice = 19;
 struct PagerOptions {
   std::string store;
   uint64_t cache_bytes = uint64_t{1} << 30;
-  size_t threads = 2;                            // that serve faults
-  size_t client_threads = 4;                     // that do what is asked of the pager, beside those
+  size_t threads = 2;         // that serve faults
+  size_t client_threads = 4;  // that do what is asked of the pager, beside those
+  // That fill in all memory of copies for whom that is asked. One owner's copies have all but one of them.
+  size_t fill_threads = 5;
+  // That serve faults whose pages have to come from the disk, when the others are to stay free.
+  size_t disk_threads = 16;
   absl::Duration idle_exit = absl::Seconds(10);  // without jobs and connections
 };
 
@@ -56,16 +63,21 @@ class PagerSource {
  public:
   virtual ~PagerSource() = default;
   virtual int fd() const = 0;
-  // It may take as long as filling in all memory of a copy: not on the threads that serve faults.
+  // It may take longer than a fault may wait: not on the threads that serve those.
   virtual bool takes_long() const { return false; }
   enum class Next {
     kDone,   // it is done for, and destroyed
     kAgain,  // whenever it is readable
     kLater,  // not before the pager's next tick, readable though it may be
+    kHeld,   // not before Pager::Resume
   };
   static Next AgainIf(bool again) { return again ? Next::kAgain : Next::kDone; }
   // On one thread at a time.
   virtual Next OnReady() = 0;
+
+ private:
+  friend class Pager;
+  uint64_t id_ = 0;  // the pager's
 };
 
 class Pager {
@@ -80,6 +92,8 @@ class Pager {
   // For the parts of the pager (pager.cc).
   uint64_t Add(std::shared_ptr<PagerSource> source) ABSL_LOCKS_EXCLUDED(mutex_);
   void Remove(uint64_t source) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of one that was held (kHeld): `next` is what its OnReady would have said.
+  void Resume(const PagerSource& source, PagerSource::Next next) ABSL_LOCKS_EXCLUDED(mutex_);
   void ClientsChanged(int by) { clients_.fetch_add(by); }
   absl::StatusOr<std::shared_ptr<LazyImage>> OpenImage(const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddClone(std::shared_ptr<LazyClone> clone) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -88,7 +102,15 @@ class Pager {
   void WakeFiller() ABSL_LOCKS_EXCLUDED(mutex_);
   // Has `work` done by one of the threads that serve faults, soon.
   void Defer(std::function<void()> work);
-  // The same from the next tick on.
+  // A thread that serves faults is about to wait for the disk. False: all others wait for it already, and
+  // what it can give to jobs at once must not wait with them: `work` is to go to LeaveToDisk.
+  bool MayWaitForDisk();
+  void HasWaitedForDisk() { waiting_for_disk_.fetch_sub(1); }
+  // Has `work`, which waits for the disk, done by threads of its own; owners take turns.
+  void LeaveToDisk(uid_t owner, std::function<void()> work) { disk_->Post(owner, std::move(work)); }
+  // The same of what lasts as long as filling in all memory of a copy.
+  void LeaveToFillers(uid_t owner, std::function<void()> work) { fillers_->Post(owner, std::move(work)); }
+  // As Defer, from the next tick on.
   void DeferToTick(std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
   // How many processes with missing memory one clone may have at the moment.
   uint64_t ShareOfAClone() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -145,6 +167,8 @@ class Pager {
   std::unique_ptr<CacheWarmer> warmer_;
   std::unique_ptr<PagerName> name_;
   UniqueFd epoll_, client_epoll_;
+  std::unique_ptr<FairThreads> disk_, fillers_;  // made by Run
+  std::atomic<size_t> waiting_for_disk_{0};      // of the threads that serve faults
   std::shared_ptr<DeferredWork> deferred_;
   std::atomic<int> clients_{0};
   std::atomic<bool> stop_{false};

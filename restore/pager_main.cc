@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/deadlock_checks.h"
 #include "base/log.h"
+#include "base/oom_score.h"
 #include "base/program_start.h"
 #include "restore/pager.h"
 #include "restore/pager_guard.h"
@@ -31,6 +32,8 @@ int main(int argc, char** argv) {
   options.store = argv[1];
   options.threads = std::max(2u, std::thread::hardware_concurrency());
   options.client_threads = std::max<size_t>(options.client_threads, options.threads);
+  options.fill_threads = std::max<size_t>(options.fill_threads, options.client_threads + 1);
+  options.disk_threads = std::max<size_t>(options.disk_threads, 4 * options.threads);
   rlimit limit;
   if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
     limit.rlim_cur = limit.rlim_max;
@@ -41,6 +44,8 @@ int main(int argc, char** argv) {
   ::signal(SIGINT, SIG_IGN);
   ::signal(SIGHUP, SIG_IGN);
   ::fcntl(rekindle::restore::kPagerSocket, F_SETFD, FD_CLOEXEC);
+  // With it all copies end that lack memory.
+  rekindle::SpareFromOutOfMemory();
   // Ahead of all threads.
   if (absl::Status guarded = rekindle::restore::StartPagerGuard(); !guarded.ok()) {
     rekindle::Log(rekindle::LogLevel::kError, guarded.ToString());

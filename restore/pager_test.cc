@@ -86,6 +86,61 @@ TEST_F(PagerTest, FaultsAreServedWhileAllThatIsAskedTakesLong) {
   running.join();
 }
 
+TEST_F(PagerTest, OneOwnersFillsHoldUpNobodyElse) {
+  Reopen();
+  const std::string path = absl::StrCat(folder_->path(), "/pager.sock");
+  auto listener = ListenForPackets(path);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  PagerOptions options;
+  options.store = store_->path();
+  options.cache_bytes = 16 << 20;
+  options.idle_exit = absl::ZeroDuration();
+  auto pager = Pager::Make(options, *std::move(listener));
+  ASSERT_TRUE(pager.ok()) << pager.status();
+  (*pager)->ClientsChanged(1);  // until the end
+  std::thread running([&] { (*pager)->Run(); });
+  absl::Notification runs;
+  (*pager)->Defer([&] { runs.Notify(); });
+  ASSERT_TRUE(runs.WaitForNotificationWithTimeout(kAnswersWithin));
+  Count begun;
+  absl::Notification end, others;
+  for (size_t i = 0; i < 2 * options.fill_threads; ++i) {
+    (*pager)->LeaveToFillers(1000, [&] {
+      begun.Add();
+      end.WaitForNotification();
+    });
+  }
+  EXPECT_TRUE(begun.WaitFor(options.fill_threads - 1));
+  (*pager)->LeaveToFillers(1001, [&] { others.Notify(); });
+  EXPECT_TRUE(others.WaitForNotificationWithTimeout(kAnswersWithin));
+  auto client = ConnectForPackets(path);
+  ASSERT_TRUE(client.ok()) << client.status();
+  ASSERT_TRUE(SendPacket(client->get(), R"({"do":"stats"})").ok());
+  auto answer = ReceivePacket(client->get());
+  EXPECT_TRUE(answer.ok() && answer->has_value());
+  *client = UniqueFd();
+  end.Notify();
+  (*pager)->ClientsChanged(-1);
+  running.join();
+}
+
+TEST_F(PagerTest, OneThreadThatServesFaultsDoesNotWaitForTheDisk) {
+  Reopen();
+  auto listener = ListenForPackets(absl::StrCat(folder_->path(), "/pager.sock"));
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  PagerOptions options;
+  options.store = store_->path();
+  options.cache_bytes = 16 << 20;
+  options.threads = 3;
+  auto pager = Pager::Make(options, *std::move(listener));
+  ASSERT_TRUE(pager.ok()) << pager.status();
+  EXPECT_TRUE((*pager)->MayWaitForDisk());
+  EXPECT_TRUE((*pager)->MayWaitForDisk());
+  EXPECT_FALSE((*pager)->MayWaitForDisk());
+  (*pager)->HasWaitedForDisk();
+  EXPECT_TRUE((*pager)->MayWaitForDisk());
+}
+
 // One that ends for want of clients is not there any more for whoever comes by its name.
 TEST_F(PagerTest, WhoeverReachesItIsAnswered) {
   Reopen();

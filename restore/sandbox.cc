@@ -65,6 +65,7 @@ SandboxEnd ParseEnd(const std::string& text) {
     end.exit.code = json.at("code");
     end.exit.signal = json.at("signal");
     end.why = json.at("why");
+    end.damaged = json.value("damaged", false);
   } catch (const Json::exception&) {
     end.exit.signal = SIGKILL;
     end.why = "its sandbox was killed";
@@ -184,14 +185,18 @@ absl::StatusOr<UniqueFd> Sandbox::AnotherControl() {
   return std::move(sockets.first);
 }
 
-std::string Sandbox::EndedBecause(absl::Duration patience) {
-  pollfd entry{control_.get(), POLLIN, 0};
-  if (::poll(&entry, 1, static_cast<int>(absl::ToInt64Milliseconds(patience))) <= 0) return "";
-  return ReadEnd(control_.get(), directory_).why;
+SandboxEnd Sandbox::EndWithin(absl::Duration patience) {
+  return ReadEndWithin(control_.get(), directory_, patience);
 }
 
 Sandbox::Released Sandbox::Release() {
   return {std::move(control_), std::move(init_), init_pid_, std::move(id_), std::move(directory_)};
+}
+
+SandboxEnd ReadEndWithin(int control, const std::string& directory, absl::Duration patience) {
+  pollfd entry{control, POLLIN, 0};
+  if (::poll(&entry, 1, static_cast<int>(absl::ToInt64Milliseconds(patience))) <= 0) return {};
+  return ReadEnd(control, directory);
 }
 
 SandboxEnd ReadEnd(int control, const std::string& directory) {

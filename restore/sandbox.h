@@ -32,7 +32,8 @@ enum class Network {
 // How the job in a sandbox ended.
 struct SandboxEnd {
   ExitState exit;
-  std::string why;  // empty: by itself; else who ended it
+  std::string why;       // empty: by itself; else who ended it
+  bool damaged = false;  // because its image is damaged, as `why` says
 };
 
 // One sandbox. Owned by one thread at a time. Destroying it ends everything in it, unless it was released.
@@ -79,9 +80,8 @@ class Sandbox {
   // For the pager: what it sends here is held until the last process of the sandbox has ended.
   UniqueFd TakeKeeper() { return std::move(keeper_); }
 
-  // Why it was ended, where that was not by itself: what it says within `patience`. Empty: it goes on, or
-  // ended well.
-  std::string EndedBecause(absl::Duration patience);
+  // How it ended, if it says so within `patience`; else, and where it goes on, SandboxEnd().
+  SandboxEnd EndWithin(absl::Duration patience);
 
   // The sandbox goes on without this object; the socket tells how it ended (ReadEnd). Its folder is then the
   // caller's to remove.
@@ -115,6 +115,8 @@ void EndSandbox(const UniqueFd& init, const std::string& directory);
 // Waits for the end of a released sandbox. With `directory` it knows what the init wrote down when nobody
 // listened.
 SandboxEnd ReadEnd(int control, const std::string& directory);
+// The same where it may go on: SandboxEnd() when it has not ended within `patience`.
+SandboxEnd ReadEndWithin(int control, const std::string& directory, absl::Duration patience);
 
 // Makes a sandbox inside of another, by a socket of that one's AnotherControl(). One at a time. `directory`:
 // where its folder goes.

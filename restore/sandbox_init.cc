@@ -48,6 +48,7 @@ constexpr int kHighNumbers = 64;  // above every number that a descriptor must h
 struct JobEndNote {
   int code = 0, signal = 0;
   std::string why;  // empty: it ended by itself
+  bool damaged = false;
 };
 
 class Init {
@@ -322,6 +323,8 @@ class Init {
         kept_.erase((*packet)->bytes.substr(1));
       } else if (absl::StartsWith((*packet)->bytes, "x")) {
         End({0, SIGKILL, (*packet)->bytes.substr(1)});
+      } else if (absl::StartsWith((*packet)->bytes, "X")) {
+        End({0, SIGKILL, (*packet)->bytes.substr(1), /*damaged=*/true});
       } else {
         has_kept_ = true;
         for (UniqueFd& fd : (*packet)->descriptors) kept_[(*packet)->bytes.substr(1)] = std::move(fd);
@@ -374,8 +377,12 @@ class Init {
     ::kill(-1, SIGKILL);
     while (::waitpid(-1, nullptr, __WALL) > 0 || errno == EINTR) {
     }
-    const Json note = {{"event", "end"}, {"code", end.code}, {"signal", end.signal}, {"why", end.why}};
-    const std::string text = note.dump();
+    const Json note = {{"event", "end"},
+                       {"code", end.code},
+                       {"signal", end.signal},
+                       {"why", end.why},
+                       {"damaged", end.damaged}};
+    const std::string text = note.dump(-1, ' ', false, Json::error_handler_t::replace);
     auto file =
         UniqueFd(::openat(kInitDirectory, kStatusFile, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     if (file.valid()) WriteFully(file.get(), text.data(), text.size(), kStatusFile).IgnoreError();

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/oom_score.h"
 #include "base/packet_socket.h"
 #include "restore/sandbox_making.h"
 #include "restore/sandbox_protocol.h"
@@ -60,6 +61,8 @@ int main() {
     return 2;
   }
   ::signal(SIGPIPE, SIG_IGN);
+  // As the inits that it forks are, with which their jobs end. What CRIU restores has the score of its image.
+  rekindle::SpareFromOutOfMemory();
   ::signal(SIGCHLD, SIG_IGN);  // nobody waits for a sandbox here: its end is told by its own socket
   rekindle::restore::Serve();
 }

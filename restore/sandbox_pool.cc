@@ -1,6 +1,7 @@
 #include "restore/sandbox_pool.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/resource.h>
 
 #include <utility>
@@ -21,6 +22,12 @@ namespace rekindle::restore {
 namespace {
 
 constexpr absl::Duration kBeforeFirstRefill = absl::Milliseconds(200);
+
+// When memory is short the kernel may kill what nobody uses yet.
+bool Lives(const ReadySandbox& ready) {
+  pollfd ends[] = {{ready.sandbox.init_pidfd(), POLLIN, 0}, {ready.criu.pidfd.get(), POLLIN, 0}};
+  return ::poll(ends, 2, 0) == 0;
+}
 
 }  // namespace
 
@@ -70,16 +77,23 @@ absl::StatusOr<ReadySandbox> SandboxPool::MakeWith(const SandboxKind& kind,
 }
 
 absl::StatusOr<ReadySandbox> SandboxPool::Take(const SandboxKind& kind) {
+  std::vector<ReadySandbox> dead;  // not destroyed under the lock
   {
     absl::MutexLock lock(&mutex_);
     asked_for_.insert(kind);
     std::deque<ReadySandbox>& ready = ready_[kind];
     failing_ = false;
-    if (!ready.empty()) {
+    while (!ready.empty()) {
       ReadySandbox taken = std::move(ready.front());
       ready.pop_front();
-      return taken;
+      if (Lives(taken)) return taken;
+      dead.push_back(std::move(taken));
     }
+  }
+  if (!dead.empty()) {
+    Log(LogLevel::kWarning, absl::StrCat(dead.size(),
+                                         " of the sandboxes that were made ahead of time had "
+                                         "ended: something has killed them, or their CRIU"));
   }
   return MakeWith(kind, {});
 }

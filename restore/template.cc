@@ -1,6 +1,7 @@
 #include "restore/template.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -138,13 +139,16 @@ absl::StatusOr<Sandbox> Template::MakeSandbox(Network network) {
 }
 
 absl::StatusOr<Sandbox> Template::TakeSandbox(Network network) {
+  std::vector<Sandbox> dead;  // not destroyed under the lock
   if (network == Network::kHost) {
     absl::MutexLock lock(&mutex_);
     failing_ = false;
-    if (!ready_.empty()) {
+    while (!ready_.empty()) {
       Sandbox taken = std::move(ready_.front());
       ready_.pop_front();
-      return taken;
+      pollfd end{taken.init_pidfd(), POLLIN, 0};
+      if (::poll(&end, 1, 0) == 0) return taken;
+      dead.push_back(std::move(taken));
     }
   }
   return MakeSandbox(network);

@@ -184,6 +184,16 @@ class SandboxKilledTest(FaultTest):
         )
         self.assert_all_ok(juggler, answers[1:])
 
+    def test_those_that_are_kept_ready(self):
+        """As the kernel may do when memory is short. Nobody's clone fails for that."""
+        juggler, answers = self.sleeping(1)
+        used = self.init_of(answers[0]["job"]["pid"])
+        for pid in waiting.until(lambda: [pid for pid in self.inits() if pid != used], "some are ready"):
+            self.kill(pid)
+        answers.append(self.clone(juggler.reference, "--name", "another", "--fill", "never", "--record-ms", "1"))
+        self.assertIn("made ahead of time had ended", self.daemon.log_text())
+        self.assert_all_ok(juggler, answers)
+
     def test_maker_of_sandboxes(self):
         juggler, answers = self.sleeping(1)
         init = self.init_of(answers[0]["job"]["pid"])

@@ -149,6 +149,20 @@ class UpgradeTest(FunctionsTest):
         self.assertEqual(self.invoke("plain")[0], 1)
         self.assertIn(reference, self.references())
 
+    def test_one_that_was_removed_comes_back_for_all_who_can_have_it(self):
+        """The first of them needs a module that is not installed any more."""
+        self.install_python(1)
+        shared = self.deploy("a-needs-it", "--deps", f"json,{MODULE}", files={"app.py": APP})["result"]["dependency_image"]
+        self.deploy("b-does-not", "--deps", "json", files={"app.py": UPGRADED})
+        self.assertEqual(self.function("b-does-not")["dependency_image"], shared)
+        self.daemon.stop()
+        os.unlink(os.path.join(PACKAGES, MODULE + ".py"))
+        self.restart_daemon()
+        self.succeed("rm", shared)
+        waiting.until(lambda: self.function("b-does-not")["dependency_image"] != shared, "it has another one", 3 * SECONDS)
+        self.assertEqual(self.function("a-needs-it")["dependency_image"], shared)
+        waiting.until(lambda: "for function 'a-needs-it': " in self.daemon.log_text(), "it is told", SECONDS)
+
     def test_a_clock_that_is_behind_the_files(self):
         """As after a start of the machine, before anybody has set it."""
         self.install_python(1)

@@ -1,8 +1,8 @@
-#include "functions/fair_threads.h"
+#include "base/fair_threads.h"
 
 #include <utility>
 
-namespace rekindle::functions {
+namespace rekindle {
 
 FairThreads::FairThreads(int threads, int share) : share_(share) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
@@ -59,4 +59,4 @@ void FairThreads::Run() {
   }
 }
 
-}  // namespace rekindle::functions
+}  // namespace rekindle

@@ -12,7 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 
-namespace rekindle::functions {
+namespace rekindle {
 
 // Thread-safe.
 class FairThreads {
@@ -54,4 +54,4 @@ class FairThreads {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace rekindle::functions
+}  // namespace rekindle

@@ -1,4 +1,4 @@
-#include "functions/fair_threads.h"
+#include "base/fair_threads.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-namespace rekindle::functions {
+namespace rekindle {
 namespace {
 
 using ::testing::ElementsAre;
@@ -94,4 +94,4 @@ TEST(FairThreadsTest, WhatTheWorkHoldsGoesWithIt) {
 }
 
 }  // namespace
-}  // namespace rekindle::functions
+}  // namespace rekindle

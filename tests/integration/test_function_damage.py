@@ -1,0 +1,86 @@
+"""Functions whose images the disk has damaged: their callers hear of it, and they come from whole ones again."""
+
+import json
+import os
+import signal
+import unittest
+
+from harness import procfs, waiting
+from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
+
+# Much of what it has loaded it touches when it is told to, and no instance has needed it to answer.
+_APP = """import os
+
+much = [os.urandom(1 << 20) for _ in range(200)]
+
+
+def handler(event, context):
+    if "read" in event:
+        return sum(len(one) for one in much if max(one))
+    return len(much)
+"""
+
+
+class DamageTest(FunctionsTest):
+    def setUp(self):
+        super().setUp()
+        self.daemon.stop()
+        # What is larger than half of the cache is not kept in it.
+        self.restart_daemon("--page-cache", "64M")
+
+    def damage(self):
+        """All that the packs have of pages."""
+        found = 0
+        for folder, _, names in os.walk(self.store):
+            for name in names:
+                if not name.endswith(".pack"):
+                    continue
+                found += 1
+                with open(os.path.join(folder, name), "r+b") as file:
+                    for offset in range(4096 + 1024, file.seek(0, 2), 2048):
+                        file.seek(offset)
+                        byte = file.read(1)
+                        file.seek(offset)
+                        file.write(bytes([byte[0] ^ 0x5A]))
+        self.assertGreater(found, 0)
+
+    def end_instances(self, name):
+        for pid in self.runtimes():
+            os.kill(pid, signal.SIGKILL)
+        self.wait_for_no_instance(name)
+
+    def end_templates(self):
+        """They have all of their memory."""
+        instances = self.runtimes()
+        for pid in procfs.descendants(os.getpid()):
+            if procfs.alive(pid) and pid not in instances and "bootstrap.py" in procfs.command_line(pid):
+                os.kill(pid, signal.SIGKILL)
+
+    def test_it_is_told_and_made_anew(self):
+        self.deploy("app", "--deps", "none", "--timeout", "60s", files={"app.py": _APP})
+        self.invoke("app")
+        image = self.wait_for_image("app")
+        for _ in range(3):
+            self.end_instances("app")
+            self.assertIn(self.invoke("app")[1]["start_level"], FROM_OWN_IMAGE)
+        self.damage()
+        self.end_templates()
+        self.end_instances("app")
+        told = json.loads(self.cli.run("fn", "invoke", "app", "--payload", '{"read": 1}').data["payload"])
+        self.assertIn("Rekindle ended it: ", told["errorMessage"])
+        self.assertIn("the instance was ended: ", self.cli.run("fn", "logs", "app").out)
+        self.assertIn("of function 'app' was ended: ", self.daemon.log_text())
+
+        def from_an_image():
+            self.end_instances("app")
+            result = self.cli.run("fn", "invoke", "app", "--payload", '{"read": 1}')
+            return result.code == 0 and result.data["start_level"] in FROM_OWN_IMAGE
+
+        waiting.until(from_an_image, "it comes from a whole image", 3 * SECONDS)
+        self.assertEqual(self.function("app")["function_image"], image)
+        self.assertIn("is made anew: it is damaged: ", self.daemon.log_text())
+        self.assertEqual(self.invoke("app", {"read": 1})[0], 200 << 20)
+
+
+if __name__ == "__main__":
+    unittest.main()
