@@ -20,6 +20,8 @@ namespace {
 constexpr absl::Duration kAfterStart = absl::Minutes(1);
 constexpr absl::Duration kAfterError = absl::Minutes(1);
 constexpr absl::Duration kWhileBusy = absl::Seconds(1);
+// Of a pack that can't be opened nothing is read, which takes no time by itself.
+constexpr absl::Duration kAfterDamage = absl::Seconds(1);
 // The clock may be set, and images may come: it is looked again.
 constexpr absl::Duration kLongestRest = absl::Hours(1);
 constexpr absl::Duration kBetweenRates = absl::Seconds(10);
@@ -139,7 +141,8 @@ void BackgroundScrub::Loop() {
     RK_ASSIGN_OR_RETURN(const store::ScrubStep step, scrub->Next());
     reporter.Take(*scrub, step);
     if (step.busy) return kWhileBusy;
-    return store::ScrubPause(step.bytes, absl::Seconds(took.seconds()), rate);
+    const absl::Duration pause = store::ScrubPause(step.bytes, absl::Seconds(took.seconds()), rate);
+    return step.found.empty() ? pause : std::max(pause, kAfterDamage);
   };
   // At once, and not only after the rest: captures then know what was found before.
   if (const auto store = open_(); store.ok()) {

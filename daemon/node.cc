@@ -146,17 +146,18 @@ absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {
   }
   // Without the lock: with its file system it may hang.
   bool away = known != nullptr && !known->CheckIsThere().ok();
+  const bool removed = away && known->WasRemoved();
   absl::MutexLock lock(&mutex_);
   const bool had = store_ != nullptr;
   if (store_ != known) away = false;  // just opened, by another thread
   if (had && !away && (store_writable_ || access == Access::kRead)) return store_;
   store::StoreOptions options;
   options.path = options_.store;
-  options.create = access == Access::kCreate && !had;
+  options.create = access == Access::kCreate && (!had || (away && removed));
   options.read_only = access == Access::kRead;
   options.rebuild_catalog = access == Access::kRepair;
   absl::StatusOr<std::unique_ptr<store::Store>> opened = store::Store::Open(options);
-  if (away && (absl::IsNotFound(opened.status()) || absl::IsFailedPrecondition(opened.status())))
+  if (away && !removed && (absl::IsNotFound(opened.status()) || absl::IsFailedPrecondition(opened.status())))
     return store::StoreIsAway(options_.store);
   RK_RETURN_IF_ERROR(opened.status());
   if (away) {

@@ -7,6 +7,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/random_bytes.h"
@@ -22,6 +25,9 @@ constexpr int kTries = 100;  // each one that fails means that somebody replaced
 constexpr uint64_t kBlockBytes = 4096;
 constexpr char kBallast[] = "/ballast";
 constexpr uint64_t kBallastBytes = 256 << 10;
+// For how long a transaction waits for the room of the ballast, and how often it looks: ZFS gives back what
+// was removed with one of its next transaction groups, which end each five seconds.
+constexpr absl::Duration kRoomComesBack = absl::Seconds(20), kRoomPause = absl::Milliseconds(250);
 // Kept free behind the last record, so that images can be removed while the disk is full: a removal takes
 // some 50 bytes, the dead frames of a pack a bit each. The more there is in a catalog, the more there is to
 // remove.
@@ -252,6 +258,7 @@ absl::Status CatalogFiles::Mend(LoadedLog& loaded) const {
 
 absl::Status CatalogFiles::Reserve(OpenLog& log, uint64_t bytes) const {
   for (const auto& file : log.copies) RK_RETURN_IF_ERROR(file->Allocate(log.end, bytes));
+  if (!log.copies[0]->KeepsAllocated()) return absl::UnimplementedError("what is reserved is not kept");
   log.reserved = log.end + bytes;
   return absl::OkStatus();
 }
@@ -330,8 +337,12 @@ absl::Status CatalogFiles::Append(OpenLog& log, absl::string_view payload, bool 
   bool undone = false;
   absl::Status status = WriteRecord(log, record, degraded, &undone);
   if (undone && into_reserve && absl::IsResourceExhausted(status) && DropBallast()) {
-    undone = false;
-    status = WriteRecord(log, record, degraded, &undone);
+    // ZFS gives back what was removed some seconds later.
+    for (const Deadline comes_back(kRoomComesBack);; absl::SleepFor(kRoomPause)) {
+      undone = false;
+      status = WriteRecord(log, record, degraded, &undone);
+      if (!undone || !absl::IsResourceExhausted(status) || comes_back.passed()) break;
+    }
   }
   if (undone) (void)Reserve(log, ReserveBytes(log.end));
   return status;
@@ -355,8 +366,8 @@ absl::StatusOr<OpenLog> CatalogFiles::WriteGeneration(uint64_t generation,
     RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, io_->CreateBuffered(temporary(copy)));
     RK_RETURN_IF_ERROR(file->WriteAt(0, AsBytes(bytes)));
     absl::Status allocated = file->Allocate(bytes.size(), ReserveBytes(bytes.size()));
-    can_reserve = !absl::IsUnimplemented(allocated);
-    if (can_reserve) RK_RETURN_IF_ERROR(allocated);
+    can_reserve = !absl::IsUnimplemented(allocated) && file->KeepsAllocated();
+    if (!absl::IsUnimplemented(allocated)) RK_RETURN_IF_ERROR(allocated);
     return file->Sync();
   };
   absl::Status status = write(0);

@@ -87,6 +87,7 @@ class CatalogFiles {
   std::string CopyPath(uint64_t generation, int copy) const;
   absl::StatusOr<Listing> List(uint64_t current) const;
   absl::StatusOr<LoadedLog> LoadGeneration(uint64_t generation, bool writable) const;
+  // Unimplemented: nothing can be reserved there, or what is reserved may be gone when it is needed.
   absl::Status Reserve(OpenLog& log, uint64_t bytes) const;
   absl::Status CutBack(OpenLog& log, int copy) const;
   absl::Status WriteRecord(OpenLog& log, absl::string_view record, bool* degraded, bool* undone) const;

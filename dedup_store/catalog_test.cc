@@ -502,6 +502,37 @@ TEST_F(CatalogTest, AFullDiskOnWhichNothingCanBeReservedLetsImagesBeRemovedToo) 
   EXPECT_EQ(WaitForChild(pid), 0);
 }
 
+// As on ZFS, where fallocate() only looks how much is free, and what is removed comes back some seconds
+// later.
+TEST_F(CatalogTest, WhereReservedSpaceIsNotKeptThereIsABallastWhoseRoomIsWaitedFor) {
+  int full = 0, waited_for = 0;
+  bool ballast = false;
+  HookedDisk disk([&](const HookedDisk::Operation& operation) -> absl::Status {
+    if (operation.call != HookedDisk::Call::kSync || !absl::EndsWith(operation.path, ".a"))
+      return absl::OkStatus();
+    if (full == 0) return absl::OkStatus();
+    ballast = PathExists(path_ + "/ballast");
+    if (!ballast && ++waited_for == full) return absl::OkStatus();
+    return absl::ResourceExhaustedError("the file system is full");
+  });
+  disk.OnlyPretendToAllocate();
+  RK_ASSERT_OK(Catalog::Create(path_, &disk));
+  auto catalog = Catalog::Open(path_, &disk);
+  RK_ASSERT_OK(catalog);
+  RK_ASSERT_OK(PutNumbered(**catalog, 1));
+  RK_ASSERT_OK(PutNumbered(**catalog, 2));
+  EXPECT_EQ(FileSize(path_ + "/ballast"), 256u << 10);
+  full = 3;
+  EXPECT_TRUE(absl::IsResourceExhausted(PutNumbered(**catalog, 3)));
+  EXPECT_EQ(waited_for, 0) << "what takes room leaves the ballast";
+  RK_ASSERT_OK(RemoveNumbered(**catalog, 1));
+  EXPECT_EQ(waited_for, 3);
+  full = 0;
+  EXPECT_EQ(NumbersIn(**catalog), "2");
+  RK_ASSERT_OK(PutNumbered(**catalog, 3));
+  EXPECT_EQ(FileSize(path_ + "/ballast"), 256u << 10) << "ready for the next time";
+}
+
 TEST_F(CatalogTest, ReadsFromAReadOnlyFileSystem) {
   if (geteuid() != 0) GTEST_SKIP() << "mounting needs root";
   {

@@ -1,5 +1,5 @@
-// Frames that were found to be damaged since the store was opened. No new image refers to them: a wrong bit
-// costs the images that have it, and none that follow.
+// Frames that were found to be damaged since the store was opened, and not whole since. No new image refers
+// to them: a wrong bit costs the images that have it, and none that follow.
 #pragma once
 
 #include <atomic>
@@ -20,6 +20,12 @@ class DamagedFrames {
     absl::MutexLock lock(&mutex_);
     any_ = true;
     return frames_.insert(frame).second;
+  }
+
+  // It was read again, and is as it was written.
+  void Remove(FrameId frame) {
+    absl::MutexLock lock(&mutex_);
+    frames_.erase(frame);
   }
 
   bool any() const { return any_; }

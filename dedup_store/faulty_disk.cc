@@ -218,6 +218,7 @@ class FaultyFile : public BlockFile {
     return step.status;
   }
   absl::StatusOr<uint64_t> FreeBytes() const override { return real_->FreeBytes(); }
+  bool KeepsAllocated() const override { return real_->KeepsAllocated(); }
   absl::Status Allocate(uint64_t offset, uint64_t bytes) override {
     RK_RETURN_IF_ERROR(disk_->Take(Kind::kChange, "allocation").status);
     return real_->Allocate(offset, bytes);

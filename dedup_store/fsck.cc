@@ -147,7 +147,7 @@ class Checker {
     if (refused_.empty()) return absl::OkStatus();
     constexpr absl::string_view kNothing = "nothing was repaired";
     // A disk that takes something is there: what it refuses from now on it refuses because it must.
-    RK_RETURN_IF_ERROR(Annotate(WriteSomething(), kNothing));
+    RK_RETURN_IF_ERROR(Annotate(WriteProbe(core_->io(), core_->path()), kNothing));
     std::vector<std::byte> buffer;
     for (const RefusedPlace& place : refused_) {
       auto file = core_->io()->Open(place.path, false);
@@ -165,18 +165,6 @@ class Checker {
           "to that, and run it again"));
     }
     return absl::OkStatus();
-  }
-
-  absl::Status WriteSomething() const {
-    RK_ASSIGN_OR_RETURN(const std::unique_ptr<BlockFile> file,
-                        CreateLocked(core_->io(), /*direct=*/false, [this] {
-                          return absl::StrCat(core_->path(), "/tmp/probe.", absl::Hex(NewFileId()));
-                        }));
-    const std::byte bytes[512] = {std::byte{1}};
-    absl::Status status = file->WriteAt(0, bytes);
-    if (status.ok()) status = file->Sync();
-    const absl::Status removed = core_->io()->Unlink(file->path());
-    return status.ok() ? removed : status;
   }
 
   // It may have been lost since the store was opened; nobody can commit then. Frames that gc has given back

@@ -46,6 +46,10 @@ class HookedDisk : public BlockIo {
   void Remember(Memory memory) { memory_ = memory; }
   // From now on no disk space can be taken beforehand.
   void RefuseAllocation() { cannot_allocate_ = true; }
+  // From now on it is as a client of NFS that has lost its locks, and gets none: it is told that it has them.
+  void LoseLocks() { no_locks_ = true; }
+  // From now on space that was taken beforehand is none (ZFS).
+  void OnlyPretendToAllocate() { pretends_ = true; }
   // From now on files are told that so much of the disk is free.
   void TellFree(uint64_t bytes) { free_ = bytes; }
 
@@ -99,7 +103,7 @@ class HookedDisk : public BlockIo {
     absl::StatusOr<bool> Lock(LockMode mode, bool wait) override {
       RK_RETURN_IF_ERROR(
           disk_->hook_({Call::kLock, real_->path(), 0, 0, writable_, mode == LockMode::kExclusive}));
-      return real_->Lock(mode, wait);
+      return disk_->no_locks_ ? true : real_->Lock(mode, wait);
     }
     absl::StatusOr<bool> IsLinked() const override {
       RK_RETURN_IF_ERROR(Ask(Call::kIsLinked, 0, 0));
@@ -122,8 +126,10 @@ class HookedDisk : public BlockIo {
     absl::Status Allocate(uint64_t offset, uint64_t bytes) override {
       if (disk_->cannot_allocate_) return absl::UnimplementedError("as NFS before 4.2");
       RK_RETURN_IF_ERROR(Ask(Call::kAllocate, offset, bytes));
+      if (disk_->pretends_) return absl::OkStatus();
       return real_->Allocate(offset, bytes);
     }
+    bool KeepsAllocated() const override { return !disk_->pretends_ && real_->KeepsAllocated(); }
     absl::Status Truncate(uint64_t size) override {
       RK_RETURN_IF_ERROR(real_->Truncate(size));
       if (size_ >= 0) Learn();
@@ -164,7 +170,7 @@ class HookedDisk : public BlockIo {
 
   const Hook hook_;
   std::atomic<Memory> memory_{Memory::kNone};
-  std::atomic<bool> cannot_allocate_{false};
+  std::atomic<bool> cannot_allocate_{false}, pretends_{false}, no_locks_{false};
   static constexpr uint64_t kAsItIs = ~uint64_t{0};
   std::atomic<uint64_t> free_{kAsItIs};
 };

@@ -14,6 +14,7 @@
 #include "dedup_store/page_storer.h"
 #include "dedup_store/page_table.h"
 #include "dedup_store/prepared.h"
+#include "dedup_store/referred_frames.h"
 #include "dedup_store/store_notes.h"
 
 namespace rekindle::store {
@@ -155,6 +156,7 @@ class Committing {
     WriteTable(writer);
     RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("pack"));
     absl::Status status = core_->catalog().Update([&](Catalog::Txn& txn) -> absl::Status {
+      RK_RETURN_IF_ERROR(core_->CheckIsThere());
       RK_RETURN_IF_ERROR(txn.PutPack(RecordOf(writer)));
       // Others may read it from now on. A lock changes its kind by being given up for a moment, in which a gc
       // may take the file for a leftover.
@@ -198,8 +200,16 @@ class Committing {
 
   absl::Status CommitToCatalog(ImageRecord& record, const Manifest& manifest, const PackWriter& writer) {
     RK_RETURN_IF_ERROR(guard_->BeforeCommit(options_, manifest, created_));
+    ReferredFrames referred(core_.get(), manifest, writer.id(), packs_.packs());
+    {
+      RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+      RK_RETURN_IF_ERROR(referred.Check(txn));
+    }
     RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("image"));
     return core_->catalog().Update([&](Catalog::Txn& txn) -> absl::Status {
+      // Another store may have been made in its place, of which this pack would be none.
+      RK_RETURN_IF_ERROR(core_->CheckIsThere());
+      RK_RETURN_IF_ERROR(referred.Check(txn));
       RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> taken, txn.FindReference(options_.reference));
       if (taken) RK_RETURN_IF_ERROR(MayTakeReference(options_, taken->info));
       RK_RETURN_IF_ERROR(NobodyPrepares(txn, options_.reference, options_.prepared_id));

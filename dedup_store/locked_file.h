@@ -17,4 +17,8 @@ namespace rekindle::store {
 absl::StatusOr<std::unique_ptr<BlockFile>> CreateLocked(BlockIo* io, bool direct,
                                                         const std::function<std::string()>& path);
 
+// Writes a small file in the store's tmp/, syncs it and removes it. A disk that takes it is there: what it
+// refuses to give at that moment it refuses because it must.
+absl::Status WriteProbe(BlockIo* io, const std::string& store_path);
+
 }  // namespace rekindle::store

@@ -154,6 +154,52 @@ absl::Status ForgetInTable(StoreCore* core, const Pack& pack, absl::Span<const u
 
 }  // namespace
 
+void RememberFrames(StoreCore* core, const Pack& pack, const WholeFrames& whole) {
+  const auto write = [&]() -> absl::Status {
+    absl::MutexLock one_at_a_time(&forgetting);
+    auto table = PageTable::LoadFile(core, pack.id(), pack.pages());
+    // Made anew from the pack, when it is wanted.
+    if (absl::IsNotFound(table.status()) || absl::IsDataLoss(table.status())) return absl::OkStatus();
+    RK_RETURN_IF_ERROR(table.status());
+    const absl::Span<const uint64_t> known = table->fingerprints();
+    std::vector<uint64_t> all(known.begin(), known.end());
+    auto next = whole.fingerprints.begin();
+    for (uint32_t frame : whole.frames) {
+      const uint32_t first = pack.frame(frame).first_page, pages = pack.FirstPageAfter(frame) - first;
+      std::copy_n(next, pages, all.begin() + first);
+      next += pages;
+    }
+    return WritePageTable(core, pack.id(), all);
+  };
+  if (whole.frames.empty()) return;
+  if (absl::Status written = write(); !written.ok()) {
+    Log(LogLevel::kWarning, absl::StrCat("that frames of pack ", pack.path(),
+                                         " can be read again is not kept: ", written.message()));
+    return;
+  }
+  for (uint32_t frame : whole.frames) core->damaged_frames().Remove({pack.id(), frame});
+}
+
+absl::StatusOr<std::vector<bool>> FindForgotten(StoreCore* core, const Pack& pack) {
+  std::vector<bool> forgotten(pack.frames(), false);
+  if (pack.frames() == 0) return forgotten;
+  uint32_t frame = 0;
+  const auto look = [&](uint32_t first, absl::Span<const uint64_t> fingerprints) {
+    const uint64_t end = first + fingerprints.size();
+    for (; frame < pack.frames() && pack.frame(frame).first_page < end; ++frame) {
+      forgotten[frame] = fingerprints[pack.frame(frame).first_page - first] == 0;
+    }
+  };
+  if (absl::Status read = ReadPageTable(core, pack.id(), pack.pages(), look); !read.ok()) {
+    if (!absl::IsNotFound(read) && !absl::IsDataLoss(read)) return read;
+    forgotten.assign(pack.frames(), false);
+  }
+  for (uint32_t f = 0; f < pack.frames(); ++f) {
+    forgotten[f] = !pack.IsDeadFrame(f) && (forgotten[f] || core->damaged_frames().Has({pack.id(), f}));
+  }
+  return forgotten;
+}
+
 absl::Status KeepForgotten(StoreCore* core, const Pack& pack, absl::Span<const uint32_t> frames) {
   if (core->read_only()) return absl::OkStatus();
   RK_RETURN_IF_ERROR(ForgetInTable(core, pack, frames));

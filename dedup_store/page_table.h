@@ -45,4 +45,16 @@ void ForgetFrames(StoreCore* core, const Pack& pack, absl::Span<const uint32_t> 
 // The second half of that, for frames which core->damaged_frames() has already.
 absl::Status KeepForgotten(StoreCore* core, const Pack& pack, absl::Span<const uint32_t> frames);
 
+// Frames of a pack that were read and are whole, with the fingerprints of their pages one behind the other.
+struct WholeFrames {
+  std::vector<uint32_t> frames;
+  std::vector<uint64_t> fingerprints;
+};
+// Undoes ForgetFrames: what a disk did not give for a while is there again.
+void RememberFrames(StoreCore* core, const Pack& pack, const WholeFrames& whole);
+// The frames of the pack that were forgotten by whomever and are not dead. An error tells nothing of the
+// table; of one that is missing or damaged, which is made anew when it is wanted, only what this process
+// forgot counts.
+absl::StatusOr<std::vector<bool>> FindForgotten(StoreCore* core, const Pack& pack);
+
 }  // namespace rekindle::store

@@ -21,6 +21,7 @@
 #include "dedup_store/block_io.h"
 #include "dedup_store/direct_buffer.h"
 #include "dedup_store/frame_loader.h"
+#include "dedup_store/locked_file.h"
 #include "dedup_store/page_table.h"
 #include "dedup_store/scrub_state.h"
 
@@ -37,6 +38,10 @@ constexpr uint64_t kStepBytes = kMebibyte;
 constexpr uint64_t kBytesBetweenSaves = 64 * kMebibyte;
 // How often a place is tried of which an error tells nothing, before the pass goes on without it.
 constexpr int kTriesOfAPlace = 3;
+// For how many places of a pass that the disk refuses to read the pass waits so: one that dies has many.
+constexpr int kMostAwaited = 10;
+// Of frames that can be read again: then their pages are put into the pack's table, and at its end.
+constexpr size_t kMostRemembered = size_t{4} << 20;
 // Of a pass's time. The rest is for nights in which the machine is off, and for images that come meanwhile.
 constexpr double kShareOfPeriod = 0.8;
 constexpr uint64_t kSlowest = kMebibyte, kFastest = 128 * kMebibyte;
@@ -95,6 +100,7 @@ class Scrubber : public Scrub {
     if (state_.pass_began_unix_ns == 0) {
       state_.pass_began_unix_ns = UnixNanos();
       state_.pass_bytes = state_.pack = state_.frame = 0;
+      awaited_ = 0;
       pack_.reset();
       queue_.clear();
     }
@@ -148,19 +154,33 @@ class Scrubber : public Scrub {
   }
 
   void Advance() {
+    if (pack_ != nullptr) RememberWhole();
     pack_.reset();
     ++state_.pack;  // IDs are random: the last one is no pack's
     state_.frame = 0;
   }
 
-  // After an error that tells nothing of the data: whether it came so often that the pass goes on without the
-  // place at which it is. What can't be read then counts as damage until a later pass can.
+  // An error of which nothing follows for the data yet. What the disk refuses it may give in a while: a path
+  // to it is switched, a file server does not answer.
+  static bool TellsNothing(const absl::Status& status) {
+    if (status.ok() || absl::IsNotFound(status)) return false;
+    return !absl::IsDataLoss(status) || IsRefusedByDisk(status);
+  }
+  // After such an error: whether it came so often that the pass goes on without the place at which it is.
+  // What can't be read then counts as damage until a later pass can.
   bool PassesOver(const absl::Status& status) {
     // Of the machine, not of the place: too many open files, no memory.
     if (absl::IsResourceExhausted(status) || !core_->catalog().Read().ok()) return false;
     const std::pair<uint64_t, uint32_t> place{state_.pack, state_.frame};
-    if (std::exchange(failed_at_, place) != place) failures_ = 0;
-    return ++failures_ >= kTriesOfAPlace;
+    const bool news = std::exchange(failed_at_, place) != place;
+    if (news) failures_ = 0;
+    if (news && IsRefusedByDisk(status)) ++awaited_;
+    ++failures_;
+    const bool often = failures_ >= kTriesOfAPlace;
+    if (!often && (awaited_ <= kMostAwaited || !IsRefusedByDisk(status))) return false;
+    // Nothing is said of a disk that is away.
+    const absl::Status written = WriteProbe(core_->io(), core_->path());
+    return written.ok() || (often && absl::IsResourceExhausted(written));
   }
   static std::string WhyUnread(const absl::Status& status) {
     return absl::StrCat("it could not be read ", kTriesOfAPlace, " times, ", status.message());
@@ -178,19 +198,32 @@ class Scrubber : public Scrub {
       state_.frame = 0;
     }
     std::vector<ScrubDamage> damaged;
-    absl::StatusOr<Held> held = Held::kYes;
-    {
+    const auto read = [&](bool passes_over) {
       const InBackground background;
       absl::MutexLock turn(&core_->pack_turns());
-      held = ReadMetadata(*id, step, damaged);
+      damaged.clear();
+      step.bytes = 0;
+      return ReadMetadata(*id, step, passes_over, damaged);
+    };
+    absl::StatusOr<Held> held = read(/*passes_over=*/false);
+    if (TellsNothing(held.status())) {
+      if (!PassesOver(held.status())) return held.status();
+      held = read(/*passes_over=*/true);
+    } else if (!held.ok() || !damaged.empty()) {
+      // A wrong bit may have come on the way.
+      const absl::StatusOr<Held> again = read(/*passes_over=*/false);
+      if (TellsNothing(again.status())) return again.status();
+      held = again;
     }
-    if (absl::IsDataLoss(held.status()) || absl::IsNotFound(held.status())) {
-      Add(step, {Part::kPack, *id, 0, 0, 0, 0, 0, std::string(held.status().message())});
-      ForgetPack(*id);
+    if (!held.ok()) {
+      const absl::Status& status = held.status();
+      const bool certain = absl::IsDataLoss(status) || absl::IsNotFound(status);
+      Add(step,
+          {Part::kPack, *id, 0, 0, 0, 0, 0, certain ? std::string(status.message()) : WhyUnread(status)});
+      if (certain) ForgetPack(*id);
       Advance();
       return absl::OkStatus();
     }
-    if (!held.ok()) return FailPack(step, held.status());
     step.busy = *held == Held::kBusy;
     if (*held == Held::kGone) Advance();
     if (*held != Held::kYes) return absl::OkStatus();
@@ -200,11 +233,20 @@ class Scrubber : public Scrub {
       return known.pack == *id && known.part != Part::kChunk && !still;
     });
     for (ScrubDamage& each : damaged) Add(step, std::move(each));
+    absl::StatusOr<std::vector<bool>> forgotten = FindForgotten(core_.get(), *pack_);
+    if (!forgotten.ok() && !PassesOver(forgotten.status())) {
+      pack_.reset();
+      return forgotten.status();
+    }
+    forgotten_ = std::move(forgotten).value_or(std::vector<bool>());
+    whole_ = {};
     if (state_.frame >= pack_->frames()) Advance();
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Held> ReadMetadata(uint64_t id, ScrubStep& step, std::vector<ScrubDamage>& damaged) {
+  // `passes_over`: a section that can't be read for whatever reason is among the damaged ones.
+  absl::StatusOr<Held> ReadMetadata(uint64_t id, ScrubStep& step, bool passes_over,
+                                    std::vector<ScrubDamage>& damaged) {
     std::unique_ptr<BlockFile> file;
     PackRecord record;
     std::vector<bool> dead;
@@ -223,10 +265,11 @@ class Scrubber : public Scrub {
       if (pack->IsDeadFrame(pack->frames())) continue;
       step.bytes += DirectCeiling(sections[section].bytes);
       const absl::Status status = pack->ReadSection(section).status();
-      if (!status.ok() && !absl::IsDataLoss(status)) return status;
+      if (TellsNothing(status) && !passes_over) return status;
       if (status.ok()) continue;
       damaged.push_back({section == kManifest ? Part::kManifest : Part::kRecord, id, sections[section].offset,
-                         0, 0, 0, 0, std::string(status.message())});
+                         0, 0, 0, 0,
+                         absl::IsDataLoss(status) ? std::string(status.message()) : WhyUnread(status)});
     }
     pack->Close();
     pack_ = std::move(pack);
@@ -261,10 +304,17 @@ class Scrubber : public Scrub {
         const uint64_t bytes = EndOf(end) - pack_->frame(begin).offset();
         if (end > begin && bytes > kStepBytes) break;
       }
-      absl::Status verified = Verify(*file, begin, end, /*passes_over=*/false, damaged);
-      if (!verified.ok() && PassesOver(verified)) {
+      const size_t frames_before = whole_.frames.size(), pages_before = whole_.fingerprints.size();
+      const auto start_again = [&] {
         damaged.clear();
+        whole_.frames.resize(frames_before);
+        whole_.fingerprints.resize(pages_before);
+      };
+      absl::Status verified = Verify(*file, begin, end, /*passes_over=*/false, damaged);
+      if (!verified.ok()) start_again();
+      if (!verified.ok() && PassesOver(verified)) {
         verified = Verify(*file, begin, end, /*passes_over=*/true, damaged);
+        if (!verified.ok()) start_again();
       }
       RK_RETURN_IF_ERROR(verified);
       if (begin < end)
@@ -283,6 +333,7 @@ class Scrubber : public Scrub {
     }
     ForgetFrames(core_.get(), *pack_, frames);
     state_.frame = end;
+    if (whole_.fingerprints.size() >= kMostRemembered) RememberWhole();
     if (end >= pack_->frames()) Advance();
     return absl::OkStatus();
   }
@@ -297,14 +348,14 @@ class Scrubber : public Scrub {
     if (begin == end) return absl::OkStatus();
     const uint64_t from = DirectFloor(pack_->frame(begin).offset()), to = DirectCeiling(EndOf(end - 1));
     const absl::Status together = file.ReadAt(from, {buffer_.get(), to - from});
-    if (!together.ok() && !absl::IsDataLoss(together) && !passes_over) return together;
+    if (TellsNothing(together) && !passes_over) return together;
     for (uint32_t f = begin; f < end; ++f) {
       absl::Status status = together;
       if (status.ok()) status = VerifyFrame(f, buffer_.get() + (pack_->frame(f).offset() - from));
       // Once more by itself: the disk may not give its neighbour, and a wrong bit may have come on the way.
       if (!status.ok()) status = ReadAndVerify(file, f);
       if (status.ok()) continue;
-      if (!absl::IsDataLoss(status) && !passes_over) return status;
+      if (TellsNothing(status) && !passes_over) return status;
       const FrameEntry& frame = pack_->frame(f);
       damaged.push_back({Part::kChunk, pack_->id(), frame.offset(), f, frame.first_page,
                          pack_->FirstPageAfter(f) - frame.first_page, 0,
@@ -326,7 +377,19 @@ class Scrubber : public Scrub {
     if (memcmp(&digest, frame.digest, sizeof frame.digest) != 0) {
       return absl::DataLossError("the data does not fit its digest");
     }
-    return loader_.Decode(*pack_, f, stored).status();
+    RK_ASSIGN_OR_RETURN(const absl::Span<const std::byte> pages, loader_.Decode(*pack_, f, stored));
+    if (f >= forgotten_.size() || !forgotten_[f]) return absl::OkStatus();
+    whole_.frames.push_back(f);
+    for (size_t at = 0; at < pages.size(); at += kPageSize) {
+      whole_.fingerprints.push_back(core_->fingerprinter().OfPage(pages.data() + at));
+    }
+    return absl::OkStatus();
+  }
+
+  // The frames that were forgotten and could be read, so that new images use them again.
+  void RememberWhole() {
+    RememberFrames(core_.get(), *pack_, whole_);
+    whole_ = {};
   }
 
   void Add(ScrubStep& step, ScrubDamage damage) {
@@ -374,6 +437,9 @@ class Scrubber : public Scrub {
   std::unique_ptr<Pack> pack_;               // that is being read; closed
   std::pair<uint64_t, uint32_t> failed_at_;  // pack and frame, and how often
   int failures_ = 0;
+  int awaited_ = 0;              // places that the disk has refused in this pass
+  std::vector<bool> forgotten_;  // frames of pack_, when it was opened
+  WholeFrames whole_;            // of these, and not told yet
   uint64_t unsaved_bytes_ = 0;
   Sha256 sha_;
   FrameLoader loader_;

@@ -205,6 +205,85 @@ TEST_F(TwoNodesTest, NothingNewRefersToWhatTheOtherHasGivenBack) {
   ExpectThere({"job:1"});
 }
 
+// It stood still, or was cut off, for longer than the file server waits: its locks are another's.
+TEST_F(TwoNodesTest, NothingIsCommittedThatNeedsWhatTheOtherTookMeanwhile) {
+  disk_.LoseLocks();
+  NewImageOptions options = Named("job:2");
+  options.parent = "job:1";
+  auto writer = store_->NewImage(options);
+  RK_ASSERT_OK(writer);
+  RK_ASSERT_OK(other_->Remove("job:1"));
+  RK_ASSERT_OK(other_->Gc({}));
+  RK_ASSERT_OK((*writer)->AddParentPages("m", 0, 100));
+  const absl::Status refused = (*writer)->Commit().status();
+  EXPECT_TRUE(absl::IsAborted(refused)) << refused;
+  EXPECT_TRUE(absl::StrContains(refused.message(), "take it again")) << refused;
+  RK_ASSERT_OK(image_.Commit(*store_, "job:3"));
+  ExpectThere({"job:3"});
+}
+
+TEST_F(TwoNodesTest, NothingIsCommittedThatNeedsWhatARepairGaveUpMeanwhile) {
+  image_.objects["m"][0] = MakePages(300, 1);
+  RK_ASSERT_OK(image_.Commit(*store_, "job:1", "", /*replace=*/true));
+  RK_ASSERT_OK(store_->Gc({}));
+  NewImageOptions options = Named("job:2");
+  options.parent = "job:1";
+  auto writer = store_->NewImage(options);
+  RK_ASSERT_OK(writer);
+  RK_ASSERT_OK((*writer)->AddPages("m", 0, Bytes(image_.objects["m"][0])));
+  const absl::Status refused =
+      (*writer)
+          ->Commit({},
+                   [&]() -> absl::Status {
+                     for (const std::string& name : ListDirectory(options_.path + "/packs").value()) {
+                       const std::string path = options_.path + "/packs/" + name;
+                       if (FileSize(path) < 200 * kPageSize) continue;
+                       const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+                       EXPECT_EQ(::pwrite(fd, "?!", 2, 100 * kPageSize), 2);
+                       ::close(fd);
+                     }
+                     FsckOptions repair;
+                     repair.read_data = repair.repair = true;
+                     auto report = other_->Fsck(repair);
+                     EXPECT_TRUE(report.ok() && report->lost_images == std::vector<std::string>{"job:1"});
+                     return report.status();
+                   })
+          .status();
+  EXPECT_TRUE(absl::IsAborted(refused)) << refused;
+  // While what it has open is as it was.
+  auto again = image_.Commit(*store_, "job:2");
+  RK_ASSERT_OK(again);
+  EXPECT_GT(again->stats.new_bytes, 0u);
+  EXPECT_GT(again->stats.shared_bytes, again->stats.new_bytes);
+  ExpectThere({"job:2"});
+}
+
+TEST_F(TwoNodesTest, NothingIsPutIntoAStoreThatTheOtherMadeAnew) {
+  auto writer = store_->NewImage(Named("job:2"));
+  RK_ASSERT_OK(writer);
+  RK_ASSERT_OK((*writer)->AddPages("m", 0, Bytes(image_.objects["m"][0])));
+  other_.reset();
+  // All but the folder itself, in which something is mounted, say.
+  for (const std::string& name : ListDirectory(options_.path).value())
+    RK_ASSERT_OK(RemoveTree(options_.path + "/" + name));
+  StoreOptions options = options_;
+  options.io = &other_disk_;
+  auto made = Store::Open(options);
+  RK_ASSERT_OK(made);
+  RK_ASSERT_OK(image_.Commit(**made, "new:1"));
+  for (const absl::Status& refused : {(*writer)->Commit().status(), image_.Commit(*store_, "job:3").status(),
+                                      store_->Remove("new:1"), store_->CheckIsThere()}) {
+    EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(), "made anew")) << refused;
+  }
+  EXPECT_FALSE(store_->WasRemoved());
+  writer->reset();
+  Reopen();
+  RK_ASSERT_OK(image_.Commit(*store_, "job:4"));
+  made->reset();
+  ExpectThere({"new:1", "job:4"});
+}
+
 TEST_F(TwoNodesTest, AListGoesByTheOrderOfCommits) {
   auto catalog = Catalog::Open(options_.path + "/catalog", &other_disk_);
   RK_ASSERT_OK(catalog);

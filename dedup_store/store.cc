@@ -110,6 +110,7 @@ class StoreImpl : public Store {
   const std::string& path() const override { return core_->path(); }
   std::string id() const override { return IdOf(core_->identity()); }
   absl::Status CheckIsThere() const override { return core_->CheckIsThere(); }
+  bool WasRemoved() const override { return core_->WasRemoved(); }
 
   absl::StatusOr<std::unique_ptr<ImageWriter>> NewImage(const NewImageOptions& options) override {
     return NewImageWriter(core_, options);

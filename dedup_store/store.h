@@ -311,6 +311,9 @@ class Store {
   // Unavailable: what was opened is not at its path now, since its file system is not mounted, say. What
   // changes the store is refused with it then.
   virtual absl::Status CheckIsThere() const = 0;
+  // Of one that is not there: whether somebody has removed the folder, or all that was in it, and not just a
+  // file system with it. Then another may be made in its place.
+  virtual bool WasRemoved() const = 0;
   virtual absl::StatusOr<std::unique_ptr<ImageWriter>> NewImage(const NewImageOptions& options) = 0;
   // `image` is "name:tag", "name" (tag latest), "name@sha256:…" or "sha256:…" (a unique prefix of 12 digits
   // or more is enough). NotFound names the closest reference there is.

@@ -74,12 +74,6 @@ absl::Status Create(const std::string& path, BlockIo* io) {
   return WriteFirstIdentity(path, identity);
 }
 
-absl::StatusOr<std::pair<dev_t, ino_t>> FolderAt(const std::string& path) {
-  struct stat info;
-  if (::stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("looking at ", path));
-  return std::pair(info.st_dev, info.st_ino);
-}
-
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -199,6 +193,12 @@ StoreCore::StoreCore(const StoreOptions& options, const StoreIdentity& identity)
                                            : std::max(1u, std::thread::hardware_concurrency())),
       compression_level_(options.compression_level) {}
 
+absl::StatusOr<StoreCore::FolderId> StoreCore::FolderAt(const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("looking at ", path));
+  return FolderId(info.st_dev, info.st_ino);
+}
+
 absl::StatusOr<std::shared_ptr<StoreCore>> StoreCore::Open(const StoreOptions& options) {
   const std::string& path = options.path;
   if (!PathExists(FormatPath(path))) {
@@ -227,6 +227,7 @@ absl::StatusOr<std::shared_ptr<StoreCore>> StoreCore::Open(const StoreOptions& o
   }
   auto core = std::shared_ptr<StoreCore>(new StoreCore(options, identity));
   RK_ASSIGN_OR_RETURN(core->folder_, FolderAt(path));
+  RK_ASSIGN_OR_RETURN(core->parent_folder_, FolderAt(path + "/.."));
   auto catalog = Catalog::Open(path + "/catalog", core->io());
   if (absl::IsDataLoss(catalog.status()) && options.rebuild_catalog && !options.read_only) {
     RK_ASSIGN_OR_RETURN(const bool rebuilt, RebuildCatalog(path, core->io(), core->identity().uuid));
@@ -244,10 +245,26 @@ absl::Status StoreCore::CheckWritable() const {
 }
 
 absl::Status StoreCore::CheckIsThere() const {
-  const absl::StatusOr<std::pair<dev_t, ino_t>> now = FolderAt(path_);
+  const absl::StatusOr<FolderId> now = FolderAt(path_);
   // The folder in which it was mounted has none of what is in it.
-  if (now.ok() && *now == folder_ && PathExists(packs_folder())) return absl::OkStatus();
-  return StoreIsAway(path_);
+  if (!now.ok() || *now != folder_ || !PathExists(packs_folder())) return StoreIsAway(path_);
+  // One that is damaged or missing is told from the packs: it says nothing against them.
+  const absl::StatusOr<StoreUuid> uuid = ReadUuid(path_);
+  if (!uuid.ok() || *uuid == identity_.uuid) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("the store at ", path_,
+                   " is another one than was opened: it was removed and made anew. Try again: what is there "
+                   "now is opened then"));
+}
+
+bool StoreCore::WasRemoved() const {
+  const absl::StatusOr<FolderId> now = FolderAt(path_);
+  if (now.ok()) return *now == folder_ && !PathExists(packs_folder()) && !PathExists(FormatPath(path_));
+  // A folder in which something was mounted would be there still.
+  const std::string parent = path_.substr(0, path_.find_last_of('/') + 1);
+  const absl::StatusOr<FolderId> above = FolderAt(parent.empty() ? "." : parent);
+  return absl::IsNotFound(now.status()) && above.ok() && *above == parent_folder_ &&
+         parent_folder_.first == folder_.first;
 }
 
 absl::StatusOr<std::shared_ptr<const Pack>> StoreCore::OpenPack(uint64_t id) {
@@ -280,6 +297,11 @@ absl::StatusOr<std::shared_ptr<const Pack>> StoreCore::OpenPack(uint64_t id) {
   if (auto other = known.lock()) return other;  // another thread was faster
   known = pack;
   return pack;
+}
+
+void StoreCore::ForgetOpenPack(uint64_t id) {
+  absl::MutexLock lock(&mutex_);
+  packs_.erase(id);
 }
 
 absl::StatusOr<ImageRecord> StoreCore::Resolve(absl::string_view image, const MaySee& may_see) const {

@@ -56,10 +56,13 @@ class StoreCore {
   absl::Status CheckWritable() const;
   // See Store.
   absl::Status CheckIsThere() const;
+  bool WasRemoved() const;
 
   // A pack of the catalog, locked against gc for as long as the result lives. NotFound when gc took it
   // meanwhile.
   absl::StatusOr<std::shared_ptr<const Pack>> OpenPack(uint64_t id);
+  // Of one that is gone though somebody here has it open: nobody else gets it.
+  void ForgetOpenPack(uint64_t id) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Of the images that this process is writing.
   PageClaims& claims() { return claims_; }
@@ -88,7 +91,9 @@ class StoreCore {
   const bool read_only_;
   const size_t threads_;
   const int compression_level_;
-  std::pair<dev_t, ino_t> folder_;  // at the path when it was opened
+  using FolderId = std::pair<dev_t, ino_t>;
+  static absl::StatusOr<FolderId> FolderAt(const std::string& path);
+  FolderId folder_, parent_folder_;  // at the path, and above it, when it was opened
   std::shared_ptr<Catalog> catalog_;
   std::string rebuilt_because_;
   PageClaims claims_;

@@ -77,6 +77,29 @@ std::optional<StoreIdentity> IdentityOfPacks(const std::string& store_path) {
   return std::nullopt;
 }
 
+struct Told {
+  StoreIdentity identity;
+  std::string magic;
+  uint64_t version = 0;
+  bool sound = false;  // it is as it was written
+};
+Told TellOf(const std::string& format) {
+  const auto json = nlohmann::json::parse(format, nullptr, /*allow_exceptions=*/false);
+  const auto string_of = [&](const char* key) {
+    return json.is_object() && json.contains(key) && json[key].is_string() ? json[key].get<std::string>()
+                                                                           : std::string();
+  };
+  const std::string uuid = string_of("uuid"), seed = string_of("seed");
+  Told told;
+  told.magic = string_of("magic");
+  if (json.is_object() && json.contains("version") && json["version"].is_number_unsigned()) {
+    told.version = json["version"].get<uint64_t>();
+  }
+  told.sound = string_of("checksum") == FormatChecksum(uuid, seed, told.version) &&
+               FromHex(uuid, told.identity.uuid) && FromHex(seed, told.identity.seed);
+  return told;
+}
+
 }  // namespace
 
 std::string IdOf(const StoreIdentity& identity) { return Hex(identity.uuid); }
@@ -88,6 +111,13 @@ absl::Status NotAStore(const std::string& path, absl::string_view why) {
                                                     ". Name another folder with --store or REKINDLE_STORE."));
 }
 
+absl::StatusOr<StoreUuid> ReadUuid(const std::string& store_path) {
+  RK_ASSIGN_OR_RETURN(const std::string text, ReadFile(FormatPath(store_path)));
+  const Told told = TellOf(text);
+  if (!told.sound) return absl::DataLossError(absl::StrCat(FormatPath(store_path), " is damaged"));
+  return told.identity.uuid;
+}
+
 absl::StatusOr<StoreIdentity> ReadIdentity(const std::string& store_path) {
   auto text = ReadFile(FormatPath(store_path));
   if (absl::IsPermissionDenied(text.status())) {
@@ -95,19 +125,7 @@ absl::StatusOr<StoreIdentity> ReadIdentity(const std::string& store_path) {
         absl::StrCat(text.status().message(), ": the store is another user's: use its daemon, or sudo"));
   }
   if (!text.ok() && !absl::IsNotFound(text.status())) return text.status();
-  auto json = nlohmann::json::parse(text.ok() ? *text : "", nullptr, /*allow_exceptions=*/false);
-  auto string_of = [&](const char* key) {
-    return json.is_object() && json.contains(key) && json[key].is_string() ? json[key].get<std::string>()
-                                                                           : std::string();
-  };
-  const std::string uuid = string_of("uuid"), seed = string_of("seed");
-  uint64_t version = 0;
-  if (json.is_object() && json.contains("version") && json["version"].is_number_unsigned()) {
-    version = json["version"].get<uint64_t>();
-  }
-  StoreIdentity identity;
-  const bool sound = string_of("checksum") == FormatChecksum(uuid, seed, version) &&
-                     FromHex(uuid, identity.uuid) && FromHex(seed, identity.seed);
+  const auto& [identity, magic, version, sound] = TellOf(text.ok() ? *text : "");
   if (sound && version == kFormatVersion && *text == Render(identity)) return identity;
   if (sound && version > kFormatVersion) {
     return absl::FailedPreconditionError(
@@ -121,8 +139,7 @@ absl::StatusOr<StoreIdentity> ReadIdentity(const std::string& store_path) {
   }
   if (auto from_pack = IdentityOfPacks(store_path)) return *std::move(from_pack);
   if (!text.ok()) return NotAStore(store_path, "it has no file FORMAT");
-  if (string_of("magic") != kFormatMagic)
-    return NotAStore(store_path, "its file FORMAT is not one of a store");
+  if (magic != kFormatMagic) return NotAStore(store_path, "its file FORMAT is not one of a store");
   return absl::DataLossError(
       absl::StrCat(FormatPath(store_path),
                    " is damaged, and there is no pack whose header could tell what was in it. Nothing is "

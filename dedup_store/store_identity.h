@@ -26,6 +26,8 @@ std::string FormatPath(const std::string& store_path);
 // FailedPrecondition: the folder is no store, or one of another format. DataLoss: FORMAT is damaged, and
 // there is no pack to tell what was in it.
 absl::StatusOr<StoreIdentity> ReadIdentity(const std::string& store_path);
+// What the file FORMAT tells, of whichever version. DataLoss: it is damaged.
+absl::StatusOr<StoreUuid> ReadUuid(const std::string& store_path);
 StoreIdentity NewIdentity();
 // Durable, and all or nothing.
 absl::Status WriteIdentity(const std::string& store_path, const StoreIdentity& identity);

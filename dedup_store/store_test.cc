@@ -604,11 +604,28 @@ TEST_F(StoreTest, OneThatIsAwayIsLeftAlone) {
   EXPECT_TRUE(absl::IsUnavailable(store_->PutNote(*info, kWorkingSetNote, "note")));
   EXPECT_TRUE(absl::IsUnavailable(store_->Gc(GcOptions()).status()));
   EXPECT_TRUE(std::filesystem::is_empty(options_.path));
+  EXPECT_FALSE(store_->WasRemoved());
   std::filesystem::remove(options_.path);
   ASSERT_EQ(::rename(elsewhere.c_str(), options_.path.c_str()), 0);
   RK_ASSERT_OK(store_->CheckIsThere());
   RK_ASSERT_OK(image.Commit(*store_, Named("job:2")));
   ExpectWhole();
+}
+
+TEST_F(StoreTest, OneThatWasRemovedIsToldFromOneThatIsAway) {
+  for (const bool with_its_folder : {true, false}) {
+    Reopen();
+    EXPECT_FALSE(store_->WasRemoved());
+    for (const auto& each : std::filesystem::directory_iterator(options_.path)) {
+      if (each.path().filename() != "FORMAT") std::filesystem::remove_all(each.path());
+    }
+    EXPECT_TRUE(absl::IsUnavailable(store_->CheckIsThere()));
+    EXPECT_FALSE(store_->WasRemoved()) << "there is something of it";
+    std::filesystem::remove(options_.path + "/FORMAT");
+    if (with_its_folder) std::filesystem::remove(options_.path);
+    EXPECT_TRUE(absl::IsUnavailable(store_->CheckIsThere()));
+    EXPECT_TRUE(store_->WasRemoved());
+  }
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ class MemoryFile : public BlockFile {
   absl::Status WriteAt(uint64_t, absl::Span<const std::byte>) override { return ReadOnly(); }
   absl::StatusOr<uint64_t> FreeBytes() const override { return 0; }
   absl::Status Allocate(uint64_t, uint64_t) override { return ReadOnly(); }
+  bool KeepsAllocated() const override { return false; }
   absl::Status Truncate(uint64_t) override { return ReadOnly(); }
   absl::Status PunchHole(uint64_t, uint64_t) override { return ReadOnly(); }
   absl::Status Sync() override { return ReadOnly(); }
