@@ -77,13 +77,14 @@ void CopyFollowers::Loop() {
 
 std::vector<CopyPlan> CopyFollowers::Wanted() const {
   std::vector<CopyPlan> plans = plans_();
-  if (plans.empty()) return plans;
   const int64_t now = UnixNanos();
-  const std::vector<v1::CopyState> notes = CopyNotes(store_).List(now);
+  const auto has_ended = [](const CopyPlan& plan) { return plan.ended_unix_ns != 0; };
   std::erase_if(plans, [&](const CopyPlan& plan) {
-    return plan.ended_unix_ns != 0 &&
-           (IsThere(notes, plan) || now - plan.ended_unix_ns > absl::ToInt64Nanoseconds(kLastImageMayTake));
+    return has_ended(plan) && now - plan.ended_unix_ns > absl::ToInt64Nanoseconds(kLastImageMayTake);
   });
+  if (std::none_of(plans.begin(), plans.end(), has_ended)) return plans;
+  const std::vector<v1::CopyState> notes = CopyNotes(store_).List(now);
+  std::erase_if(plans, [&](const CopyPlan& plan) { return has_ended(plan) && IsThere(notes, plan); });
   return plans;
 }
 
