@@ -271,6 +271,14 @@ std::vector<LedgerEntry> JobMover::ParkedElsewhere() {
         noted.push_back(std::move(entry));
     }
   }
+  // Whoever has brought one back may have ended before its watch.
+  std::vector<pid_t> pids, running;
+  for (const LedgerEntry& entry : noted) pids.push_back(entry.pid);
+  const auto states = States(pids);
+  for (size_t i = 0; i < pids.size(); ++i) {
+    if (states[i].ok() && *states[i] == ProcessState::kRunning) running.push_back(pids[i]);
+  }
+  std::erase_if(noted, [&running](const LedgerEntry& e) { return absl::c_linear_search(running, e.pid); });
   return noted;
 }
 

@@ -43,7 +43,7 @@ struct MoverOptions {
 struct GpuRecord {
   int cuda_version = 0;            // 13000
   std::string driver;              // "580.95.05"; empty: not known
-  std::vector<pid_t> pids;         // the processes that use CUDA
+  std::vector<pid_t> pids;         // the processes that use CUDA; of others the uses are a guess, not noted
   std::vector<GpuDevice> devices;  // those they have memory on
   std::vector<GpuUse> uses;
   bool is_told = false;  // on which GPUs it was is what somebody says, who may be wrong
