@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -207,7 +208,11 @@ TEST(CgroupTest, WhatForksWithoutEndIsEnded) {
       if (::fork() > 0 && ::fork() > 0) ::_exit(0);
     }
   }
-  while (*ReadFile(folder + "/cgroup.procs") == "") ::usleep(1000);
+  const auto processes = [&folder] {
+    const std::string listed = ReadFile(folder + "/cgroup.procs").value_or("");
+    return std::count(listed.begin(), listed.end(), '\n');
+  };
+  while (processes() < 300) ::usleep(1000);
   group->reset();
   EXPECT_FALSE(PathExists(folder));
   ::signal(SIGCHLD, before);
