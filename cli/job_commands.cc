@@ -159,6 +159,10 @@ class JobSession {
       case v1::JobEvent::kImagesMissing:
         OnImagesMissing(event.images_missing());
         break;
+      case v1::JobEvent::kWarning:
+        output_.Json(event.warning());
+        output_.Warning(absl::StrCat("of the job: ", event.warning().warning()));
+        break;
       case v1::JobEvent::EVENT_NOT_SET:
         break;
     }

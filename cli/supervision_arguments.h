@@ -32,7 +32,7 @@ class SupervisionArguments {
   const LogsOfJob& LogsRequest() const { return logs_; }
 
  private:
-  std::string every_, backoff_, retry_for_, hang_, image_name_, overhead_, from_;
+  std::string every_, backoff_, retry_for_, hang_, hang_sign_, image_name_, overhead_, from_;
   RollbackArguments rollback_;
   uint32_t restarts_ = 3, keep_ = 3;
   bool at_boot_ = false;

@@ -21,6 +21,7 @@
 #include "ckpt/staging_arena.h"
 #include "daemon/job_events.h"
 #include "daemon/job_file.h"
+#include "daemon/job_strays.h"
 #include "daemon/node.h"
 #include "daemon/rpc_support.h"
 #include "daemon/seen_processes.h"
@@ -121,6 +122,9 @@ class SupervisedJob {
   bool StopLife();
   void NotePoint(v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteStop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // By which its processes are known. Those of `others`, if they are not known, can't be told from those that
+  // only carry its mark.
+  JobTraits Traits(const absl::StatusOr<std::vector<JobRecord>>& others, bool by_mark) const;
   void KillAll();
   // Those that live and may have its mark from an image.
   absl::StatusOr<std::vector<JobRecord>> OtherJobs() const;
@@ -199,6 +203,17 @@ class SupervisedJob {
   // After that moment the job got further: images from before are not of one that hangs.
   int64_t SoundUntilNanos();
 
+  // supervised_warnings.cc
+  // Tells its owner, once.
+  void Warn(const std::string& warning) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Its processes that no image of it has. Looked for now and then, until some were told.
+  Strays LookForStrays();
+  // Those of before and after an image.
+  void TellOfStrays(const Strays& before);
+  void TellOfUnseenHangs(double now);
+  // What an image lacks of what was asked for.
+  void TellOfImageWarnings(const v1::CheckpointResult& result);
+
   // supervised_restart.cc
   supervise::Death TakeDeath();
   // That happened then.
@@ -257,7 +272,9 @@ class SupervisedJob {
   int64_t hung_since_ns_ = 0;
   int postponed_ = 0;
   std::set<std::string> reasons_told_;  // why no image was taken, since the last one, without their numbers
-  double hindered_since_ = 0;           // the machine keeps it from coming back; 0: it does not
+  bool strays_told_ = false, unseen_hangs_told_ = false;
+  double next_look_for_strays_ = 0;
+  double hindered_since_ = 0;  // the machine keeps it from coming back; 0: it does not
   double next_sample_ = 0, next_image_ = 0, spread_until_ = 0;
   double cpu_seconds_ = 0, cpu_sampled_ = 0, cpu_rate_ = 0;  // the rate in processors
   uint64_t boundaries_ = 0, wanted_ = 0;
@@ -294,6 +311,7 @@ class SupervisedJob {
   std::string taking_ ABSL_GUARDED_BY(mutex_);
   uint64_t taking_number_ ABSL_GUARDED_BY(mutex_) = 0;
   const char* phase_ ABSL_GUARDED_BY(mutex_) = "running";
+  std::vector<std::string> warnings_ ABSL_GUARDED_BY(mutex_);
   int64_t next_checkpoint_unix_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   double interval_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
   bool leave_ ABSL_GUARDED_BY(mutex_) = false;

@@ -228,6 +228,7 @@ void SupervisedJob::LookForProgress(double now) {
   // To kill and restore it would undo what somebody wants of it.
   if (kept_from_running) return progress_.Excuse(sample);
   progress_.Add(sample);
+  TellOfUnseenHangs(now);
   if (!progress_.Hangs(now)) return;
   hung_ = true;
   hung_since_ns_ = SoundUntilNanos();
@@ -397,6 +398,7 @@ absl::Status SupervisedJob::CaptureImage(BoundaryGate* gate, v1::CheckpointResul
     (*request.mutable_labels())[v1::kSupervisedLabel] = absl::StrCat(record_.submitted_unix_ns());
     if (policy.rollback().mode() == v1::Rollback::ALL) request.set_file_contents(true);
     *request.mutable_ignore_paths() = policy.rollback().ignore_paths();
+    *request.mutable_track_paths() = policy.track_paths();
   }
   Call call = OwnCall();
   call.kept_staging = &kept_staging_;
@@ -433,6 +435,7 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
     absl::MutexLock lock(&mutex_);
     answers = images_asked_;
   }
+  const Strays strays = LookForStrays();
   BoundaryGate gate(*this, asked);
   v1::CheckpointResult result;
   absl::Status status = CaptureImage(&gate, &result);
@@ -479,6 +482,8 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
     images_answered_ = answers;
   }
   if (status.ok()) {
+    TellOfStrays(strays);
+    TellOfImageWarnings(result);
     // Counted from the beginning of one to the beginning of the next.
     PlanNextImage(std::max(0.1, interval_.Seconds() - (MonotonicSeconds() - began)));
     RemoveOldImages();
