@@ -77,6 +77,7 @@ class Planner {
     same_boot_ = machine.ok() && absl::StartsWith(manifest.job_id(), absl::StrCat(machine->boot_id, "/"));
     for (const v1::WrittenFile& file : manifest.written_files()) {
       in_image_.insert(file.path());
+      inodes_in_image_.emplace(file.inode(), file.born_ns());
       if (absl::string_view database = DatabaseBeside(file.path()); !database.empty())
         have_files_beside_.emplace(database);
     }
@@ -140,7 +141,9 @@ class Planner {
       VisitMatchingFiles(root.get(), patterns, kMostNamesForNew, [&](const MatchingFile& file) {
         const int64_t born_ns = BornUnixNanos(file.folder, file.name, AT_SYMLINK_NOFOLLOW);
         const int64_t made_ns = born_ns != 0 ? born_ns : Nanos(file.info.st_mtim);
-        if (made_ns <= captured_ns_ || in_image_.contains(file.path) || IsIgnored(file.path) ||
+        // It may have several names, of which the image has one.
+        if (made_ns <= captured_ns_ || in_image_.contains(file.path) ||
+            inodes_in_image_.contains({file.info.st_ino, born_ns}) || IsIgnored(file.path) ||
             !found.insert(file.path).second)
           return true;
         FileAction& action = plan->emplace_back();
@@ -650,7 +653,8 @@ class Planner {
   const int64_t captured_ns_;
   const std::set<std::string> logs_;
   std::set<std::string> in_image_;
-  std::map<std::string, bool> only_appended_to_;         // by path, as far as the image tells
+  std::set<std::pair<uint64_t, int64_t>> inodes_in_image_;  // with the time when each was made
+  std::map<std::string, bool> only_appended_to_;            // by path, as far as the image tells
   std::set<std::string> have_files_beside_, databases_;  // paths of SQLite's, by their names and as they are
   SharedMemoryUsers shared_memory_;
 };

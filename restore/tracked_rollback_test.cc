@@ -86,7 +86,7 @@ TEST_F(TrackedRollbackTest, OnesThatWereMadeLaterAreTold) {
   if (BornUnixNanos(AT_FDCWD, Path("events.2"), 0) != 0)
     manifest_.set_captured_unix_ns(BornUnixNanos(AT_FDCWD, Path("events.2"), 0) - 1);
   const Report report = ApplyOne();
-  EXPECT_EQ(report.path(), Path("events.2"));
+  EXPECT_TRUE(absl::EndsWith(report.path(), "/events.2")) << report.path();
   EXPECT_EQ(report.action(), Report::LEFT);
   EXPECT_THAT(report.why(), HasSubstr("made after the image"));
   rollback_.set_mode(v1::Rollback::NONE);
