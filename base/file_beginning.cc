@@ -13,7 +13,7 @@
 namespace rekindle {
 namespace {
 
-constexpr uint64_t kSampleBytes = 64u << 10;
+constexpr uint64_t kSampleBytes = 64u << 10, kEndingBytes = 4u << 10;
 
 absl::Status ReadAt(int fd, uint64_t offset, char* to, size_t bytes) {
   while (bytes > 0) {
@@ -35,6 +35,12 @@ absl::StatusOr<uint64_t> FileBeginning(int fd, uint64_t bytes) {
   std::string sample(head + tail, '\0');
   RK_RETURN_IF_ERROR(ReadAt(fd, 0, sample.data(), head));
   RK_RETURN_IF_ERROR(ReadAt(fd, bytes - tail, sample.data() + head, tail));
+  return std::max<uint64_t>(StableHash(sample), 1);
+}
+
+absl::StatusOr<uint64_t> FileEnding(int fd, uint64_t bytes) {
+  std::string sample(std::min(bytes, kEndingBytes), '\0');
+  RK_RETURN_IF_ERROR(ReadAt(fd, bytes - sample.size(), sample.data(), sample.size()));
   return std::max<uint64_t>(StableHash(sample), 1);
 }
 

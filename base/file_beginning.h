@@ -1,4 +1,4 @@
-// Tells a file that was appended to from one that was edited: by what it begins with.
+// Tells a file that was appended to from one that was edited or written anew: by what it begins with.
 #pragma once
 
 #include <cstdint>
@@ -12,5 +12,10 @@ namespace rekindle {
 // make two files of one fingerprint. OutOfRange: the file is shorter. `fd` has to be open for reading; its
 // position stays as it is.
 absl::StatusOr<uint64_t> FileBeginning(int fd, uint64_t bytes);
+
+// The same of the last of its first `bytes` bytes alone: a page at most, which a program that has just
+// written them finds in memory. A file's head may be written once more when the rest is, its end only with
+// all of it.
+absl::StatusOr<uint64_t> FileEnding(int fd, uint64_t bytes);
 
 }  // namespace rekindle

@@ -31,6 +31,25 @@ TEST_F(FileBeginningTest, WhatIsAppendedDoesNotChangeIt) {
   }
 }
 
+TEST_F(FileBeginningTest, TheEndingIsThatOfTheLastBytes) {
+  const std::string path = folder_.path() + "/file";
+  const auto ending = [&](const std::string& content, uint64_t bytes) {
+    EXPECT_TRUE(WriteFileAtomically(path, content).ok());
+    return FileEnding(OpenFile(path, O_RDONLY).value().get(), bytes);
+  };
+  for (const size_t bytes : {1u, 4095u, 4096u, 100'000u}) {
+    std::string content(bytes, 'x');
+    const uint64_t before = ending(content, bytes).value();
+    EXPECT_NE(before, 0u);
+    EXPECT_EQ(before, ending(content + "more", bytes).value()) << bytes;
+    content[bytes - 1] = 'y';
+    EXPECT_NE(before, ending(content, bytes).value()) << bytes;
+    EXPECT_TRUE(absl::IsOutOfRange(ending(content, bytes + 1).status()));
+  }
+  EXPECT_EQ(ending("a" + std::string(10'000, 'x'), 10'001).value(),
+            ending("b" + std::string(10'000, 'x'), 10'001).value());
+}
+
 TEST_F(FileBeginningTest, WhatIsInsertedDoes) {
   std::string script;
   for (int line = 0; script.size() < 1'000'000; ++line) script += "echo " + std::to_string(line) + "\n";

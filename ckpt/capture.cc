@@ -133,6 +133,7 @@ class CaptureRun {
     RK_ASSIGN_OR_RETURN(CaptureSession session, CaptureSession::Begin(options_.runtime_directory, job_));
     session_ = std::make_unique<CaptureSession>(std::move(session));
     RK_RETURN_IF_ERROR(MakeRoom());
+    files_->LookAhead();
     EndPhase("prepare");
     RK_RETURN_IF_ERROR(AwaitInterruptible(options_.pid, kUninterruptibleMayTake, cancel_));
     RK_RETURN_IF_ERROR(CheckFilesCanBeOpenedAgain(job_.pids()));
@@ -430,11 +431,24 @@ class CaptureRun {
     const bool is_said = !options_.parent.empty() || options_.no_parent;
     RK_ASSIGN_OR_RETURN(
         writer_, is_said ? store_.NewImage(image) : BeginWithBestParent(store_, image, &result_.warnings));
+    if (!writer_->parent_digest().empty()) LearnFilesOf(writer_->parent_digest());
     if (options_.dirty_pages && !writer_->parent_digest().empty()) {
       absl::StatusOr<store::ImageInfo> parent = store_.Find(writer_->parent_digest());
       worth_tracking_ = parent.ok() && MostStays(parent->stats);
     }
     return absl::OkStatus();
+  }
+
+  // If it is of this job, which has its numbers again when it is brought back. Without that its files count
+  // as those of a job that has no image yet.
+  void LearnFilesOf(const std::string& image) {
+    const auto reader = store_.OpenImage(image);
+    if (!reader.ok()) return;
+    const auto text = (*reader)->ReadBlob(v1::kJobManifestObject);
+    v1::JobManifest manifest;
+    if (!text.ok() || !manifest.ParseFromString(*text)) return;
+    if (manifest.job_id() != job_id_ && manifest.root_pid() != namespaces_.Inside(options_.pid)) return;
+    files_->LearnBefore({manifest.written_files().begin(), manifest.written_files().end()});
   }
 
   absl::Status MakeRoom() {

@@ -58,6 +58,8 @@ struct CaptureOptions {
   absl::Duration gpu_lock_timeout = absl::Seconds(10);  // for work under way on a GPU to end
   bool file_contents = false;                           // the content of files that the job rewrites in place
   std::vector<std::string> ignore_paths;                // whose content is left out; absolute
+  // Files that are recorded also where the job has them not open (base/file_patterns.h).
+  std::vector<std::string> track_paths;
   // Its copies have a /tmp of their own, and begin with what the job has in one of its own
   // (temporary_files.h), of which there may be so much; nullopt: they have the machine's.
   std::optional<TemporaryLimits> temporary_files;

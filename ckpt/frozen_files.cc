@@ -1,5 +1,8 @@
 #include "ckpt/frozen_files.h"
 
+#include <time.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -21,14 +24,30 @@ namespace {
 constexpr uint64_t kPartForFiles = 8;
 constexpr uint64_t kFewFileBytes = 64u << 20;  // there is room for
 
+absl::Duration AgeOf(const ProcessInfo& process) {
+  timespec now;
+  if (::clock_gettime(CLOCK_BOOTTIME, &now) != 0) return absl::InfiniteDuration();
+  return absl::DurationFromTimespec(now) - absl::Seconds(static_cast<double>(process.start_ticks) /
+                                                         static_cast<double>(::sysconf(_SC_CLK_TCK)));
+}
+
 }  // namespace
 
 FrozenFiles::FrozenFiles(const CaptureOptions& options, const JobInspection& job,
                          const criu::JobNamespaces& namespaces)
-    : options_(options), job_(job), namespaces_(namespaces), sees_our_files_(SeeOurFiles(job.pids())) {}
+    : options_(options),
+      job_(job),
+      namespaces_(namespaces),
+      sees_our_files_(SeeOurFiles(job.pids())),
+      tracked_(options.track_paths, sees_our_files_ ? "/" : JobsRoot(), job.processes[0].uid,
+               !sees_our_files_) {}
 
 uint64_t FrozenFiles::EstimateContents() const {
   return LooksAtWritten() ? ckpt::EstimateContents(job_.pids(), WrittenOptions()) : 0;
+}
+
+void FrozenFiles::LookAhead() {
+  if (LooksAtWritten()) tracked_.LookAhead();
 }
 
 void FrozenFiles::FreezeBegins() {
@@ -71,8 +90,9 @@ void FrozenFiles::LookAt(const std::map<std::string, std::string>& criu_files) {
   WrittenFilesOptions options = WrittenOptions();
   options.readable = std::move(readable);
   options.leases = leases_;
+  options.tracked = &tracked_;
   if (!lost_names_.ok() || lost_names_->by_link.empty()) {
-    written_ = LookAtWrittenFiles(criu_files, options, arena_);
+    written_ = LookAtWrittenFiles(criu_files, std::move(options), arena_);
     return;
   }
   std::map<std::string, std::string> named;
@@ -81,7 +101,7 @@ void FrozenFiles::LookAt(const std::map<std::string, std::string>& criu_files) {
   }
   const absl::Status status = ckpt::PutIntoImages(lost_names_->WithoutContents(), &named);
   options.nameless = lost_names_->nameless;
-  written_ = status.ok() ? LookAtWrittenFiles(named, options, arena_) : status;
+  written_ = status.ok() ? LookAtWrittenFiles(named, std::move(options), arena_) : status;
 }
 
 // `tree`: CRIU's pstree.img, which knows of processes that the inspection did not see.
@@ -120,6 +140,8 @@ WrittenFilesOptions FrozenFiles::WrittenOptions() const {
   WrittenFilesOptions options;
   options.contents = options_.file_contents;
   options.ignore_paths = options_.ignore_paths;
+  options.before = before_;
+  options.age = AgeOf(job_.processes[0]);
   if (options_.temporary_files) options.ignore_paths.insert(options.ignore_paths.end(), {"/tmp", "/var/tmp"});
   if (!sees_our_files_) options.sandbox_root = JobsRoot();
   return options;
@@ -199,7 +221,9 @@ absl::Status FrozenFiles::AddWritten(store::ImageWriter& writer, v1::JobManifest
                      written_.status().message()));
     return absl::OkStatus();
   }
-  if (options_.file_contents && !LooksAtWritten()) {
+  for (const std::string& path : options_.track_paths) manifest->add_track_paths(path);
+  manifest->set_tracks_own_mounts(!options_.track_paths.empty() && !sees_our_files_);
+  if ((options_.file_contents || !options_.track_paths.empty()) && !LooksAtWritten()) {
     warnings->push_back(
         "the job has all its namespaces for itself: its files are not recorded, and a restore does not roll "
         "them back");

@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,6 +26,7 @@
 #include "ckpt/socket_folders.h"
 #include "ckpt/staging_arena.h"
 #include "ckpt/temporary_files.h"
+#include "ckpt/tracked_files.h"
 #include "ckpt/written_files.h"
 #include "criu/job_namespaces.h"
 #include "dedup_store/store.h"
@@ -40,8 +43,14 @@ class FrozenFiles {
   // All three must outlive it. The job runs.
   FrozenFiles(const CaptureOptions& options, const JobInspection& job, const criu::JobNamespaces& namespaces);
 
+  // What the job had open when the image before this one was taken.
+  void LearnBefore(std::vector<v1::WrittenFile> files) { before_ = std::move(files); }
+
   // What the look may copy into the arena, by what the job has open now.
   uint64_t EstimateContents() const;
+
+  // Reads what would else come from the disk in the freeze.
+  void LookAhead();
 
   // The job is about to be frozen.
   void FreezeBegins();
@@ -87,6 +96,8 @@ class FrozenFiles {
   const criu::JobNamespaces& namespaces_;
   const bool sees_our_files_;
   std::shared_ptr<Leases> leases_;
+  TrackedFiles tracked_;
+  std::optional<std::vector<v1::WrittenFile>> before_;
   std::string run_;
   uint64_t most_file_bytes_ = 0;
   StagingArena* arena_ = nullptr;

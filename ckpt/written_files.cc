@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -19,11 +21,13 @@
 #include "base/clock.h"
 #include "base/database_files.h"
 #include "base/file.h"
+#include "base/file_beginning.h"
 #include "base/human_units.h"
 #include "base/open_in_root.h"
 #include "base/parallel.h"
 #include "base/permission_bits.h"
 #include "base/positioned_io.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "criu/image_files.h"
 #include "rekindle/v1/image_layout.h"
@@ -90,6 +94,8 @@ absl::StatusOr<std::set<uint64_t>> MappedFiles(const std::map<std::string, std::
 struct Found {
   v1::WrittenFile file;
   bool mapped = false;
+  bool from_its_beginning = false;  // somebody writes it who has begun it anew
+  bool begun_lately = false;        // and had not when the image before was taken
   uint64_t allocated_bytes = 0;
 };
 
@@ -100,17 +106,95 @@ bool WritesInPlace(const criu::RegularFile& file, uint64_t size) {
   return !file.append && (file.readable || file.position != size);
 }
 
+// Of such a program that is no matter of how a file is opened: it was emptied then, if it was there already.
+bool WritesFromItsBeginning(const criu::RegularFile& file, uint64_t size) {
+  return file.written && !file.append && !WritesInPlace(file, size);
+}
+
+// Of a descriptor of a process that runs.
+bool OpenForAppending(pid_t pid, const std::string& fd) {
+  const std::string said = ReadFile(absl::StrCat("/proc/", pid, "/fdinfo/", fd)).value_or("");
+  return (std::strtoul(StatusField(said, "flags").c_str(), nullptr, 8) & O_APPEND) != 0;
+}
+
+// Which files the job had not yet begun when the image before was taken. A file that is written as a whole,
+// again and again under one name, need be neither new nor small, and yet what it has is lost when the next
+// version is begun.
+class EarlierFiles {
+ public:
+  explicit EarlierFiles(const WrittenFilesOptions& options)
+      : known_(options.before.has_value()),
+        all_begun_lately_(!known_ && options.age < options.new_until_age) {
+    if (!known_) return;
+    for (const v1::WrittenFile& file : *options.before) {
+      if (!file.tracked() && !file.in_place()) files_[{file.device(), file.inode()}] = &file;
+    }
+  }
+
+  // `fd` gives one to read it by, if need be; not valid: it can't be read, and counts as the one it was.
+  bool BegunSince(const v1::WrittenFile& file, absl::FunctionRef<UniqueFd()> fd) const {
+    if (!known_) return all_begun_lately_;
+    const auto it = files_.find({file.device(), file.inode()});
+    if (it == files_.end()) return true;
+    const v1::WrittenFile& before = *it->second;
+    if (before.born_ns() != file.born_ns() || before.size() > file.size()) return true;
+    if (before.ending() == 0) return before.size() == 0;
+    const UniqueFd open = fd();
+    const absl::StatusOr<uint64_t> ending =
+        open.valid() ? FileEnding(open.get(), before.size()) : absl::NotFoundError("");
+    return ending.ok() && *ending != before.ending();
+  }
+
+ private:
+  const bool known_, all_begun_lately_;
+  std::map<std::pair<uint64_t, uint64_t>, const v1::WrittenFile*> files_;
+};
+
+// Those whose endings are read while the job stands still.
+constexpr size_t kMostEndings = 1000;
+
+// Reads of the files what tells whether they are the same ones later.
+class EndingReader {
+ public:
+  explicit EndingReader(WrittenFilesOptions& options) : options_(options), earlier_(options) {}
+
+  void Read(Found* found) {
+    v1::WrittenFile& file = found->file;
+    if (file.in_place() || file.size() == 0 || file.nameless()) return;
+    UniqueFd open = count_++ < kMostEndings ? Open(file) : UniqueFd();
+    if (open.valid()) file.set_ending(FileEnding(open.get(), file.size()).value_or(0));
+    found->begun_lately =
+        found->from_its_beginning && earlier_.BegunSince(file, [&open] { return std::move(open); });
+  }
+
+ private:
+  UniqueFd Open(const v1::WrittenFile& file) {
+    const absl::StatusOr<UniqueFd> place = PlaceOf(file.path(), options_);
+    struct stat info;
+    if (!place.ok() || ::fstat(place->get(), &info) != 0 || info.st_dev != file.device() ||
+        info.st_ino != file.inode() || !options_.readable.Has(info) || options_.leases->Has(file.inode()))
+      return UniqueFd();
+    return OpenFileAt(place->get()).value_or(UniqueFd());
+  }
+
+  WrittenFilesOptions& options_;
+  const EarlierFiles earlier_;
+  size_t count_ = 0;
+};
+
 // The files by inode: one may have several names, and several descriptors for each.
 absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::string>& criu_files,
-                                               const WrittenFilesOptions& options) {
+                                               WrittenFilesOptions& options,
+                                               std::vector<std::string>* warnings) {
   auto content = [&](const char* name) {
     auto it = criu_files.find(name);
     return it == criu_files.end() ? absl::string_view() : absl::string_view(it->second);
   };
   std::vector<Found> result;
-  if (content("files.img").empty()) return result;
-  RK_ASSIGN_OR_RETURN(std::vector<criu::RegularFile> files,
-                      criu::ParseRegularFiles(content("files.img"), content("remap-fpath.img")));
+  std::vector<criu::RegularFile> files;
+  if (!content("files.img").empty()) {
+    RK_ASSIGN_OR_RETURN(files, criu::ParseRegularFiles(content("files.img"), content("remap-fpath.img")));
+  }
   RK_ASSIGN_OR_RETURN(const std::set<uint64_t> mapped, MappedFiles(criu_files));
   std::map<std::pair<uint64_t, uint64_t>, Found> by_inode;
   for (const criu::RegularFile& file : files) {
@@ -133,19 +217,27 @@ absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::
     record.set_uid(info.st_uid);
     record.set_gid(info.st_gid);
     record.set_in_place(record.in_place() || is_mapped || WritesInPlace(file, record.size()));
+    found.from_its_beginning |= WritesFromItsBeginning(file, record.size());
     record.set_nameless(nameless);
     record.set_in_own_mounts(!options.sandbox_root.empty());
     if (!nameless) record.set_born_ns(BornUnixNanos(place->get(), "", AT_EMPTY_PATH));
     found.mapped |= is_mapped;
     found.allocated_bytes = static_cast<uint64_t>(info.st_blocks) * 512;
   }
+  EndingReader endings(options);
   for (auto& [inode, found] : by_inode) {
+    endings.Read(&found);
     if (found.mapped) found.file.set_modified_ns(0);
     if (!found.file.nameless()) RecordFolder(options, &found.file);
     found.file.set_shared_memory(found.file.nameless() ||
                                  (found.mapped && IsInSharedMemory(found.file.path())));
     found.file.set_is_new(IsNew(found.file.born_ns(), options.new_until_age));
     result.push_back(std::move(found));
+  }
+  if (options.tracked != nullptr) {
+    for (v1::WrittenFile& file : options.tracked->Look(*options.leases, warnings)) {
+      if (!by_inode.contains({file.device(), file.inode()})) result.emplace_back().file = std::move(file);
+    }
   }
   std::sort(result.begin(), result.end(),
             [](const Found& a, const Found& b) { return a.file.path() < b.file.path(); });
@@ -204,7 +296,6 @@ class ContentCopier {
           absl::StrCat("the job can't read it, and it belongs to uid ", file.uid()));
     }
     if (std::min(file.size(), found.allocated_bytes) > room->left) return TooLarge(file, *room);
-    if (!leases_) leases_ = Leases::BeginReading();
     if (leases_->Has(file.inode())) return absl::UnavailableError("somebody has a lease of it");
     RK_ASSIGN_OR_RETURN(const UniqueFd fd, OpenFileAt(place.get()));
     std::vector<Piece> pieces;
@@ -284,7 +375,9 @@ class Databases {
 
 std::set<std::string> PathsOf(const std::vector<Found>& files) {
   std::set<std::string> paths;
-  for (const Found& found : files) paths.insert(found.file.path());
+  for (const Found& found : files) {
+    if (!found.file.tracked()) paths.insert(found.file.path());
+  }
   return paths;
 }
 
@@ -320,6 +413,7 @@ class ContentTaker {
 
   void TakeOne(const Found& found, Why why, size_t index) {
     const v1::WrittenFile& file = found.file;
+    if (file.tracked()) return;
     // What has no name is meant by no path.
     if (!file.nameless() && IsBelow(file.path(), options_.ignore_paths)) return;
     const bool asked = why == Why::kAsked;
@@ -327,7 +421,7 @@ class ContentTaker {
         !asked && why != Why::kUnasked && RoundUpToPages(file.size()) <= of_databases_.left;
     const bool small = !asked && !of_database && file.size() <= options_.small_bytes &&
                        RoundUpToPages(file.size()) <= small_.left;
-    if (!asked && !of_database && !small && !file.is_new()) return;
+    if (!asked && !of_database && !small && !file.is_new() && !found.begun_lately) return;
     Room* const room = file.shared_memory() ? &shared_
                        : of_database        ? &of_databases_
                        : small              ? &small_
@@ -360,9 +454,10 @@ bool SeeOurFiles(const std::vector<pid_t>& pids) {
 }
 
 absl::StatusOr<WrittenFiles> LookAtWrittenFiles(const std::map<std::string, std::string>& criu_files,
-                                                const WrittenFilesOptions& options, StagingArena* arena) {
-  RK_ASSIGN_OR_RETURN(std::vector<Found> all, FindWritten(criu_files, options));
+                                                WrittenFilesOptions options, StagingArena* arena) {
+  if (!options.leases) options.leases = Leases::BeginReading();
   WrittenFiles written;
+  RK_ASSIGN_OR_RETURN(std::vector<Found> all, FindWritten(criu_files, options, &written.warnings));
   ContentTaker(options, arena, &written).Take(all);
   for (Found& found : all) written.files.push_back(std::move(found.file));
   return written;
@@ -393,6 +488,7 @@ uint64_t EstimateContents(const std::vector<pid_t>& pids, const WrittenFilesOpti
     bool taken;  // also where it is of no database
   };
   std::vector<Large> not_small;
+  const EarlierFiles earlier(options);
   for (pid_t pid : pids) {
     const std::string folder = absl::StrCat("/proc/", pid, "/fd/");
     for (const std::string& name : ListDirectory(folder).value_or(std::vector<std::string>())) {
@@ -411,9 +507,15 @@ uint64_t EstimateContents(const std::vector<pid_t>& pids, const WrittenFilesOpti
       } else if (size <= options.small_bytes) {
         small += bytes;
       } else {  // whether it is written in place, CRIU's images will tell
-        not_small.push_back(
-            {path, bytes,
-             options.contents || IsNew(BornUnixNanos(AT_FDCWD, link, 0), options.new_until_age)});
+        v1::WrittenFile file;
+        file.set_device(info.st_dev);
+        file.set_inode(info.st_ino);
+        file.set_size(size);
+        file.set_born_ns(BornUnixNanos(AT_FDCWD, link, 0));
+        const bool taken = options.contents || IsNew(file.born_ns(), options.new_until_age) ||
+                           ((link_info.st_mode & S_IRUSR) == 0 && !OpenForAppending(pid, name) &&
+                            earlier.BegunSince(file, [] { return UniqueFd(); }));
+        not_small.push_back({path, bytes, taken});
       }
     }
   }

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "ckpt/readable_files.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
+#include "ckpt/tracked_files.h"
 #include "dedup_store/store.h"
 #include "rekindle/v1/job_manifest.pb.h"
 
@@ -44,8 +47,14 @@ struct WrittenFilesOptions {
   std::map<std::string, std::string> nameless;
   // The image's owner gets to see the content: what of it he may see.
   ReadableFiles readable;
-  // As they were shortly before; null: they are read when the first content is taken.
+  // As they were shortly before; null: they are read when the first file is.
   std::shared_ptr<Leases> leases;
+  // Files that it need not have open; not owned; null: none.
+  TrackedFiles* tracked = nullptr;
+  // What it had open when the image before this one was taken. nullopt: there is none, and what it has open
+  // it has opened in `age`, the time that it has run.
+  std::optional<std::vector<v1::WrittenFile>> before;
+  absl::Duration age = absl::InfiniteDuration();
 };
 
 struct WrittenFiles {
@@ -62,7 +71,7 @@ bool SeeOurFiles(const std::vector<pid_t>& pids);
 // `arena`; when that or a file fails, a warning says so and the content is left out. DataLoss: CRIU's images
 // can't be read.
 absl::StatusOr<WrittenFiles> LookAtWrittenFiles(const std::map<std::string, std::string>& criu_files,
-                                                const WrittenFilesOptions& options, StagingArena* arena);
+                                                WrittenFilesOptions options, StagingArena* arena);
 
 // Records the files in `manifest`, and gives their contents to `writer`: the arena must live until that has
 // committed.

@@ -504,5 +504,61 @@ TEST(SeeOurFilesTest, NotInAMountNamespaceOfItsOwn) {
   EXPECT_FALSE(SeeOurFiles({child.pid(), other.pid()}));
 }
 
+TEST_F(WrittenFilesTest, OneThatWasBegunSinceTheImageBeforeHasItsContentThere) {
+  // As torch.save() does it over one that is larger than what is small.
+  const std::string save(100'000, 's');
+  Open(Make("last.pt", save), save.size(), O_WRONLY, save.size());
+  Open(Make("log", save), save.size(), O_WRONLY | O_APPEND, save.size());
+  options_.before.emplace();
+  WrittenFiles written = Look();
+  ASSERT_THAT(Paths(written), ElementsAre("last.pt", "log"));
+  EXPECT_THAT(written.contents, ElementsAre(Key(0)));
+  EXPECT_FALSE(written.files[0].is_new());
+  EXPECT_NE(written.files[0].ending(), 0u);
+  // The image before has the same one, which the job goes on to write.
+  options_.before = written.files;
+  EXPECT_THAT(Look().contents, IsEmpty());
+  options_.before->at(0).set_size(50'000);
+  EXPECT_THAT(Look().contents, IsEmpty());  // all of it is alike
+  // Or an earlier version of it.
+  options_.before->at(0).set_ending(written.files[0].ending() ^ 1);
+  EXPECT_THAT(Look().contents, ElementsAre(Key(0)));
+  options_.before = written.files;
+  options_.before->at(0).set_size(save.size() + 1);
+  EXPECT_THAT(Look().contents, ElementsAre(Key(0)));
+  options_.before = written.files;
+  options_.before->at(0).clear_ending();  // of an earlier Rekindle
+  EXPECT_THAT(Look().contents, IsEmpty());
+}
+
+TEST_F(WrittenFilesTest, WhatAYoungJobHasBegunIsNewWithoutAnImageBefore) {
+  const std::string save(100'000, 's');
+  Open(Make("last.pt", save), save.size(), O_WRONLY, save.size());
+  EXPECT_THAT(Look().contents, IsEmpty());
+  options_.new_until_age = absl::Seconds(60);
+  const timespec then[2] = {{1, 0}, {1, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, (folder_->path() + "/last.pt").c_str(), then, 0), 0);
+  options_.age = absl::Seconds(59);
+  EXPECT_THAT(Look().contents, ElementsAre(Key(0)));
+}
+
+TEST_F(WrittenFilesTest, TrackedFilesAreRecordedWithoutContent) {
+  options_.small_bytes = 1 << 20;
+  const std::string open = Make("events.open", "one");
+  Open(open, 3, O_WRONLY | O_APPEND, 3);
+  Make("events.closed", "two");
+  TrackedFiles tracked({folder_->path() + "/events.*"}, "/", 0, false);
+  options_.tracked = &tracked;
+  WrittenFiles written = Look();
+  ASSERT_THAT(written.files, SizeIs(2));
+  const size_t closed = written.files[0].tracked() ? 0 : 1;
+  EXPECT_EQ(std::filesystem::path(written.files[closed].path()).filename(), "events.closed");
+  EXPECT_EQ(written.files[closed].size(), 3u);
+  EXPECT_TRUE(written.files[closed].tracked());
+  EXPECT_EQ(written.files[1 - closed].path(), open);
+  EXPECT_FALSE(written.files[1 - closed].tracked());
+  EXPECT_THAT(written.contents, ElementsAre(Key(1 - closed)));
+}
+
 }  // namespace
 }  // namespace rekindle::ckpt

@@ -27,9 +27,26 @@ TEST(GroupArguments, MembersAreJobsOfDaemons) {
 }
 
 TEST(GroupArguments, Checkpoint) {
-  ParsedArguments parsed = Parse({"group", "ckpt", "train:1", "--member", "a", "--member", "b:1/7",
-                                  "--tcp-close", "--stop", "--freeze-limit", "2.5", "--label", "x=y",
-                                  "--file-contents", "--ignore-path", "cache", "--gpu-lock-timeout", "3"});
+  ParsedArguments parsed = Parse({"group",
+                                  "ckpt",
+                                  "train:1",
+                                  "--member",
+                                  "a",
+                                  "--member",
+                                  "b:1/7",
+                                  "--tcp-close",
+                                  "--stop",
+                                  "--freeze-limit",
+                                  "2.5",
+                                  "--label",
+                                  "x=y",
+                                  "--file-contents",
+                                  "--ignore-path",
+                                  "cache",
+                                  "--gpu-lock-timeout",
+                                  "3",
+                                  "--track-path",
+                                  "runs/**/events.*"});
   ASSERT_TRUE(parsed.status.ok()) << parsed.status;
   const auto& request = std::get<v1::CheckpointGroupRequest>(parsed.invocation.command);
   EXPECT_EQ(request.reference(), "train:1");
@@ -44,6 +61,8 @@ TEST(GroupArguments, Checkpoint) {
   ASSERT_EQ(request.ignore_paths_size(), 1);
   EXPECT_EQ(request.ignore_paths(0), "/home/me/cache");
   EXPECT_EQ(request.gpu_lock_timeout_seconds(), 3);
+  ASSERT_EQ(request.track_paths_size(), 1);
+  EXPECT_EQ(request.track_paths(0), "/home/me/runs/**/events.*");
   EXPECT_FALSE(Parse({"group", "ckpt", "train:1"}).status.ok());
   EXPECT_FALSE(Parse({"group", "ckpt", "train:1", "--member", "a", "--freeze-limit", "-1"}).status.ok());
 }

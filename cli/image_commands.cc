@@ -168,6 +168,7 @@ int InspectImage(Client& client, const Output& output, const v1::InspectImageReq
     for (const v1::FileOfImage& file : response->written_files()) {
       files.AddRow({Shown(file.path(), 200), FormatBytes(file.size()),
                     file.shared_memory() ? "shared memory"
+                    : file.tracked()     ? "tracked"
                     : file.in_place()    ? "in place"
                                          : "at its end",
                     file.has_content() ? "in the image" : "-"});

@@ -157,16 +157,15 @@ class JobSession {
       case v1::JobEvent::kImagesMissing:
         OnImagesMissing(event.images_missing());
         break;
-      case v1::JobEvent::kImageWarnings:
-        output_.Json(event.image_warnings());
-        for (const std::string& warning : event.image_warnings().warnings())
-          output_.Warning(absl::StrCat("of the job's images: ", warning));
-        break;
       case v1::JobEvent::kWaits:
         output_.Json(event.waits());
         waits_told_ = true;
         output_.Warning(
             absl::StrCat("the job can't be brought back yet, which is tried again: ", event.waits().why()));
+        break;
+      case v1::JobEvent::kWarning:
+        output_.Json(event.warning());
+        output_.Warning(absl::StrCat("of the job: ", event.warning().warning()));
         break;
       case v1::JobEvent::EVENT_NOT_SET:
         break;

@@ -16,6 +16,15 @@ void AddIgnorePath(CLI::App* command, const std::string& description, std::vecto
   command->add_option("--ignore-path", *paths, description)->type_name("PATH")->allow_extra_args(false);
 }
 
+void AddTrackPath(CLI::App* command, std::vector<std::string>* paths) {
+  command
+      ->add_option("--track-path", *paths,
+                   "Files that the job appends to without keeping them open, which a roll-back is to cut "
+                   "back: a file, a folder, or a quoted pattern ('runs/**/events.*'); may be repeated")
+      ->type_name("PATH")
+      ->allow_extra_args(false);
+}
+
 }  // namespace
 
 void RollbackArguments::AddToRestore(CLI::App* restore) {
@@ -43,12 +52,14 @@ void RollbackArguments::AddToRun(CLI::App* run) {
       ->type_name("MODE")
       ->check(CLI::IsMember({"none", "append", "all"}));
   AddIgnorePath(run, "Never roll back this file, or folder; may be repeated", &ignore_paths_);
+  AddTrackPath(run, &track_paths_);
 }
 
 void RollbackArguments::AddToCheckpoint(CLI::App* ckpt) {
   ckpt->add_flag("--file-contents", contents_,
                  "Keep the content of files that a job rewrites in place, for 'restore --rollback all'");
   AddIgnorePath(ckpt, "Keep no content of this file, or folder; may be repeated", &ignore_paths_);
+  AddTrackPath(ckpt, &track_paths_);
 }
 
 absl::StatusOr<bool> RollbackArguments::Given() const {
@@ -80,15 +91,25 @@ void RollbackArguments::Fill(const std::string& working_directory, v1::Rollback*
   for (const std::string& path : ignore_paths_) rollback->add_ignore_paths(Normal(path, working_directory));
 }
 
-void RollbackArguments::Apply(const std::string& working_directory, v1::CheckpointRequest* request) const {
+template <typename Request>
+void RollbackArguments::FillCheckpoint(const std::string& working_directory, Request* request) const {
   request->set_file_contents(contents_);
   for (const std::string& path : ignore_paths_) request->add_ignore_paths(Normal(path, working_directory));
+  for (const std::string& path : track_paths_) request->add_track_paths(Normal(path, working_directory));
+}
+
+void RollbackArguments::Apply(const std::string& working_directory, v1::CheckpointRequest* request) const {
+  FillCheckpoint(working_directory, request);
 }
 
 void RollbackArguments::Apply(const std::string& working_directory,
                               v1::CheckpointGroupRequest* request) const {
-  request->set_file_contents(contents_);
-  for (const std::string& path : ignore_paths_) request->add_ignore_paths(Normal(path, working_directory));
+  FillCheckpoint(working_directory, request);
+}
+
+void RollbackArguments::Apply(const std::string& working_directory, v1::Supervision* policy) const {
+  Fill(working_directory, policy->mutable_rollback());
+  for (const std::string& path : track_paths_) policy->add_track_paths(Normal(path, working_directory));
 }
 
 }  // namespace rekindle::cli

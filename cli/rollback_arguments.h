@@ -1,4 +1,5 @@
-// The options that say what becomes of files: of `restore --rollback`, and `ckpt --file-contents`.
+// The options that say what becomes of files: of `restore --rollback`, `ckpt --file-contents` and
+// `--track-path`.
 #pragma once
 
 #include <string>
@@ -9,6 +10,7 @@
 #include "base/command_line.h"
 #include "rekindle/v1/group.pb.h"
 #include "rekindle/v1/rekindle.pb.h"
+#include "rekindle/v1/supervision.pb.h"
 
 namespace rekindle::cli {
 
@@ -18,9 +20,9 @@ class RollbackArguments {
   void AddToRestore(CLI::App* restore);
   // Without --dry-run.
   void AddToGroupRestore(CLI::App* restore);
-  // --rollback and --ignore-path, of a job that is supervised.
+  // --rollback, --ignore-path and --track-path, of a job that is supervised.
   void AddToRun(CLI::App* run);
-  // --file-contents and --ignore-path; of a group too.
+  // --file-contents, --ignore-path and --track-path; of a group too.
   void AddToCheckpoint(CLI::App* ckpt);
   // Put what was given into the request; paths are taken from `working_directory`. InvalidArgument names the
   // option.
@@ -28,14 +30,17 @@ class RollbackArguments {
   absl::Status Apply(const std::string& working_directory, v1::RestoreGroupRequest* request) const;
   void Apply(const std::string& working_directory, v1::CheckpointRequest* request) const;
   void Apply(const std::string& working_directory, v1::CheckpointGroupRequest* request) const;
-  void Fill(const std::string& working_directory, v1::Rollback* rollback) const;
+  void Apply(const std::string& working_directory, v1::Supervision* policy) const;
 
  private:
   // Were roll-back options given at all?
   absl::StatusOr<bool> Given() const;
+  void Fill(const std::string& working_directory, v1::Rollback* rollback) const;
+  template <typename Request>
+  void FillCheckpoint(const std::string& working_directory, Request* request) const;
 
   std::string mode_;
-  std::vector<std::string> ignore_paths_;
+  std::vector<std::string> ignore_paths_, track_paths_;
   bool dry_run_ = false, contents_ = false;
 };
 

@@ -47,8 +47,8 @@ absl::StatusOr<double> Share(const std::string& text) {
 
 const std::vector<std::string>& SupervisionArguments::OptionsWithValue() {
   static const auto* options = new std::vector<std::string>{
-      "--every",       "--restarts", "--backoff",    "--retry-for", "--hang", "--rollback",
-      "--ignore-path", "--keep",     "--image-name", "--overhead",  "--from", "--copy-to"};
+      "--every",       "--restarts",   "--backoff", "--retry-for",  "--hang",     "--hang-sign", "--rollback",
+      "--ignore-path", "--track-path", "--keep",    "--image-name", "--overhead", "--from",      "--copy-to"};
   return *options;
 }
 
@@ -65,8 +65,17 @@ void SupervisionArguments::AddTo(CLI::App* run) {
   run->add_option("--retry-for", retry_for_,
                   "Try so long to bring it back when the machine has no room for it [10m]")
       ->type_name("TIME");
-  run->add_option("--hang", hang_, "Kill it and bring it back when it shows no progress for so long")
+  run->add_option(
+         "--hang", hang_,
+         "Kill it and bring it back when it shows no progress for so long: what it reports through the "
+         "hook, if it does, else --hang-sign")
       ->type_name("TIME");
+  run->add_option(
+         "--hang-sign", hang_sign_,
+         "With --hang, of a job that reports nothing: any (CPU time, input, output; one that spins or "
+         "has threads that tick never hangs so), output (its output alone) [any]")
+      ->type_name("SIGN")
+      ->check(CLI::IsMember({"any", "output"}));
   run->add_option("--from", from_,
                   "In the place of a command: an image that it goes on from, with what was its own")
       ->type_name("IMAGE");
@@ -88,9 +97,9 @@ void SupervisionArguments::AddTo(CLI::App* run) {
 
 absl::Status SupervisionArguments::Apply(const GlobalOptions& globals, const std::string& working_directory,
                                          v1::RunRequest* request) const {
-  static constexpr const char* kOnlyWith[] = {"--backoff", "--retry-for",  "--rollback", "--ignore-path",
-                                              "--keep",    "--image-name", "--overhead", "--at-boot",
-                                              "--from",    "--tcp-close",  "--copy-to"};
+  static constexpr const char* kOnlyWith[] = {
+      "--backoff",    "--retry-for", "--hang-sign", "--rollback", "--ignore-path", "--track-path", "--keep",
+      "--image-name", "--overhead",  "--at-boot",   "--from",     "--tcp-close",   "--copy-to"};
   if (run_->count("--every") == 0 && run_->count("--restarts") == 0 && run_->count("--hang") == 0) {
     for (const char* option : kOnlyWith) {
       if (run_->count(option) != 0) {
@@ -123,12 +132,15 @@ absl::Status SupervisionArguments::Apply(const GlobalOptions& globals, const std
     RK_ASSIGN_OR_RETURN(const double seconds, Seconds(hang_, "--hang"));
     policy->set_hang_seconds(seconds);
   }
+  if (!hang_sign_.empty() && !(policy->hang_seconds() > 0))
+    return absl::InvalidArgumentError("--hang-sign goes with --hang");
+  if (hang_sign_ == "output") policy->set_hang_sign(v1::Supervision::OUTPUT);
   if (!overhead_.empty()) {
     if (!policy->every_auto()) return absl::InvalidArgumentError("--overhead goes with --every auto");
     RK_ASSIGN_OR_RETURN(const double share, Share(overhead_));
     policy->set_overhead_budget(share);
   }
-  rollback_.Fill(working_directory, policy->mutable_rollback());
+  rollback_.Apply(working_directory, policy);
   policy->set_image_name(image_name_);
   request->set_from_image(from_);
   policy->set_at_boot(at_boot_);

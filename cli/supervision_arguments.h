@@ -38,7 +38,7 @@ class SupervisionArguments {
   absl::Status FillCopyTo(const GlobalOptions& globals, const std::string& working_directory,
                           v1::CopyTo* to) const;
 
-  std::string every_, backoff_, retry_for_, hang_, image_name_, overhead_, from_, copy_to_;
+  std::string every_, backoff_, retry_for_, hang_, hang_sign_, image_name_, overhead_, from_, copy_to_;
   RollbackArguments rollback_;
   uint32_t restarts_ = 3, keep_ = 3;
   bool at_boot_ = false, tcp_close_ = false;

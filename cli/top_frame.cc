@@ -186,8 +186,7 @@ std::vector<std::string> TroublesOf(const v1::Job& job) {
   for (const std::string& what : {state.report(), state.last_error()}) {
     if (!what.empty()) troubles.push_back(absl::StrCat(job.name(), ": ", what));
   }
-  for (const std::string& what : state.image_warnings())
-    troubles.push_back(absl::StrCat(job.name(), ": its images: ", what));
+  for (const std::string& what : state.warnings()) troubles.push_back(absl::StrCat(job.name(), ": ", what));
   return troubles;
 }
 

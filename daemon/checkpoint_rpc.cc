@@ -1,4 +1,6 @@
 // Checkpoint: a running job becomes an image.
+#include <unistd.h>
+
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -9,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/file_patterns.h"
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -20,6 +23,9 @@
 #include "daemon/connection_locks.h"
 #include "daemon/image_lookup.h"
 #include "daemon/image_visit.h"
+#include "daemon/job_file.h"
+#include "daemon/job_registry.h"
+#include "daemon/job_strays.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
@@ -73,6 +79,24 @@ absl::Status BringInMemory(Node& node, const store::Store& store, const JobRecor
   return absl::OkStatus();
 }
 
+// Of a job that its supervisor looks after, that tells of them.
+Strays StraysOf(Node& node, const JobRecord& job) {
+  if (job.name.empty() || !job.instance.empty()) return {};
+  const absl::StatusOr<std::vector<JobRecord>> all = node.jobs().List();
+  if (!all.ok()) return {};
+  JobTraits traits;
+  for (const JobRecord& other : *all) {
+    if (other.name != job.name && JobRegistry::Lives(other)) traits.others.push_back(other.pid);
+  }
+  if (::getsid(job.pid) == job.pid) traits.session = job.pid;
+  if (job.owner != 0) traits.user = job.owner;
+  if (!job.mark.empty()) {
+    traits.mark = absl::StrCat(REKINDLE_JOB_FILE_VARIABLE, "=",
+                               JobFile::PathOf(node.options().runtime_directory, job.mark));
+  }
+  return FindStrays(traits, job.pid);
+}
+
 }  // namespace
 
 absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointRequest& request,
@@ -88,6 +112,8 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   for (const std::string& path : request.ignore_paths()) {
     RK_RETURN_IF_ERROR(CheckAbsolute(path, "the path to ignore"));
   }
+  std::vector<std::string> track_paths(request.track_paths().begin(), request.track_paths().end());
+  RK_RETURN_IF_ERROR(CheckFilePatterns(track_paths));
   // A part's and the supervisor's own are asked for in requests of ours.
   if (call.part == nullptr && call.kept_staging == nullptr)
     RK_RETURN_IF_ERROR(CheckLabelsOfCaller(request.labels()));
@@ -134,6 +160,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   options.staging_budget_bytes = request.staging_budget_bytes();
   options.file_contents = request.file_contents();
   options.ignore_paths.assign(request.ignore_paths().begin(), request.ignore_paths().end());
+  options.track_paths = std::move(track_paths);
   if (request.gpu_lock_timeout_seconds() > 0) {
     options.gpu_lock_timeout = absl::Seconds(request.gpu_lock_timeout_seconds());
   }
@@ -170,10 +197,16 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     return send(event);
   });
   CaptureReporter observer(monitor);
+  const bool by_supervisor = call.kept_staging != nullptr;
+  const Strays strays = by_supervisor ? Strays() : StraysOf(node, job);
   // Where nobody else says when it is frozen, the job does.
   std::shared_ptr<SupervisedJob> supervised;
   if ((options.gate == nullptr || of_group) && !job.name.empty())
     supervised = node.supervisor().FindRunning(job.name, job.pid);
+  if (supervised) {
+    for (const std::string& path : supervised->Describe().supervised().policy().track_paths())
+      options.track_paths.push_back(path);
+  }
   // Before it is taken: later images have greater ones. The supervisor's own have theirs.
   uint64_t number = 0;
   absl::StatusOr<ckpt::CaptureResult> result = absl::UnknownError("");
@@ -194,6 +227,9 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   RK_RETURN_IF_ERROR(result.status());
   node.counts().frozen_ns += static_cast<int64_t>(result->freeze_seconds * 1e9);
   node.counts().stored_bytes += result->image.stats.stored_bytes;
+  if (const Strays both = strays.empty() || request.stop() ? strays : InBoth(strays, StraysOf(node, job));
+      !both.empty())
+    result->warnings.push_back(DescribeStrays(both, /*are_ended_with_it=*/supervised != nullptr));
   if (of_replaced) of_replaced->RemoveOf(*taken);
   if (result->standing) *call.part->standing = std::move(result->standing);
   // One that the hook held until an image was taken of it goes on. A group's may be given up yet.

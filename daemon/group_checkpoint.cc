@@ -219,6 +219,7 @@ class Coordination {
     *checkpoint->mutable_labels() = request_.labels();
     checkpoint->set_file_contents(request_.file_contents());
     *checkpoint->mutable_ignore_paths() = request_.ignore_paths();
+    *checkpoint->mutable_track_paths() = request_.track_paths();
     checkpoint->set_gpu_lock_timeout_seconds(request_.gpu_lock_timeout_seconds());
     return request;
   }

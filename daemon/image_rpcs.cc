@@ -148,7 +148,8 @@ absl::Status InspectImage(Node& node, const Call& call, const v1::InspectImageRe
     out->set_path(ToUtf8(file.path()));
     out->set_size(file.size());
     out->set_in_place(file.in_place());
-    out->set_has_content(file.size() == 0 || !file.content_object().empty());
+    out->set_has_content(!file.tracked() && (file.size() == 0 || !file.content_object().empty()));
+    out->set_tracked(file.tracked());
     out->set_modified_ns(file.modified_ns());
     out->set_shared_memory(file.shared_memory());
   }

@@ -66,7 +66,9 @@ SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record, std::op
       submitted_unix_ns_(record.submitted_unix_ns()),
       restart_policy_(RestartOptionsOf(record.policy()), RestartStateOf(record)),
       interval_(IntervalOptionsOf(record.policy()), IntervalStateOf(record)),
-      progress_(record.policy().hang_seconds()),
+      progress_(record.policy().hang_seconds(), record.policy().hang_sign() == v1::Supervision::OUTPUT
+                                                    ? supervise::ProgressSign::kOutput
+                                                    : supervise::ProgressSign::kAny),
       seen_(node.options().runtime_directory, mark_),
       hold_(std::move(hold)),
       record_(std::move(record)),
@@ -327,27 +329,32 @@ absl::StatusOr<std::vector<JobRecord>> SupervisedJob::OtherJobs() const {
   return jobs;
 }
 
-void SupervisedJob::KillAll() {
+JobTraits SupervisedJob::Traits(const absl::StatusOr<std::vector<JobRecord>>& others, bool by_mark) const {
   JobTraits traits;
   {
     absl::MutexLock lock(&mutex_);
     if (saw_life_ && IsStillItsNumber(record_.pid(), record_.start_ticks())) traits.session = record_.pid();
     traits.seen = seen_.processes();
   }
-  const bool over = end_ != nullptr && end_->WaitFor(absl::ZeroDuration());
   // An administrator's job may have been given to any user, in its image or by itself.
   const Caller owner = OwnCall().caller;
   if (!node_.policy().IsAdmin(owner)) traits.user = owner.uid;
+  if (!others.ok()) return traits;
+  for (const JobRecord& job : *others) traits.others.push_back(job.pid);
+  if (by_mark) traits.mark = MarkVariable();
+  return traits;
+}
+
+void SupervisedJob::KillAll() {
+  const bool over = end_ != nullptr && end_->WaitFor(absl::ZeroDuration());
   const MarkUses::Use ends = node_.mark_uses().End(mark_, name_);
   const absl::StatusOr<std::vector<JobRecord>> others = OtherJobs();
-  if (others.ok()) {
-    for (const JobRecord& job : *others) traits.others.push_back(job.pid);
-    if (ends) traits.mark = MarkVariable();
-  } else {
+  if (!others.ok()) {
     Log(LogLevel::kWarning,
         absl::StrCat("job '", name_, "': only its session is ended, since other jobs can't be told from it: ",
                      others.status().message()));
   }
+  const JobTraits traits = Traits(others, static_cast<bool>(ends));
   if (const size_t killed = KillJobMembers(traits); killed > 0)
     Log(LogLevel::kInfo, absl::StrCat("job '", name_, "': ", killed, " of its processes ended with it"));
   if (over) saw_life_ = false;
@@ -499,7 +506,7 @@ v1::Job SupervisedJob::Describe(const ProcessChildren* all) const {
   state->set_run_seconds(record_.run_seconds());
   state->set_stored_bytes(record_.stored_bytes());
   *state->mutable_deaths() = record_.deaths();
-  if (!end_told_) state->mutable_image_warnings()->Add(image_warnings_.begin(), image_warnings_.end());
+  for (const std::string& warning : warnings_) state->add_warnings(warning);
   return job;
 }
 

@@ -22,6 +22,7 @@
 #include "daemon/copy_command.h"
 #include "daemon/job_events.h"
 #include "daemon/job_file.h"
+#include "daemon/job_strays.h"
 #include "daemon/node.h"
 #include "daemon/rpc_support.h"
 #include "daemon/seen_processes.h"
@@ -130,6 +131,9 @@ class SupervisedJob {
   bool StopLife();
   void NotePoint(v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteStop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // By which its processes are known. Those of `others`, if they are not known, can't be told from those that
+  // only carry its mark.
+  JobTraits Traits(const absl::StatusOr<std::vector<JobRecord>>& others, bool by_mark) const;
   void KillAll();
   // Those that live and may have its mark from an image.
   absl::StatusOr<std::vector<JobRecord>> OtherJobs() const;
@@ -186,8 +190,6 @@ class SupervisedJob {
   // Nobody is to be told that one could not be taken.
   bool GivesUpImages() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Of an attempt to take an image, to those who follow the job.
-  // Of one that was taken.
-  void TellOfWarnings(const v1::CheckpointResult& image) ABSL_LOCKS_EXCLUDED(mutex_);
   void TellOfImage(const absl::Status& taken);
   absl::Status CaptureImage(BoundaryGate* gate, v1::CheckpointResult* result);
   void PlanNextImage(double seconds);
@@ -210,6 +212,19 @@ class SupervisedJob {
   absl::Status RemoveImageOf(const v1::RestartPoint& image);
   // After that moment the job got further: images from before are not of one that hangs.
   int64_t SoundUntilNanos();
+
+  // supervised_warnings.cc
+  // Of a message, so that it is told once: names, times and addresses in it differ each time.
+  static std::string WithoutNumbers(absl::string_view message);
+  // Tells its owner, once.
+  void Warn(const std::string& warning) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Its processes that no image of it has. Looked for now and then, until some were told.
+  Strays LookForStrays();
+  // Those of before and after an image.
+  void TellOfStrays(const Strays& before);
+  void TellOfUnseenHangs(double now);
+  // What an image lacks of what was asked for.
+  void TellOfImageWarnings(const v1::CheckpointResult& result);
 
   // supervised_restart.cc
   supervise::Death TakeDeath();
@@ -268,10 +283,11 @@ class SupervisedJob {
   bool counts_run_time_ = false;  // from a life's beginning to its death
   int64_t hung_since_ns_ = 0;
   int postponed_ = 0;
-  std::vector<std::string> image_warnings_ ABSL_GUARDED_BY(mutex_);  // of the last one
-  std::set<std::string> image_warnings_told_;
+  std::set<std::string> image_warnings_told_;  // without their numbers
   std::set<std::string> reasons_told_;  // why no image was taken, since the last one, without their numbers
-  double hindered_since_ = 0;           // the machine keeps it from coming back; 0: it does not
+  bool strays_told_ = false, unseen_hangs_told_ = false;
+  double next_look_for_strays_ = 0;
+  double hindered_since_ = 0;  // the machine keeps it from coming back; 0: it does not
   double next_sample_ = 0, next_image_ = 0, spread_until_ = 0;
   double cpu_seconds_ = 0, cpu_sampled_ = 0, cpu_rate_ = 0;  // the rate in processors
   uint64_t boundaries_ = 0, wanted_ = 0;
@@ -308,6 +324,7 @@ class SupervisedJob {
   std::string taking_ ABSL_GUARDED_BY(mutex_);
   uint64_t taking_number_ ABSL_GUARDED_BY(mutex_) = 0;
   const char* phase_ ABSL_GUARDED_BY(mutex_) = "running";
+  std::vector<std::string> warnings_ ABSL_GUARDED_BY(mutex_);
   int64_t next_checkpoint_unix_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   double interval_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
   bool leave_ ABSL_GUARDED_BY(mutex_) = false;

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -72,13 +71,6 @@ absl::Status WithWhatIsKept(const absl::Status& no_room, const std::string& newe
       absl::StrCat(absl::StripSuffix(no_room.message(), "."), ". The newest image of this job, ", newest,
                    ", stays until a newer one is whole, and no other of its images may go: "
                    "beside them there has to be room for what has changed since"));
-}
-
-// Names, times and addresses in it differ each time.
-std::string WithoutNumbers(absl::string_view message) {
-  std::string words(message);
-  std::erase_if(words, [](char c) { return absl::ascii_isxdigit(c); });
-  return words;
 }
 
 std::string ImageTag() { return absl::FormatTime("%Y%m%d-%H%M%E3S", absl::Now(), absl::UTCTimeZone()); }
@@ -233,6 +225,7 @@ void SupervisedJob::LookForProgress(double now) {
   // To kill and restore it would undo what somebody wants of it.
   if (kept_from_running) return progress_.Excuse(sample);
   progress_.Add(sample);
+  TellOfUnseenHangs(now);
   if (!progress_.Hangs(now)) return;
   hung_ = true;
   hung_since_ns_ = SoundUntilNanos();
@@ -402,6 +395,7 @@ absl::Status SupervisedJob::CaptureImage(BoundaryGate* gate, v1::CheckpointResul
     (*request.mutable_labels())[v1::kSupervisedLabel] = absl::StrCat(record_.submitted_unix_ns());
     if (policy.rollback().mode() == v1::Rollback::ALL) request.set_file_contents(true);
     *request.mutable_ignore_paths() = policy.rollback().ignore_paths();
+    *request.mutable_track_paths() = policy.track_paths();
   }
   Call call = OwnCall();
   call.kept_staging = &kept_staging_;
@@ -438,6 +432,7 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
     absl::MutexLock lock(&mutex_);
     answers = images_asked_;
   }
+  const Strays strays = LookForStrays();
   BoundaryGate gate(*this, asked);
   v1::CheckpointResult result;
   absl::Status status = CaptureImage(&gate, &result);
@@ -461,7 +456,6 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
     image_owed_ = false;
   }
   TellOfImage(status);
-  if (status.ok()) TellOfWarnings(result);
   {
     absl::MutexLock lock(&mutex_);
     phase_ = "running";
@@ -485,6 +479,8 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
     images_answered_ = answers;
   }
   if (status.ok()) {
+    TellOfStrays(strays);
+    TellOfImageWarnings(result);
     // Counted from the beginning of one to the beginning of the next.
     PlanNextImage(std::max(0.1, interval_.Seconds() - (MonotonicSeconds() - began)));
     RemoveOldImages();
@@ -519,23 +515,6 @@ void SupervisedJob::TellOfImage(const absl::Status& taken) {
   Log(LogLevel::kWarning, absl::StrCat("no image was taken of job '", name_, "': ", taken.message()));
   event.mutable_images_missing()->set_why(ToUtf8(taken.message()));
   events_.Send(event);
-}
-
-void SupervisedJob::TellOfWarnings(const v1::CheckpointResult& image) {
-  {
-    absl::MutexLock lock(&mutex_);
-    image_warnings_.assign(image.warnings().begin(), image.warnings().end());
-  }
-  v1::JobEvent event;
-  for (const std::string& warning : image.warnings()) {
-    if (image_warnings_told_.size() >= kMostReasonsTold ||
-        !image_warnings_told_.insert(WithoutNumbers(warning)).second)
-      continue;
-    Log(LogLevel::kWarning,
-        absl::StrCat("image '", image.image().reference(), "' of job '", name_, "': ", warning));
-    event.mutable_image_warnings()->add_warnings(warning);
-  }
-  if (event.has_image_warnings()) events_.Send(event);
 }
 
 bool SupervisedJob::RemoveOldImages(bool make_room) {

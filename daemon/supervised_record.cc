@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
+#include "base/file_patterns.h"
 #include "base/machine.h"
 #include "base/message_text.h"
 #include "base/record_file.h"
@@ -216,6 +217,7 @@ absl::Status CompletePolicy(v1::Supervision* policy) {
     if (!absl::StartsWith(path, "/"))
       return absl::InvalidArgumentError(absl::StrCat("the path to leave alone '", path, "' is not absolute"));
   }
+  RK_RETURN_IF_ERROR(CheckFilePatterns(policy->track_paths()));
   if (policy->overhead_budget() == 0) policy->set_overhead_budget(0.01);
   if (policy->keep_images() == 0) policy->set_keep_images(3);
   if (policy->backoff_seconds() == 0) policy->set_backoff_seconds(1);

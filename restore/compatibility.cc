@@ -299,6 +299,7 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
   GrownFiles grown(manifest, which);
   for (const v1::WrittenFile& file : manifest.written_files()) {
     if (file.in_own_mounts() && place == SeenFrom::kMachine) continue;
+    if (file.tracked()) continue;
     if (file.size() == 0 || !file.content_object().empty()) with_content.insert(file.path());
   }
   bool may_be_put_back = false, is_output = false;

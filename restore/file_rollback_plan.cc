@@ -18,6 +18,8 @@
 #include "base/clock.h"
 #include "base/database_files.h"
 #include "base/file.h"
+#include "base/file_beginning.h"
+#include "base/file_patterns.h"
 #include "base/machine.h"
 #include "base/open_in_root.h"
 #include "base/process_stat.h"
@@ -34,6 +36,10 @@ namespace rekindle::restore {
 namespace {
 
 using Report = v1::FileRollback;
+
+constexpr char kWrittenAnew[] = "it was written anew after the image";
+// Of files that the image can't know.
+constexpr size_t kMostNewTold = 20, kMostNamesForNew = 20'000;
 
 void Leave(FileAction& action, absl::string_view why, bool blocks = false) {
   action.report.set_action(Report::LEFT);
@@ -71,6 +77,7 @@ class Planner {
     same_boot_ = machine.ok() && absl::StartsWith(manifest.job_id(), absl::StrCat(machine->boot_id, "/"));
     for (const v1::WrittenFile& file : manifest.written_files()) {
       in_image_.insert(file.path());
+      inodes_in_image_.emplace(file.inode(), file.born_ns());
       if (absl::string_view database = DatabaseBeside(file.path()); !database.empty())
         have_files_beside_.emplace(database);
     }
@@ -114,7 +121,8 @@ class Planner {
         return action;
       }
     }
-    if (absl::Status status = Decide(look, action); !status.ok()) {
+    const absl::Status status = file.tracked() ? DecideTracked(look, action) : Decide(look, action);
+    if (!status.ok()) {
       return Annotate(status, absl::StrCat("planning the roll-back of ", file.path()));
     }
     if (action.report.discarded_bytes() > 0 && action.file.valid()) DecideTail(action);
@@ -123,6 +131,28 @@ class Planner {
       action.folder.Reset();
     }
     return action;
+  }
+
+  // Of files that match a tracked path and are not in the image: made since, as far as their times tell.
+  void FindNewFiles(const std::vector<std::string>& patterns, std::vector<FileAction>* plan) const {
+    with_rights_([&] {
+      const UniqueFd root(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+      std::set<std::string> found;
+      VisitMatchingFiles(root.get(), patterns, kMostNamesForNew, [&](const MatchingFile& file) {
+        const int64_t born_ns = BornUnixNanos(file.folder, file.name, AT_SYMLINK_NOFOLLOW);
+        const int64_t made_ns = born_ns != 0 ? born_ns : Nanos(file.info.st_mtim);
+        // It may have several names, of which the image has one.
+        if (made_ns <= captured_ns_ || in_image_.contains(file.path) ||
+            inodes_in_image_.contains({file.info.st_ino, born_ns}) || IsIgnored(file.path) ||
+            !found.insert(file.path).second)
+          return true;
+        FileAction& action = plan->emplace_back();
+        action.report.set_path(file.path);
+        action.report.set_size(static_cast<uint64_t>(file.info.st_size));
+        Leave(action, "it was made after the image: the job finds it there");
+        return found.size() < kMostNewTold;
+      });
+    });
   }
 
   // SQLite applies what it finds beside a database, which is of a later life where the image does not know
@@ -217,6 +247,7 @@ class Planner {
   // What the files beside a database are is said by its own, which comes before them. That is known by what
   // it begins with, now or in the image.
   std::string DatabaseOf(const FileAction& action) {
+    if (action.recorded.tracked()) return "";
     const std::string& path = action.recorded.path();
     if (std::string database(DatabaseBeside(path)); !database.empty())
       return databases_.contains(database) ? database : "";
@@ -287,6 +318,51 @@ class Planner {
            "--file-contents that of files that are rewritten in place";
   }
 
+  // Of one that the job had not open: it goes on whatever has become of it, so that only what was certainly
+  // appended is cut off.
+  absl::Status DecideTracked(const Look& look, FileAction& action) const {
+    const v1::WrittenFile& file = action.recorded;
+    const uint64_t now = static_cast<uint64_t>(look.info.st_size);
+    if (look.error == ENOENT || look.error == ENOTDIR) {
+      Leave(action, "it is gone: the job had it not open");
+      return absl::OkStatus();
+    }
+    if (look.error != 0 || look.open_error != 0) {
+      const int error = look.error != 0 ? look.error : look.open_error;
+      if (!SaysSomethingOfTheFile(error))
+        return ErrnoStatus(error, absl::StrCat("opening ", file.path(), " to cut it back"));
+      Leave(action, ErrnoStatus(error, "it can't be opened for writing").message());
+      return absl::OkStatus();
+    }
+    if (!S_ISREG(look.info.st_mode) || !IsSameFile(look, file)) {
+      Leave(action, "another file has its name");
+      return absl::OkStatus();
+    }
+    if (now == file.size()) {
+      action.report.set_action(Report::UNCHANGED);
+      return absl::OkStatus();
+    }
+    if (now < file.size()) {
+      Leave(action, absl::StrCat("it has become shorter (", now, " bytes, it had ", file.size(), ")"));
+      return absl::OkStatus();
+    }
+    // Where its ending is not known, it may have been written anew.
+    if (file.size() > 0 && (file.ending() == 0 || EndsOtherwise(action))) {
+      Leave(action, file.ending() == 0
+                        ? "it is not known whether it was only appended to: it could not be read"
+                        : kWrittenAnew);
+      return absl::OkStatus();
+    }
+    return Truncate(now, action);
+  }
+
+  // Has what the image says was its end other content by now? False where that is not known.
+  static bool EndsOtherwise(const FileAction& action) {
+    if (action.recorded.ending() == 0 || !action.file.valid()) return false;
+    const absl::StatusOr<uint64_t> ending = FileEnding(action.file.get(), action.recorded.size());
+    return ending.ok() && *ending != action.recorded.ending();
+  }
+
   absl::Status Decide(const Look& look, FileAction& action) {
     const v1::WrittenFile& file = action.recorded;
     const uint64_t now = static_cast<uint64_t>(look.info.st_size);
@@ -329,7 +405,23 @@ class Planner {
     if (rewritten) return DecideRewritten(now, action);
     if (may_differ) return DecideAppended(now, action);
     if (now < file.size()) return LeaveShorter(now, action);
+    if (EndsOtherwise(action)) return LeaveWrittenAnew(action);
     return Truncate(now, action);
+  }
+
+  // The job would go on in the middle of what belongs to a later version of the file. One that it only
+  // appends to, as a log is, it may go on with.
+  absl::Status LeaveWrittenAnew(FileAction& action) const {
+    const v1::WrittenFile& file = action.recorded;
+    const auto known = only_appended_to_.find(file.path());
+    const bool only_appended_to = known != only_appended_to_.end() && known->second;
+    const bool blocks = !only_appended_to && !logs_.contains(file.path()) && !replaced_.contains(file.path());
+    Leave(
+        action,
+        absl::StrCat(kWrittenAnew, "; ", NoContent(file),
+                     blocks ? ". If the job can go on with it as it is, leave it so with --ignore-path" : ""),
+        blocks);
+    return absl::OkStatus();
   }
 
   static absl::Status Truncate(uint64_t now, FileAction& action) {
@@ -561,7 +653,8 @@ class Planner {
   const int64_t captured_ns_;
   const std::set<std::string> logs_;
   std::set<std::string> in_image_;
-  std::map<std::string, bool> only_appended_to_;         // by path, as far as the image tells
+  std::set<std::pair<uint64_t, int64_t>> inodes_in_image_;  // with the time when each was made
+  std::map<std::string, bool> only_appended_to_;            // by path, as far as the image tells
   std::set<std::string> have_files_beside_, databases_;  // paths of SQLite's, by their names and as they are
   SharedMemoryUsers shared_memory_;
 };
@@ -600,16 +693,22 @@ absl::StatusOr<std::vector<FileAction>> PlanRollback(const v1::JobManifest& mani
         "what to do with files is of a kind that this Rekindle does not know: it is older than who asks");
   }
   const bool none = rollback.mode() == v1::Rollback::NONE;
-  if (manifest.written_files().empty()) return none ? std::vector<FileAction>() : NotRecorded(manifest);
+  if (manifest.written_files().empty() && manifest.track_paths().empty())
+    return none ? std::vector<FileAction>() : NotRecorded(manifest);
   Planner planner(manifest, image, rollback, with_rights, place, replaced);
   std::vector<FileAction> plan;
   for (const v1::WrittenFile& file : manifest.written_files()) {
     if (none && !file.shared_memory()) continue;
     RK_ASSIGN_OR_RETURN(FileAction action, planner.Plan(file));
+    // There may be many, of which few have anything to do with this life of the job.
+    if (file.tracked() && action.report.action() == Report::UNCHANGED) continue;
     RK_RETURN_IF_ERROR(planner.PlanBeside(action, &plan));
     plan.push_back(std::move(action));
   }
   KeepDatabasesWhole(&plan);
+  const bool elsewhere = place == SeenFrom::kMachine && manifest.tracks_own_mounts();
+  if (!none && !elsewhere && !manifest.track_paths().empty())
+    planner.FindNewFiles({manifest.track_paths().begin(), manifest.track_paths().end()}, &plan);
   return plan;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/file_beginning.h"
 #include "base/machine.h"
 #include "dedup_store/store_testing.h"
 #include "gmock/gmock.h"
@@ -35,6 +36,7 @@ struct Recorded {
   bool content = false;  // the image has it
   bool is_new = false;
   bool shared_memory = false;
+  bool tracked = false;
 };
 
 class FileRollbackTest : public store::StoreTest {
@@ -85,6 +87,9 @@ class FileRollbackTest : public store::StoreTest {
     file->set_born_ns(BornUnixNanos(AT_FDCWD, Path(name), AT_SYMLINK_NOFOLLOW));
     file->set_is_new(recorded.is_new);
     file->set_shared_memory(recorded.shared_memory);
+    file->set_tracked(recorded.tracked);
+    if (file->size() > 0 && !recorded.in_place)
+      file->set_ending(FileEnding(OpenFile(Path(name), O_RDONLY).value().get(), file->size()).value());
     if (!recorded.content) return;
     file->set_content_object("files/" + std::to_string(manifest_.written_files_size() - 1));
     std::string content = Read(name);

@@ -16,6 +16,7 @@ void ProgressWatch::Restart(double now_seconds) {
   has_last_ = false;
   speaks_ = false;
   watching_ = true;
+  began_seconds_ = now_seconds;
   sound_until_seconds_ = now_seconds;
   Sign(now_seconds);
 }
@@ -23,14 +24,15 @@ void ProgressWatch::Restart(double now_seconds) {
 void ProgressWatch::Add(const ProgressSample& sample) {
   if (!watching_) {
     watching_ = true;
+    began_seconds_ = sample.at_seconds;
     Sign(sample.at_seconds);
   }
   if (has_last_) {
     quiet_cpu_seconds_ += std::max(0.0, sample.cpu_seconds - last_.cpu_seconds);
-    const bool works =
+    const bool uses =
         quiet_cpu_seconds_ > kIdleShare * std::max(0.0, sample.at_seconds - last_sign_seconds_) ||
-        sample.io_bytes > last_.io_bytes || sample.output_bytes > last_.output_bytes ||
-        sample.gpu_busy_seconds > last_.gpu_busy_seconds;
+        sample.io_bytes > last_.io_bytes || sample.gpu_busy_seconds > last_.gpu_busy_seconds;
+    const bool works = sample.output_bytes > last_.output_bytes || (sign_ == ProgressSign::kAny && uses);
     const bool reports = sample.reported != 0 && sample.reported != last_.reported;
     if (reports || (!speaks_ && works)) Sign(sample.at_seconds);
   }
@@ -60,6 +62,11 @@ bool ProgressWatch::Hangs(double now_seconds) const {
 
 double ProgressWatch::QuietSeconds(double now_seconds) const {
   return watching_ ? std::max(0.0, now_seconds - last_sign_seconds_) : 0;
+}
+
+bool ProgressWatch::MayHangUnseen(double now_seconds) const {
+  return hang_seconds_ > 0 && sign_ == ProgressSign::kAny && watching_ && !speaks_ &&
+         now_seconds - began_seconds_ >= hang_seconds_;
 }
 
 void ProgressWatch::Sign(double at_seconds) {

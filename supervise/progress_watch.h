@@ -2,7 +2,9 @@
 //
 // What a job says of itself through the hook counts most: once it has, nothing else does, since a process
 // that spins in a lock uses its CPU as well. Before that, any of CPU time, bytes written or read, output and
-// work of a GPU is a sign; of CPU time, only more than threads use that merely wake to look for work.
+// work of a GPU is a sign; of CPU time, only more than threads use that merely wake to look for work. A job
+// that waits actively, as in a collective that never ends, uses its CPU as well: where output alone is to be
+// a sign it is found.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +21,13 @@ struct ProgressSample {
   double gpu_busy_seconds = 0;  // 0: not known
 };
 
+enum class ProgressSign { kAny, kOutput };
+
 class ProgressWatch {
  public:
-  // 0: nothing is ever taken for a hang.
-  explicit ProgressWatch(double hang_seconds) : hang_seconds_(hang_seconds) {}
+  // 0: nothing is ever taken for a hang. `sign`: of a job that reports nothing.
+  explicit ProgressWatch(double hang_seconds, ProgressSign sign = ProgressSign::kAny)
+      : hang_seconds_(hang_seconds), sign_(sign) {}
 
   // Forgets what was: the job was stopped for a while on purpose, or brought back. Counts from now on.
   void Restart(double now_seconds);
@@ -35,6 +40,9 @@ class ProgressWatch {
   bool Hangs(double now_seconds) const;
   // Since the last sign, or since it is watched. 0 before the first call of Restart() or Add().
   double QuietSeconds(double now_seconds) const;
+  // It has been watched for as long as a hang lasts, and nothing but CPU time and the like tells of it: a job
+  // that waits actively would not be found.
+  bool MayHangUnseen(double now_seconds) const;
   // The job got further after this moment: the last sample before the last sign. An image from before it
   // can't be one of a job that hangs.
   double SoundUntilSeconds() const { return sound_until_seconds_; }
@@ -43,10 +51,12 @@ class ProgressWatch {
   void Sign(double at_seconds);
 
   const double hang_seconds_;
+  const ProgressSign sign_;
   ProgressSample last_;
   bool has_last_ = false;
   bool watching_ = false;
-  bool speaks_ = false;  // it has reported
+  bool speaks_ = false;       // it has reported
+  double began_seconds_ = 0;  // to be watched
   double last_sign_seconds_ = 0;
   double sound_until_seconds_ = 0;
   double quiet_cpu_seconds_ = 0;  // used since the last sign

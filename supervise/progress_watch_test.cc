@@ -191,5 +191,37 @@ TEST(ProgressWatch, AClockThatLagsIsNoTrouble) {
   EXPECT_FALSE(watch.Hangs(90));
 }
 
+TEST(ProgressWatch, WhereOutputIsTheSignOneThatSpinsHangs) {
+  ProgressWatch any(10), output(10, ProgressSign::kOutput);
+  ProgressSample sample;
+  for (ProgressWatch* watch : {&any, &output}) watch->Restart(0);
+  for (int at = 1; at <= 60; ++at) {
+    sample.at_seconds = at;
+    sample.cpu_seconds = at;
+    sample.io_bytes = static_cast<uint64_t>(at);
+    if (at <= 20) sample.output_bytes = static_cast<uint64_t>(at);
+    any.Add(sample);
+    output.Add(sample);
+    EXPECT_FALSE(any.Hangs(at));
+    EXPECT_EQ(output.Hangs(at), at >= 30) << at;
+  }
+  // What it says of itself counts more than that.
+  sample.at_seconds = 61;
+  sample.reported = 1;
+  output.Add(sample);
+  EXPECT_FALSE(output.Hangs(61));
+}
+
+TEST(ProgressWatch, TellsThatAHangMayGoUnseen) {
+  ProgressWatch any(10), output(10, ProgressSign::kOutput), none(0), speaks(10);
+  for (ProgressWatch* watch : {&any, &output, &none, &speaks}) watch->Restart(0);
+  EXPECT_FALSE(any.MayHangUnseen(9.9));
+  EXPECT_TRUE(any.MayHangUnseen(10));
+  EXPECT_FALSE(output.MayHangUnseen(10));
+  EXPECT_FALSE(none.MayHangUnseen(10));
+  speaks.Add({.at_seconds = 1, .reported = 1});
+  EXPECT_FALSE(speaks.MayHangUnseen(10));
+}
+
 }  // namespace
 }  // namespace rekindle::supervise

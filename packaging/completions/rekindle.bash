@@ -53,7 +53,7 @@ _rekindle() {
   case $command in
     '') flags=$globals arguments=$commands ;;
     run)
-      flags='--name --log --detach --hold --every --restarts --backoff --retry-for --hang --rollback --ignore-path --keep --image-name --overhead --tcp-close --at-boot --from --copy-to'
+      flags='--name --log --detach --hold --every --restarts --backoff --retry-for --hang --hang-sign --rollback --ignore-path --track-path --keep --image-name --overhead --tcp-close --at-boot --from --copy-to'
       if [[ $current != -* ]]; then
         COMPREPLY=($(compgen -c -- "$current"))
         return
@@ -64,7 +64,7 @@ _rekindle() {
     wait) flags='--timeout' arguments=$(_rekindle_jobs) ;;
     logs) flags='--follow --tail' arguments=$(_rekindle_jobs) ;;
     ckpt)
-      flags='--tag --stop --parent --no-parent --replace --tcp-established --tcp-close --label --staging-memory --gpu-lock-timeout --file-contents --ignore-path'
+      flags='--tag --stop --parent --no-parent --replace --tcp-established --tcp-close --label --staging-memory --gpu-lock-timeout --file-contents --ignore-path --track-path'
       [[ $previous == --parent ]] && arguments=$(_rekindle_images) || arguments="$(_rekindle_jobs) $(ps -eo pid= 2>/dev/null)"
       ;;
     restore)
@@ -114,7 +114,7 @@ _rekindle() {
     group)
       case ${words[i + 1]} in
         ckpt)
-          flags='--member --stop --replace --tcp-established --tcp-close --freeze-limit --staging-memory --label --gpu-lock-timeout --file-contents --ignore-path'
+          flags='--member --stop --replace --tcp-established --tcp-close --freeze-limit --staging-memory --label --gpu-lock-timeout --file-contents --ignore-path --track-path'
           [[ $previous == --member ]] && arguments="$(_rekindle_jobs)" || arguments=$(_rekindle_groups)
           ;;
         restore)

@@ -208,7 +208,7 @@ class ToldTest(SupervisedTest):
             self.path("lost"), self.path("elsewhere/lost"), named, self.numbers, cli=self.remote,
         )  # fmt: skip
         told = "has lost that name"
-        self.wait_for(lambda job: told in "".join(job["supervised"]["image_warnings"]), "the image's warning")
+        self.wait_for(lambda job: told in "".join(job["supervised"]["warnings"]), "the image's warning")
         self.wait_for_image(2)
         self.assertEqual(self.daemon.log_text().count(told), 1, "each is logged once")
         self.assertIn(told, self.remote.run("top", "--once", json_output=False).out)

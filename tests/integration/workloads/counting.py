@@ -1,6 +1,6 @@
 """Appends the numbers from 0 on to a file, one a line, and says each; at some of them it does something else.
 
-counting.py FILE COUNT [exit-at=N] [hang-at=N] [until=PATH] [status=N] [pause=SECONDS] [memory=MIB] [child]
+counting.py FILE COUNT [exit-at=N] [hang-at=N [spins]] [until=PATH] [status=N] [pause=SECONDS] [memory=MIB] [child]
 
 until=PATH: it does not end by itself before that file is there.
 """
@@ -32,6 +32,8 @@ def main():
                 sys.exit(7)
             if number == int(options.get("hang-at", "-1")) and not os.path.exists(path + ".hung"):
                 with open(path + ".hung", "w", encoding="ascii"):
+                    pass
+                while "spins" in options:  # as who waits for a peer that has gone
                     pass
                 signal.pause()
             file.write(f"{number}\n")

@@ -1,0 +1,83 @@
+// What the owner of a supervised job is told about it, once: things that are well until it dies or hangs.
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/utf8.h"
+#include "daemon/job_strays.h"
+#include "daemon/supervised_job.h"
+
+namespace rekindle::daemon {
+namespace {
+
+// All processes of the machine are looked at for it.
+constexpr double kLookForStraysSeconds = 60;
+constexpr size_t kMostWarnings = 20;
+
+}  // namespace
+
+std::string SupervisedJob::WithoutNumbers(absl::string_view message) {
+  std::string words(message);
+  std::erase_if(words, [](char c) { return absl::ascii_isxdigit(c); });
+  return words;
+}
+
+void SupervisedJob::Warn(const std::string& warning) {
+  const std::string text = ToUtf8(warning);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (warnings_.size() == kMostWarnings || std::count(warnings_.begin(), warnings_.end(), text) != 0)
+      return;
+    warnings_.push_back(text);
+  }
+  Log(LogLevel::kWarning, absl::StrCat("job '", name_, "': ", text));
+  v1::JobEvent event;
+  event.mutable_warning()->set_warning(text);
+  events_.Send(event);
+}
+
+Strays SupervisedJob::LookForStrays() {
+  const double now = MonotonicSeconds();
+  if (strays_told_ || now < next_look_for_strays_) return {};
+  next_look_for_strays_ = now + kLookForStraysSeconds;
+  const MarkUses::Use uses = node_.mark_uses().End(mark_, name_);
+  const absl::StatusOr<std::vector<JobRecord>> others = OtherJobs();
+  pid_t pid;
+  {
+    absl::MutexLock lock(&mutex_);
+    pid = record_.pid();
+  }
+  return others.ok() ? FindStrays(Traits(others, static_cast<bool>(uses)), pid) : Strays();
+}
+
+void SupervisedJob::TellOfStrays(const Strays& before) {
+  if (before.empty()) return;
+  next_look_for_strays_ = 0;
+  const Strays strays = InBoth(before, LookForStrays());
+  if (strays.empty()) return;
+  strays_told_ = true;
+  Warn(DescribeStrays(strays, /*are_ended_with_it=*/true));
+}
+
+void SupervisedJob::TellOfUnseenHangs(double now) {
+  if (unseen_hangs_told_ || !progress_.MayHangUnseen(now)) return;
+  unseen_hangs_told_ = true;
+  Warn(
+      "it reports no progress, so that --hang goes by its CPU time, input and output: while it waits "
+      "actively, as "
+      "in a collective that never ends, or some thread of it ticks, it is not found to hang. Have it call "
+      "rekindle.progress(), or give --hang-sign output where it prints something more often than that");
+}
+
+void SupervisedJob::TellOfImageWarnings(const v1::CheckpointResult& result) {
+  for (const std::string& warning : result.warnings()) {
+    if (image_warnings_told_.size() < kMostWarnings &&
+        image_warnings_told_.insert(WithoutNumbers(warning)).second)
+      Warn(absl::StrCat("its images: ", warning));
+  }
+}
+
+}  // namespace rekindle::daemon

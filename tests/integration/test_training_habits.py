@@ -1,0 +1,155 @@
+"""What trainings do that an image alone does not see: files that are opened for each line, helpers that become daemons,
+and hangs that use the processor.
+"""
+
+import json
+import os
+import struct
+import unittest
+
+from harness import jobs, procfs, waiting
+from harness.cli import DONE, USAGE
+from test_supervision import SupervisedTest, lines_of
+
+# As TensorBoard's SummaryWriter appends where there is no TensorFlow (tensorflow_stub/io/gfile.py), and as many a training
+# keeps its log: opened, written and closed each time.
+_APPEND = """
+import os, struct, sys, time
+folder, until = sys.argv[1:3]
+os.makedirs(folder + "/runs/first", exist_ok=True)
+events = f"{folder}/runs/first/events.out.tfevents.{int(time.time()):010d}.host.{os.getpid()}.0"
+number = 0
+while not os.path.exists(until):
+    with open(events, "ab") as file:
+        file.write(struct.pack("<Q", number))
+    with open(folder + "/log.txt", "a") as log:
+        log.write(f"{number}\\n")
+    print(number, flush=True)
+    number += 1
+    time.sleep(0.02)
+"""
+
+
+class TrackedFilesTest(SupervisedTest):
+    def events(self):
+        folder = self.path("runs/first")
+        (name,) = os.listdir(folder)
+        with open(os.path.join(folder, name), "rb") as file:
+            content = file.read()
+        self.assertEqual(len(content) % 8, 0)
+        return [number for (number,) in struct.iter_unpack("<Q", content)]
+
+    def wait_for_lines(self, more=20):
+        count = len(lines_of(self.path("log.txt")))
+        waiting.until(lambda: len(lines_of(self.path("log.txt"))) > count + more, "more lines")
+
+    def command(self):
+        return [jobs.PYTHON, "-c", _APPEND, self.directory, self.may_end]
+
+    def test_each_record_is_there_once_however_often_the_job_is_killed(self):
+        self.succeed("run", "--name", "job", "--detach", "--every", "300ms", "--restarts", "5",
+                     "--track-path", self.path("runs/**/events.out.tfevents.*"), "--track-path", self.path("log.txt"),
+                     "--", *self.command(), cli=self.remote)  # fmt: skip
+        waiting.until(lambda: lines_of(self.path("log.txt")), "the job runs")
+        for restart in range(1, 4):
+            self.wait_for_image(self.state()["checkpoints"])
+            self.wait_for_lines()
+            self.kill_job()
+            self.wait_for(lambda job, n=restart: job["supervised"]["restarts"] == n, "a restart")
+        self.wait_for_lines()
+        self.let_end()
+        self.wait_for_end()
+        count = len(lines_of(self.path("log.txt")))
+        self.assertEqual(lines_of(self.path("log.txt")), [str(number) for number in range(count)])
+        self.assertEqual(self.events(), list(range(count)))
+
+    def test_by_hand(self):
+        job = self.start_job(self.command(), "appends")
+        waiting.until(lambda: len(lines_of(self.path("log.txt"))) > 20, "the job runs")
+        self.checkpoint(job.pid, "x:1", "--track-path", self.path("runs"), "--track-path", self.path("log.txt"))
+        written = {file["path"]: file for file in self.succeed("inspect", "x:1")["written_files"]}
+        self.assertTrue(written[self.path("log.txt")]["tracked"], written)
+        self.wait_for_lines()
+        os.kill(job.pid, 9)
+        job.reap()
+        had = len(self.events())
+        with open(self.path("runs/first/made.later"), "w", encoding="ascii"):
+            pass
+        result = self.cli.run("restore", "x:1", "--rollback", "append", "--dry-run")
+        self.assertEqual(result.code, DONE, str(result))
+        files = {os.path.basename(file["path"]): file for file in json.loads(result.out.splitlines()[0])["files"]}
+        self.assertEqual(files["log.txt"]["action"], "truncated", files)
+        self.assertEqual(files["log.txt"]["size"], written[self.path("log.txt")]["size"])
+        self.assertEqual(files["made.later"]["action"], "left", files)
+        self.assertIn("made after the image", files["made.later"]["why"])
+        os.unlink(self.path("runs/first/made.later"))
+        self.assertEqual(len(self.events()), had)
+        result = self.cli.run("restore", "x:1", "--rollback", "append", "--detach")
+        self.assertEqual(result.code, DONE, str(result))
+        self.kill_job_at_end(result.data["job"]["pid"])
+        self.wait_for_lines(2 * had)
+        self.let_end()
+        waiting.until(lambda: not procfs.alive(result.data["job"]["pid"]), "its end")
+        self.assertEqual(self.events(), list(range(len(self.events()))))
+
+    def test_what_can_not_be_tracked(self):
+        for path, words in (("/proc/self", "/proc"), ("/dev/shm/x", "/dev")):
+            result = self.remote.run("run", "--name", "job", "--detach", "--every", "1h", "--track-path", path, "--", "true")
+            self.assertEqual(result.code, USAGE, str(result))
+            self.assertIn(words, result.err)
+        result = self.remote.run("run", "--name", "job", "--detach", "--track-path", "runs", "--", "true")
+        self.assertEqual(result.code, USAGE, str(result))
+        self.assertIn("--track-path is for jobs that are supervised", result.err)
+
+
+class DaemonisedHelperTest(SupervisedTest):
+    """`redis-server --daemonize yes; python3 train.py`, as far as a process tree goes."""
+
+    def start_with_helper(self, *options, detach=True):
+        command = ["run", "--name", "job", *options, *(["--detach"] if detach else []), "--", "sh", "-c",
+                   'setsid -f sleep 98765 </dev/null >/dev/null 2>&1; exec "$@"', "sh",
+                   jobs.PYTHON, jobs.workload("counting.py"), self.numbers, "100000"]  # fmt: skip
+        return self.succeed(*command, cli=self.remote) if detach else self.remote.start(*command, json_output=False)
+
+    def test_it_is_told_once_that_it_is_in_no_image(self):
+        command = self.start_with_helper("--every", "300ms", "--restarts", "0", detach=False)
+        self.wait_for(lambda job: job["supervised"]["warnings"], "a warning")
+        self.wait_for_image(self.state()["checkpoints"] + 1)
+        (warning,) = self.state()["warnings"]
+        self.assertIn("(sleep 98765)", warning)
+        self.assertIn("in the foreground", warning)
+        asked = self.succeed("ckpt", "job", "-t", "mine:1", cli=self.remote)
+        self.assertIn("(sleep 98765)", "".join(asked["warnings"]))
+        self.succeed("stop", "job", "--grace", "0s", cli=self.remote)
+        result = self.remote.finish(command)
+        self.assertEqual(result.err.count("sleep 98765"), 1, result.err)
+
+    def test_a_tree_is_no_trouble(self):
+        self.start(100000, "child", options=["--every", "300ms", "--restarts", "0"])
+        self.wait_for_image(2)
+        self.assertEqual(self.state()["warnings"], [])
+        self.assertEqual(self.succeed("ckpt", "job", "-t", "mine:1", cli=self.remote)["warnings"], [])
+
+
+class HangSignTest(SupervisedTest):
+    def test_one_that_spins_is_found_by_its_output(self):
+        self.start(60, "hang-at=40", "spins",
+                   options=["--every", "200ms", "--restarts", "2", "--hang", "2s", "--hang-sign", "output"])  # fmt: skip
+        self.wait_for_end()
+        self.assert_counted(60)
+        self.assertIn("no progress", "".join(self.state()["deaths"]))
+        self.assertEqual(self.state()["policy"]["hang_sign"].lower(), "output")
+
+    def test_that_one_may_hang_unseen_is_told(self):
+        self.start(100000, options=["--restarts", "0", "--hang", "1s"])
+        (warning,) = self.wait_for(lambda job: job["supervised"]["warnings"], "a warning")["supervised"]["warnings"]
+        self.assertIn("--hang-sign output", warning)
+
+    def test_it_goes_with_hang(self):
+        result = self.remote.run("run", "--name", "job", "--detach", "--every", "1h", "--hang-sign", "output", "--", "true")
+        self.assertEqual(result.code, USAGE, str(result))
+        self.assertIn("--hang-sign goes with --hang", result.err)
+
+
+if __name__ == "__main__":
+    unittest.main()
