@@ -102,7 +102,7 @@ done
 DAEMON=$(sed -n 's/^ExecStart=//p' "$WORK/rekindled.service")
 [[ -x $DAEMON ]] || die "the unit's daemon, $DAEMON, is not there"
 if grep -n '@' "$WORK/rekindled.service"; then die "the unit is not filled in (above)"; fi
-for page in man1/rekindle.1 man8/rekindled.8; do
+for page in man1/rekindle{,-fn,-gpu,-group}.1 man8/rekindled.8; do
   [[ -s $BUNDLE/share/man/$page ]] || die "$page is missing"
 done
 "$BUNDLE/bin/rekindle-slurm" --help >/dev/null || die "bin/rekindle-slurm does not run"

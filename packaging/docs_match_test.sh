@@ -24,10 +24,10 @@ commands_of() { awk '/^Subcommands:/ { inside = 1; next } /^$/ { inside = 0 } in
 
 # Each of these prints the options that a file knows for the command `rekindle WORDS...`.
 man_options() {
-  awk -v head="Nm Cm $*( [A-Z]|\$)" '
-    /^\.(It )?Nm Cm / { inside = $0 ~ head }
+  awk -v head="Nm (rekindle )?Cm $*( [A-Z]|\$)" '
+    /^\.(It )?Nm (rekindle )?Cm / { inside = $0 ~ head }
     /^\.Sh / { inside = 0 }
-    inside' man/rekindle.1 | grep -oE 'Fl Fl [a-z][a-z-]+' | sed 's/Fl Fl /--/' | sort -u
+    inside' man/rekindle*.1 | grep -oE 'Fl Fl [a-z][a-z-]+' | sed 's/Fl Fl /--/' | sort -u
 }
 
 bash_options() (
@@ -112,9 +112,9 @@ check_command() {
   if [[ -z $subcommands ]]; then
     compare "completions/_rekindle: $command" "$(zsh_options "$@")" "$wanted"
     compare "completions/rekindle.fish: $command" "$(fish_options "$@")" "$wanted"
-    has man/rekindle.1 "Nm Cm $command( [A-Z]|\$)" "the command $command"
+    grep -qE "Nm (rekindle )?Cm $command( [A-Z]|\$)" man/rekindle*.1 || fail "no manual page knows the command $command"
     # Its text may name options of other commands.
-    compare "man/rekindle.1: $command" "$(man_options "$@" | grep -xF -- "$wanted")" "$wanted"
+    compare "manual pages: $command" "$(man_options "$@" | grep -xF -- "$wanted")" "$wanted"
   fi
   for subcommand in $subcommands; do check_command "$@" "$subcommand"; done
 }
@@ -139,7 +139,7 @@ for option in $GLOBALS; do
   has completions/_rekindle "$option([^a-z-]|\$)" "$option"
   has completions/rekindle.fish "^complete -c rekindle (-s . )?-l ${option#--}( |\$)" "$option"
 done
-man_has_only man/rekindle.1 "$ALL"
+for page in man/rekindle*.1; do man_has_only "$page" "$ALL"; done
 
 DAEMON=$(options_of "$("$REKINDLED" --help)")
 for option in $DAEMON; do has man/rekindled.8 "Fl Fl ${option#--}( |\$)" "$option"; done

@@ -118,7 +118,7 @@ install -m 644 "$REPO_ROOT/hook/rekindle_hook.h" "$ROOT/include/"
 
 # systemd asks for the daemon's whole path, which is known where the bundle is unpacked: README says how it is filled in.
 mkdir -p "$ROOT"/share/{man/man1,man/man8,systemd,examples}
-install -m 644 "$REPO_ROOT/packaging/man/rekindle.1" "$ROOT/share/man/man1/"
+install -m 644 "$REPO_ROOT"/packaging/man/rekindle*.1 "$ROOT/share/man/man1/"
 install -m 644 "$REPO_ROOT/packaging/man/rekindled.8" "$ROOT/share/man/man8/"
 sed 's|@CMAKE_INSTALL_FULL_SBINDIR@|@BUNDLE@/bin|' "$REPO_ROOT/packaging/rekindled.service.in" \
   >"$ROOT/share/systemd/rekindled.service"
@@ -165,7 +165,8 @@ Links, and PATH, lead to the old one until they are changed, too. It may go once
 loaded its hook.
 
 bin/rekindle-slurm runs a command in a Slurm job that goes on after a preemption (--help; it looks for rekindle in PATH),
-share/examples has a batch script and a systemd unit for it, and a timer that removes old images. man -M share/man rekindle, man -M share/man rekindled.
+share/examples has a batch script and a systemd unit for it, and a timer that removes old images. man -M share/man rekindle,
+and rekindle-fn, rekindle-gpu, rekindle-group and rekindled.
 
 PYTHONPATH=lib/rekindle/python is the runtime hook for Python, NODE_PATH=lib/rekindle/node the one for Node.js,
 lib/rekindle/librekindle_hook.so the one for C. lib/rekindle/runtimes has the Lambda runtimes.
