@@ -96,10 +96,10 @@ class TrackedFilesTest(SupervisedTest):
         for path, words in (("/proc/self", "/proc"), ("/dev/shm/x", "/dev")):
             result = self.remote.run("run", "--name", "job", "--detach", "--every", "1h", "--track-path", path, "--", "true")
             self.assertEqual(result.code, USAGE, str(result))
-            self.assertIn(words, result.err)
+            self.assertIn(words, str(result))
         result = self.remote.run("run", "--name", "job", "--detach", "--track-path", "runs", "--", "true")
         self.assertEqual(result.code, USAGE, str(result))
-        self.assertIn("--track-path is for jobs that are supervised", result.err)
+        self.assertIn("--track-path is for jobs that are supervised", str(result))
 
 
 class DaemonisedHelperTest(SupervisedTest):
@@ -142,13 +142,13 @@ class HangSignTest(SupervisedTest):
 
     def test_that_one_may_hang_unseen_is_told(self):
         self.start(100000, options=["--restarts", "0", "--hang", "1s"])
-        (warning,) = self.wait_for(lambda job: job["supervised"]["warnings"], "a warning")["supervised"]["warnings"]
+        (warning,) = self.wait_for(lambda job: job["supervised"]["warnings"], "a warning")
         self.assertIn("--hang-sign output", warning)
 
     def test_it_goes_with_hang(self):
         result = self.remote.run("run", "--name", "job", "--detach", "--every", "1h", "--hang-sign", "output", "--", "true")
         self.assertEqual(result.code, USAGE, str(result))
-        self.assertIn("--hang-sign goes with --hang", result.err)
+        self.assertIn("--hang-sign goes with --hang", str(result))
 
 
 if __name__ == "__main__":
