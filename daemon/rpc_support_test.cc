@@ -175,7 +175,7 @@ TEST(NodeTest, AStoreThatWasRemovedIsMadeAnew) {
     ASSERT_TRUE(store.ok()) << store.status();
     const std::string id = (*store)->id();
     ASSERT_TRUE(RemoveTree(options.store).ok());
-    if (!with_its_folder) ASSERT_EQ(::mkdir(options.store.c_str(), 0700), 0);
+    ASSERT_TRUE(with_its_folder || ::mkdir(options.store.c_str(), 0700) == 0);
     EXPECT_TRUE(absl::IsNotFound(node.OpenStore(Node::Access::kRead).status()));
     store = node.OpenStore(Node::Access::kCreate);
     ASSERT_TRUE(store.ok()) << store.status();
