@@ -455,7 +455,9 @@ class CaptureRun {
     StagingRoom::Wanted wanted;
     wanted.bytes = MemoryBytes() + files_->EstimateContents() + kStagingSlackBytes;
     wanted.budget_bytes = options_.staging_budget_bytes;
-    wanted.beside_bytes = gpu_bytes_;  // what comes off its GPUs
+    // What comes off its GPUs, and what the store takes to put all of it away.
+    wanted.beside_bytes =
+        gpu_bytes_ + (wanted.bytes + gpu_bytes_) / store::kPageSize * store::kWriterBytesPerPage;
     RK_ASSIGN_OR_RETURN(const StagingRoom room, StagingRoom::Take(wanted, cancel_));
     available_bytes_ = room.available_bytes();
     RK_ASSIGN_OR_RETURN(arena_, StagingArena::Create(wanted.bytes, room.budget_bytes(),

@@ -211,26 +211,13 @@ class Receiving {
     const ImageStreamPages& pages = coming.pages;
     switch (pages.kind()) {
       case ImageStreamPages::ZERO:
-        return AddZeros(coming.object, pages);
+        return writer_->AddZeroPages(coming.object, pages.address(), pages.pages());
       case ImageStreamPages::BASE:
         return writer_->AddParentPages(coming.object, pages.address(), pages.pages());
       default:
         return writer_->AddPages(coming.object, pages.address(),
                                  {coming.data, pages.pages() * store::kPageSize});
     }
-  }
-
-  // Many at once, of the same few bytes.
-  absl::Status AddZeros(const std::string& object, const ImageStreamPages& pages) {
-    alignas(store::kPageSize) static const std::byte kZeros[store::kMaxStreamData] = {};
-    const uint64_t bytes = pages.pages() * store::kPageSize;
-    for (uint64_t done = 0; done < bytes;) {
-      if (options_.cancel && options_.cancel->load()) return absl::CancelledError("cancelled");
-      const uint64_t n = std::min<uint64_t>(bytes - done, sizeof kZeros);
-      RK_RETURN_IF_ERROR(writer_->AddPages(object, pages.address() + done, absl::MakeConstSpan(kZeros, n)));
-      done += n;
-    }
-    return absl::OkStatus();
   }
 
   void Report(const char* phase, uint64_t done, uint64_t total) {

@@ -16,7 +16,7 @@ class StagingRoom {
   struct Wanted {
     uint64_t bytes = 0;         // to be touched
     uint64_t budget_bytes = 0;  // at most; 0: half of what is free...
-    uint64_t beside_bytes = 0;  // ...beside these, which the job itself will take
+    uint64_t beside_bytes = 0;  // ...beside these, which the job itself and the store will take
   };
 
   // Waits for the others where what they have not touched yet may make the difference, and only then.

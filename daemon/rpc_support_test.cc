@@ -162,6 +162,27 @@ TEST(NodeTest, AStoreThatIsAwayIsNotMadeAnew) {
   EXPECT_TRUE(node.OpenStore(Node::Access::kWrite).ok());
 }
 
+// As the message of `rekindle fsck` advises where nothing is left of it.
+TEST(NodeTest, AStoreThatWasRemovedIsMadeAnew) {
+  auto directory = TemporaryDirectory::Make("/tmp", "rpc-support-test.");
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  NodeOptions options;
+  options.runtime_directory = directory->path();
+  options.store = directory->path() + "/store";
+  Node node(options);
+  for (const bool with_its_folder : {true, false, true}) {
+    auto store = node.OpenStore(Node::Access::kCreate);
+    ASSERT_TRUE(store.ok()) << store.status();
+    const std::string id = (*store)->id();
+    ASSERT_TRUE(RemoveTree(options.store).ok());
+    ASSERT_TRUE(with_its_folder || ::mkdir(options.store.c_str(), 0700) == 0);
+    EXPECT_TRUE(absl::IsNotFound(node.OpenStore(Node::Access::kRead).status()));
+    store = node.OpenStore(Node::Access::kCreate);
+    ASSERT_TRUE(store.ok()) << store.status();
+    EXPECT_NE((*store)->id(), id);
+  }
+}
+
 TEST(SendJobEndsTest, TellsEachWhenItEndsAndWhoseEndItIs) {
   auto directory = TemporaryDirectory::Make("/tmp", "rpc-support-test.");
   ASSERT_TRUE(directory.ok()) << directory.status();

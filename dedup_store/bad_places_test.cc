@@ -180,6 +180,36 @@ TEST_F(BadPlacesTest, WhatTheDiskGivesAgainIsUsedAgain) {
   }
 }
 
+// `ls` and whoever scrapes ask for it again and again.
+TEST_F(BadPlacesTest, WhoHasDamageIsLookedForOnce) {
+  {
+    auto scrub = NewScrub(*store_);
+    RK_ASSERT_OK(scrub);
+    bad_ = InAFrame(EIO, EIO);
+    ASSERT_EQ(RunPass(**scrub, 5).found.size(), 1u);
+  }
+  bad_.reset();
+  std::atomic<int> opened = 0;
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    if (operation.call == HookedDisk::Call::kOpen && absl::EndsWith(operation.path, ".pack")) ++opened;
+    return absl::OkStatus();
+  };
+  const std::vector<std::string> damaged{"job:1"};
+  EXPECT_EQ(ReadDamagedImages(*store_).value(), damaged);
+  EXPECT_GT(opened, 0);
+  opened = 0;
+  EXPECT_EQ(ReadDamagedImages(*store_).value(), damaged);
+  EXPECT_EQ(ReadScrubStatus(*store_)->damaged_images, damaged);
+  EXPECT_EQ(opened, 0);
+  RK_ASSERT_OK(image_.Commit(*store_, "job:2"));
+  RK_ASSERT_OK(store_->Remove("other:1"));
+  opened = 0;
+  EXPECT_EQ(ReadDamagedImages(*store_).value(), damaged);
+  EXPECT_EQ(opened, 1) << "that of the new image";
+  RK_ASSERT_OK(store_->Remove("job:1"));
+  EXPECT_EQ(ReadDamagedImages(*store_).value(), std::vector<std::string>());
+}
+
 // As when the path to it is switched, a soft mount's server is away, a volume is detached: all is refused,
 // also what is written.
 TEST_F(BadPlacesTest, ADiskThatIsAwayIsNotDamaged) {

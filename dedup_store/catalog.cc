@@ -148,6 +148,11 @@ absl::StatusOr<std::optional<DeadRecord>> Catalog::Txn::FindDead(uint64_t pack_i
   return dead == nullptr ? std::optional<DeadRecord>() : std::optional<DeadRecord>(*dead->record);
 }
 
+std::shared_ptr<const DeadRecord> Catalog::Txn::SharedDead(uint64_t pack_id) {
+  const CatalogState::Dead* dead = state_->now->dead().Find(pack_id);
+  return dead == nullptr ? nullptr : dead->record;
+}
+
 absl::Status Catalog::Txn::PutDead(uint64_t pack_id, const DeadRecord& record) {
   return state_->Change(CatalogChange::kPutDead, EncodeId(pack_id) + record.Encode());
 }

@@ -91,6 +91,8 @@ class Catalog {
     absl::Status PutPack(const PackRecord& record);
     absl::Status DeletePack(uint64_t id);  // and its DeadRecord
     absl::StatusOr<std::optional<DeadRecord>> FindDead(uint64_t pack_id);
+    // The same without a copy: null where there is none, the same object as long as nothing was put there.
+    std::shared_ptr<const DeadRecord> SharedDead(uint64_t pack_id);
     absl::Status PutDead(uint64_t pack_id, const DeadRecord& record);
 
     absl::StatusOr<std::vector<IndexRecord>> Indexes();

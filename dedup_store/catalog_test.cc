@@ -506,13 +506,13 @@ TEST_F(CatalogTest, AFullDiskOnWhichNothingCanBeReservedLetsImagesBeRemovedToo) 
 // later.
 TEST_F(CatalogTest, WhereReservedSpaceIsNotKeptThereIsABallastWhoseRoomIsWaitedFor) {
   int full = 0, waited_for = 0;
-  bool ballast = false;
+  bool undoes = false;
   HookedDisk disk([&](const HookedDisk::Operation& operation) -> absl::Status {
-    if (operation.call != HookedDisk::Call::kSync || !absl::EndsWith(operation.path, ".a"))
+    if (full == 0 || operation.call != HookedDisk::Call::kSync || !absl::EndsWith(operation.path, ".a"))
       return absl::OkStatus();
-    if (full == 0) return absl::OkStatus();
-    ballast = PathExists(path_ + "/ballast");
-    if (!ballast && ++waited_for == full) return absl::OkStatus();
+    if (std::exchange(undoes, false)) return absl::OkStatus();
+    if (!PathExists(path_ + "/ballast") && ++waited_for == full) return absl::OkStatus();
+    undoes = true;
     return absl::ResourceExhaustedError("the file system is full");
   });
   disk.OnlyPretendToAllocate();

@@ -35,6 +35,10 @@ struct PackUse {
 
 // Each keeps a descriptor open until then.
 constexpr size_t kRemovedAtOnce = 64;
+// Packs of which parts are freed are kept from those who want to read them meanwhile: few at once.
+constexpr size_t kPunchedAtOnce = 8;
+// What was given back is noted later, when nobody waits.
+constexpr size_t kNotedAtOnce = 64;
 
 uint64_t WholeBlocks(uint64_t begin, uint64_t end) {
   uint64_t from = (begin + 4095) / 4096, to = end / 4096;
@@ -58,9 +62,12 @@ class Collector {
         RK_RETURN_IF_ERROR(CheckCancelled());
         if (use_.count(pack.id) > 0 || doomed_.size() >= kRemovedAtOnce) RK_RETURN_IF_ERROR(RemoveDoomed());
         RK_RETURN_IF_ERROR(Sweep(pack));
+        if (partly_dead_.size() >= kPunchedAtOnce) RK_RETURN_IF_ERROR(PunchDead());
       }
       RK_RETURN_IF_ERROR(RemoveDoomed());
+      RK_RETURN_IF_ERROR(PunchDead());
     }
+    RK_RETURN_IF_ERROR(NoteGivenBack());
     RK_RETURN_IF_ERROR(RemoveLeftovers(core_->packs_folder()));
     RK_RETURN_IF_ERROR(RemoveOrphanedTables());
     RK_RETURN_IF_ERROR(RemoveLeftovers(core_->index_folder()));
@@ -91,6 +98,17 @@ class Collector {
   }
 
  private:
+  struct Doomed {
+    uint64_t id = 0;
+    std::unique_ptr<BlockFile> file;  // locked
+  };
+  struct PartlyDead {
+    std::unique_ptr<Pack> pack;  // locked
+    DeadRecord dead;
+    bool news = false;  // the catalog does not say so yet
+    std::vector<std::pair<uint64_t, uint64_t>> holes;
+  };
+
   absl::Status CheckCancelled() const {
     if (cancel_ == nullptr || !*cancel_) return absl::OkStatus();
     return absl::CancelledError("gc was cancelled: what it has freed is free, the next gc does the rest");
@@ -111,30 +129,34 @@ class Collector {
       RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().ReadNow());
       RK_ASSIGN_OR_RETURN(images, txn.ImagesAfter(last_image_));
     }
-    for (const ImageRecord& image : images) {
-      RK_RETURN_IF_ERROR(CheckCancelled());
-      auto manifest = ReadManifest(*core_, image);
-      last_image_ = std::max(last_image_, image.id);
-      if (!manifest.ok()) {
-        // Removed between the two steps: nothing to mark.
-        RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().ReadNow());
-        RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> still, txn.FindImage(image.id));
-        if (!still) continue;
-        return Annotate(
-            manifest.status(),
-            absl::StrCat("gc must know what image ", image.info.reference,
-                         " reaches, and can't (`rekindle fsck --repair` drops images that are lost)"));
-      }
-      use_[image.manifest_pack].manifest = true;
-      auto mark = [&](const std::vector<Extent>& extents) {
-        for (const Extent& e : extents) {
-          if (e.zero()) continue;
-          use_[manifest->packs[e.pack]].pages.Add(e.pack_page, e.pack_page + static_cast<uint32_t>(e.pages));
-        }
-      };
-      for (const PagedObject& object : manifest->objects) mark(object.extents);
-      mark(manifest->blob_stream);
+    const absl::Status marked = ReadManifests(
+        *core_, images, cancel_, [this](const ImageRecord& image, absl::StatusOr<Manifest> manifest) {
+          return Mark(image, manifest);
+        });
+    return absl::IsCancelled(marked) ? CheckCancelled() : marked;
+  }
+
+  absl::Status Mark(const ImageRecord& image, const absl::StatusOr<Manifest>& manifest) {
+    last_image_ = std::max(last_image_, image.id);
+    if (!manifest.ok()) {
+      // Removed between the two steps: nothing to mark.
+      RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().ReadNow());
+      RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> still, txn.FindImage(image.id));
+      if (!still) return absl::OkStatus();
+      return Annotate(
+          manifest.status(),
+          absl::StrCat("gc must know what image ", image.info.reference,
+                       " reaches, and can't (`rekindle fsck --repair` drops images that are lost)"));
     }
+    use_[image.manifest_pack].manifest = true;
+    auto mark = [&](const std::vector<Extent>& extents) {
+      for (const Extent& e : extents) {
+        if (e.zero()) continue;
+        use_[manifest->packs[e.pack]].pages.Add(e.pack_page, e.pack_page + static_cast<uint32_t>(e.pages));
+      }
+    };
+    for (const PagedObject& object : manifest->objects) mark(object.extents);
+    mark(manifest->blob_stream);
     return absl::OkStatus();
   }
 
@@ -188,9 +210,8 @@ class Collector {
           absl::StrCat(opened.status().message(), "; gc leaves it, `rekindle fsck` tells more"));
       return absl::OkStatus();
     }
-    const absl::Status punched = PunchDead(**opened, use->second, known);
-    // Others may give back room enough for that.
-    return absl::IsResourceExhausted(punched) ? PassOver(punched, no_room_) : punched;
+    FindHoles(*std::move(opened), use->second, known);
+    return absl::OkStatus();
   }
 
   // After an error of one pack's file, which must not keep gc from the others. What is marked dead stays so,
@@ -252,11 +273,12 @@ class Collector {
     return dead;
   }
 
-  absl::Status PunchDead(Pack& pack, PackUse& use, const std::optional<DeadRecord>& known) {
+  void FindHoles(std::unique_ptr<Pack> opened, PackUse& use, const std::optional<DeadRecord>& known) {
+    const Pack& pack = *opened;
     const uint32_t frames = pack.frames();
     bool news = false;
     DeadRecord dead = FindDead(pack, use, known, &news);
-    if (!news && (!known || known->given_back)) return absl::OkStatus();
+    if (!news && (!known || known->given_back)) return;
 
     std::vector<std::pair<uint64_t, uint64_t>> holes;
     auto add_hole = [&](uint64_t begin, uint64_t end) {
@@ -279,10 +301,36 @@ class Collector {
     if (dry_run_) {
       ++report_.packs_rewritten;
       for (const auto& [begin, end] : holes) report_.bytes_freed += WholeBlocks(begin, end);
-      return absl::OkStatus();
+      return;
     }
-    if (news) RK_RETURN_IF_ERROR(SetDead(pack.id(), dead));
-    const absl::StatusOr<uint64_t> freed = Punch(pack.mutable_file(), holes);
+    partly_dead_.push_back({std::move(opened), std::move(dead), news, std::move(holes)});
+  }
+
+  // All of them are locked, and so may be noted in one transaction, before anything of them is gone.
+  absl::Status PunchDead() {
+    std::vector<PartlyDead> packs = std::exchange(partly_dead_, {});
+    if (std::any_of(packs.begin(), packs.end(), [](const PartlyDead& each) { return each.news; })) {
+      RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("dead frames"));
+      const absl::Status noted = core_->catalog().Update([&](Catalog::Txn& txn) -> absl::Status {
+        for (const PartlyDead& each : packs) {
+          if (each.news) RK_RETURN_IF_ERROR(txn.PutDead(each.pack->id(), each.dead));
+        }
+        return absl::OkStatus();
+      });
+      // Others may give back room enough for that.
+      if (absl::IsResourceExhausted(noted)) return PassOver(noted, no_room_);
+      RK_RETURN_IF_ERROR(noted);
+    }
+    for (PartlyDead& each : packs) {
+      const absl::Status punched = PunchDead(each);
+      each.pack.reset();
+      RK_RETURN_IF_ERROR(absl::IsResourceExhausted(punched) ? PassOver(punched, no_room_) : punched);
+    }
+    return given_back_.size() >= kNotedAtOnce ? NoteGivenBack() : absl::OkStatus();
+  }
+
+  absl::Status PunchDead(PartlyDead& each) {
+    const absl::StatusOr<uint64_t> freed = Punch(each.pack->mutable_file(), each.holes);
     if (absl::IsUnimplemented(freed.status())) {
       // Nothing is wrong with that, and nobody can do anything about it: a pack goes once all of it is dead.
       if (!std::exchange(cannot_punch_, true)) {
@@ -296,8 +344,24 @@ class Collector {
     if (!freed.ok()) return PassOver(freed.status(), failed_);
     ++report_.packs_rewritten;
     report_.bytes_freed += *freed;
-    dead.given_back = true;
-    return SetDead(pack.id(), dead);
+    given_back_.emplace_back(each.pack->id(), std::move(each.dead));
+    return absl::OkStatus();
+  }
+
+  // Needs no lock: where more was found dead meanwhile, that is not given back yet, and nothing is noted.
+  absl::Status NoteGivenBack() {
+    const std::vector<std::pair<uint64_t, DeadRecord>> packs = std::exchange(given_back_, {});
+    if (packs.empty()) return absl::OkStatus();
+    RK_RETURN_IF_ERROR(core_->io()->BeforeCatalogCommit("dead frames"));
+    const absl::Status noted = core_->catalog().Update([&](Catalog::Txn& txn) -> absl::Status {
+      for (const auto& [id, dead] : packs) {
+        const std::shared_ptr<const DeadRecord> now = txn.SharedDead(id);
+        if (now == nullptr || now->dead != dead.dead) continue;
+        RK_RETURN_IF_ERROR(txn.PutDead(id, {true, dead.dead}));
+      }
+      return absl::OkStatus();
+    });
+    return absl::IsResourceExhausted(noted) ? PassOver(noted, no_room_) : noted;
   }
 
   absl::StatusOr<uint64_t> Punch(BlockFile& file,
@@ -384,19 +448,16 @@ class Collector {
                        [&](const IndexRecord& r) { return r.id == index_id; });
   }
 
-  struct Doomed {
-    uint64_t id = 0;
-    std::unique_ptr<BlockFile> file;  // locked
-  };
-
   const std::shared_ptr<StoreCore> core_;
   const bool dry_run_;
   const std::atomic<bool>* const cancel_;
   uint64_t last_image_ = 0;
   std::map<uint64_t, PackUse> use_;
   std::vector<Doomed> doomed_;
-  absl::Status no_room_;  // the first hole that could not be made
-  absl::Status failed_;   // the first error of a pack's file
+  std::vector<PartlyDead> partly_dead_;
+  std::vector<std::pair<uint64_t, DeadRecord>> given_back_;  // not noted yet
+  absl::Status no_room_;                                     // the first hole that could not be made
+  absl::Status failed_;                                      // the first error of a pack's file
   bool cannot_punch_ = false;
   GcReport report_;
 };

@@ -53,6 +53,26 @@ TEST_F(GcTroubleTest, AFileSystemThatCannotFreePartsOfAFile) {
   EXPECT_TRUE(ListDirectory(options_.path + "/packs")->empty());
 }
 
+// A transaction costs four syncs.
+TEST_F(GcTroubleTest, WhatItFindsDeadIsNotedTogether) {
+  std::atomic<int> transactions = 0;
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    if (operation.call == Call::kSync && absl::EndsWith(operation.path, ".a")) ++transactions;
+    return absl::OkStatus();
+  };
+  auto report = store_->Gc({});
+  RK_ASSERT_OK(report);
+  EXPECT_EQ(report->packs_rewritten, 3u);
+  EXPECT_GT(report->bytes_freed, 3 * 32 * kPageSize);
+  EXPECT_EQ(transactions, 2) << "what is dead, and that it was given back";
+  transactions = 0;
+  report = store_->Gc({});
+  RK_ASSERT_OK(report);
+  EXPECT_EQ(report->packs_rewritten, 0u);
+  EXPECT_EQ(transactions, 0);
+  ExpectWhole();
+}
+
 TEST_F(GcTroubleTest, WhatACancelledOneHasLeftTheNextFrees) {
   std::atomic<bool> cancel{false};
   hook_ = [&](const HookedDisk::Operation& operation) {

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/parallel.h"
 #include "base/status.h"
 #include "dedup_store/image_reader.h"
 #include "dedup_store/prepared.h"
@@ -15,10 +14,6 @@
 namespace rekindle::store {
 
 namespace {
-
-// Of other images: many small files, each of which may have to come from the disk or a file server.
-constexpr size_t kReadThreads = 8;
-constexpr size_t kManifestsAtOnce = 64;
 
 // A frame is unique or shared as a whole: it is stored, and freed, as one.
 class ByteFinder {
@@ -37,17 +32,11 @@ class ByteFinder {
       RK_ASSIGN_OR_RETURN(images, txn.Images());
     }
     std::erase_if(images, [&](const ImageRecord& other) { return other.id == record.id; });
-    for (size_t first = 0; first < images.size(); first += kManifestsAtOnce) {
-      const size_t count = std::min(kManifestsAtOnce, images.size() - first);
-      std::vector<absl::StatusOr<Manifest>> manifests(count, absl::UnknownError(""));
-      ForEachInParallel(count, kReadThreads, [&](size_t i) {
-        if (!Cancelled()) manifests[i] = ReadManifest(*core_, images[first + i]);
-      });
-      for (size_t i = 0; i < count; ++i) {
-        RK_RETURN_IF_ERROR(CheckCancelled());
-        RK_RETURN_IF_ERROR(CompareWith(images[first + i], manifests[i]));
-      }
-    }
+    const absl::Status compared = ReadManifests(
+        *core_, images, cancel_, [this](const ImageRecord& other, absl::StatusOr<Manifest> others) {
+          return CompareWith(other, others);
+        });
+    RK_RETURN_IF_ERROR(absl::IsCancelled(compared) ? CheckCancelled() : compared);
     std::sort(bytes_.shares.begin(), bytes_.shares.end(), [](const ImageShare& a, const ImageShare& b) {
       return std::pair(b.stored_bytes, a.reference) < std::pair(a.stored_bytes, b.reference);
     });

@@ -58,13 +58,15 @@ class Committing {
     created_ = UnixNanos();
     RK_ASSIGN_OR_RETURN(guard_, LimitGuard::Begin(core_.get(), options_));
     const uint64_t pages =
-        std::min(early_ ? options_.coming_bytes / kPageSize : content_.total_pages, kMostPages);
+        std::min(early_ ? options_.coming_bytes / kPageSize : content_.ordinals(), kMostPages);
     appenders_ = storer_.AppendersFor(pages);
     RK_ASSIGN_OR_RETURN(writers_[kMainPack], NewPack(pages, appenders_));
     return storer_.Begin(writers_[kMainPack].get(), kMainPack, appenders_, early_);
   }
 
-  absl::Status Add(absl::string_view object, const ContentRange& range) { return storer_.Add(object, range); }
+  absl::Status Add(absl::string_view object, const ContentRange& range) {
+    return range.zero ? absl::OkStatus() : storer_.Add(object, range);
+  }
 
   // After all pages were added.
   absl::StatusOr<ImageInfo> Run(const PageStorer::Progress& progress,
@@ -190,7 +192,7 @@ class Committing {
     ImageStats& stats = record.info.stats;
     const PageCounts& counts = storer_.counts();
     stats.logical_bytes = content_.total_pages * kPageSize;
-    stats.zero_bytes = counts.zero * kPageSize;
+    stats.zero_bytes = (counts.zero + content_.zero_pages) * kPageSize;
     stats.parent_bytes = counts.parent * kPageSize;
     stats.shared_bytes = counts.shared * kPageSize;
     stats.new_bytes = counts.fresh * kPageSize;

@@ -26,7 +26,7 @@ std::vector<Blob> ImageContent::LayOut() {
   if (!blob_stream.empty()) {
     uint64_t pages = blob_stream.size() / kPageSize;
     blob_object.ranges = {{0, reinterpret_cast<const std::byte*>(blob_stream.data()), pages,
-                           static_cast<uint32_t>(total_pages)}};
+                           static_cast<uint32_t>(ordinals()), false}};
     total_pages += pages;
   }
   return laid_out;
@@ -42,6 +42,10 @@ void PageLocations::GrowTo(uint64_t pages) {
 std::vector<Extent> ExtentsOf(const std::vector<ContentRange>& ranges, const PageLocations& locations) {
   std::vector<Extent> extents;
   for (const ContentRange& range : ranges) {
+    if (range.zero) {
+      AppendExtent(extents, {range.page, range.pages, Extent::kZero, 0});
+      continue;
+    }
     for (uint64_t i = 0; i < range.pages; ++i) {
       PageLocation location = locations[static_cast<uint32_t>(range.first_ordinal + i)];
       if (location.same_as()) location = locations[location.ordinal()];

@@ -14,9 +14,10 @@ namespace rekindle::store {
 // Consecutive pages, as given to AddPages or AddParentPages.
 struct ContentRange {
   uint64_t page = 0;                // address / 4096
-  const std::byte* data = nullptr;  // null: what the parent has at these addresses
+  const std::byte* data = nullptr;  // null: what the parent has at these addresses, or zeros
   uint64_t pages = 0;
-  uint32_t first_ordinal = 0;  // number of the first page within the image
+  uint32_t first_ordinal = 0;  // number of the first page within the image; of zeros none has any
+  bool zero = false;           // all of them, and `data` is null
 };
 
 struct ContentObject {
@@ -35,6 +36,9 @@ struct ImageContent {
   std::string blob_stream;
   ContentObject blob_object;
   uint64_t total_pages = 0;
+  uint64_t zero_pages = 0;  // of these, those of ranges of zeros
+  // Pages that have a number, and so a place to be found.
+  uint64_t ordinals() const { return total_pages - zero_pages; }
 
   // Puts the blobs into one stream of whole pages. Small ones lie close together, so that they compress as
   // one; larger ones begin at whole pages, so that equal ones are found again. Its pages are numbered after
@@ -63,7 +67,7 @@ class PageLocation {
   uint64_t bits_ = 0;
 };
 
-// Of all pages of an image, by their ordinals. May grow while other threads use those that are there.
+// Of the pages of an image, by their ordinals. May grow while other threads use those that are there.
 class PageLocations {
  public:
   void GrowTo(uint64_t pages);

@@ -1,6 +1,7 @@
 // Reads one committed image. The packs it needs are opened, and so kept from gc, when it is made.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -8,9 +9,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "dedup_store/frame_loader.h"
 #include "dedup_store/manifest.h"
 #include "dedup_store/read_plan.h"
@@ -23,6 +26,12 @@ namespace rekindle::store {
 // For who looks at many images: nothing of the pack is read but that, and it is not asked whether the store
 // still has it. So an image that was removed a moment ago may still be found.
 absl::StatusOr<Manifest> ReadManifest(StoreCore& core, const ImageRecord& image);
+// Those of many images, which are as many small files, each of which may have to come from the disk or a file
+// server: several threads read them. `each` gets them on this thread, in the order of the images; a status
+// other than OK ends it. Cancelled: `*cancel` is set.
+absl::Status ReadManifests(
+    StoreCore& core, absl::Span<const ImageRecord> images, const std::atomic<bool>* cancel,
+    absl::FunctionRef<absl::Status(const ImageRecord&, absl::StatusOr<Manifest>)> each);
 
 class ImageReaderImpl : public ImageReader {
  public:

@@ -1,5 +1,6 @@
 #include "dedup_store/image_writer.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -15,6 +16,9 @@ namespace rekindle::store {
 namespace {
 
 constexpr size_t kMaxObjectName = 4096;
+constexpr uint64_t kMostImagePages = 0xfffffffe;
+// From so many zero pages of the parent on, to note them as such takes less than to note where each is.
+constexpr uint64_t kLeastZeros = 64;
 
 class ImageWriterImpl : public ImageWriter {
  public:
@@ -38,7 +42,11 @@ class ImageWriterImpl : public ImageWriter {
   absl::Status AddPages(absl::string_view name, uint64_t address,
                         absl::Span<const std::byte> pages) override {
     if (pages.size() % kPageSize != 0) return NotWholePages(name);
-    return AddRange(name, address, pages.data(), pages.size() / kPageSize);
+    return AddRange(name, address, {0, pages.data(), pages.size() / kPageSize, 0, false});
+  }
+
+  absl::Status AddZeroPages(absl::string_view name, uint64_t address, uint64_t pages) override {
+    return AddRange(name, address, {0, nullptr, pages, 0, true});
   }
 
   std::string parent_digest() const override { return parent_ ? parent_->info().digest : ""; }
@@ -52,7 +60,19 @@ class ImageWriterImpl : public ImageWriter {
       return absl::FailedPreconditionError(absl::StrCat("object '", name, "': the parent does not have all ",
                                                         pages, " pages at ", absl::Hex(address)));
     }
-    return AddRange(name, address, nullptr, pages);
+    if (pages == 0 || address % kPageSize != 0) return AddRange(name, address, {});
+    // What the parent has of zeros may be without end.
+    const std::vector<Extent>& extents = *parent_->FindExtents(name);
+    const uint64_t end = address / kPageSize + pages;
+    uint64_t page = address / kPageSize;
+    for (auto e = FirstBehind(extents, page); e != extents.end() && e->page < end; ++e) {
+      const uint64_t from = std::max(page, e->page), until = std::min(end, e->page + e->pages);
+      if (!e->zero() || until - from < kLeastZeros) continue;
+      RK_RETURN_IF_ERROR(AddRange(name, page * kPageSize, {0, nullptr, from - page, 0, false}));
+      RK_RETURN_IF_ERROR(AddRange(name, from * kPageSize, {0, nullptr, until - from, 0, true}));
+      page = until;
+    }
+    return AddRange(name, page * kPageSize, {0, nullptr, end - page, 0, false});
   }
 
   absl::StatusOr<ImageInfo> Commit(std::function<bool(uint64_t, uint64_t)> progress,
@@ -67,7 +87,8 @@ class ImageWriterImpl : public ImageWriter {
     return absl::InvalidArgumentError(absl::StrCat("object '", name, "': pages are added at whole pages"));
   }
 
-  absl::Status AddRange(absl::string_view name, uint64_t address, const std::byte* data, uint64_t pages) {
+  // Of `range` the place is to be filled in.
+  absl::Status AddRange(absl::string_view name, uint64_t address, ContentRange range) {
     RK_RETURN_IF_ERROR(CheckName(name));
     if (address % kPageSize != 0) return NotWholePages(name);
     if (blob_by_name_.contains(std::string(name))) {
@@ -75,17 +96,19 @@ class ImageWriterImpl : public ImageWriter {
     }
     auto [it, inserted] = object_by_name_.try_emplace(std::string(name), content_.objects.size());
     if (inserted) content_.objects.push_back({std::string(name), {}});
-    if (pages == 0) return absl::OkStatus();
+    if (range.pages == 0) return absl::OkStatus();
     std::vector<ContentRange>& ranges = content_.objects[it->second].ranges;
-    ContentRange range{address / kPageSize, data, pages, static_cast<uint32_t>(content_.total_pages)};
+    range.page = address / kPageSize;
+    range.first_ordinal = static_cast<uint32_t>(content_.ordinals());
     if (!ranges.empty() && range.page < ranges.back().page + ranges.back().pages) {
       return absl::InvalidArgumentError(absl::StrCat("object '", name, "': addresses must ascend"));
     }
-    if (content_.total_pages + range.pages > 0xfffffffeu)
+    if (range.pages > kMostImagePages || content_.total_pages + range.pages > kMostImagePages)
       return absl::InvalidArgumentError("an image has at most 16 TiB");
     content_.total_pages += range.pages;
+    if (range.zero) content_.zero_pages += range.pages;
     ranges.push_back(range);
-    return options_.coming_bytes > 0 ? commit_->StoreEarly(name, range) : absl::OkStatus();
+    return options_.coming_bytes > 0 && !range.zero ? commit_->StoreEarly(name, range) : absl::OkStatus();
   }
 
   absl::Status CheckName(absl::string_view name) const {

@@ -119,7 +119,7 @@ absl::Status LimitGuard::Measure(const NewImageOptions& image) {
     RK_RETURN_IF_ERROR(checks_.Owner(Stage::kBegin, owner_bytes_, owner_images_, 0));
   }
   if (checks_.store_is_limited()) {
-    RK_ASSIGN_OR_RETURN(StoreBytes bytes, MeasureStore(*core_, txn, &packs_));
+    RK_ASSIGN_OR_RETURN(const StoreBytes bytes, core_->use().MeasureAll(*core_, txn));
     store_bytes_ = bytes.total();
     RK_RETURN_IF_ERROR(checks_.Store(Stage::kBegin, store_bytes_, 0));
   }
@@ -134,6 +134,9 @@ absl::StatusOr<uint64_t> LimitGuard::MeasureInherited(const std::vector<ImageRec
 
 absl::Status LimitGuard::BeforeCommit(const NewImageOptions& image, const Manifest& manifest,
                                       int64_t created_unix_ns) {
+  if (checks_.store_is_limited()) {
+    RK_ASSIGN_OR_RETURN(notes_bytes_, core_->use().MeasureNotes(*core_));
+  }
   if (!checks_.owner_is_limited()) return absl::OkStatus();
   std::vector<ImageRecord> images;
   {
@@ -174,8 +177,8 @@ absl::Status LimitGuard::MayCommit(Catalog::Txn& txn, const ImageStats& stats, u
     RK_RETURN_IF_ERROR(checks_.Owner(Stage::kCommit, used, count, QuotaBytes(stats)));
   }
   if (checks_.store_is_limited()) {
-    RK_ASSIGN_OR_RETURN(StoreBytes bytes, MeasureStore(*core_, txn, &packs_));
-    RK_RETURN_IF_ERROR(checks_.Store(Stage::kCommit, bytes.total(), pack_bytes));
+    RK_ASSIGN_OR_RETURN(const StoreBytes bytes, core_->use().Measure(*core_, txn));
+    RK_RETURN_IF_ERROR(checks_.Store(Stage::kCommit, bytes.total() + notes_bytes_, pack_bytes));
   }
   return absl::OkStatus();
 }

@@ -12,7 +12,6 @@
 #include "absl/synchronization/mutex.h"
 #include "dedup_store/limits.h"
 #include "dedup_store/store_core.h"
-#include "dedup_store/store_use.h"
 
 namespace rekindle::store {
 
@@ -53,9 +52,8 @@ class LimitGuard {
   const LimitChecks checks_;
   // As found at the beginning.
   uint64_t owner_bytes_ = 0, owner_images_ = 0, store_bytes_ = 0;
-  uint64_t inherited_bytes_ = 0;  // as found last
+  uint64_t inherited_bytes_ = 0, notes_bytes_ = 0;  // as found last
   FileSystemUse file_system_;
-  MeasuredPacks packs_;
   uid_t owner_ = 0;
   absl::Mutex mutex_;
   uint64_t taken_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -106,7 +106,7 @@ void PageStorer::Cut(const ContentRange& range, Slice& slice, std::deque<Slice>&
     uint64_t n = std::min(range.pages - done, kSlicePages - page % kSlicePages);
     if (slice.pages + n > kSlicePages) Close(slice, full);
     const std::byte* data = range.data == nullptr ? nullptr : range.data + done * kPageSize;
-    slice.ranges.push_back({page, data, n, range.first_ordinal + static_cast<uint32_t>(done)});
+    slice.ranges.push_back({page, data, n, range.first_ordinal + static_cast<uint32_t>(done), false});
     slice.pages += n;
     done += n;
   }
@@ -402,7 +402,7 @@ absl::Status PageStorer::Finish(const ImageContent& content, const Progress& pro
               0,
               level > 0 && few_blobs && !sparing_ ? std::max(level, kBlobLevel) : level};
   std::deque<Slice> blob_slices;
-  locations_.GrowTo(content.total_pages);
+  locations_.GrowTo(content.ordinals());
   for (const ContentRange& range : content.blob_object.ranges) {
     NoteData(range);
     Cut(range, blobs, blob_slices);

@@ -1,4 +1,7 @@
-// Pages that an image takes from its parent without having their bytes.
+// Pages that an image takes from its parent without having their bytes, or has no bytes of.
+#include <cstdlib>
+#include <fstream>
+
 #include "dedup_store/store.h"
 #include "dedup_store/store_testing.h"
 
@@ -120,6 +123,60 @@ TEST_F(ParentPagesTest, WithoutAParentThereIsNothingToTake) {
   EXPECT_EQ((*child)->parent_digest(), "");
   EXPECT_FALSE((*child)->ParentHas(kObject, 0, 1));
   EXPECT_TRUE(absl::IsFailedPrecondition((*child)->AddParentPages(kObject, 0, 1)));
+}
+
+// As somebody else's image stream may tell of them, in a few bytes.
+TEST_F(ParentPagesTest, ZerosWithoutEndTakeNoMemory) {
+  constexpr uint64_t kZeros = uint64_t{3} << 30, kEnd = kZeros * kPageSize;  // 12 TiB
+  const auto most_memory = [] {
+    const std::string status = ReadFile("/proc/self/status").value();
+    return std::strtoull(status.c_str() + status.find("VmHWM:") + 6, nullptr, 10) << 10;
+  };
+  std::ofstream("/proc/self/clear_refs") << "5";
+  const uint64_t before = most_memory();
+  const std::string page = MakePages(1, 1), small = MakePages(2, 2);
+  for (const uint64_t coming : {uint64_t{0}, kPageSize}) {
+    NewImageOptions options = Named("zeros:1");
+    options.replace = true;
+    options.coming_bytes = coming;
+    auto writer = store_->NewImage(options);
+    RK_ASSERT_OK(writer);
+    RK_ASSERT_OK((*writer)->AddPages("m", 0, Bytes(small)));
+    RK_ASSERT_OK((*writer)->AddZeroPages("m", 2 * kPageSize, kZeros - 2));
+    RK_ASSERT_OK((*writer)->AddPages("m", kEnd, Bytes(page)));
+    RK_ASSERT_OK((*writer)->AddBlob("b", "a blob"));
+    EXPECT_FALSE((*writer)->AddZeroPages("m", kEnd + kPageSize, uint64_t{1} << 40).ok())
+        << "16 TiB are the most";
+    EXPECT_FALSE((*writer)->AddZeroPages("m", kEnd, 1).ok()) << "there is one";
+    auto info = (*writer)->Commit();
+    RK_ASSERT_OK(info);
+    EXPECT_EQ(info->stats.zero_bytes, (kZeros - 2) * kPageSize);
+    EXPECT_EQ(info->stats.logical_bytes, (kZeros + 2) * kPageSize) << "with that of the blob";
+
+    options.reference = "zeros:2";
+    options.parent = "zeros:1";
+    writer = store_->NewImage(options);
+    RK_ASSERT_OK(writer);
+    RK_ASSERT_OK((*writer)->AddParentPages("m", 0, kZeros + 1));
+    RK_ASSERT_OK((*writer)->AddBlob("b", "a blob"));
+    auto child = (*writer)->Commit();
+    RK_ASSERT_OK(child);
+    EXPECT_EQ(child->digest, info->digest);
+    EXPECT_EQ(child->stats.zero_bytes, info->stats.zero_bytes);
+    EXPECT_EQ(child->stats.new_bytes, 0u);
+    auto reader = store_->OpenImage("zeros:2");
+    RK_ASSERT_OK(reader);
+    const std::vector<PageRun> runs = (*reader)->Runs("m").value();
+    ASSERT_EQ(runs.size(), 3u);
+    EXPECT_TRUE(runs[1].zero);
+    EXPECT_EQ(runs[1].pages, kZeros - 2);
+    std::string end(2 * kPageSize, 'x');
+    RK_ASSERT_OK(
+        (*reader)->ReadPages("m", kEnd - kPageSize, {reinterpret_cast<std::byte*>(end.data()), end.size()}));
+    EXPECT_EQ(end, MakePages(1, 0, Content::kZero) + page);
+  }
+  EXPECT_LT(most_memory() - before, 256 * kMiB);
+  ExpectWhole();
 }
 
 }  // namespace

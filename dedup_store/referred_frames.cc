@@ -27,7 +27,7 @@ absl::Status ReferredFrames::Gone(uint64_t pack, bool all_of_it) const {
 }
 
 absl::Status ReferredFrames::Check(Catalog::Txn& txn) {
-  std::map<uint64_t, std::vector<bool>> news;
+  std::map<uint64_t, std::shared_ptr<const DeadRecord>> news;
   for (const uint64_t id : manifest_.packs) {
     if (id == coming_) continue;
     RK_ASSIGN_OR_RETURN(const std::optional<PackRecord> record, txn.FindPack(id));
@@ -35,11 +35,10 @@ absl::Status ReferredFrames::Check(Catalog::Txn& txn) {
       core_->ForgetOpenPack(id);
       return Gone(id, true);
     }
-    RK_ASSIGN_OR_RETURN(std::optional<DeadRecord> dead, txn.FindDead(id));
-    if (!dead) continue;
-    if (const auto known = checked_.find(id); known != checked_.end() && known->second == dead->dead)
-      continue;
-    news.emplace(id, std::move(dead->dead));
+    std::shared_ptr<const DeadRecord> dead = txn.SharedDead(id);
+    if (dead == nullptr) continue;
+    if (const auto known = checked_.find(id); known != checked_.end() && known->second == dead) continue;
+    news.emplace(id, std::move(dead));
   }
   if (news.empty()) return absl::OkStatus();
 
@@ -48,18 +47,19 @@ absl::Status ReferredFrames::Check(Catalog::Txn& txn) {
     for (const Extent& extent : extents) {
       if (extent.zero()) continue;
       const uint64_t id = manifest_.packs[extent.pack];
-      const auto dead = news.find(id);
-      if (dead == news.end()) continue;
+      const auto found = news.find(id);
+      if (found == news.end()) continue;
+      const std::vector<bool>& dead = found->second->dead;
       const auto open = packs_.find(id);
       if (open == packs_.end()) {  // our own first pack, all of which is needed
-        if (std::find(dead->second.begin(), dead->second.end(), true) != dead->second.end()) hit = id;
+        if (std::find(dead.begin(), dead.end(), true) != dead.end()) hit = id;
         continue;
       }
       const Pack& pack = *open->second;
       const uint64_t end = extent.pack_page + extent.pages;
       for (uint32_t f = pack.FrameOfPage(extent.pack_page);
            f < pack.frames() && pack.frame(f).first_page < end; ++f) {
-        if (f >= dead->second.size() || !dead->second[f]) continue;
+        if (f >= dead.size() || !dead[f]) continue;
         hit = id;
         core_->damaged_frames().Add({id, f});
       }

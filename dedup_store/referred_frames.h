@@ -38,7 +38,7 @@ class ReferredFrames {
   const Manifest& manifest_;
   const uint64_t coming_;
   std::map<uint64_t, std::shared_ptr<const Pack>> packs_;
-  std::map<uint64_t, std::vector<bool>> checked_;  // dead frames of packs, none of which the image needs
+  std::map<uint64_t, std::shared_ptr<const DeadRecord>> checked_;  // the image needs nothing of these
 };
 
 }  // namespace rekindle::store

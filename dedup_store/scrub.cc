@@ -91,7 +91,7 @@ class Scrubber : public Scrub {
   const ScrubState& state() const override { return state_; }
   absl::StatusOr<uint64_t> BytesLeft() const override { return ScrubBytesLeft(*core_, state_); }
   absl::StatusOr<std::vector<std::string>> ImagesWith(absl::Span<const ScrubDamage> damage) const override {
-    return FindDamagedImages(*core_, damage);
+    return core_->damaged_images().Find(*core_, damage);
   }
 
   absl::StatusOr<ScrubStep> Next() override {

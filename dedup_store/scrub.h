@@ -82,14 +82,16 @@ class Scrub {
   virtual const ScrubState& state() const = 0;
   // Stored bytes that a pass has still to read.
   virtual absl::StatusOr<uint64_t> BytesLeft() const = 0;
-  // References of the images that have something of it. Reads the manifests of all images.
+  // References of the images that have something of it. Reads the manifests that this process does not know
+  // yet.
   virtual absl::StatusOr<std::vector<std::string>> ImagesWith(absl::Span<const ScrubDamage> damage) const = 0;
 };
 
 // Unavailable: another process scrubs this store. PermissionDenied: the store can't be written.
 // FailedPrecondition: a newer version has scrubbed it, whose state would be lost.
 absl::StatusOr<std::unique_ptr<Scrub>> NewScrub(Store& store);
-// What is known, whoever scrubs. Reads the manifests of all images where there is damage.
+// What is known, whoever scrubs. Where there is damage, reads the manifests that this process does not know
+// yet.
 absl::StatusOr<ScrubStatus> ReadScrubStatus(const Store& store);
 // ScrubStatus::damaged_images alone, for who asks often: a small file is read where there is no damage.
 absl::StatusOr<std::vector<std::string>> ReadDamagedImages(const Store& store);

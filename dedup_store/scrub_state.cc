@@ -3,10 +3,8 @@
 #include <sys/file.h>
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -17,8 +15,6 @@
 #include "base/status.h"
 #include "dedup_store/catalog.h"
 #include "dedup_store/hashing.h"
-#include "dedup_store/image_reader.h"
-#include "dedup_store/manifest.h"
 
 namespace rekindle::store {
 
@@ -203,53 +199,6 @@ absl::Status DropDamageThatIsGone(const StoreCore& core, std::vector<ScrubDamage
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::string>> FindDamagedImages(StoreCore& core,
-                                                           absl::Span<const ScrubDamage> damage) {
-  struct PageInterval {
-    uint32_t first, end;
-  };
-  std::map<uint64_t, std::vector<PageInterval>> pages;
-  std::set<uint64_t> packs, manifests;
-  for (const ScrubDamage& each : damage) {
-    if (each.part == Part::kChunk)
-      pages[each.pack].push_back({each.first_page, each.first_page + each.pages});
-    if (each.part == Part::kPack) packs.insert(each.pack);
-    if (each.part == Part::kPack || each.part == Part::kManifest) manifests.insert(each.pack);
-  }
-  std::vector<std::string> found;
-  if (pages.empty() && manifests.empty()) return found;
-  std::vector<ImageRecord> images;
-  {
-    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core.catalog().Read());
-    RK_ASSIGN_OR_RETURN(images, txn.Images());
-  }
-  auto needs = [&](const Manifest& manifest, const std::vector<Extent>& extents) {
-    return std::any_of(extents.begin(), extents.end(), [&](const Extent& e) {
-      if (e.zero()) return false;
-      const uint64_t pack = manifest.packs[e.pack];
-      if (packs.count(pack)) return true;
-      auto in_pack = pages.find(pack);
-      return in_pack != pages.end() &&
-             std::any_of(in_pack->second.begin(), in_pack->second.end(), [&](const PageInterval& interval) {
-               return e.pack_page < interval.end && interval.first < e.pack_page + e.pages;
-             });
-    });
-  };
-  for (const ImageRecord& image : images) {
-    bool hit = manifests.count(image.manifest_pack) > 0;
-    if (!hit) {
-      auto manifest = ReadManifest(core, image);
-      if (!manifest.ok()) continue;  // removed meanwhile; or lost too, for another reason
-      hit = needs(*manifest, manifest->blob_stream) ||
-            std::any_of(manifest->objects.begin(), manifest->objects.end(),
-                        [&](const PagedObject& object) { return needs(*manifest, object.extents); });
-    }
-    if (hit) found.push_back(image.info.reference);
-  }
-  std::sort(found.begin(), found.end());
-  return found;
-}
-
 absl::StatusOr<uint64_t> ScrubBytesLeft(const StoreCore& core, const ScrubState& state) {
   RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core.catalog().Read());
   RK_ASSIGN_OR_RETURN(std::vector<PackRecord> packs, txn.Packs());
@@ -275,7 +224,7 @@ absl::StatusOr<ScrubState> ReadPresentState(const StoreCore& core) {
 
 absl::StatusOr<std::vector<std::string>> FindKnownDamagedImages(StoreCore& core) {
   RK_ASSIGN_OR_RETURN(const ScrubState state, ReadPresentState(core));
-  return FindDamagedImages(core, state.damage);
+  return core.damaged_images().Find(core, state.damage);
 }
 
 absl::StatusOr<ScrubStatus> FindScrubStatus(StoreCore& core) {
@@ -284,7 +233,7 @@ absl::StatusOr<ScrubStatus> FindScrubStatus(StoreCore& core) {
   if (status.state.pass_began_unix_ns != 0) {
     RK_ASSIGN_OR_RETURN(status.pass_bytes_left, ScrubBytesLeft(core, status.state));
   }
-  RK_ASSIGN_OR_RETURN(status.damaged_images, FindDamagedImages(core, status.state.damage));
+  RK_ASSIGN_OR_RETURN(status.damaged_images, core.damaged_images().Find(core, status.state.damage));
   return status;
 }
 

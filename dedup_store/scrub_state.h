@@ -25,9 +25,6 @@ absl::StatusOr<UniqueFd> LockScrub(const std::string& store_path);
 
 // Takes out what is not there any more: the pack went, or the frame is dead, so that nobody reads it.
 absl::Status DropDamageThatIsGone(const StoreCore& core, std::vector<ScrubDamage>& damage);
-// See Scrub::ImagesWith.
-absl::StatusOr<std::vector<std::string>> FindDamagedImages(StoreCore& core,
-                                                           absl::Span<const ScrubDamage> damage);
 // Stored bytes of what a pass has still to read, near enough: as if all frames of a pack had the same size.
 absl::StatusOr<uint64_t> ScrubBytesLeft(const StoreCore& core, const ScrubState& state);
 absl::StatusOr<ScrubStatus> FindScrubStatus(StoreCore& core);

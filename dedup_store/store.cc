@@ -256,7 +256,7 @@ class StoreImpl : public Store {
     RK_ASSIGN_OR_RETURN(std::vector<PackRecord> packs, txn.Packs());
     stats.packs = packs.size();
     for (const PackRecord& pack : packs) stats.chunks += pack.frames;
-    RK_ASSIGN_OR_RETURN(StoreBytes bytes, MeasureStore(*core_, txn));
+    RK_ASSIGN_OR_RETURN(StoreBytes bytes, core_->use().MeasureAll(*core_, txn));
     stats.pack_bytes = bytes.pack_bytes;
     stats.metadata_bytes = bytes.metadata_bytes;
     RK_ASSIGN_OR_RETURN(stats.file_system, MeasureFileSystem(core_->path()));

@@ -67,6 +67,10 @@ struct ImageStats {
   uint64_t metadata_bytes = 0;  // manifest and index records that this image added
 };
 
+// About what a writer of a new image takes of RAM for each page that it brings, until it is committed: where
+// the page lies, whether it is known already, and its fingerprint, in tables that grow by doubling.
+inline constexpr uint64_t kWriterBytesPerPage = 90;
+
 // What the image brought, which counts against its owner's quota while it is there. owner_use.h has the rest.
 inline uint64_t QuotaBytes(const ImageStats& stats) { return stats.stored_bytes + stats.metadata_bytes; }
 
@@ -159,6 +163,9 @@ class ImageWriter {
   // made. With NewImageOptions::coming_bytes also what Commit returns, as soon as it is known that it fails.
   virtual absl::Status AddPages(absl::string_view name, uint64_t address,
                                 absl::Span<const std::byte> pages) = 0;
+
+  // As AddPages with pages that are all zero, however many: they cost no memory.
+  virtual absl::Status AddZeroPages(absl::string_view name, uint64_t address, uint64_t pages) = 0;
 
   // Of the image that NewImageOptions::parent named; empty: there is none.
   virtual std::string parent_digest() const = 0;

@@ -227,7 +227,7 @@ absl::StatusOr<std::shared_ptr<StoreCore>> StoreCore::Open(const StoreOptions& o
   }
   auto core = std::shared_ptr<StoreCore>(new StoreCore(options, identity));
   RK_ASSIGN_OR_RETURN(core->folder_, FolderAt(path));
-  RK_ASSIGN_OR_RETURN(core->parent_folder_, FolderAt(path + "/.."));
+  RK_ASSIGN_OR_RETURN(core->opened_, OpenFile(path, O_PATH | O_DIRECTORY));
   auto catalog = Catalog::Open(path + "/catalog", core->io());
   if (absl::IsDataLoss(catalog.status()) && options.rebuild_catalog && !options.read_only) {
     RK_ASSIGN_OR_RETURN(const bool rebuilt, RebuildCatalog(path, core->io(), core->identity().uuid));
@@ -258,13 +258,11 @@ absl::Status StoreCore::CheckIsThere() const {
 }
 
 bool StoreCore::WasRemoved() const {
+  // A folder that was renamed, or unmounted with its file system, has its name still.
+  struct stat info;
+  if (::fstat(opened_.get(), &info) == 0 && info.st_nlink == 0) return true;
   const absl::StatusOr<FolderId> now = FolderAt(path_);
-  if (now.ok()) return *now == folder_ && !PathExists(packs_folder()) && !PathExists(FormatPath(path_));
-  // A folder in which something was mounted would be there still.
-  const std::string parent = path_.substr(0, path_.find_last_of('/') + 1);
-  const absl::StatusOr<FolderId> above = FolderAt(parent.empty() ? "." : parent);
-  return absl::IsNotFound(now.status()) && above.ok() && *above == parent_folder_ &&
-         parent_folder_.first == folder_.first;
+  return now.ok() && *now == folder_ && !PathExists(packs_folder()) && !PathExists(FormatPath(path_));
 }
 
 absl::StatusOr<std::shared_ptr<const Pack>> StoreCore::OpenPack(uint64_t id) {

@@ -14,10 +14,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/unique_fd.h"
 #include "dedup_store/blob_cache.h"
 #include "dedup_store/block_io.h"
 #include "dedup_store/catalog.h"
 #include "dedup_store/damaged_frames.h"
+#include "dedup_store/damaged_images.h"
 #include "dedup_store/format.h"
 #include "dedup_store/hashing.h"
 #include "dedup_store/inherited_frames.h"
@@ -25,6 +27,7 @@
 #include "dedup_store/page_claims.h"
 #include "dedup_store/store.h"
 #include "dedup_store/store_identity.h"
+#include "dedup_store/store_use.h"
 
 namespace rekindle::store {
 
@@ -70,6 +73,8 @@ class StoreCore {
   DamagedFrames& damaged_frames() { return damaged_frames_; }
 
   InheritedFrames& inherited_frames() { return inherited_frames_; }
+  DamagedImages& damaged_images() { return damaged_images_; }
+  StoreUse& use() { return use_; }
   BlobCache& blob_cache() { return blob_cache_; }
 
   // Held by the scrub while it has a pack locked, and by gc while it looks for packs that nobody has locked:
@@ -93,12 +98,15 @@ class StoreCore {
   const int compression_level_;
   using FolderId = std::pair<dev_t, ino_t>;
   static absl::StatusOr<FolderId> FolderAt(const std::string& path);
-  FolderId folder_, parent_folder_;  // at the path, and above it, when it was opened
+  FolderId folder_;  // at the path when it was opened
+  UniqueFd opened_;  // that folder, wherever it is now; for a look at it alone
   std::shared_ptr<Catalog> catalog_;
   std::string rebuilt_because_;
   PageClaims claims_;
   DamagedFrames damaged_frames_;
   InheritedFrames inherited_frames_;
+  DamagedImages damaged_images_;
+  StoreUse use_;
   BlobCache blob_cache_;
   absl::Mutex pack_turns_;
   absl::Mutex mutex_;

@@ -38,8 +38,6 @@ constexpr char kNoteMagic[8] = {'R', 'K', 'N', 'O', 'T', 'E', '\r', '\n'};
 constexpr uint32_t kNoteVersion = 1;
 constexpr size_t kDigestHexDigits = 64;
 
-std::string Folder(const StoreCore& core) { return core.path() + "/notes"; }
-
 absl::Status CheckKind(absl::string_view kind) {
   if (std::find(std::begin(kNoteKinds), std::end(kNoteKinds), kind) != std::end(kNoteKinds)) {
     return absl::OkStatus();
@@ -88,7 +86,7 @@ class OpenedNote : public NoteReader {
   // DataLoss: it is not.
   static absl::StatusOr<std::unique_ptr<OpenedNote>> Open(StoreCore& core, absl::string_view hex,
                                                           absl::string_view kind) {
-    const std::string path = absl::StrCat(Folder(core), "/", FileName(hex, kind));
+    const std::string path = absl::StrCat(NotesFolder(core), "/", FileName(hex, kind));
     RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, core.io()->Open(path, false));
     RK_ASSIGN_OR_RETURN(uint64_t size, file->Size());
     std::unique_ptr<OpenedNote> note(new OpenedNote(std::move(file), std::string(kind)));
@@ -157,7 +155,7 @@ absl::Status CheckRoom(StoreCore& core, uint64_t bytes) {
   const LimitChecks checks(std::move(limits), core.path(), 0);
   if (checks.store_is_limited()) {
     RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core.catalog().Read());
-    RK_ASSIGN_OR_RETURN(StoreBytes used, MeasureStore(core, txn));
+    RK_ASSIGN_OR_RETURN(StoreBytes used, core.use().MeasureAll(core, txn));
     RK_RETURN_IF_ERROR(checks.Store(LimitChecks::Stage::kCommit, used.total(), bytes));
   }
   if (!checks.has_high_water()) return absl::OkStatus();
@@ -186,12 +184,14 @@ absl::Status Check(StoreCore& core, absl::string_view hex, absl::string_view kin
 
 // Stores that were made before there were notes have no folder for them.
 absl::StatusOr<std::vector<std::string>> Names(const StoreCore& core) {
-  auto names = ListDirectory(Folder(core));
+  auto names = ListDirectory(NotesFolder(core));
   if (absl::IsNotFound(names.status())) return std::vector<std::string>();
   return names;
 }
 
 }  // namespace
+
+std::string NotesFolder(const StoreCore& core) { return core.path() + "/notes"; }
 
 absl::Status PutNote(StoreCore& core, const ImageInfo& image, absl::string_view kind,
                      absl::Span<const absl::string_view> parts) {
@@ -217,7 +217,7 @@ absl::Status PutNote(StoreCore& core, const ImageInfo& image, absl::string_view 
           absl::StrCat("no note is kept: the image ", image.reference, " was removed or replaced"));
     }
   }
-  const std::string folder = Folder(core), name = FileName(hex, kind);
+  const std::string folder = NotesFolder(core), name = FileName(hex, kind);
   RK_RETURN_IF_ERROR(MakeDirectories(folder, 0700));
   RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, CreateLocked(core.io(), /*direct=*/false, [&] {
                         return absl::StrCat(core.path(), "/tmp/", name, ".", absl::Hex(NewFileId()));
@@ -269,10 +269,10 @@ absl::Status RemoveNote(StoreCore& core, absl::string_view digest, absl::string_
   RK_RETURN_IF_ERROR(core.CheckWritable());
   RK_RETURN_IF_ERROR(CheckKind(kind));
   RK_ASSIGN_OR_RETURN(std::string hex, HexOf(digest));
-  const std::string path = absl::StrCat(Folder(core), "/", FileName(hex, kind));
+  const std::string path = absl::StrCat(NotesFolder(core), "/", FileName(hex, kind));
   if (!PathExists(path)) return absl::NotFoundError(absl::StrCat("there is no ", kind, " of image ", digest));
   RK_RETURN_IF_ERROR(core.io()->Unlink(path));
-  return core.io()->SyncDirectory(Folder(core));
+  return core.io()->SyncDirectory(NotesFolder(core));
 }
 
 absl::StatusOr<bool> HasNotes(const StoreCore& core, absl::string_view kind) {
@@ -291,12 +291,12 @@ absl::Status DeleteImageAndNotes(StoreCore& core, Catalog::Txn& txn, const Image
   // Before the image: what is lost if that fails can be learned again, and nothing is ever left over.
   bool removed = false;
   for (absl::string_view kind : kNoteKinds) {
-    const std::string path = absl::StrCat(Folder(core), "/", FileName(*hex, kind));
+    const std::string path = absl::StrCat(NotesFolder(core), "/", FileName(*hex, kind));
     if (!PathExists(path)) continue;
     RK_RETURN_IF_ERROR(core.io()->Unlink(path));
     removed = true;
   }
-  return removed ? core.io()->SyncDirectory(Folder(core)) : absl::OkStatus();
+  return removed ? core.io()->SyncDirectory(NotesFolder(core)) : absl::OkStatus();
 }
 
 absl::StatusOr<uint64_t> MeasureNotes(StoreCore& core) {
@@ -304,7 +304,7 @@ absl::StatusOr<uint64_t> MeasureNotes(StoreCore& core) {
   uint64_t bytes = 0;
   for (const std::string& name : names) {
     struct stat info;
-    if (::stat(absl::StrCat(Folder(core), "/", name).c_str(), &info) == 0) {
+    if (::stat(absl::StrCat(NotesFolder(core), "/", name).c_str(), &info) == 0) {
       bytes += static_cast<uint64_t>(info.st_blocks) * 512;
     }
   }
@@ -324,7 +324,7 @@ absl::StatusOr<std::vector<NoteProblem>> OrphanedNotes(StoreCore& core) {
       known = !images.empty();
     }
     if (known) continue;
-    const std::string path = absl::StrCat(Folder(core), "/", name);
+    const std::string path = absl::StrCat(NotesFolder(core), "/", name);
     orphans.push_back({path, absl::StrCat("the note ", path, " belongs to no image; gc removes it")});
   }
   return orphans;
@@ -341,7 +341,7 @@ absl::StatusOr<std::vector<NoteProblem>> CheckNotes(StoreCore& core, bool read_a
     absl::Status status = Check(core, hex, kind, read_all);
     if (status.ok() || absl::IsNotFound(status) || absl::IsFailedPrecondition(status)) continue;
     if (absl::IsDataLoss(status)) {
-      problems.push_back({absl::StrCat(Folder(core), "/", name), std::string(status.message())});
+      problems.push_back({absl::StrCat(NotesFolder(core), "/", name), std::string(status.message())});
     } else {
       unclear.Update(status);
     }

@@ -33,6 +33,7 @@ absl::StatusOr<bool> HasNotes(const StoreCore& core, absl::string_view kind);
 absl::Status DeleteImageAndNotes(StoreCore& core, Catalog::Txn& txn, const ImageRecord& image,
                                  absl::string_view heir = "");
 
+std::string NotesFolder(const StoreCore& core);
 // What they take on disk. One that goes meanwhile may be left out.
 absl::StatusOr<uint64_t> MeasureNotes(StoreCore& core);
 

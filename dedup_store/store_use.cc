@@ -5,43 +5,85 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/status.h"
+#include "dedup_store/store_core.h"
 #include "dedup_store/store_notes.h"
 
 namespace rekindle::store {
 
-absl::StatusOr<StoreBytes> MeasureStore(StoreCore& core, Catalog::Txn& txn, MeasuredPacks* known) {
+namespace {
+
+// ZFS tells some seconds later what was written; two changes of a folder may get the same time, and another
+// node's clock may differ.
+constexpr absl::Duration kSettledAfter = absl::Minutes(1);
+
+bool IsSettled(absl::Time changed) { return absl::Now() - changed > kSettledAfter; }
+
+}  // namespace
+
+absl::StatusOr<StoreBytes> StoreUse::Measure(StoreCore& core, Catalog::Txn& txn) {
   StoreBytes bytes;
-  RK_ASSIGN_OR_RETURN(std::vector<PackRecord> packs, txn.Packs());
-  RK_ASSIGN_OR_RETURN(std::vector<IndexRecord> indexes, txn.Indexes());
+  RK_ASSIGN_OR_RETURN(const std::vector<PackRecord> packs, txn.Packs());
+  RK_ASSIGN_OR_RETURN(const std::vector<IndexRecord> indexes, txn.Indexes());
   for (const IndexRecord& index : indexes) bytes.metadata_bytes += index.file_bytes;
   bytes.metadata_bytes += txn.bytes_used();
-  RK_ASSIGN_OR_RETURN(uint64_t notes, MeasureNotes(core));
-  bytes.metadata_bytes += notes;
+  absl::MutexLock lock(&mutex_);
+  std::map<uint64_t, KnownPack> known = std::exchange(packs_, {});
   for (const PackRecord& pack : packs) {
     if (pack.pages > 0) bytes.metadata_bytes += sizeof(PageTableHeader) + uint64_t{pack.pages} * 8;
-    StoreBytes own;
-    auto measured = known != nullptr ? known->find(pack.id) : MeasuredPacks::iterator();
-    if (known != nullptr && measured != known->end()) {
-      own = measured->second;
+    KnownPack now;
+    now.dead = txn.SharedDead(pack.id);
+    // While gc frees parts of it, and until a gc has noted that it did, it changes.
+    bool keep = now.dead == nullptr || now.dead->given_back;
+    const auto before = known.find(pack.id);
+    if (before != known.end() && before->second.dead == now.dead) {
+      now.bytes = before->second.bytes;
     } else {
-      // Not opened: there may be tens of thousands, and who looks may do so every second.
+      // Not opened: there may be tens of thousands.
       struct stat info;
       if (::stat(core.pack_path(pack.id).c_str(), &info) != 0) {
         if (errno == ENOENT || errno == ESTALE) continue;  // gc took it meanwhile
         return ErrnoStatus(errno, absl::StrCat("looking at ", core.pack_path(pack.id)));
       }
       const uint64_t on_disk = static_cast<uint64_t>(info.st_blocks) * 512;
-      own.metadata_bytes = std::min(on_disk, pack.file_bytes - std::min(pack.file_bytes, pack.stored_bytes));
-      own.pack_bytes = on_disk - own.metadata_bytes;
-      if (known != nullptr) known->emplace(pack.id, own);
+      now.bytes.metadata_bytes =
+          std::min(on_disk, pack.file_bytes - std::min(pack.file_bytes, pack.stored_bytes));
+      now.bytes.pack_bytes = on_disk - now.bytes.metadata_bytes;
+      keep = keep && IsSettled(absl::TimeFromTimespec(info.st_ctim));
     }
-    bytes.pack_bytes += own.pack_bytes;
-    bytes.metadata_bytes += own.metadata_bytes;
+    bytes.pack_bytes += now.bytes.pack_bytes;
+    bytes.metadata_bytes += now.bytes.metadata_bytes;
+    if (keep) packs_.emplace_hint(packs_.end(), pack.id, std::move(now));
   }
+  return bytes;
+}
+
+absl::StatusOr<uint64_t> StoreUse::MeasureNotes(StoreCore& core) {
+  // A note is replaced under its name, not changed, so the folder's time tells of each change.
+  struct stat folder;
+  const bool there = ::stat(NotesFolder(core).c_str(), &folder) == 0;
+  const absl::Time changed = there ? absl::TimeFromTimespec(folder.st_mtim) : absl::InfinitePast();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (there && changed == notes_changed_) return notes_bytes_;
+  }
+  const bool settled = there && IsSettled(changed);
+  RK_ASSIGN_OR_RETURN(const uint64_t bytes, store::MeasureNotes(core));
+  absl::MutexLock lock(&mutex_);
+  notes_changed_ = settled ? changed : absl::InfinitePast();
+  notes_bytes_ = bytes;
+  return bytes;
+}
+
+absl::StatusOr<StoreBytes> StoreUse::MeasureAll(StoreCore& core, Catalog::Txn& txn) {
+  RK_ASSIGN_OR_RETURN(StoreBytes bytes, Measure(core, txn));
+  RK_ASSIGN_OR_RETURN(const uint64_t notes, MeasureNotes(core));
+  bytes.metadata_bytes += notes;
   return bytes;
 }
 

@@ -3,12 +3,18 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "dedup_store/catalog.h"
 #include "dedup_store/limits.h"
-#include "dedup_store/store_core.h"
 
 namespace rekindle::store {
+
+class StoreCore;
 
 struct StoreBytes {
   uint64_t pack_bytes = 0;      // what was stored
@@ -16,11 +22,28 @@ struct StoreBytes {
   uint64_t total() const { return pack_bytes + metadata_bytes; }
 };
 
-// By the id of a pack: lets a later measurement look at those alone that came since.
-using MeasuredPacks = std::map<uint64_t, StoreBytes>;
+// Thread-safe. Remembers what does not change: what a pack takes while gc is not at work on it, and what the
+// notes take while there are the same ones.
+class StoreUse {
+ public:
+  // What the catalog knows. Looks at the packs' files that it does not know yet. Reads nothing else: for
+  // transactions too.
+  absl::StatusOr<StoreBytes> Measure(StoreCore& core, Catalog::Txn& txn) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What beside it is known of images.
+  absl::StatusOr<uint64_t> MeasureNotes(StoreCore& core) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Both.
+  absl::StatusOr<StoreBytes> MeasureAll(StoreCore& core, Catalog::Txn& txn) ABSL_LOCKS_EXCLUDED(mutex_);
 
-// All that the catalog knows, and the notes. `known`, when given, is used and added to.
-absl::StatusOr<StoreBytes> MeasureStore(StoreCore& core, Catalog::Txn& txn, MeasuredPacks* known = nullptr);
+ private:
+  struct KnownPack {
+    StoreBytes bytes;
+    std::shared_ptr<const DeadRecord> dead;  // when it was looked at
+  };
+  absl::Mutex mutex_;
+  std::map<uint64_t, KnownPack> packs_ ABSL_GUARDED_BY(mutex_);
+  absl::Time notes_changed_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // for `notes_bytes_`
+  uint64_t notes_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+};
 
 // Takes microseconds.
 absl::StatusOr<FileSystemUse> MeasureFileSystem(const std::string& path);
