@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "cli/arguments.h"
 #include "cli/client.h"
-#include "daemon/unix_listener.h"
+#include "daemon/listener_note.h"
 
 namespace rekindle::cli {
 

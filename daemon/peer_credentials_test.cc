@@ -18,6 +18,7 @@
 #include "base/descriptor_limit.h"
 #include "base/file.h"
 #include "base/test_user.h"
+#include "daemon/listener_note.h"
 #include "daemon/unix_listener.h"
 
 namespace rekindle::daemon {

@@ -46,7 +46,14 @@ class RollBackFilesTest : public store::StoreTest {
     if (!committed.ok()) return committed.status();
     auto reader = store_->OpenImage("job:1");
     if (!reader.ok()) return reader.status();
-    return RollBackFiles(**reader, manifest_, rollback_, user);
+    auto files = RollBackFiles(**reader, manifest_, rollback_, user);
+    if (!files.ok()) return files.status();
+    if (!rollback_.dry_run()) {
+      const size_t before = files->Reports().size();
+      EXPECT_EQ(before + files->cut_last().size(), manifest_.written_files().size());
+      if (absl::Status cut = files->CutOff(); !cut.ok()) return cut;
+    }
+    return files->Reports();
   }
 
   v1::JobManifest manifest_;

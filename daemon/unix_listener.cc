@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "daemon/listener_note.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -23,14 +24,6 @@ namespace {
 constexpr int kBacklog = 128;
 // When the process has no descriptors left, this long until the next try.
 constexpr int kPauseWhenFullMs = 100;
-constexpr size_t kLongestNote = 4096;
-
-std::string LockPath(const std::string& path) { return absl::StrCat(path, ".lock"); }
-
-absl::Status WriteNote(int lock, const std::string& note, const std::string& path) {
-  if (::ftruncate(lock, 0) != 0) return ErrnoStatus(errno, path);
-  return WriteFully(lock, note.data(), note.size(), path);
-}
 
 }  // namespace
 
@@ -45,14 +38,14 @@ absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Start(const std::str
   }
   path.copy(address.sun_path, sizeof address.sun_path - 1);
   // The lock tells a live daemon's socket from a dead one's, without a gap between looking and replacing.
-  RK_ASSIGN_OR_RETURN(UniqueFd lock, OpenFile(LockPath(path), O_RDWR | O_CREAT, 0600));
+  RK_ASSIGN_OR_RETURN(UniqueFd lock, OpenFile(ListenerLockPath(path), O_RDWR | O_CREAT, 0600));
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     return absl::AlreadyExistsError(absl::StrCat("listening on ", path,
                                                  ": another rekindled has it, maybe one that is ending: stop "
                                                  "it and wait for its end, or give this one "
                                                  "another --socket"));
   }
-  RK_RETURN_IF_ERROR(WriteNote(lock.get(), note, LockPath(path)));
+  RK_RETURN_IF_ERROR(WriteListenerNote(lock.get(), note, path));
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return ErrnoStatus(errno, "making a socket");
   struct stat existing;
@@ -107,17 +100,6 @@ void UnixListener::Loop() {
       ::poll(&pause, 1, kPauseWhenFullMs);
     }
   }
-}
-
-std::string NoteOfListener(const std::string& path) {
-  const absl::StatusOr<UniqueFd> lock = OpenFile(LockPath(path), O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
-  struct stat info;
-  if (!lock.ok() || ::fstat(lock->get(), &info) != 0 || info.st_uid != ::geteuid() || !S_ISREG(info.st_mode))
-    return "";
-  std::string note(kLongestNote, '\0');
-  const ssize_t got = ::pread(lock->get(), note.data(), note.size(), 0);
-  note.resize(got > 0 ? static_cast<size_t>(got) : 0);
-  return note;
 }
 
 }  // namespace rekindle::daemon

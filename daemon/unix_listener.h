@@ -21,7 +21,7 @@ class UnixListener {
 
   // Binds `path` with `mode` and begins to accept. A socket that a dead daemon left is replaced;
   // AlreadyExists when a live one owns it. While it lives it holds a lock on `path`.lock, which stays with
-  // `note` in it.
+  // `note` in it (listener_note.h).
   static absl::StatusOr<std::unique_ptr<UnixListener>> Start(const std::string& path, mode_t mode,
                                                              const std::string& note,
                                                              OnConnection on_connection);
@@ -39,9 +39,5 @@ class UnixListener {
   const OnConnection on_connection_;
   std::thread thread_;
 };
-
-// The note of the last one that listened at `path` since the machine started, of this user. Empty: there was
-// none, or it left none.
-std::string NoteOfListener(const std::string& path);
 
 }  // namespace rekindle::daemon
