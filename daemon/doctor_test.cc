@@ -44,7 +44,7 @@ TEST(CheckRoomTest, TheNearestLimitCounts) {
   EXPECT_THAT(CheckRoom("/s", stats, limits).detail(), HasSubstr("every new image is refused"));
   limits.store_max_bytes = 0;
   limits.high_water_percent = 0;
-  EXPECT_THAT(CheckRoom("/s", stats, limits).detail(), HasSubstr("GiB more"));
+  EXPECT_THAT(CheckRoom("/s", stats, limits).detail(), HasSubstr("2.9 TiB more"));
 }
 
 }  // namespace

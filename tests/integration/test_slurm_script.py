@@ -460,7 +460,7 @@ class DaemonTest(ScriptTest):
     def without_store(self, **settings):
         """With a daemon's place in the environment, where there may be none."""
         del self.settings["REKINDLE_STORE"]
-        self.settings["REKINDLE_HOST"] = "unix://" + self.path("rekindled.sock")
+        self.settings["REKINDLE_HOST"] = "unix://" + self.path("d.sock")
         self.settings.update(settings)
 
     def test_the_daemon_comes_after_slurmd(self):

@@ -173,18 +173,19 @@ class NamesTest(SupervisedTest):
         self.assertEqual(lines, [b"%d" % number for number in range(len(lines))])
 
 
-# Has a file open that has lost its name, and one that others may replace.
+# Has a file open that has lost its name, and one that it rewrites in place.
 _TOLD = """
 import os, sys, time
 lost, other, named, numbers = sys.argv[1:]
 kept = open(lost, "a")
 os.link(lost, other)
 os.unlink(lost)
-replaced = open(named, "a")
-replaced.write("of the job, and longer than the other\\n" * 9)
-replaced.flush()
+rewritten = open(named, "r+")
 number = 0
 while True:
+    rewritten.seek(0)
+    rewritten.write(f"{number:08}")
+    rewritten.flush()
     with open(numbers, "a") as file:
         file.write(f"{number}\\n")
     number += 1
@@ -202,26 +203,24 @@ class ToldTest(SupervisedTest):
         os.mkdir(self.path("elsewhere"))
         named = self.path("named")
         with open(named, "w", encoding="ascii") as file:
-            file.write("x" * (2 << 20))
+            file.write("of the job's")
         self.succeed(
-            "run", "--detach", "--name", "job", "--every", "500ms", "--", jobs.PYTHON, script,
+            "run", "--detach", "--name", "job", "--every", "1h", "--", jobs.PYTHON, script,
             self.path("lost"), self.path("elsewhere/lost"), named, self.numbers, cli=self.remote,
         )  # fmt: skip
         told = "has lost that name"
         self.wait_for(lambda job: told in "".join(job["supervised"]["warnings"]), "the image's warning")
-        self.wait_for_image(2)
-        self.assertEqual(self.daemon.log_text().count(told), 1, "each is logged once")
         self.assertIn(told, self.remote.run("top", "--once", json_output=False).out)
         follower = self.remote.start("attach", "job", json_output=False)
-        self.addCleanup(follower.kill)
-        with open(named + ".new", "w", encoding="ascii") as file:
-            file.write("y" * (3 << 20))
-        os.rename(named + ".new", named)
+        for end in (follower.stdout.close, follower.stderr.close, follower.wait, follower.kill):
+            self.addCleanup(end)
         self.kill_job()
         self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
         waiting.until(lambda: f"{named} is left as it is" in self.daemon.log_text(), "the file is named")
         while "is left as it is" not in (line := follower.stderr.readline()):
             self.assertNotEqual(line, "", "the command tells of the file")
+        self.wait_for_image(1)
+        self.assertEqual(self.daemon.log_text().count(told), 1, "each is logged once")
 
 
 class FilesTest(RekindleTest):

@@ -156,7 +156,8 @@ class AddressTest(OutsideTest):
         at = len(lines_of(self.numbers))
         waiting.until(lambda: len(lines_of(self.numbers)) > at + 5, "more lines", 30, 0.02)
         follower = self.remote.start("attach", "job", json_output=False)
-        self.addCleanup(follower.kill)
+        for end in (follower.stdout.close, follower.stderr.close, follower.wait, follower.kill):
+            self.addCleanup(end)
         self.move("del")
         self.kill_job()
         self.wait_for(lambda job: "network address" in job["supervised"]["last_error"], "it waits", 60)
