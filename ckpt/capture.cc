@@ -338,7 +338,8 @@ class CaptureRun {
     }
     for (pid_t pid : job_.device_users) {
       if (std::find(gpu_pids_.begin(), gpu_pids_.end(), pid) != gpu_pids_.end()) continue;
-      if (const absl::Status found = gpu_ ? gpu_->Info().status() : absl::OkStatus(); absl::IsNotFound(found)) {
+      if (const absl::Status found = gpu_ ? gpu_->Info().status() : absl::OkStatus();
+          absl::IsNotFound(found)) {
         return absl::FailedPreconditionError(absl::StrCat(
             "capturing process ", options_.pid, ": process ", pid,
             " has an NVIDIA device open, and Rekindle can't ask the driver whether it has state there: ",

@@ -31,8 +31,9 @@ EnvironmentCheck CheckInstallation(const absl::StatusOr<Installation>& criu) {
     check.detail = absl::StrCat("CRIU ", criu->version.ToString(), " (", criu->origin, ")");
   } else {
     check.detail = std::string(criu.status().message());
-    check.cure = "install CRIU 4.2 or newer, or name one in REKINDLE_CRIU; the bundle brings its own, and so does "
-                 "scripts/setup.sh --criu of Rekindle's sources (Debian, Ubuntu)";
+    check.cure =
+        "install CRIU 4.2 or newer, or name one in REKINDLE_CRIU; the bundle brings its own, and so does "
+        "scripts/setup.sh --criu of Rekindle's sources (Debian, Ubuntu)";
   }
   return check;
 }

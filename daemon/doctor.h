@@ -22,7 +22,8 @@ std::vector<v1::Check> ExamineMachine(Node& node);
 // `opened`: what came of opening it.
 v1::Check CheckStore(const std::string& path, const absl::Status& opened);
 // Does the store take another image, and for how long? `path`: its own.
-v1::Check CheckRoom(const std::string& path, const store::StoreStats& stats, const store::StoreLimits& limits);
+v1::Check CheckRoom(const std::string& path, const store::StoreStats& stats,
+                    const store::StoreLimits& limits);
 // What is known of damage in it. `now`: to say how long ago it was read again.
 v1::Check CheckScrub(const absl::StatusOr<store::ScrubStatus>& status, absl::Time now);
 // Do images that are to go elsewhere get there? `copies`: what the caller may see of them.

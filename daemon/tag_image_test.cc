@@ -26,15 +26,10 @@ class TagImageTest : public StoreTest {
     Reopen();
     NewImageOptions image = Named("job:1");
     image.owner = kAlice;
-    image.labels = {{v1::kJobIdLabel, "7 8"},
-                    {v1::kJobNameLabel, "job"},
-                    {v1::kJobMarkLabel, "job~1"},
-                    {v1::kSupervisedLabel, "1"},
-                    {v1::kSupervisedNumberLabel, "3"},
-                    {v1::kGroupIdLabel, "g"},
-                    {v1::kGroupLabel, "all:1"},
-                    {v1::kConnectionLockLabel, "yes"},
-                    {"mine", "1"}};
+    image.labels = {
+        {v1::kJobIdLabel, "7 8"},    {v1::kJobNameLabel, "job"},        {v1::kJobMarkLabel, "job~1"},
+        {v1::kSupervisedLabel, "1"}, {v1::kSupervisedNumberLabel, "3"}, {v1::kGroupIdLabel, "g"},
+        {v1::kGroupLabel, "all:1"},  {v1::kConnectionLockLabel, "yes"}, {"mine", "1"}};
     content_.objects[kObject][0] = MakePages(20, 1);
     RK_ASSERT_OK(content_.Commit(*store_, image));
     NewImageOptions other = Named("bobs:1");
@@ -87,8 +82,8 @@ TEST_F(TagImageTest, ItIsNoMembersAndNoSupervisors) {
 }
 
 TEST_F(TagImageTest, NobodySaysWhatOnlyRekindleSays) {
-  for (const char* label : {"rekindle.group", "rekindle.supervised-asked", "rekindle.job-mark", "rekindle.origin",
-                            "rekindle.connection-lock"}) {
+  for (const char* label : {"rekindle.group", "rekindle.supervised-asked", "rekindle.job-mark",
+                            "rekindle.origin", "rekindle.connection-lock"}) {
     const absl::Status refused = Tag(::geteuid(), "job:1", "second:1", false, {{label, "x"}});
     EXPECT_TRUE(absl::IsInvalidArgument(refused)) << label;
     EXPECT_THAT(std::string(refused.message()), HasSubstr(label));

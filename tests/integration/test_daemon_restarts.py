@@ -5,7 +5,7 @@ import signal
 import time
 import unittest
 
-from harness import jobs, procfs, waiting
+from harness import procfs, waiting
 from harness.cli import DONE, FAILED
 from harness.clones import CloneTest
 
@@ -184,10 +184,10 @@ class DaemonRestartsTest(CloneTest):
 
     def test_what_has_not_begun_fails(self):
         self.end_daemon(signal.SIGTERM)
-        result = self.finish(self.begin("run", "--", "true"))
+        result = self.cli.finish_as_parent(self.begin("run", "--", "true"))
         self.assertEqual(result.code, FAILED, str(result))
         self.begin_daemon()
-        self.assertEqual(self.finish(self.begin("run", "--log", self.path("log"), "--", "true")).code, DONE)
+        self.assertEqual(self.cli.finish_as_parent(self.begin("run", "--log", self.path("log"), "--", "true")).code, DONE)
 
 
 if __name__ == "__main__":
