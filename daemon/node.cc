@@ -157,7 +157,9 @@ absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {
   options.read_only = access == Access::kRead;
   options.rebuild_catalog = access == Access::kRepair;
   absl::StatusOr<std::unique_ptr<store::Store>> opened = store::Store::Open(options);
-  if (away && !removed && (absl::IsNotFound(opened.status()) || absl::IsFailedPrecondition(opened.status())))
+  // Also of one that was removed: it may be put back from a copy. Whoever makes one says so.
+  if (away && !options.create &&
+      (absl::IsNotFound(opened.status()) || absl::IsFailedPrecondition(opened.status())))
     return store::StoreIsAway(options_.store);
   RK_RETURN_IF_ERROR(opened.status());
   if (away) {

@@ -176,7 +176,7 @@ TEST(NodeTest, AStoreThatWasRemovedIsMadeAnew) {
     const std::string id = (*store)->id();
     ASSERT_TRUE(RemoveTree(options.store).ok());
     ASSERT_TRUE(with_its_folder || ::mkdir(options.store.c_str(), 0700) == 0);
-    EXPECT_TRUE(absl::IsNotFound(node.OpenStore(Node::Access::kRead).status()));
+    EXPECT_TRUE(absl::IsUnavailable(node.OpenStore(Node::Access::kRead).status()));
     store = node.OpenStore(Node::Access::kCreate);
     ASSERT_TRUE(store.ok()) << store.status();
     EXPECT_NE((*store)->id(), id);

@@ -130,7 +130,7 @@ class Collector {
       RK_ASSIGN_OR_RETURN(images, txn.ImagesAfter(last_image_));
     }
     const absl::Status marked = ReadManifests(
-        *core_, images, cancel_, [this](const ImageRecord& image, absl::StatusOr<Manifest> manifest) {
+        *core_, images, cancel_, [this](const ImageRecord& image, const absl::StatusOr<Manifest>& manifest) {
           return Mark(image, manifest);
         });
     return absl::IsCancelled(marked) ? CheckCancelled() : marked;

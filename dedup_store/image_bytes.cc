@@ -33,7 +33,7 @@ class ByteFinder {
     }
     std::erase_if(images, [&](const ImageRecord& other) { return other.id == record.id; });
     const absl::Status compared = ReadManifests(
-        *core_, images, cancel_, [this](const ImageRecord& other, absl::StatusOr<Manifest> others) {
+        *core_, images, cancel_, [this](const ImageRecord& other, const absl::StatusOr<Manifest>& others) {
           return CompareWith(other, others);
         });
     RK_RETURN_IF_ERROR(absl::IsCancelled(compared) ? CheckCancelled() : compared);

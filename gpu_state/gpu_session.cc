@@ -37,7 +37,7 @@ bool IsGone(pid_t pid) {
 }  // namespace
 
 GpuSession::GpuSession(DriverClient& driver, std::vector<pid_t> pids, SessionOptions options)
-    : driver_(driver), pids_(std::move(pids)), options_(options) {}
+    : driver_(driver), pids_(std::move(pids)), options_(std::move(options)) {}
 
 bool GpuSession::all_in(ProcessState state) const {
   return std::all_of(members_.begin(), members_.end(), [state](const Member& m) { return m.now == state; });
