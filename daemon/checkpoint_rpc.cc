@@ -117,13 +117,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   // A part's and the supervisor's own are asked for in requests of ours.
   if (call.part == nullptr && call.kept_staging == nullptr)
     RK_RETURN_IF_ERROR(CheckLabelsOfCaller(request.labels()));
-  // Copies are put together by it: whoever could set it could have other images' pages in them.
-  if (request.labels().contains(v1::kOriginLabel)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the label ", v1::kOriginLabel,
-                     " is what copies of an image are known by, and only an import "
-                     "sets it: choose another"));
-  }
+  RK_RETURN_IF_ERROR(CheckNoOriginLabel(request.labels()));
   RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
   RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, call.caller, request.pid(), request.job()));
   RK_RETURN_IF_ERROR(node.policy().MayUseJob(call.caller, job.owner, "checkpoint", job.pid));
@@ -204,8 +198,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   if ((options.gate == nullptr || of_group) && !job.name.empty())
     supervised = node.supervisor().FindRunning(job.name, job.pid);
   if (supervised) {
-    for (const std::string& path : supervised->Describe().supervised().policy().track_paths())
-      options.track_paths.push_back(path);
+    for (std::string& path : supervised->TrackPaths()) options.track_paths.push_back(std::move(path));
   }
   // Before it is taken: later images have greater ones. The supervisor's own have theirs.
   uint64_t number = 0;

@@ -188,12 +188,7 @@ absl::Status TagImage(Node& node, const Call& call, const v1::TagImageRequest& r
                       v1::TagImageResponse* response) {
   RK_ASSIGN_OR_RETURN(const std::string reference, store::NormalizeReference(request.reference()));
   RK_RETURN_IF_ERROR(CheckLabelsOfCaller(request.labels()));
-  if (request.labels().contains(v1::kOriginLabel)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the label ", v1::kOriginLabel,
-                     " is what copies of an image are known by, and only an import "
-                     "sets it: choose another"));
-  }
+  RK_RETURN_IF_ERROR(CheckNoOriginLabel(request.labels()));
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kWrite));
   RK_ASSIGN_OR_RETURN(const store::ImageInfo image,
                       FindImageFor(node, *store, call.caller, request.image(), "tag"));

@@ -15,6 +15,8 @@
 #include "daemon/rpcs.h"
 #include "daemon/version.h"
 #include "daemon/work_counts.h"
+#include "dedup_store/owner_use.h"
+#include "dedup_store/store.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -104,12 +106,17 @@ void AddStore(const v1::GetStatsResponse& stats, Families& out) {
   out.Counter("pager_clones_served_total", "Clones that had their memory.", Number(memory.clones_served()));
 }
 
-void AddOwners(const v1::GetQuotaResponse& quotas, Families& out) {
-  for (const v1::OwnerQuota& owner : quotas.owners()) {
-    const Labels labels = {{"uid", absl::StrCat(owner.uid())}};
-    out.Gauge("store_owner_used_bytes", "What a user's images take.", Number(owner.used_bytes()), labels);
-    if (owner.max_bytes() != 0)
-      out.Gauge("store_owner_limit_bytes", "What they may take.", Number(owner.max_bytes()), labels);
+// Without their names, which a directory service might be asked for at each scrape.
+void AddOwners(const store::Store& store, Families& out) {
+  auto owners = store::MeasureOwners(store);
+  const absl::StatusOr<store::StoreLimits> limits = store.Limits();
+  if (!owners.ok() || !limits.ok()) return;
+  const auto labels = [](uid_t uid) { return Labels{{"uid", absl::StrCat(uid)}}; };
+  for (const auto& [uid, max] : limits->owner_max_bytes) (*owners)[uid];
+  for (const auto& [uid, use] : *owners)
+    out.Gauge("store_owner_used_bytes", "What a user's images take.", Number(use.bytes), labels(uid));
+  for (const auto& [uid, max] : limits->owner_max_bytes) {
+    if (max != 0) out.Gauge("store_owner_limit_bytes", "What they may take.", Number(max), labels(uid));
   }
 }
 
@@ -281,8 +288,7 @@ std::string MetricsText(Node& node) {
   const Call call;  // our own
   v1::GetStatsResponse stats;
   if (GetStats(node, call, {}, &stats).ok()) AddStore(stats, out);
-  v1::GetQuotaResponse quotas;
-  if (GetQuota(node, call, {}, &quotas).ok()) AddOwners(quotas, out);
+  if (const auto store = node.OpenStore(Node::Access::kRead); store.ok()) AddOwners(**store, out);
   v1::ListJobsRequest all;
   all.set_all(true);
   v1::ListJobsResponse jobs;

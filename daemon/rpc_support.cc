@@ -42,6 +42,14 @@ absl::Status CheckLabelsOfCaller(const google::protobuf::Map<std::string, std::s
   return absl::OkStatus();
 }
 
+absl::Status CheckNoOriginLabel(const google::protobuf::Map<std::string, std::string>& labels) {
+  if (!labels.contains(v1::kOriginLabel)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the label ", v1::kOriginLabel,
+                   " is what copies of an image are known by, and only an import "
+                   "sets it: choose another"));
+}
+
 absl::Status CheckMeansOurs(const Caller& caller, pid_t pid) {
   if (caller.kind != Caller::Kind::kLocal) return absl::OkStatus();
   constexpr absl::string_view kInstead =

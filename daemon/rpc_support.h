@@ -39,6 +39,9 @@ bool HasTakenName(const JobRecord& record, const v1::Job& ended);
 // InvalidArgument: one of these labels, which a caller wants with his image, is Rekindle's own word about it:
 // groups, supervisors and copies go by them.
 absl::Status CheckLabelsOfCaller(const google::protobuf::Map<std::string, std::string>& labels);
+// InvalidArgument: there is the one by which copies of an image are put together. Whoever could set it could
+// have other images' pages in them.
+absl::Status CheckNoOriginLabel(const google::protobuf::Map<std::string, std::string>& labels);
 
 // For clients on this machine that stay with the job when the daemon goes; nothing where the job goes with
 // us.

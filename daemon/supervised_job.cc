@@ -522,6 +522,11 @@ std::optional<CopyPlan> SupervisedJob::PlanOfCopies() const {
   return CopyPlanOf(record_, ImagesName());
 }
 
+std::vector<std::string> SupervisedJob::TrackPaths() const {
+  absl::MutexLock lock(&mutex_);
+  return {record_.policy().track_paths().begin(), record_.policy().track_paths().end()};
+}
+
 bool SupervisedJob::IsNow(pid_t pid) const {
   absl::MutexLock lock(&mutex_);
   return !record_.ended() && record_.pid() == pid;

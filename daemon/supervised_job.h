@@ -86,6 +86,8 @@ class SupervisedJob {
   // While somebody else captures the job it is tried again. FailedPrecondition: it waits to be brought back,
   // and has nothing to take one of.
   absl::Status CheckpointNow(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of its images (Supervision.track_paths).
+  std::vector<std::string> TrackPaths() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Until its supervisor takes no image of it, which can be no other's meanwhile. `cancelled` ends the
   // waiting.
   void AwaitOwnImage(const std::atomic<bool>& cancelled) ABSL_LOCKS_EXCLUDED(mutex_);
