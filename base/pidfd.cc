@@ -8,9 +8,13 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <string>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
+#include "base/file.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "base/wait_status.h"
 
@@ -27,6 +31,29 @@ struct PidfdInfo {
 static_assert(sizeof(PidfdInfo) == 64);
 constexpr unsigned long kPidfdGetInfo = _IOWR(0xFF, 11, PidfdInfo);
 constexpr uint64_t kPidfdInfoExit = 1u << 3;
+
+// 0: it has been reaped, or has no number here.
+pid_t NumberOf(int pidfd) {
+  pid_t pid = 0;
+  const absl::StatusOr<std::string> info = ReadFile(absl::StrCat("/proc/self/fdinfo/", pidfd));
+  return info.ok() && absl::SimpleAtoi(StatusField(*info, "Pid"), &pid) && pid > 0 ? pid : 0;
+}
+
+// Nothing: it is none (any more), or we may not know.
+std::optional<ExitState> ExitOfZombie(int pidfd) {
+  const pid_t pid = NumberOf(pidfd);
+  if (pid == 0) return std::nullopt;
+  const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+  if (!stat.ok() || stat->state != 'Z') return std::nullopt;
+  // To those who may not trace it, all zombies have exit status 0. To others this link, of no program any more,
+  // leads nowhere.
+  char target[1];
+  if (::readlink(absl::StrCat("/proc/", pid, "/exe").c_str(), target, sizeof target) >= 0 || errno != ENOENT)
+    return std::nullopt;
+  // Not reaped in between: the number was its own all the time.
+  if (!SendSignal(pidfd, 0)) return std::nullopt;
+  return ExitStateOf(stat->exit_status);
+}
 
 }  // namespace
 
@@ -60,7 +87,8 @@ bool AwaitExit(int pidfd, absl::Duration patience) {
 }
 
 std::optional<ExitState> ExitOfEnded(int pidfd) {
-  // Until it has been reaped (POLLHUP) there is no exit status to be had.
+  if (const std::optional<ExitState> exit = ExitOfZombie(pidfd)) return exit;
+  // Until it has been reaped (POLLHUP) the kernel has no exit status for those who may not trace it.
   constexpr int kPatienceMs = 2000;
   pollfd reaped{pidfd, 0, 0};
   ::poll(&reaped, 1, kPatienceMs);

@@ -23,9 +23,9 @@ bool SendSignal(int pidfd, int signal);
 // Until it has ended; a zombie has. False: not within `patience`, or `pidfd` is none.
 bool AwaitExit(int pidfd, absl::Duration patience = absl::InfiniteDuration());
 
-// How a process ended that has, and that need not be our child. Waits a little until its parent has taken its
-// exit status, and asks the kernel for it (PIDFD_GET_INFO with PIDFD_INFO_EXIT, Linux 6.15). Nothing: nobody
-// can tell.
+// How a process ended that has, and that need not be our child: what the zombie has, where we might trace it.
+// Else waits a little until its parent has taken its exit status, and asks the kernel for it (PIDFD_GET_INFO
+// with PIDFD_INFO_EXIT, Linux 6.15). Nothing: nobody can tell.
 std::optional<ExitState> ExitOfEnded(int pidfd);
 
 // Kills it and waits until it has ended. Nothing is reaped.

@@ -104,6 +104,27 @@ TEST(Pidfd, HowItEndedIsKnownOnceItIsReaped) {
   EXPECT_EQ(exit->signal, 0);
 }
 
+// On all kernels.
+TEST(Pidfd, HowAZombieEndedIsKnown) {
+  for (const int code : {0, 7}) {
+    const pid_t pid = ::fork();
+    if (pid == 0) ::_exit(code);
+    const UniqueFd zombie = OpenProcess(pid).value_or(UniqueFd());
+    ASSERT_TRUE(AwaitExit(zombie.get()));
+    const std::optional<ExitState> exit = ExitOfEnded(zombie.get());
+    ASSERT_EQ(::waitpid(pid, nullptr, 0), pid);
+    ASSERT_TRUE(exit);
+    EXPECT_EQ(exit->code, code);
+    EXPECT_EQ(exit->signal, 0);
+  }
+  TestChild killed;
+  const UniqueFd pidfd = Open(killed);
+  KillAndAwaitExit(pidfd.get());
+  const std::optional<ExitState> death = ExitOfEnded(pidfd.get());
+  ASSERT_TRUE(death);
+  EXPECT_EQ(death->signal, SIGKILL);
+}
+
 TEST(Pidfd, WhatIsNoProcessIsNotWaitedFor) {
   EXPECT_FALSE(AwaitExit(-1));
   KillAndAwaitExit(-1);

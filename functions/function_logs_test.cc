@@ -178,6 +178,24 @@ TEST_F(FunctionLogsTest, AStreamIsBoundedAndKeepsItsEnd) {
   for (size_t i = 2; i + 3 < lines.size(); ++i) ASSERT_EQ(lines[i].size(), 1023u + 3u) << i;
 }
 
+TEST_F(FunctionLogsTest, TheLastLinesAreReadAlsoWhenOlderOnesAreDroppedMeanwhile) {
+  auto stream = Open("i1");
+  const std::string line = std::string(16383, 'x') + "\n";
+  std::string more;
+  while (more.size() < LogStream::kMostBytes - LogStream::kKeptBytes) more += line;
+  Write(*stream, more);
+  LogReadOptions options;
+  options.tail_lines = 2;
+  for (int i = 0; i < 30; ++i) {
+    Write(*stream, more + "the last but one\nthe last\n");
+    std::thread trimmer([&] { stream->Trim(); });
+    const std::vector<std::string> lines = Read(options);
+    trimmer.join();
+    ASSERT_EQ(lines.size(), 2u) << i;
+    ASSERT_THAT(lines, ElementsAre("i1 the last but one", "i1 the last")) << i;
+  }
+}
+
 TEST_F(FunctionLogsTest, StreamsAreReadAsOneLogByInvocations) {
   auto a = Open("a"), b = Open("b");
   for (int i = 0; i < 3; ++i) {

@@ -236,23 +236,17 @@ class LogMerger {
     std::stable_sort(pieces.begin(), pieces.end(),
                      [](const Piece& a, const Piece& b) { return a.begin_unix_ns < b.begin_unix_ns; });
     size_t first = 0;
-    uint64_t skip = 0;
     if (options_.tail_lines) {
       first = pieces.size();
-      uint64_t lines = 0;
-      while (first > 0 && lines < *options_.tail_lines) lines += CountLines(pieces[--first]);
-      if (lines > *options_.tail_lines) skip = lines - *options_.tail_lines;
+      for (uint64_t wanted = *options_.tail_lines; first > 0 && wanted > 0;)
+        wanted -= BeginAtLast(wanted, pieces[--first]);
     }
     for (; first < pieces.size(); ++first) {
       const Piece& piece = pieces[first];
-      LineReader reader(piece.file, piece.begin, piece.end, IsPartialSent(piece));
+      LineReader reader = ReaderOf(piece);
       absl::string_view line;
       while (reader.Next(&line)) {
-        if (skip > 0) {
-          --skip;
-        } else if (!sink_({*piece.instance, line, piece.begin_unix_ns})) {
-          return false;
-        }
+        if (!sink_({*piece.instance, line, piece.begin_unix_ns})) return false;
       }
       // What has no end yet comes once it has one.
       if (Stream& stream = streams_[*piece.instance]; stream.next == piece.end)
@@ -266,12 +260,26 @@ class LogMerger {
     return !options_.follow || streams_.at(*piece.instance).next != piece.end;
   }
 
-  uint64_t CountLines(const Piece& piece) const {
-    LineReader reader(piece.file, piece.begin, piece.end, IsPartialSent(piece));
-    absl::string_view line;
-    uint64_t lines = 0;
-    while (reader.Next(&line)) ++lines;
-    return lines;
+  LineReader ReaderOf(const Piece& piece) const {
+    return {piece.file, piece.begin, piece.end, IsPartialSent(piece)};
+  }
+
+  // Leaves out what is before its last lines, of which there are at most `most`, and returns their number.
+  uint64_t BeginAtLast(uint64_t most, Piece& piece) const {
+    // A log whose older lines are dropped meanwhile has fewer than were counted. That is seldom.
+    constexpr int kTries = 4;
+    for (int left = kTries;; --left) {
+      const uint64_t first_byte = FirstByteOf(piece.file);
+      absl::string_view line;
+      uint64_t lines = 0;
+      for (LineReader counter = ReaderOf(piece); counter.Next(&line);) ++lines;
+      if (lines <= most) return lines;
+      LineReader reader = ReaderOf(piece);
+      for (uint64_t skip = lines - most; skip > 0 && reader.Next(&line);) --skip;
+      if (FirstByteOf(piece.file) != first_byte && left > 0) continue;
+      piece.begin = reader.position();
+      return most;
+    }
   }
 
   bool SendNew() {
