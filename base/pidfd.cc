@@ -45,8 +45,8 @@ std::optional<ExitState> ExitOfZombie(int pidfd) {
   if (pid == 0) return std::nullopt;
   const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
   if (!stat.ok() || stat->state != 'Z') return std::nullopt;
-  // To those who may not trace it, all zombies have exit status 0. To others this link, of no program any more,
-  // leads nowhere.
+  // To those who may not trace it, all zombies have exit status 0. To others this link, of no program any
+  // more, leads nowhere.
   char target[1];
   if (::readlink(absl::StrCat("/proc/", pid, "/exe").c_str(), target, sizeof target) >= 0 || errno != ENOENT)
     return std::nullopt;

@@ -76,6 +76,7 @@ class GrpcClient final : public Client {
       absl::MutexLock lock(&mutex_);
       if (embedded_ && abandoned_) embedded_->AwaitCalls();
     }
+    if (embedded_) embedded_->LeaveJobs();
     static_cast<void>(embedded_.release());
   }
 

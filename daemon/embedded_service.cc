@@ -42,6 +42,7 @@ class InProcessService : public EmbeddedService {
 
   void CancelCalls() override { cancelled_.store(true); }
   void AwaitCalls() override { server_->Shutdown(); }
+  void LeaveJobs() override { node_.reaper().Stop(); }
 
   std::shared_ptr<grpc::Channel> channel() override {
     grpc::ChannelArguments arguments;

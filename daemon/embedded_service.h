@@ -22,7 +22,7 @@ struct EmbeddedOptions {
 class EmbeddedService {
  public:
   // Ends the service once its calls are done; jobs it started run on. A process that is about to exit may
-  // leave it be: nothing of it needs an orderly end.
+  // leave it be after LeaveJobs: nothing else of it needs an orderly end.
   virtual ~EmbeddedService() = default;
   virtual std::shared_ptr<grpc::Channel> channel() = 0;
   // Makes the calls under way give up and say what came of it: a client that cancels its own side would be
@@ -30,6 +30,9 @@ class EmbeddedService {
   virtual void CancelCalls() = 0;
   // Until all calls have ended, those that were cancelled by the client too. No others are taken then.
   virtual void AwaitCalls() = 0;
+  // How a job ended that was reaped here, which nobody else can find out any more, is recorded when this
+  // returns. None is reaped after it. By one thread, when no calls are under way.
+  virtual void LeaveJobs() = 0;
 };
 
 // Quick: neither opens the store nor looks for CRIU; the calls that need them do. The caller of every call is

@@ -49,7 +49,7 @@ std::optional<ExitState> JobEnd::WaitFor(absl::Duration timeout) const {
   return exit_;
 }
 
-JobReaper::~JobReaper() {
+void JobReaper::Stop() {
   if (!thread_.joinable()) return;
   {
     absl::MutexLock lock(&mutex_);

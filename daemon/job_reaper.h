@@ -42,7 +42,7 @@ class JobEnd {
 class JobReaper {
  public:
   JobReaper() = default;
-  ~JobReaper();
+  ~JobReaper() { Stop(); }
 
   // Takes over `pid`, a child of this process, and reaps it when it ends; then `on_end` is called on the
   // reaper's thread, before the returned JobEnd tells. `before_reaping`, if any, is called there when it has
@@ -55,6 +55,9 @@ class JobReaper {
   absl::StatusOr<std::shared_ptr<const JobEnd>> Watch(UniqueFd ended, std::function<ExitState(int ended)> how,
                                                       std::function<void(const ExitState&)> on_end)
       ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Once what is being reaped has been told of. Nobody is reaped any more. By one thread.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Watched {

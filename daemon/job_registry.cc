@@ -209,6 +209,12 @@ bool JobRegistry::Lives(const JobRecord& job) {
   return stat->start_ticks == job.start_ticks && !stat->ended();
 }
 
+bool JobRegistry::IsThere(const JobRecord& job) {
+  if (job.exit || job.exited_unix_ns != 0 || job.boot_id != ThisBootId()) return false;
+  const absl::StatusOr<ProcessStat> stat = ReadProcessStat(job.pid);
+  return stat.ok() && stat->start_ticks == job.start_ticks;
+}
+
 bool JobRegistry::IsForsaken(const JobRecord& job) {
   if (job.provisional_of == 0 || !Lives(job)) return false;
   absl::StatusOr<ProcessStat> stat = ReadProcessStat(job.provisional_of);

@@ -77,6 +77,8 @@ class JobRegistry {
 
   // Does the very process of the record still exist (zombies do not count)?
   static bool Lives(const JobRecord& job);
+  // Does its number still mean it, be it as a zombie? False also where nobody can tell.
+  static bool IsThere(const JobRecord& job);
   // Provisional, and nobody is left to hear that it is kept.
   static bool IsForsaken(const JobRecord& job);
 

@@ -111,8 +111,8 @@ absl::StatusOr<Awaited> Find(Node& node, const Call& call, const std::string& wo
   absl::StatusOr<UniqueFd> process = OpenProcess(found.record.pid);
   if (!process.ok() && !absl::IsNotFound(process.status()))
     return Annotate(process.status(), absl::StrCat("waiting for job '", found.name, "'"));
-  // Only now: what was opened is what has the number now.
-  if (process.ok() && JobRegistry::Lives(found.record)) found.process = *std::move(process);
+  // Only now: what was opened is what has the number now. A zombie still tells how it ended.
+  if (process.ok() && JobRegistry::IsThere(found.record)) found.process = *std::move(process);
   return found;
 }
 

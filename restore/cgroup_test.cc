@@ -184,7 +184,8 @@ TEST(MemoryLimitTest, IsOneOfSwapToo) {
   }
 }
 
-// Past what is called in a program at each fork, which a sanitizer may make wait without end in a child of many threads.
+// Past what is called in a program at each fork, which a sanitizer may make wait without end in a child of
+// many threads.
 long BareFork() { return ::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, 0); }
 
 // Each process of it starts two others and ends, as far as its limit lets it: who kills those that were there

@@ -131,7 +131,8 @@ class WaitTest(EndsCase):
         self.assertIn("the daemon has gone", command.stderr.readline())
         self.daemon = self.start_daemon()
         self.end()
-        self.assertEqual(self.cli.finish_as_parent(command).code, 7)
+        result = self.cli.finish_as_parent(command)
+        self.assertEqual(result.code, 7, str(result))
         self.end("other")
 
         def known():
@@ -158,7 +159,8 @@ class WaitTest(EndsCase):
         self.writer(cli=self.alone)
         command = self.begin_to_wait("writer", cli=self.alone)
         self.end()
-        self.assertEqual(self.cli.finish_as_parent(command).code, 7)
+        result = self.cli.finish_as_parent(command)
+        self.assertEqual(result.code, 7, str(result))
 
 
 class LogsTest(EndsCase):
