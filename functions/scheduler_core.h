@@ -74,6 +74,9 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
     bool template_waits = false;  // for the image, which is being taken
     bool size_known = false, template_size_known = false;
     FunctionProfile profile;
+    // What its profile says of them is no guess any more.
+    bool template_timed = false, image_timed = false, dependency_template_timed = false,
+         dependency_image_timed = false, cold_timed = false;
     uint32_t starting = 0;  // instances, ahead of time or not; at least one for each of `queue`
     uint32_t failures = 0;  // starts that came to nothing since the last answer
     uint32_t image_failures = 0, template_failures = 0;  // the same, of making them, since it last succeeded

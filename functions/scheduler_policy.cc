@@ -30,24 +30,35 @@ void Core::LearnStart(const FunctionPtr& function, StartLevel level, double seco
   function->counters->starts[static_cast<size_t>(level)].Add(seconds);
   const double ms = seconds * 1e3;
   FunctionProfile& profile = function->profile;
-  auto learn = [ms](double* known) { *known += kLearn * (ms - *known); };
+  auto learn = [ms](double* known, bool* timed) {
+    *known += (std::exchange(*timed, true) ? kLearn : 1) * (ms - *known);
+  };
+  // Both load the function: how long that takes is in neither guess.
+  auto guess = [ms](double* other, bool timed, double guessed) {
+    if (!timed && *other < kNeverMs) *other += std::max(0.0, ms - guessed);
+  };
   switch (level) {
     case StartLevel::kTemplate:
-      learn(&profile.template_ms);
+      learn(&profile.template_ms, &function->template_timed);
       break;
     case StartLevel::kDependencyTemplate:
-      learn(&profile.dependency_template_ms);
+      if (!function->dependency_template_timed)
+        guess(&profile.dependency_image_ms, function->dependency_image_timed, profile.dependency_template_ms);
+      learn(&profile.dependency_template_ms, &function->dependency_template_timed);
       break;
     case StartLevel::kImageRam:
     case StartLevel::kImageDisk:
-      learn(&profile.image_ms);
+      learn(&profile.image_ms, &function->image_timed);
       break;
     case StartLevel::kDependencyRam:
     case StartLevel::kDependencyDisk:
-      learn(&profile.dependency_image_ms);
+      if (!function->dependency_image_timed)
+        guess(&profile.dependency_template_ms, function->dependency_template_timed,
+              profile.dependency_image_ms);
+      learn(&profile.dependency_image_ms, &function->dependency_image_timed);
       break;
     case StartLevel::kCold:
-      learn(&profile.cold_ms);
+      learn(&profile.cold_ms, &function->cold_timed);
       break;
     case StartLevel::kInstance:
       break;

@@ -392,6 +392,45 @@ TEST_F(SchedulerTest, ItsOwnImageIsTakenAndUsed) {
   EXPECT_THAT(from, ::testing::AnyOf(HasSubstr("image-"), HasSubstr("template")));
 }
 
+// However quick a template of its dependencies is by itself: the function is not loaded there.
+TEST_F(SchedulerTest, WhatTakesLongToLoadStartsFromItsOwnImage) {
+  ScheduledFunction slow = Function("slow"), quick = Function("quick");
+  slow.dependency_image = quick.dependency_image = "deps/numpy";
+  slow.has_image = slow.may_have_image = true;
+  starter_.Become("slow", [](TestRuntime& runtime) {
+    const StartLevel level = runtime.order().level;
+    const bool loaded =
+        level == StartLevel::kImageRam || level == StartLevel::kImageDisk || level == StartLevel::kTemplate;
+    if (!loaded) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    if (runtime.Next()) runtime.Answer(absl::StrCat("\"", NameOf(level), "\""));
+    return Exits(0);  // so that each call needs a start
+  });
+  starter_.Become("quick", [](TestRuntime& runtime) {
+    if (runtime.order().level != StartLevel::kDependencyTemplate)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    if (runtime.Next()) runtime.Answer("1");
+    return Exits(0);
+  });
+  starter_.RefuseTemplates("slow");
+  scheduler().Put(slow);
+  scheduler().Put(quick);
+  for (StartLevel own : {StartLevel::kImageRam, StartLevel::kImageDisk})
+    starter_.Refuse(own, absl::UnavailableError("not now"));
+  EXPECT_THAT(TextOf(Invoke("slow")), HasSubstr("dependency-"));
+  for (StartLevel own : {StartLevel::kImageRam, StartLevel::kImageDisk})
+    starter_.Refuse(own, absl::OkStatus());
+  const TestStarter::Making of_dependencies{TestStarter::Making::What::kTemplate, "", "deps/numpy"};
+  for (int i = 0; i < 100 && !absl::c_linear_search(starter_.made(), of_dependencies); ++i) {
+    WaitUntilGone("quick");
+    ASSERT_EQ(TextOf(Invoke("quick")), "ok 1");
+  }
+  ASSERT_TRUE(starter_.WaitForMade(of_dependencies));
+  for (int i = 0; i < 3; ++i) {
+    WaitUntilGone("slow");
+    EXPECT_THAT(TextOf(Invoke("slow")), ::testing::Not(HasSubstr("dependency-"))) << i;
+  }
+}
+
 TEST_F(SchedulerTest, AnImageThatIsGoneIsTakenAgain) {
   ScheduledFunction function = Function("f");
   function.dependency_image = "deps/numpy";

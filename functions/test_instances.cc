@@ -118,6 +118,11 @@ void TestStarter::RefuseToCapture(absl::Status why) {
   no_capture_ = std::move(why);
 }
 
+void TestStarter::RefuseTemplates(const std::string& function) {
+  absl::MutexLock lock(&mutex_);
+  without_template_.insert(function);
+}
+
 void TestStarter::HangInCapture(const std::string& function) {
   absl::MutexLock lock(&mutex_);
   hanging_.insert(function);
@@ -215,6 +220,7 @@ absl::StatusOr<uint64_t> TestStarter::MakeTemplate(const std::string& function, 
                                                    const std::string& dependency_image) {
   Note(Making::What::kTemplate, function, function.empty() ? dependency_image : "");
   absl::MutexLock lock(&mutex_);
+  if (without_template_.contains(function)) return absl::FailedPreconditionError("it has threads");
   return template_bytes_;
 }
 

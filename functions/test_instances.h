@@ -86,6 +86,8 @@ class TestStarter : public InstanceStarter {
   // What starts at this level say from now on instead of starting, until they are told OkStatus.
   void Refuse(StartLevel level, absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
   void RefuseToCapture(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
+  // No template of this function can be made.
+  void RefuseTemplates(const std::string& function) ABSL_LOCKS_EXCLUDED(mutex_);
   // Taking an image of this function lasts until the starter is told to stop capturing.
   void HangInCapture(const std::string& function) ABSL_LOCKS_EXCLUDED(mutex_);
   // What templates that are made from now on have in memory.
@@ -134,6 +136,7 @@ class TestStarter : public InstanceStarter {
   std::map<std::string, TestProgram> programs_ ABSL_GUARDED_BY(mutex_);
   std::map<StartLevel, absl::Status> refused_ ABSL_GUARDED_BY(mutex_);
   absl::Status no_capture_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> without_template_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> hanging_ ABSL_GUARDED_BY(mutex_), not_starting_ ABSL_GUARDED_BY(mutex_);
   bool stop_capturing_ ABSL_GUARDED_BY(mutex_) = false;
   bool held_ ABSL_GUARDED_BY(mutex_) = false;
