@@ -21,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "base/children.h"
 #include "base/deadline.h"
+#include "base/oom_score.h"
 #include "base/session_keyring.h"
 #include "base/status.h"
 #include "base/wait_status.h"
@@ -55,6 +56,8 @@ struct ChildPlan {
   bool die_with_parent_thread;
   int umask;
   const Owner* run_as;
+  const int* oom_score;
+  const std::function<void()>* prepare;
   pid_t parent;
   int error_fd;
 };
@@ -92,6 +95,8 @@ pid_t ForkAs(pid_t number) {
     errno = LeaveSessionKeyring();
     if (errno != 0) FailInChild(plan);
   }
+  if (plan.oom_score) TakeOnOomScore(*plan.oom_score);
+  if (*plan.prepare) (*plan.prepare)();
   // Before what is said of the parent, which a change of user takes back.
   if (plan.run_as && !BecomeUser(*plan.run_as)) FailInChild(plan);
   if (plan.die_with_parent_thread) {
@@ -181,6 +186,10 @@ absl::StatusOr<Subprocess> Subprocess::Start(const SubprocessOptions& options) {
   plan.die_with_parent_thread = options.die_with_parent_thread;
   plan.umask = options.umask;
   plan.run_as = options.run_as ? &*options.run_as : nullptr;
+  const std::optional<int> oom_score =
+      options.run_as && !options.oom_score ? OomScoreForOthers() : options.oom_score;
+  plan.oom_score = oom_score ? &*oom_score : nullptr;
+  plan.prepare = &options.prepare;
   plan.parent = ::getpid();
   plan.error_fd = error_write.get();
 

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -28,6 +29,10 @@ struct SubprocessOptions {
   bool die_with_parent_thread = false;   // SIGKILL when the thread that started it ends
   int umask = -1;                        // of the child; negative: ours
   std::optional<Owner> run_as;           // whose it is, with a session keyring of its own; none: ours
+  // As base/oom_score.h, as far as it may be. Nothing: ours, or with `run_as` what others are to have.
+  std::optional<int> oom_score;
+  // Called in the child while it is ours still. Async-signal-safe.
+  std::function<void()> prepare;
   pid_t number = 0;  // of the child in the PID namespace in which it is born; 0: what the kernel gives
 };
 

@@ -127,6 +127,8 @@ class RestoreSession {
     process.new_session = true;
     // What it restores keeps its session keyring, whoever's processes they are.
     process.new_keyring = true;
+    // CRIU gives a process the score of its image, unless that is 0: then it keeps CRIU's own.
+    process.oom_score = 0;
     process.working_directory = work_directory();
     if (options_.user) {
       RK_RETURN_IF_ERROR(WriteBounds(absl::StrCat(work_directory(), "/", kBoundsFile), *options_.user,

@@ -35,7 +35,16 @@ ConnectionLocks::ConnectionLocks(const store::Store& store, absl::Span<const sto
 
 void ConnectionLocks::RemoveOf(const store::ImageInfo& image) const {
   auto run = runs_.find(image.digest);
-  if (run == runs_.end() || store_.Find(image.digest).ok()) return;
+  if (run == runs_.end()) return;
+  const absl::Status there = store_.Find(image.digest).status();
+  if (there.ok()) return;
+  // A table too many is better than an image that has lost its connections.
+  if (!absl::IsNotFound(there)) {
+    Log(LogLevel::kWarning,
+        absl::StrCat("what holds back the packets of the peers of image ", image.reference,
+                     " stays, since it is not known whether it has another name: ", there.message()));
+    return;
+  }
   const absl::Status removed = criu::RemoveConnectionLock(run->second);
   if (!removed.ok())
     Log(LogLevel::kWarning, absl::StrCat("image ", image.reference, " is removed: ", removed.message()));

@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <utility>
@@ -16,6 +18,7 @@
 #include "base/companion_program.h"
 #include "base/deadline.h"
 #include "base/file.h"
+#include "base/oom_score.h"
 #include "base/pidfd.h"
 #include "base/status.h"
 #include "rekindle/v1/job_file.h"
@@ -69,6 +72,18 @@ bool CopyPlan::SameCommand(const CopyPlan& other) const {
          keep == other.keep && user == other.user && environment == other.environment;
 }
 
+namespace {
+
+// What is meant for the job's own work alone is left out.
+ProcessSettings ForCopying(ProcessSettings settings) {
+  settings.nice = std::max(settings.nice, 0);
+  settings.policy = settings.priority = 0;
+  settings.affinity_mask.clear();
+  return settings;
+}
+
+}  // namespace
+
 CopyPlan CopyPlanOf(const v1::SupervisedJobRecord& record, const std::string& images) {
   CopyPlan plan;
   plan.job = record.name();
@@ -78,6 +93,7 @@ CopyPlan CopyPlanOf(const v1::SupervisedJobRecord& record, const std::string& im
   plan.user.uid = record.uid();
   plan.user.gid = record.gid();
   plan.user.groups.assign(record.groups().begin(), record.groups().end());
+  if (record.has_settings()) plan.settings = ForCopying(FromProto(record.settings()));
   const auto& variables = record.environment().empty() ? record.copy_environment() : record.environment();
   plan.environment.assign(variables.begin(), variables.end());
   for (auto point = record.points().rbegin(); point != record.points().rend() && plan.newest.empty();
@@ -143,6 +159,15 @@ absl::StatusOr<Subprocess> StartCopying(const std::string& socket, const CopyPla
   child.new_session = true;
   child.die_with_parent_thread = true;
   if (plan.user.uid != ::geteuid()) child.run_as = plan.user;
+  child.oom_score = OomScoreForOthers();
+  if (plan.settings) {
+    if (plan.settings->oom_score_adj) child.oom_score = plan.settings->oom_score_adj;
+    child.umask = static_cast<int>(plan.settings->file_mode_mask);
+    child.prepare = [&plan] {
+      std::array<RefusedSetting, kMostRefused> refused;
+      TakeOnSettings(*plan.settings, &refused);
+    };
+  }
   absl::StatusOr<Subprocess> process = Subprocess::Start(child);
   output.CloseWritingEnd();
   return process;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "base/file_rights.h"
 #include "base/subprocess.h"
 #include "base/unique_fd.h"
+#include "daemon/process_settings.h"
 #include "rekindle/v1/supervised_job.pb.h"
 #include "rekindle/v1/supervision.pb.h"
 
@@ -23,6 +25,7 @@ struct CopyPlan {
   v1::CopyTo to;
   uint32_t keep = 0;  // how many copies stay there
   Owner user;
+  std::optional<ProcessSettings> settings;  // limits and such of who started the job; nothing: not known
   std::vector<std::string> environment;
   std::string newest;         // the digest of its last image of that name; empty: there is none
   int64_t ended_unix_ns = 0;  // it takes no more; 0: it does

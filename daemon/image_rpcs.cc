@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -206,7 +207,13 @@ absl::Status TagImage(Node& node, const Call& call, const v1::TagImageRequest& r
   RK_RETURN_IF_ERROR(store::CheckLabels(options.labels));
   const CallMonitor monitor(call, [](const v1::Progress&) { return true; });
   options.cancel = &monitor.cancelled();
+  // What has the name so far may have left more than its bytes.
+  const absl::StatusOr<store::ImageInfo> replaced =
+      options.replace ? store->Find(reference) : absl::NotFoundError("");
+  std::optional<ConnectionLocks> of_replaced;
+  if (replaced.ok()) of_replaced.emplace(*store, absl::MakeConstSpan(&*replaced, 1));
   RK_ASSIGN_OR_RETURN(const store::ImageInfo tagged, store::AddSecondName(*store, image, options));
+  if (of_replaced && replaced->digest != image.digest) of_replaced->RemoveOf(*replaced);
   ToProto(tagged, response->mutable_image());
   return absl::OkStatus();
 }

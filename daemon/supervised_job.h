@@ -36,6 +36,9 @@
 
 namespace rekindle::daemon {
 
+// How the last error of one begins that waits for what it can't be brought back without.
+inline constexpr char kNotYet[] = "it can't be brought back yet: ";
+
 // Thread-safe.
 class SupervisedJob {
  public:

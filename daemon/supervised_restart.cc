@@ -498,7 +498,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
       case Hindrance::kName:  // over when that one ends
         break;
     }
-    const std::string problem = absl::StrCat("it can't be brought back yet: ", life.status().message());
+    const std::string problem = absl::StrCat(kNotYet, life.status().message());
     if (hindrance != Hindrance::kOtherMachine || problem != told)
       Log(LogLevel::kWarning, absl::StrCat("job '", name_, "': ", problem));
     if (problem != told) {

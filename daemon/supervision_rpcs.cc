@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/deadline.h"
 #include "base/log.h"
@@ -180,6 +181,14 @@ absl::Status AttachJob(Node& node, const Call& call, const v1::AttachJobRequest&
   *event.mutable_started()->mutable_job() = job->Describe();
   event.mutable_started()->set_log_offset(UINT64_MAX);  // from now on
   send(event);
+  // Those who followed when it began to wait have been told.
+  const v1::SupervisedState& state = event.started().job().supervised();
+  absl::string_view why = state.last_error();
+  if (state.phase() == "waiting" && absl::ConsumePrefix(&why, kNotYet)) {
+    v1::JobEvent waits;
+    waits.mutable_waits()->set_why(std::string(why));
+    send(waits);
+  }
   return SendEvents(node, call, *queue, send);
 }
 

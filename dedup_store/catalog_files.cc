@@ -257,8 +257,8 @@ absl::Status CatalogFiles::Mend(LoadedLog& loaded) const {
 }
 
 absl::Status CatalogFiles::Reserve(OpenLog& log, uint64_t bytes) const {
-  for (const auto& file : log.copies) RK_RETURN_IF_ERROR(file->Allocate(log.end, bytes));
   if (!log.copies[0]->KeepsAllocated()) return absl::UnimplementedError("what is reserved is not kept");
+  for (const auto& file : log.copies) RK_RETURN_IF_ERROR(file->Allocate(log.end, bytes));
   log.reserved = log.end + bytes;
   return absl::OkStatus();
 }

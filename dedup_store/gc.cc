@@ -133,7 +133,9 @@ class Collector {
         *core_, images, cancel_, [this](const ImageRecord& image, const absl::StatusOr<Manifest>& manifest) {
           return Mark(image, manifest);
         });
-    return absl::IsCancelled(marked) ? CheckCancelled() : marked;
+    // Some file systems say so of what they could not read, too.
+    if (absl::IsCancelled(marked)) RK_RETURN_IF_ERROR(CheckCancelled());
+    return marked;
   }
 
   absl::Status Mark(const ImageRecord& image, const absl::StatusOr<Manifest>& manifest) {

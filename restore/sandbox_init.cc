@@ -28,6 +28,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/oom_score.h"
 #include "base/packet_socket.h"
 #include "base/pidfd.h"
 #include "base/session_keyring.h"
@@ -220,6 +221,8 @@ class Init {
         if (::write(descriptors[numbers.size() + i].get(), "0", 1) != 1) ::_exit(126);
       }
       ::setsid();
+      // CRIU gives a process the score of its image, unless that is 0: then it keeps CRIU's own.
+      TakeOnOomScore(0);
       std::vector<std::pair<int, int>> moves = {{sockets.second.get(), kSocketInCriu}};
       for (size_t i = 0; i < numbers.size(); ++i) moves.emplace_back(descriptors[i].get(), numbers[i]);
       for (auto& move : moves) move.first = ::fcntl(move.first, F_DUPFD_CLOEXEC, kHighNumbers);

@@ -61,7 +61,7 @@ int main() {
     return 2;
   }
   ::signal(SIGPIPE, SIG_IGN);
-  // As the inits that it forks are, with which their jobs end. What CRIU restores has the score of its image.
+  // As the inits that it forks are, with which their jobs end; what they restore is not.
   rekindle::SpareFromOutOfMemory();
   ::signal(SIGCHLD, SIG_IGN);  // nobody waits for a sandbox here: its end is told by its own socket
   rekindle::restore::Serve();

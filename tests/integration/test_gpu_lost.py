@@ -163,7 +163,7 @@ class LostTest(GpuTest):
         self.succeed("gpu", "park", job.pid)
         self.succeed("gpu", "resume", job.pid)
         self.assert_refused(self.cli.run("gpu", "resume", on_silent.pid), FAILED, SECOND, "no answer", RESET)
-        self.assertLess(time.monotonic() - begin, 10)
+        self.assertLess(time.monotonic() - begin, 25, "three questions take 30 s")
         self.assert_runs(job)
         self.sim.control("set", "silent-gpu", "none")
         waiting.until(lambda: not self.device(SECOND)["lost"], "it answers again")

@@ -211,9 +211,10 @@ class ToldTest(SupervisedTest):
         told = "has lost that name"
         self.wait_for(lambda job: told in "".join(job["supervised"]["warnings"]), "the image's warning")
         self.assertIn(told, self.remote.run("top", "--once", json_output=False).out)
-        follower = self.remote.start("attach", "job", json_output=False)
+        follower = self.remote.start("attach", "job")
         for end in (follower.stdout.close, follower.stderr.close, follower.wait, follower.kill):
             self.addCleanup(end)
+        self.assertIn("started", follower.stdout.readline())
         self.kill_job()
         self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
         waiting.until(lambda: f"{named} is left as it is" in self.daemon.log_text(), "the file is named")

@@ -155,9 +155,10 @@ class AddressTest(OutsideTest):
         images = self.state()["checkpoints"]
         at = len(lines_of(self.numbers))
         waiting.until(lambda: len(lines_of(self.numbers)) > at + 5, "more lines", 30, 0.02)
-        follower = self.remote.start("attach", "job", json_output=False)
+        follower = self.remote.start("attach", "job")
         for end in (follower.stdout.close, follower.stderr.close, follower.wait, follower.kill):
             self.addCleanup(end)
+        self.assertIn("started", follower.stdout.readline())
         self.move("del")
         self.kill_job()
         self.wait_for(lambda job: "network address" in job["supervised"]["last_error"], "it waits", 60)

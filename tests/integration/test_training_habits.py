@@ -134,14 +134,14 @@ class DaemonisedHelperTest(SupervisedTest):
 class HangSignTest(SupervisedTest):
     def test_one_that_spins_is_found_by_its_output(self):
         self.start(60, "hang-at=40", "spins",
-                   options=["--every", "200ms", "--restarts", "2", "--hang", "2s", "--hang-sign", "output"])  # fmt: skip
+                   options=["--every", "200ms", "--restarts", "2", "--hang", "5s", "--hang-sign", "output"])  # fmt: skip
         self.wait_for_end()
         self.assert_counted(60)
         self.assertIn("no progress", "".join(self.state()["deaths"]))
         self.assertEqual(self.state()["policy"]["hang_sign"].lower(), "output")
 
     def test_that_one_may_hang_unseen_is_told(self):
-        self.start(100000, options=["--restarts", "0", "--hang", "1s"])
+        self.start(100000, options=["--restarts", "0", "--hang", "1h"])
         (warning,) = self.wait_for(lambda job: job["supervised"]["warnings"], "a warning")
         self.assertIn("--hang-sign output", warning)
 
