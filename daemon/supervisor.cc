@@ -24,6 +24,7 @@
 #include "daemon/job_start.h"
 #include "daemon/node.h"
 #include "daemon/old_logs.h"
+#include "daemon/process_settings.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
@@ -393,6 +394,9 @@ absl::Status Supervisor::TryCopyTo(const Call& call, const v1::RunRequest& reque
   job.set_gid(call.caller.gid);
   job.mutable_groups()->Assign(call.caller.groups.begin(), call.caller.groups.end());
   *job.mutable_environment() = request.environment();
+  std::string unknown;  // the job's start tells
+  RK_ASSIGN_OR_RETURN(const std::optional<ProcessSettings> settings, SettingsOfCaller(call.caller, &unknown));
+  if (settings) *job.mutable_settings() = ToProto(*settings);
   // What it will be called, as far as that is known: at most places one is as good as another.
   std::string images = request.supervision().image_name();
   if (images.empty() && !request.from_image().empty())

@@ -7,6 +7,7 @@ import unittest
 from harness import jobs, procfs, waiting
 from harness.case import MIB, RekindleTest
 from harness.cli import DONE, FAILED, UNSUPPORTED, USAGE
+from harness.clones import CloneTest
 
 _CAP_SYS_RESOURCE = 24
 
@@ -79,28 +80,33 @@ class FileSizeLimitTest(RekindleTest):
         self.assert_store_whole([])
 
 
-class OutOfMemoryScoreTest(RekindleTest):
+class OutOfMemoryScoreTest(CloneTest):
     """Others go first than the daemon, when memory runs out, or later: what it restores and starts does not."""
 
-    def score(self, pid):
+    embedded = True  # until the daemon is there, which has another score
+    daemon_prefix = ("choom", "-n", "400", "--")
+
+    def setUp(self):
+        super().setUp()
+        self.restart_daemon()
+        self.assertEqual(self.score(self.daemon.pid), 400)
+
+    @staticmethod
+    def score(pid):
         with open(f"/proc/{pid}/oom_score_adj", encoding="ascii") as file:
             return int(file.read())
 
     def restored(self, *options):
-        data = self.succeed("restore", "x:1", "--detach", *options, cli=self.remote)
+        data = self.succeed("restore", "x:1", "--detach", *options)
         self.kill_job_at_end(data["job"]["pid"])
         return data["job"]["pid"]
 
     def test_of_what_it_brings_back(self):
-        self.daemon_prefix = ("choom", "-n", "400", "--")
-        daemon = self.start_daemon()
-        self.assertEqual(self.score(daemon.pid), 400)
-        self.remote = self.make_cli(host=daemon.host)
         for own in (0, 300):
             with self.subTest(own):
                 job = self.start_job(["choom", "-n", str(own), "--", "sleep", "1000"])
                 waiting.until(lambda pid=job.pid: procfs.command_line(pid) == "sleep 1000", "it runs")
-                self.checkpoint(job.pid, "x:1", "--stop", "--replace", cli=self.remote)
+                self.checkpoint(job.pid, "x:1", "--stop", "--replace")
                 job.reap()
                 self.assertEqual(self.score(self.restored("--clone")), own)
                 restored = self.restored()
@@ -112,23 +118,21 @@ class OutOfMemoryScoreTest(RekindleTest):
         os.mkdir(folder)
         told = self.path("rclone.told")
         with open(os.path.join(folder, "rclone"), "w", encoding="ascii") as file:
-            file.write(f"#!/bin/sh\necho $(cat /proc/self/oom_score_adj) $(ulimit -n) $(nice) $(umask) >> {told}\nexit 1\n")
+            file.write(f"#!/bin/sh\necho $(cat /proc/self/oom_score_adj) $(ulimit -n) $(nice) >> {told}\nexit 1\n")
         os.chmod(os.path.join(folder, "rclone"), 0o755)
-        self.daemon_prefix = ("choom", "-n", "400", "--")
-        daemon = self.start_daemon()
-        self.remote = self.make_cli(host=daemon.host, env={"PATH": f"{folder}:{os.environ['PATH']}"})
-        refused = self.remote.run("run", "--detach", "--every", "1h", "--copy-to", "rclone:far:away", "--", "sleep", "1000",
-                                  prefix=through_shell("umask 027; ulimit -n 500; renice -n 5 $$ >/dev/null"))
+        self.cli = self.make_cli(host=self.daemon.host, env={"PATH": f"{folder}:{os.environ['PATH']}"})
+        refused = self.cli.run("run", "--detach", "--every", "1h", "--copy-to", "rclone:far:away", "--", "sleep", "1000",
+                                  prefix=through_shell("ulimit -n 500; renice -n 5 $$ >/dev/null"))
         self.assertNotEqual(refused.code, DONE)
         with open(told, encoding="ascii") as file:
-            self.assertEqual(set(file.read().splitlines()), {"0 500 5 0027"})
+            self.assertEqual(set(file.read().splitlines()), {"0 500 5"})
         data = self.succeed("run", "--detach", "--name", "kept", "--every", "1h", "--restarts", "1", "--", "sleep", "1000",
                             cli=self.remote)
-        self.addCleanup(lambda: self.remote.run("stop", "kept", "--grace", "1s"))
+        self.addCleanup(lambda: self.cli.run("stop", "kept", "--grace", "1s"))
         first = data["job"]["pid"]
 
         def supervised():
-            return next(job for job in self.succeed("ps", cli=self.remote)["jobs"] if job["name"] == "kept")
+            return next(job for job in self.succeed("ps")["jobs"] if job["name"] == "kept")
 
         waiting.until(lambda: supervised()["supervised"]["checkpoints"] > 0, "its first image", 30)
         os.kill(first, 9)

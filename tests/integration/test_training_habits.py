@@ -141,7 +141,7 @@ class HangSignTest(SupervisedTest):
         self.assertEqual(self.state()["policy"]["hang_sign"].lower(), "output")
 
     def test_that_one_may_hang_unseen_is_told(self):
-        self.start(100000, options=["--restarts", "0", "--hang", "1h"])
+        self.start(100000, options=["--restarts", "0", "--hang", "4s"])
         (warning,) = self.wait_for(lambda job: job["supervised"]["warnings"], "a warning")
         self.assertIn("--hang-sign output", warning)
 
