@@ -199,10 +199,15 @@ class CopiesTest(RekindleTest):
     def test_inspect_says_where_copies_are(self):
         self.run_job("--every", "1h")
         (image,) = self.wait_for_copies()
-        waiting.until(lambda: self.succeed("inspect", image, cli=self.remote)["copied_to"] == [self.there], "it is known", 60, 0.2)
-        self.assertRegex(self.remote.run("inspect", image, json_output=False).out, f"copied to +{self.there}\n")
+
+        def places(of):
+            return self.succeed("inspect", of, cli=self.remote)["copied_to"]
+
+        waiting.until(lambda: places(image) == [self.there], "it is known", 60, 0.2)
+        text = self.remote.run("inspect", image, json_output=False).out
+        self.assertRegex(text, f"copied to +{self.there}\n")
         self.succeed("ckpt", "job", "-t", "other:1", cli=self.remote)
-        self.assertEqual(self.succeed("inspect", "other:1", cli=self.remote)["copied_to"], [])
+        self.assertEqual(places("other:1"), [])
 
     def test_who_follows_the_job_is_told(self):
         bucket = self.path("bucket")
@@ -258,8 +263,8 @@ class WithoutDaemonTest(RekindleTest):
 
     def start(self, place, *options):
         child = self.cli.start(
-            "run", "--name", "job", "--log", self.path("log"), "--every", "1s", "--keep", "2", "--copy-to", place, *options,
-            "--", jobs.program("memory_job"), str(2 * MIB), self.path("status"),
+            "run", "--name", "job", "--log", self.path("log"), "--every", "1s", "--keep", "2", "--copy-to", place,
+            *options, "--", jobs.program("memory_job"), str(2 * MIB), self.path("status"),
         )  # fmt: skip
         self.addCleanup(child.kill)
         started = json.loads(child.stdout.readline())
@@ -278,7 +283,11 @@ class WithoutDaemonTest(RekindleTest):
         child, _ = self.start(there)
         waiting.until(lambda: self.images_in(there), "a copy", 120, 0.2)
         self.assertTrue(self.succeed("ps")["jobs"][0]["copies"], "others see it")
-        waiting.until(lambda: self.succeed("ps")["jobs"][0]["supervised"]["checkpoints"] > 4, "images come and go", 60, 0.2)
+
+        def taken():
+            return self.succeed("ps")["jobs"][0]["supervised"]["checkpoints"]
+
+        waiting.until(lambda: taken() > 4, "images come and go", 60, 0.2)
         os.kill(child.pid, signal.SIGTERM)
         result = self.cli.finish(child)
         self.assertEqual(result.code, 128 + signal.SIGTERM, result)

@@ -160,7 +160,8 @@ class SignalTest(TroubleTest):
     def test_one_that_survives_ctrl_c_stays_protected(self):
         """It reports no steps: that it still runs long after is what shows it."""
         name = self.path("deaf")
-        self.succeed("run", "--detach", "--name", "job", "--restarts", "3", "--", "sh", "-c", _DEAF, name, cli=self.remote)
+        self.succeed("run", "--detach", "--name", "job", "--restarts", "3", "--",
+                     "sh", "-c", _DEAF, name, cli=self.remote)  # fmt: skip
         waiting.until(lambda: os.path.exists(name + ".runs"), "it runs", 30, 0.005)
         self.succeed("ckpt", "job", "-t", "of:1", cli=self.remote)
         attached = self.remote.start("attach", "job")
@@ -175,7 +176,7 @@ class SignalTest(TroubleTest):
         waiting.until(lambda: "will_end_quietly_until_ns" in recorded(), "it was sent the signal", 30, 0.05)
         self.daemon.kill()
         with self.record() as record:
-            self.assertEqual(record["will_end_quietly_until_ns"], record["will_end_until_ns"], "as long as of any other")
+            self.assertEqual(record["will_end_quietly_until_ns"], record["will_end_until_ns"], "as of steps")
             record["will_end_until_ns"] = record["will_end_quietly_until_ns"] = "1"  # as if it were long ago
         self.restart_daemon()
         self.wait_for_words("has gone on: when it dies it is brought back again")
@@ -188,7 +189,8 @@ class SignalTest(TroubleTest):
 
     def test_another_signal_may_take_its_time(self):
         name = self.path("deaf")
-        self.succeed("run", "--detach", "--name", "job", "--restarts", "3", "--", "sh", "-c", _DEAF, name, cli=self.remote)
+        self.succeed("run", "--detach", "--name", "job", "--restarts", "3", "--",
+                     "sh", "-c", _DEAF, name, cli=self.remote)  # fmt: skip
         waiting.until(lambda: os.path.exists(name + ".runs"), "it runs", 30, 0.005)
         attached = self.remote.start("attach", "job")
         json.loads(attached.stdout.readline())

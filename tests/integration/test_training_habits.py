@@ -94,8 +94,9 @@ class TrackedFilesTest(SupervisedTest):
 
     def test_an_image_by_hand_before_any_other(self):
         """It is the first image of a supervised job, which goes on from it, and so does whoever restores it."""
-        self.succeed("run", "--name", "job", "--detach", "--restarts", "5", "--track-path", self.path("runs/**/events.out.tfevents.*"),
-                     "--track-path", self.path("log.txt"), "--", *self.command(), cli=self.remote)  # fmt: skip
+        self.succeed("run", "--name", "job", "--detach", "--restarts", "5",
+                     "--track-path", self.path("runs/**/events.out.tfevents.*"), "--track-path", self.path("log.txt"),
+                     "--", *self.command(), cli=self.remote)  # fmt: skip
         waiting.until(lambda: lines_of(self.path("log.txt")), "the job runs")
         self.succeed("ckpt", "job", "-t", "mine:1", cli=self.remote)
         written = {file["path"]: file for file in self.succeed("inspect", "mine:1", cli=self.remote)["written_files"]}
