@@ -3,11 +3,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,40 +27,27 @@ namespace {
 
 std::atomic<LogLevel> g_level{LogLevel::kWarning};
 
-absl::string_view Name(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug:
-      return "debug";
-    case LogLevel::kInfo:
-      return "info";
-    case LogLevel::kWarning:
-      return "warning";
-    case LogLevel::kError:
-      return "error";
-  }
-  return "?";
+struct LevelNames {
+  LogLevel level;
+  absl::string_view name, journal;  // the latter as sd-daemon(3) has it
+};
+constexpr LevelNames kLevels[] = {{LogLevel::kDebug, "debug", "<7>"},
+                                  {LogLevel::kInfo, "info", "<6>"},
+                                  {LogLevel::kWarning, "warning", "<4>"},
+                                  {LogLevel::kError, "error", "<3>"}};
+
+const LevelNames& NamesOf(LogLevel level) {
+  return *std::find_if(std::begin(kLevels), std::end(kLevels) - 1,
+                       [&](const LevelNames& names) { return names.level == level; });
 }
 
-// For the journal, which takes it off the line: by it `journalctl -p warning` finds what it is to find.
-// systemd.exec(5) has JOURNAL_STREAM, sd-daemon(3) the prefix.
-std::string JournalPrefix(LogLevel level) {
+// The journal takes the prefix off the line: by it `journalctl -p warning` finds what it is to find.
+// systemd.exec(5) has JOURNAL_STREAM.
+bool WritesToJournal() {
   const char* journal = ::getenv("JOURNAL_STREAM");
   struct stat output;
-  if (journal == nullptr || ::fstat(STDERR_FILENO, &output) != 0 ||
-      absl::StrCat(output.st_dev, ":", output.st_ino) != journal) {
-    return "";
-  }
-  switch (level) {
-    case LogLevel::kDebug:
-      return "<7>";
-    case LogLevel::kInfo:
-      return "<6>";
-    case LogLevel::kWarning:
-      return "<4>";
-    case LogLevel::kError:
-      return "<3>";
-  }
-  return "";
+  return journal != nullptr && ::fstat(STDERR_FILENO, &output) == 0 &&
+         absl::StrCat(output.st_dev, ":", output.st_ino) == journal;
 }
 
 // Line and paragraph separators, and what turns the direction of what follows (U+2028 to U+202E, U+2066 to
@@ -91,8 +80,9 @@ bool LogEnabled(LogLevel level) { return level >= g_level.load(std::memory_order
 
 void Log(LogLevel level, absl::string_view message) {
   if (!LogEnabled(level)) return;
-  std::string line = absl::StrCat(JournalPrefix(level), program_invocation_short_name, ": ", Name(level),
-                                  ": ", LogLine(message), "\n");
+  const LevelNames& names = NamesOf(level);
+  const std::string line = absl::StrCat(WritesToJournal() ? names.journal : "", program_invocation_short_name,
+                                        ": ", names.name, ": ", LogLine(message), "\n");
   // One write per line keeps lines of several threads apart; a closed standard error is no reason to fail.
   [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }

@@ -314,21 +314,29 @@ absl::Status BucketCopies::Check(const std::string& name) {
   return bucket_.Remove(name, {object});
 }
 
-absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent) {
+absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent,
+                                 std::optional<std::vector<std::string>>* there) {
   if (options_.keep == 0) return absl::OkStatus();
   RK_ASSIGN_OR_RETURN(const std::set<std::string> origins, source_.Ours(sent));
-  std::set<std::string> ours{IdOf(OriginOf(sent))};
-  for (const std::string& origin : origins) ours.insert(IdOf(origin));
+  std::map<std::string, std::string> ours{{IdOf(OriginOf(sent)), OriginOf(sent)}};
+  for (const std::string& origin : origins) ours.emplace(IdOf(origin), origin);
   RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> objects,
                       ObjectsOf(bucket_, name, Bucket::Times::kAsked));
   // By whose clock the times are is not known: ours, or the one that tells the time of what was put just now.
   absl::Time now = absl::InfinitePast();
   for (const BucketObject& object : objects) now = std::max(now, object.written);
   now = std::min(now, absl::Now());
-  return bucket_.Remove(
-      name, BucketImages(objects).Superfluous(
-                options_.keep, IdOf(OriginOf(sent)), [&](const std::string& id) { return ours.contains(id); },
-                now - kUnfinishedAfter));
+  const BucketImages images(objects);
+  const std::vector<std::string> superfluous = images.Superfluous(
+      options_.keep, IdOf(OriginOf(sent)), [&](const std::string& id) { return ours.contains(id); },
+      now - kUnfinishedAfter);
+  const std::set<std::string> going(superfluous.begin(), superfluous.end());
+  there->emplace();
+  for (auto image = images.complete().rbegin(); image != images.complete().rend(); ++image) {
+    const auto our = ours.find(image->origin);
+    if (our != ours.end() && !going.contains(image->JsonObject())) (*there)->push_back(our->second);
+  }
+  return bucket_.Remove(name, superfluous);
 }
 
 absl::Status TakeFromBucket(Bucket& bucket, Client& client, const Output& output, const std::string& image,

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "cli/bucket.h"
@@ -26,7 +27,9 @@ class BucketCopies : public CopyTarget {
       : from_(from), bucket_(to), source_(from), output_(output), options_(std::move(options)) {}
 
   absl::Status Copy(const v1::Image& image) override;
-  absl::Status Prune(const std::string& name, const v1::Image& sent) override;
+  void Remember(const std::vector<std::string>& origins) override { source_.Remember(origins); }
+  absl::Status Prune(const std::string& name, const v1::Image& sent,
+                     std::optional<std::vector<std::string>>* there) override;
   absl::Status Check(const std::string& name) override;
   void Cancel() override { bucket_.Cancel(); }
 

@@ -198,13 +198,14 @@ class GrpcClient final : public Client {
     return status;
   }
 
-  absl::Status NoteCopy(const v1::NoteCopyRequest& request) override {
+  absl::StatusOr<v1::NoteCopyResponse> NoteCopy(const v1::NoteCopyRequest& request) override {
     RK_RETURN_IF_ERROR(CheckText(request));
     v1::NoteCopyResponse response;
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + kTellingMayTake));
     const grpc::Status ended = stub_->NoteCopy(&context, request, &response);
-    return FromGrpc(context, ended);
+    RK_RETURN_IF_ERROR(FromGrpc(context, ended));
+    return response;
   }
 
   std::unique_ptr<ImageReceiver> ReceiveImage(const v1::ReceiveImageBegin& begin,

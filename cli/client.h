@@ -108,7 +108,7 @@ class Client {
                                  const std::function<bool(const v1::SendImageEvent&)>& on_event) = 0;
   // Beside any other call, also after Cancel; takes no longer than a few seconds. Unimplemented: the daemon
   // is an older one.
-  virtual absl::Status NoteCopy(const v1::NoteCopyRequest& request) = 0;
+  virtual absl::StatusOr<v1::NoteCopyResponse> NoteCopy(const v1::NoteCopyRequest& request) = 0;
   // `on_progress` is called on a thread of the receiver's, which must not outlive the client.
   virtual std::unique_ptr<ImageReceiver> ReceiveImage(const v1::ReceiveImageBegin& begin,
                                                       OnEvent<v1::Progress> on_progress) = 0;

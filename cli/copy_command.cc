@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -30,15 +32,24 @@ constexpr absl::Duration kTryAgainAfter = absl::Seconds(10), kTryAgainAtLeastEve
 void Follow(const CopySource& source, CopyTarget& target, const Output& output, const std::string& name,
             CopyTrace& trace, absl::Mutex& mutex, bool& interrupted) {
   std::string copied, waiting_for;
+  bool remembers = false;
   absl::Duration try_again_after = kTryAgainAfter;
   for (;;) {
     absl::Duration wait = kLookEvery;
+    if (!remembers) {
+      trace.Tell();
+      if (trace.before()) target.Remember(*trace.before());
+      remembers = trace.before().has_value();
+    }
     const absl::StatusOr<v1::Image> newest = source.Newest(name);
     absl::Status status;
     if (newest.ok() && newest->digest() != copied) {
       status = target.Copy(*newest);
-      if (status.ok()) trace.Copied(*newest);
-      if (status.ok()) status = target.Prune(name, *newest);
+      if (status.ok()) {
+        std::optional<std::vector<std::string>> there;
+        status = target.Prune(name, *newest, &there);
+        trace.Copied(*newest, there);
+      }
       if (status.ok()) copied = newest->digest();
       // What was interrupted has not failed.
       if (!status.ok() && !absl::IsCancelled(status)) trace.Failed(status);

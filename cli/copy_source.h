@@ -52,6 +52,8 @@ class CopySource {
   // The origins of what the store has under the name of this image, or had when it was asked before: other
   // stores copy to the same place. What came from one of those itself only if it is of the same job.
   absl::StatusOr<std::set<std::string>> Ours(const v1::Image& image);
+  // These are ours, too: the store had them before it was asked.
+  void Remember(const std::vector<std::string>& origins) { ours_.insert(origins.begin(), origins.end()); }
 
  private:
   // Newest first.
@@ -77,9 +79,12 @@ class CopyTarget {
   virtual ~CopyTarget() = default;
   // Prints what was done.
   virtual absl::Status Copy(const v1::Image& image) = 0;
+  // Whoever copied there from this source before has copied these, by their origins: they are pruned too.
+  virtual void Remember(const std::vector<std::string>& origins) = 0;
   // Of the copies of this name that came from the source those that are too many. `sent` stays, whatever the
-  // clocks say.
-  virtual absl::Status Prune(const std::string& name, const v1::Image& sent) = 0;
+  // clocks say. `there`: the origins of those that stay, where it was looked for what is too many.
+  virtual absl::Status Prune(const std::string& name, const v1::Image& sent,
+                             std::optional<std::vector<std::string>>* there) = 0;
   // Could copies of images of that name be written there? Leaves nothing there but an empty folder, or a
   // store where there was none.
   virtual absl::Status Check(const std::string& name) = 0;

@@ -1,5 +1,6 @@
 #include "cli/copy_trace.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -9,8 +10,16 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/stable_hash.h"
+#include "cli/copy_source.h"
 
 namespace rekindle::cli {
+
+namespace {
+
+// Which the daemon remembers.
+constexpr int kMostOrigins = 100;
+
+}  // namespace
 
 std::string ShownPlace(const std::string& place) {
   absl::string_view location = place;
@@ -28,13 +37,22 @@ CopyTrace::CopyTrace(Client& source, const std::string& name, const std::string&
   note_.set_place(place);
 }
 
-void CopyTrace::Copied(const v1::Image& image) {
+void CopyTrace::Copied(const v1::Image& image, const std::optional<std::vector<std::string>>& there) {
   v1::Image* copied = note_.mutable_copied();
   copied->set_reference(image.reference());
   copied->set_digest(image.digest());
   copied->set_created_unix_ns(image.created_unix_ns());
   note_.clear_error();
   told_ = false;
+  // Else what was there before would be forgotten.
+  if (!before_) return;
+  auto* origins = note_.mutable_there()->mutable_origins();
+  if (there) {
+    origins->Assign(there->begin(), there->end());
+  } else if (std::find(origins->begin(), origins->end(), OriginOf(image)) == origins->end()) {
+    *origins->Add() = OriginOf(image);
+  }
+  if (origins->size() > kMostOrigins) origins->DeleteSubrange(0, origins->size() - kMostOrigins);
 }
 
 void CopyTrace::Failed(const absl::Status& why) {
@@ -48,8 +66,13 @@ void CopyTrace::Failed(const absl::Status& why) {
 
 void CopyTrace::Tell() {
   if (told_ || unknown_) return;
-  const absl::Status told = source_.NoteCopy(note_);
+  const absl::StatusOr<v1::NoteCopyResponse> answer = source_.NoteCopy(note_);
+  const absl::Status& told = answer.status();
   told_ = told.ok();
+  if (told_ && !before_) {
+    before_.emplace(answer->there().origins().begin(), answer->there().origins().end());
+    *note_.mutable_there() = answer->there();
+  }
   unknown_ = absl::IsUnimplemented(told);
   // A daemon that is away, or a store that is not there yet, is told of by whoever looks for images.
   if (told_ || unknown_ || absl::IsUnavailable(told) || absl::IsNotFound(told)) return;

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "cli/client.h"
@@ -23,7 +24,11 @@ class CopyTrace {
   // `source` and `output` outlive this.
   CopyTrace(Client& source, const std::string& name, const std::string& place, const Output& output);
 
-  void Copied(const v1::Image& image);
+  // What was there of it when somebody copied the same before, by origins; nothing: that is not known yet.
+  const std::optional<std::vector<std::string>>& before() const { return before_; }
+
+  // `there`: the origins of what is there now; nothing: that one too.
+  void Copied(const v1::Image& image, const std::optional<std::vector<std::string>>& there);
   void Failed(const absl::Status& why);
   // What there is to tell; to be called now and then.
   void Tell();
@@ -34,6 +39,7 @@ class CopyTrace {
   Client& source_;
   const Output& output_;
   v1::NoteCopyRequest note_;  // the last state
+  std::optional<std::vector<std::string>> before_;
   bool told_ = false;
   bool unknown_ = false;  // of an older daemon
   std::string warned_of_;

@@ -133,6 +133,8 @@ int InspectImage(Client& client, const Output& output, const v1::InspectImageReq
     for (const v1::GpuDevice& device : gpu.devices())
       add("", absl::StrCat(device.uuid(), ", ", device.model()));
   }
+  for (int i = 0; i < response->copied_to_size(); ++i)
+    add(i == 0 ? "copied to" : "", Shown(response->copied_to(i), 200));
   add("clones", WorkingSetText(*response));
   for (const auto& [key, value] : image.labels()) add("label", Shown(absl::StrCat(key, "=", value), 200));
   output.Text(text);

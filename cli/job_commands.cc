@@ -157,6 +157,9 @@ class JobSession {
       case v1::JobEvent::kImagesMissing:
         OnImagesMissing(event.images_missing());
         break;
+      case v1::JobEvent::kCopies:
+        OnCopies(event.copies());
+        break;
       case v1::JobEvent::kWaits:
         output_.Json(event.waits());
         waits_told_ = true;
@@ -240,6 +243,9 @@ class JobSession {
   void OnExited(const v1::JobExit& exit) {
     output_.Json(exit);
     exits_.push_back(exit);
+    // What may still be waited for without a daemon is the copy of its last image.
+    if (started_ && started_->job().has_supervised())
+      interrupts_.SetAction([this](int) { client_.Cancel(); });
   }
 
   // Of several copies, the first one's first: they end in any order, and not even start in theirs.
@@ -483,6 +489,15 @@ class JobSession {
       output_.Note("rekindle: images of the job are taken again\n");
     } else {
       output_.Warning(absl::StrCat("no image was taken of the job, which is tried again: ", missing.why()));
+    }
+  }
+
+  void OnCopies(const v1::JobCopiesTrouble& copies) {
+    output_.Json(copies);
+    if (copies.trouble().empty()) {
+      output_.Note(absl::StrCat("rekindle: images of the job are copied to ", copies.place(), " again\n"));
+    } else {
+      output_.Warning(copies.trouble());
     }
   }
 

@@ -45,7 +45,8 @@ absl::Status StoreCopies::Copy(const v1::Image& image) {
   return status;
 }
 
-absl::Status StoreCopies::Prune(const std::string& name, const v1::Image& sent) {
+absl::Status StoreCopies::Prune(const std::string& name, const v1::Image& sent,
+                                std::optional<std::vector<std::string>>* there) {
   if (options_.keep == 0) return absl::OkStatus();
   RK_ASSIGN_OR_RETURN(std::set<std::string> ours, source_.Ours(sent));
   ours.insert(OriginOf(sent));
@@ -60,6 +61,9 @@ absl::Status StoreCopies::Prune(const std::string& name, const v1::Image& sent) 
   }
   std::stable_partition(copies.begin(), copies.end(),
                         [&](const v1::Image& image) { return OriginOf(image) == OriginOf(sent); });
+  there->emplace();
+  for (size_t i = std::min<size_t>(copies.size(), options_.keep); i > 0; --i)
+    (*there)->push_back(OriginOf(copies[i - 1]));
   if (copies.size() <= options_.keep) return absl::OkStatus();
   v1::RemoveImagesRequest old;
   for (size_t i = options_.keep; i < copies.size(); ++i) old.add_images(copies[i].reference());

@@ -1,8 +1,10 @@
 // Copies of images in another store, of a daemon or in a folder.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "cli/client.h"
@@ -26,7 +28,9 @@ class StoreCopies : public CopyTarget {
         options_(std::move(options)) {}
 
   absl::Status Copy(const v1::Image& image) override;
-  absl::Status Prune(const std::string& name, const v1::Image& sent) override;
+  void Remember(const std::vector<std::string>& origins) override { source_.Remember(origins); }
+  absl::Status Prune(const std::string& name, const v1::Image& sent,
+                     std::optional<std::vector<std::string>>* there) override;
   absl::Status Check(const std::string& name) override;
   void Cancel() override { to_.Cancel(); }
 

@@ -88,6 +88,8 @@ void SupervisionArguments::AddTo(CLI::App* run) {
       ->type_name("PERCENT");
   run->add_flag("--tcp-close", tcp_close_,
                 "Bring it back without its TCP connections, as to a machine with another address");
+  run->add_flag("--ignore-mismatch", ignore_mismatch_,
+                "Bring it back although CPU, kernel, CRIU or the GPU's driver are not those of its image");
   run->add_option("--copy-to", copy_to_,
                   "Copy each image there as it comes, as 'rekindle copy' does, and keep as many copies")
       ->type_name("HOST|DIR|rclone:REMOTE:PATH");
@@ -98,8 +100,9 @@ void SupervisionArguments::AddTo(CLI::App* run) {
 absl::Status SupervisionArguments::Apply(const GlobalOptions& globals, const std::string& working_directory,
                                          v1::RunRequest* request) const {
   static constexpr const char* kOnlyWith[] = {
-      "--backoff",    "--retry-for", "--hang-sign", "--rollback", "--ignore-path", "--track-path", "--keep",
-      "--image-name", "--overhead",  "--at-boot",   "--from",     "--tcp-close",   "--copy-to"};
+      "--backoff",    "--retry-for", "--hang-sign",       "--rollback", "--ignore-path",
+      "--track-path", "--keep",      "--image-name",      "--overhead", "--at-boot",
+      "--from",       "--tcp-close", "--ignore-mismatch", "--copy-to"};
   if (run_->count("--every") == 0 && run_->count("--restarts") == 0 && run_->count("--hang") == 0) {
     for (const char* option : kOnlyWith) {
       if (run_->count(option) != 0) {
@@ -145,6 +148,7 @@ absl::Status SupervisionArguments::Apply(const GlobalOptions& globals, const std
   request->set_from_image(from_);
   policy->set_at_boot(at_boot_);
   policy->set_tcp_close(tcp_close_);
+  policy->set_ignore_mismatch(ignore_mismatch_);
   return copy_to_.empty() ? absl::OkStatus()
                           : FillCopyTo(globals, working_directory, policy->mutable_copy_to());
 }

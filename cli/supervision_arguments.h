@@ -41,7 +41,7 @@ class SupervisionArguments {
   std::string every_, backoff_, retry_for_, hang_, hang_sign_, image_name_, overhead_, from_, copy_to_;
   RollbackArguments rollback_;
   uint32_t restarts_ = 3, keep_ = 3;
-  bool at_boot_ = false, tcp_close_ = false;
+  bool at_boot_ = false, tcp_close_ = false, ignore_mismatch_ = false;
   CLI::App* run_ = nullptr;
   std::string stop_target_, grace_, attach_target_;
   bool stop_checkpoint_ = false;

@@ -21,6 +21,7 @@
 #include "base/oom_score.h"
 #include "base/pidfd.h"
 #include "base/status.h"
+#include "daemon/node.h"
 #include "rekindle/v1/job_file.h"
 
 namespace rekindle::daemon {
@@ -140,11 +141,16 @@ std::string CommandOutput::Error() const {
   return text.empty() ? "it says nothing" : std::string(text);
 }
 
-absl::StatusOr<Subprocess> StartCopying(const std::string& socket, const CopyPlan& plan,
+absl::StatusOr<Subprocess> StartCopying(const NodeOptions& node, const CopyPlan& plan,
                                         const std::vector<std::string>& options, CommandOutput& output) {
   RK_ASSIGN_OR_RETURN(const std::string command, FindCopyingCommand());
   SubprocessOptions child;
-  child.argv = {command, "--host", absl::StrCat("unix://", socket)};
+  child.argv = {command};
+  if (node.daemon) {
+    child.argv.insert(child.argv.end(), {"--host", absl::StrCat("unix://", node.socket)});
+  } else {
+    child.argv.insert(child.argv.end(), {"--store", node.store});
+  }
   const auto add_file = [&](const char* option, const std::string& file) {
     if (!file.empty()) child.argv.insert(child.argv.end(), {option, file});
   };
@@ -185,10 +191,10 @@ absl::Status CheckCopyTo(const v1::CopyTo& to) {
       "there: give it a name with 'rclone config', or in RCLONE_CONFIG_NAME_…");
 }
 
-absl::Status TryCopyPlace(const std::string& socket, const CopyPlan& plan,
+absl::Status TryCopyPlace(const NodeOptions& node, const CopyPlan& plan,
                           const std::function<bool()>& cancelled) {
   RK_ASSIGN_OR_RETURN(CommandOutput output, CommandOutput::Make());
-  RK_ASSIGN_OR_RETURN(Subprocess process, StartCopying(socket, plan, {"--check"}, output));
+  RK_ASSIGN_OR_RETURN(Subprocess process, StartCopying(node, plan, {"--check"}, output));
   const Deadline deadline(kTrialMayTake);
   while (!AwaitExit(process.pidfd(), kLookAtTrialEvery) && !deadline.passed()) {
     output.Take();
@@ -208,7 +214,7 @@ absl::Status TryCopyPlace(const std::string& socket, const CopyPlan& plan,
   RK_ASSIGN_OR_RETURN(const ExitState exit, process.Wait());
   if (exit.ok()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat(output.Error(), " (tried by the daemon, as uid ", plan.user.uid,
+      absl::StrCat(output.Error(), " (tried ", node.daemon ? "by the daemon, " : "", "as uid ", plan.user.uid,
                    " with your environment). No job was started: see to that place, or leave --copy-to out"));
 }
 

@@ -1,5 +1,6 @@
-// A job's images on their way elsewhere: `rekindle copy`, run by the daemon as the job's user, with his
-// environment. So what he may not write nobody writes for him, and his object stores are known.
+// A job's images on their way elsewhere: `rekindle copy`, run as the job's user, with his environment, by
+// whoever supervises the job. So what he may not write nobody writes for him, and his object stores are
+// known.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,8 @@
 #include "rekindle/v1/supervision.pb.h"
 
 namespace rekindle::daemon {
+
+struct NodeOptions;  // node.h
 
 struct CopyPlan {
   std::string job;     // its name
@@ -54,14 +57,15 @@ class CommandOutput {
   std::string text_;
 };
 
-// Ends with the calling thread. `socket`: the daemon's. NotFound: the command is not installed.
-absl::StatusOr<Subprocess> StartCopying(const std::string& socket, const CopyPlan& plan,
+// Ends with the calling thread. `node`: whose store it copies from, a daemon's or that of this process.
+// NotFound: the command is not installed.
+absl::StatusOr<Subprocess> StartCopying(const NodeOptions& node, const CopyPlan& plan,
                                         const std::vector<std::string>& options, CommandOutput& output);
 
 // InvalidArgument: the place can't be used so.
 absl::Status CheckCopyTo(const v1::CopyTo& to);
 // Could copies be written there? Takes a minute at most. The error says what that place is, and why not.
-absl::Status TryCopyPlace(const std::string& socket, const CopyPlan& plan,
+absl::Status TryCopyPlace(const NodeOptions& node, const CopyPlan& plan,
                           const std::function<bool()>& cancelled);
 
 // Waits for its end, which a file system whose server is gone may keep from it for ever: then it is left

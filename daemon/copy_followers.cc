@@ -13,11 +13,14 @@
 #include "base/pidfd.h"
 #include "base/status.h"
 #include "daemon/copy_notes.h"
+#include "daemon/node.h"
 
 namespace rekindle::daemon {
 namespace {
 
 constexpr absl::Duration kReconcileEvery = absl::Seconds(1), kLookForLast = absl::Milliseconds(200);
+// Which looks at the store.
+constexpr absl::Duration kTellEvery = absl::Seconds(5);
 constexpr absl::Duration kFirstRestartAfter = absl::Seconds(1), kLastRestartAfter = absl::Minutes(1);
 // One that has run for so long did not end for what made the one before it end.
 constexpr absl::Duration kHasWorked = absl::Minutes(1);
@@ -41,12 +44,8 @@ bool IsThere(const std::vector<v1::CopyState>& notes, const CopyPlan& plan) {
 
 }  // namespace
 
-CopyFollowers::CopyFollowers(std::string store, std::string socket,
-                             std::function<std::vector<CopyPlan>()> plans)
-    : store_(std::move(store)),
-      socket_(std::move(socket)),
-      plans_(std::move(plans)),
-      thread_(&CopyFollowers::Loop, this) {}
+CopyFollowers::CopyFollowers(const NodeOptions& node, Asks asks)
+    : node_(node), asks_(std::move(asks)), thread_(&CopyFollowers::Loop, this) {}
 
 CopyFollowers::~CopyFollowers() {
   {
@@ -76,14 +75,14 @@ void CopyFollowers::Loop() {
 }
 
 std::vector<CopyPlan> CopyFollowers::Wanted() const {
-  std::vector<CopyPlan> plans = plans_();
+  std::vector<CopyPlan> plans = asks_.plans();
   const int64_t now = UnixNanos();
   const auto has_ended = [](const CopyPlan& plan) { return plan.ended_unix_ns != 0; };
   std::erase_if(plans, [&](const CopyPlan& plan) {
     return has_ended(plan) && now - plan.ended_unix_ns > absl::ToInt64Nanoseconds(kLastImageMayTake);
   });
   if (std::none_of(plans.begin(), plans.end(), has_ended)) return plans;
-  const std::vector<v1::CopyState> notes = CopyNotes(store_).List(now);
+  const std::vector<v1::CopyState> notes = CopyNotes(node_.store).List(now);
   std::erase_if(plans, [&](const CopyPlan& plan) { return has_ended(plan) && IsThere(notes, plan); });
   return plans;
 }
@@ -108,6 +107,19 @@ void CopyFollowers::Reconcile() {
     followers_[job] = std::move(follower);
   }
   for (const auto& [job, follower] : followers_) LookAfter(*follower);
+  if (followers_.empty() || MonotonicNanos() < tell_at_ns_) return;
+  tell_at_ns_ = MonotonicAfter(kTellEvery);
+  TellOfTrouble();
+}
+
+void CopyFollowers::TellOfTrouble() {
+  const std::vector<v1::CopyState> states = asks_.states();
+  for (const auto& [job, follower] : followers_) {
+    const v1::CopyState* state = NoteOf(states, follower->plan);
+    if (state == nullptr || !state->trouble().empty() == follower->troubled) continue;
+    follower->troubled = !follower->troubled;
+    asks_.tell(follower->plan, state->trouble());
+  }
 }
 
 void CopyFollowers::LookAfter(Follower& follower) {
@@ -132,7 +144,7 @@ void CopyFollowers::Start(Follower& follower) {
   std::vector<std::string> options = {"--follow", absl::StrCat("--keep=", std::max(follower.plan.keep, 1U))};
   const auto start = [&]() -> absl::StatusOr<Subprocess> {
     RK_ASSIGN_OR_RETURN(follower.output, CommandOutput::Make());
-    return StartCopying(socket_, follower.plan, options, follower.output);
+    return StartCopying(node_, follower.plan, options, follower.output);
   };
   absl::StatusOr<Subprocess> process = start();
   follower.started_at_ns = MonotonicNanos();
@@ -152,32 +164,40 @@ void CopyFollowers::NoteTrouble(const CopyPlan& plan, const std::string& why) co
   note.set_name(plan.images);
   note.set_place(plan.to.place());
   note.set_error(why);
-  CopyNotes(store_).Note(plan.user.uid, note, UnixNanos()).IgnoreError();
+  CopyNotes(node_.store).Note(plan.user.uid, note, UnixNanos()).IgnoreError();
 }
 
-void CopyFollowers::AwaitCopies(const Deadline& deadline) {
-  for (bool told = false;; told = true) {
+void CopyFollowers::AwaitCopies(const Deadline& deadline, bool of_ended,
+                                const std::function<bool()>& given_up) {
+  // Who waits in the foreground is told when it takes long.
+  const LogLevel level = of_ended ? LogLevel::kWarning : LogLevel::kInfo;
+  const Deadline told_at(of_ended ? kTellEvery : absl::ZeroDuration());
+  for (bool told = false;;) {
     std::vector<std::string> missing;
     bool goes_on = false;
-    const std::vector<CopyPlan> plans = plans_();
+    const std::vector<CopyPlan> plans = asks_.plans();
     if (plans.empty()) return;
-    const std::vector<v1::CopyState> notes = CopyNotes(store_).List(UnixNanos());
+    const std::vector<v1::CopyState> notes = CopyNotes(node_.store).List(UnixNanos());
     for (const CopyPlan& plan : plans) {
-      if (plan.ended_unix_ns != 0 || IsThere(notes, plan)) continue;
-      missing.push_back(plan.job);
+      if ((plan.ended_unix_ns != 0 && !of_ended) || IsThere(notes, plan)) continue;
+      missing.push_back(of_ended ? absl::StrCat(plan.job, " ('rekindle copy ", plan.images, " --to ",
+                                                plan.to.place(), "' tries it again)")
+                                 : plan.job);
       const v1::CopyState* note = NoteOf(notes, plan);
       goes_on = goes_on || note == nullptr || note->last_error().empty();
     }
     if (missing.empty()) return;
-    if (!goes_on || deadline.passed()) {
+    if (!goes_on || deadline.passed() || (given_up && given_up())) {
       return Log(LogLevel::kWarning,
                  absl::StrCat("the last images of these jobs are not yet where they are to be "
                               "copied to: ",
                               absl::StrJoin(missing, ", ")));
     }
-    if (!told)
-      Log(LogLevel::kInfo,
-          absl::StrCat("waiting for last images to be copied: ", absl::StrJoin(missing, ", ")));
+    if (!told && told_at.passed()) {
+      told = true;
+      Log(level, absl::StrCat("waiting for last images to be copied",
+                              of_ended ? ", which Ctrl-C ends: " : ": ", absl::StrJoin(missing, ", ")));
+    }
     absl::SleepFor(std::min(kLookForLast, deadline.left()));
   }
 }

@@ -1,4 +1,4 @@
-// Those who copy the images of the daemon's supervised jobs elsewhere as they come, a command for each job.
+// Those who copy the images of supervised jobs elsewhere as they come, a command for each job.
 #pragma once
 
 #include <functional>
@@ -23,14 +23,23 @@ namespace rekindle::daemon {
 // Thread-safe.
 class CopyFollowers {
  public:
-  // `plans`: of all jobs whose images go elsewhere, also of those that have ended lately; asked now and then,
-  // on any thread. `socket`: the daemon's, whose commands leave their trace in the notes of `store`.
-  CopyFollowers(std::string store, std::string socket, std::function<std::vector<CopyPlan>()> plans);
+  struct Asks {
+    // Of all jobs whose images go elsewhere, also of those that have ended lately.
+    std::function<std::vector<CopyPlan>()> plans;
+    // What is known of copies, judged.
+    std::function<std::vector<v1::CopyState>()> states;
+    // That a job's images do not get there, and why, or (empty) that they do again: once for each change.
+    std::function<void(const CopyPlan& plan, const std::string& trouble)> tell;
+  };
+  // `asks` are asked now and then, on any thread. `node` outlives this: the commands copy from its store, and
+  // leave their trace in the notes there.
+  CopyFollowers(const NodeOptions& node, Asks asks);
   // Ends the commands. What was under way is given up; the next ones do it again.
   ~CopyFollowers();
 
   // Until the last image of each job is where it is to go, as far as that goes on. Logs of which it is not.
-  void AwaitCopies(const Deadline& deadline);
+  // `of_ended`: also of jobs that have ended, which this process does not outlive. `given_up` may be null.
+  void AwaitCopies(const Deadline& deadline, bool of_ended, const std::function<bool()>& given_up);
 
  private:
   struct Follower {
@@ -39,6 +48,7 @@ class CopyFollowers {
     CommandOutput output;
     int64_t start_at_ns = 0, started_at_ns = 0;  // of CLOCK_MONOTONIC
     absl::Duration back_off;
+    bool troubled = false;  // which is told
   };
 
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -47,13 +57,15 @@ class CopyFollowers {
   void Reconcile();
   void Start(Follower& follower);
   void LookAfter(Follower& follower);
+  void TellOfTrouble();
   // Where the command can't say it.
   void NoteTrouble(const CopyPlan& plan, const std::string& why) const;
 
-  const std::string store_, socket_;
-  const std::function<std::vector<CopyPlan>()> plans_;
+  const NodeOptions& node_;
+  const Asks asks_;
   // Of the loop's thread alone, by the job's name.
   std::map<std::string, std::unique_ptr<Follower>> followers_;
+  int64_t tell_at_ns_ = 0;
   Wakeup wakeup_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -23,7 +24,9 @@
 #include "daemon/job_registry.h"
 #include "daemon/node.h"
 #include "daemon/rpcs.h"
+#include "daemon/supervisor.h"
 #include "rekindle/v1/copy_link.h"
+#include "rekindle/v1/image_layout.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -32,8 +35,12 @@ constexpr absl::string_view kNoteSuffix = ".json";
 constexpr size_t kMostNotesOfOne = 100, kMostNotes = 2000;
 constexpr size_t kLongestPlace = 4096, kLongestError = 2000;
 constexpr absl::Duration kForgetEndedAfter = absl::Hours(24);
-// A large image takes its time on a slow line.
+// A large image takes its time on a slow line, and may take longer than it is until the next one.
 constexpr absl::Duration kLagsAfter = absl::Minutes(10);
+constexpr int kLagsPeriods = 2;
+// More than are kept of a name, as a rule.
+constexpr int kMostOrigins = 100;
+constexpr size_t kLongestOrigin = 200;
 
 std::string ImagesNameOf(absl::string_view reference) {
   return std::string(reference.substr(0, reference.rfind(':')));
@@ -90,7 +97,8 @@ absl::Status CopyNotes::MakeRoom(uid_t owner, int64_t now_unix_ns) const {
                    "forgotten a day later"));
 }
 
-absl::Status CopyNotes::Note(uid_t owner, const v1::NoteCopyRequest& what, int64_t now_unix_ns) const {
+absl::Status CopyNotes::Note(uid_t owner, const v1::NoteCopyRequest& what, int64_t now_unix_ns,
+                             v1::CopiesThere* before) const {
   RK_RETURN_IF_ERROR(CheckNote(what));
   if (::mkdir(directory_.c_str(), 0700) != 0 && errno != EEXIST)
     return ErrnoStatus(errno, absl::StrCat("making folder ", directory_));
@@ -105,6 +113,13 @@ absl::Status CopyNotes::Note(uid_t owner, const v1::NoteCopyRequest& what, int64
   if (absl::IsNotFound(read.status()) || absl::IsDataLoss(read.status())) read = v1::CopyState();
   RK_RETURN_IF_ERROR(read.status());
   v1::CopyState& note = *read;
+  if (before != nullptr) *before->mutable_origins() = note.there();
+  if (what.has_there()) {
+    note.clear_there();
+    const auto& origins = what.there().origins();
+    for (int i = std::max(0, origins.size() - kMostOrigins); i < origins.size(); ++i)
+      note.add_there(origins[i].substr(0, kLongestOrigin));
+  }
   note.set_name(what.name());
   note.set_place(what.place());
   note.set_owner_uid(owner);
@@ -114,7 +129,9 @@ absl::Status CopyNotes::Note(uid_t owner, const v1::NoteCopyRequest& what, int64
     note.set_taken_unix_ns(what.copied().created_unix_ns());
     note.set_copied_unix_ns(now_unix_ns);
   }
-  if (!what.ended()) {
+  // Whoever only asks what is there has not tried yet.
+  const bool asks = !what.has_there() && !what.has_copied() && what.error().empty();
+  if (!what.ended() && !asks) {
     note.set_last_error(what.error().substr(0, kLongestError));
     if (what.error().empty()) {
       note.set_failing_since_unix_ns(0);
@@ -128,10 +145,16 @@ absl::Status CopyNotes::Note(uid_t owner, const v1::NoteCopyRequest& what, int64
 }
 
 std::vector<v1::CopyState> CopyNotes::List(int64_t now_unix_ns) const {
+  std::vector<v1::CopyState> notes = All();
+  std::erase_if(notes, [&](const v1::CopyState& note) { return IsForgotten(note, now_unix_ns); });
+  return notes;
+}
+
+std::vector<v1::CopyState> CopyNotes::All() const {
   std::vector<v1::CopyState> notes;
   for (const std::string& file : Files()) {
     absl::StatusOr<v1::CopyState> note = ReadRecordFile<v1::CopyState>(absl::StrCat(directory_, "/", file));
-    if (note.ok() && !IsForgotten(*note, now_unix_ns)) notes.push_back(*std::move(note));
+    if (note.ok()) notes.push_back(*std::move(note));
   }
   std::sort(notes.begin(), notes.end(), [](const v1::CopyState& a, const v1::CopyState& b) {
     return a.name() != b.name() ? a.name() < b.name() : a.place() < b.place();
@@ -139,8 +162,8 @@ std::vector<v1::CopyState> CopyNotes::List(int64_t now_unix_ns) const {
   return notes;
 }
 
-void JudgeCopy(absl::Span<const store::ImageInfo> images, bool of_all, int64_t now_unix_ns,
-               v1::CopyState* state) {
+void JudgeCopy(absl::Span<const store::ImageInfo> images, bool of_all, absl::Duration period,
+               int64_t now_unix_ns, v1::CopyState* state) {
   // Those that were committed after the one that is there, up to which all are newer.
   int64_t since = 0, later_by_clock = 0;
   bool found = false;
@@ -161,7 +184,8 @@ void JudgeCopy(absl::Span<const store::ImageInfo> images, bool of_all, int64_t n
     state->set_trouble(absl::StrCat(what, " since ", Ago(state->failing_since_unix_ns(), now_unix_ns), ": ",
                                     state->last_error()));
   } else if (state->behind_since_unix_ns() != 0 &&
-             now_unix_ns - state->behind_since_unix_ns() > absl::ToInt64Nanoseconds(kLagsAfter)) {
+             now_unix_ns - state->behind_since_unix_ns() >
+                 absl::ToInt64Nanoseconds(std::max(kLagsAfter, kLagsPeriods * period))) {
     state->set_trouble(absl::StrCat(what, ": one has waited for ",
                                     Ago(state->behind_since_unix_ns(), now_unix_ns),
                                     "; 'rekindle copy --follow' has ended, or the way there is too slow"));
@@ -186,13 +210,29 @@ std::vector<v1::CopyState> CopyStatesFor(Node& node, const Call& call) {
                  })
                  .value_or(images);
   }
+  const std::map<std::string, double> periods = node.supervisor().PeriodsOfImages();
   for (v1::CopyState& copy : copies) {
     Caller owner;
     owner.kind = Caller::Kind::kLocal;
     owner.uid = copy.owner_uid();
-    JudgeCopy(images, node.policy().IsAdmin(owner), now, &copy);
+    const auto period = periods.find(copy.name());
+    JudgeCopy(images, node.policy().IsAdmin(owner),
+              absl::Seconds(period == periods.end() ? 0 : period->second), now, &copy);
   }
   return copies;
+}
+
+std::vector<std::string> PlacesOfCopies(Node& node, const Call& call, const store::ImageInfo& image) {
+  const auto label = image.labels.find(v1::kOriginLabel);
+  const std::string& origin = label == image.labels.end() ? image.digest : label->second;
+  std::set<std::string> places;
+  for (const v1::CopyState& note : CopyNotes(node.options().store).All()) {
+    const bool has_it = std::find(note.there().begin(), note.there().end(), origin) != note.there().end();
+    if (has_it && note.name() == ImagesNameOf(image.reference) &&
+        node.policy().MayUse(call.caller, note.owner_uid()))
+      places.insert(note.place());
+  }
+  return {places.begin(), places.end()};
 }
 
 void AddCopies(const Node& node, const std::vector<v1::CopyState>& copies, v1::Job* job) {
@@ -207,9 +247,10 @@ void AddCopies(const Node& node, const std::vector<v1::CopyState>& copies, v1::J
 }
 
 absl::Status NoteCopy(Node& node, const Call& call, const v1::NoteCopyRequest& request,
-                      v1::NoteCopyResponse*) {
+                      v1::NoteCopyResponse* response) {
   RK_RETURN_IF_ERROR(node.CheckStoreIsThere());
-  return CopyNotes(node.options().store).Note(call.caller.uid, request, UnixNanos());
+  return CopyNotes(node.options().store)
+      .Note(call.caller.uid, request, UnixNanos(), response->mutable_there());
 }
 
 }  // namespace rekindle::daemon

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "daemon/call.h"
 #include "dedup_store/store.h"
@@ -24,11 +25,15 @@ class CopyNotes {
  public:
   explicit CopyNotes(absl::string_view store);
 
-  // Durable when it returns OK. InvalidArgument: there is no such name, or no place; ResourceExhausted: the
-  // user has too many of them, or the disk is full; FailedPrecondition: a newer version has written it.
-  absl::Status Note(uid_t owner, const v1::NoteCopyRequest& what, int64_t now_unix_ns) const;
+  // Durable when it returns OK. `before`: the copies that were there by what was told before; may be null.
+  // InvalidArgument: there is no such name, or no place; ResourceExhausted: the user has too many of them, or
+  // the disk is full; FailedPrecondition: a newer version has written it.
+  absl::Status Note(uid_t owner, const v1::NoteCopyRequest& what, int64_t now_unix_ns,
+                    v1::CopiesThere* before = nullptr) const;
   // Those that can be read now; not those that ended more than a day ago.
   std::vector<v1::CopyState> List(int64_t now_unix_ns) const;
+  // The same with those: what was copied then is there.
+  std::vector<v1::CopyState> All() const;
 
  private:
   std::vector<std::string> Files() const;
@@ -40,12 +45,14 @@ class CopyNotes {
 };
 
 // Fills in what answers alone have, by the images of the store, the last committed one first. `of_all`: the
-// copying user sees everybody's images.
-void JudgeCopy(absl::Span<const store::ImageInfo> images, bool of_all, int64_t now_unix_ns,
-               v1::CopyState* state);
+// copying user sees everybody's images. `period`: of images of that name; zero: it is not known.
+void JudgeCopy(absl::Span<const store::ImageInfo> images, bool of_all, absl::Duration period,
+               int64_t now_unix_ns, v1::CopyState* state);
 
 // Those that the caller may see, judged.
 std::vector<v1::CopyState> CopyStatesFor(Node& node, const Call& call);
+// Where this image was copied to, as far as the caller may see that, each place once.
+std::vector<std::string> PlacesOfCopies(Node& node, const Call& call, const store::ImageInfo& image);
 // Those of its images.
 void AddCopies(const Node& node, const std::vector<v1::CopyState>& copies, v1::Job* job);
 

@@ -11,6 +11,7 @@
 namespace rekindle::daemon {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -77,6 +78,32 @@ TEST_F(CopyNotesTest, TheLastSuccessAndTheLastErrorStay) {
   EXPECT_EQ(state.digest(), "sha256:2");
   EXPECT_EQ(state.last_error(), "");
   EXPECT_EQ(state.failing_since_unix_ns(), 0);
+}
+
+TEST_F(CopyNotesTest, WhatIsThereIsRememberedForWhoeverCopiesNext) {
+  v1::CopiesThere before;
+  ASSERT_TRUE(notes_.Note(kCopier, Request(), kNow, &before).ok());
+  EXPECT_THAT(before.origins(), IsEmpty());
+  v1::NoteCopyRequest copied = Copied("3");
+  for (const char* origin : {"sha256:1", "sha256:2", "sha256:3"}) copied.mutable_there()->add_origins(origin);
+  ASSERT_TRUE(notes_.Note(kCopier, copied, kNow).ok());
+  ASSERT_TRUE(notes_.Note(kCopier, Failed("it is gone"), kNow + 1).ok());
+  ASSERT_TRUE(notes_.Note(kCopier, Ended(), kNow + 2).ok());
+  // Who only asks has not tried yet: what failed last still holds.
+  ASSERT_TRUE(notes_.Note(kCopier, Request(), kNow + 3, &before).ok());
+  EXPECT_THAT(before.origins(), ElementsAre("sha256:1", "sha256:2", "sha256:3"));
+  EXPECT_EQ(Only().last_error(), "it is gone");
+  EXPECT_FALSE(Only().ended());
+  v1::NoteCopyRequest none = Request();
+  none.mutable_there();
+  ASSERT_TRUE(notes_.Note(kCopier, none, kNow + 4).ok());
+  EXPECT_THAT(Only().there(), IsEmpty());
+  EXPECT_EQ(Only().last_error(), "");
+  v1::NoteCopyRequest many = Request();
+  for (int i = 0; i < 500; ++i) many.mutable_there()->add_origins(absl::StrCat(i));
+  ASSERT_TRUE(notes_.Note(kCopier, many, kNow + 5).ok());
+  EXPECT_THAT(Only().there(), SizeIs(100));
+  EXPECT_EQ(*Only().there().rbegin(), "499");
 }
 
 TEST_F(CopyNotesTest, EachUserAndPlaceHasItsOwn) {
@@ -153,11 +180,12 @@ class JudgeCopyTest : public ::testing::Test {
   // For how many seconds a newer one has waited; 0: there is none.
   int64_t Behind(bool of_all = false) {
     state_.clear_trouble();
-    JudgeCopy(images_, of_all, kNow, &state_);
+    JudgeCopy(images_, of_all, period_, kNow, &state_);
     return state_.behind_since_unix_ns() == 0 ? 0 : (kNow - state_.behind_since_unix_ns()) / kSecond;
   }
 
   v1::CopyState state_;
+  absl::Duration period_;
   std::vector<store::ImageInfo> images_;
 };
 
@@ -203,6 +231,13 @@ TEST_F(JudgeCopyTest, TroubleIsAnErrorOrALongWait) {
   images_.clear();
   AddImage("1", 3000);
   AddImage("2", 1200);
+  Behind();
+  EXPECT_THAT(state_.trouble(), HasSubstr("one has waited for 20 min"));
+  // One that takes longer on its way than it is until the next one is overtaken by that.
+  period_ = absl::Minutes(15);
+  Behind();
+  EXPECT_EQ(state_.trouble(), "");
+  period_ = absl::Minutes(9);
   Behind();
   EXPECT_THAT(state_.trouble(), HasSubstr("one has waited for 20 min"));
   state_.set_ended(true);

@@ -18,6 +18,7 @@
 #include "daemon/request_check.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
+#include "daemon/supervisor.h"
 #include "group/member_state.h"
 #include "rekindle/v1/image_layout.h"
 
@@ -27,9 +28,6 @@ namespace {
 using group::MemberState;
 
 constexpr absl::Duration kFreezeLimit = absl::Seconds(10);
-// For the others to get ready, while the job runs on: one may have an image of its own being stored first. A
-// coordinator that has gone is noticed sooner.
-constexpr absl::Duration kPrepareLimit = absl::Hours(1);
 // One that waits for the decision looks so often whether somebody else has settled it.
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
 // A coordinator that lets a stopped job wait for so long is asked whether it is still there: its kernel may
@@ -39,10 +37,11 @@ constexpr absl::Duration kAskEvery = absl::Seconds(30);
 // What the coordinator has said, and the capture's gate, which waits for it.
 class Part final : public ckpt::CaptureGate {
  public:
-  Part(const v1::PreparePart& request, const PartCaller& coordinator)
+  Part(const v1::PreparePart& request, absl::Duration prepare_limit, const PartCaller& coordinator)
       : name_(absl::StrCat("group ", request.group(), ", member ", request.member())),
         freeze_limit_(request.freeze_limit_seconds() > 0 ? absl::Seconds(request.freeze_limit_seconds())
                                                          : kFreezeLimit),
+        prepare_limit_(prepare_limit),
         coordinator_(coordinator) {}
 
   // On a thread of its own, until there is nothing more to read.
@@ -78,7 +77,9 @@ class Part final : public ckpt::CaptureGate {
     event.mutable_prepared();
     coordinator_.write(event);
     PassGroupPoint(group_point::kMemberPrepared);
-    return Await(&MemberState::MayFreeze, kPrepareLimit, "the others to get ready", "try again");
+    return Await(&MemberState::MayFreeze, prepare_limit_,
+                 "the others to get ready (no image by interval is taken of a supervised job meanwhile)",
+                 "try again");
   }
 
   absl::Status OnFrozen() override {
@@ -156,7 +157,7 @@ class Part final : public ckpt::CaptureGate {
   }
 
   const std::string name_;
-  const absl::Duration freeze_limit_;
+  const absl::Duration freeze_limit_, prepare_limit_;
   const PartCaller& coordinator_;
   mutable absl::Mutex mutex_;
   MemberState state_ ABSL_GUARDED_BY(mutex_);
@@ -179,6 +180,16 @@ v1::CheckpointRequest RequestFor(const v1::PreparePart& prepare) {
   labels.erase(v1::kGroupEndsJobLabel);
   if (request.stop()) labels[v1::kGroupEndsJobLabel] = "yes";
   return request;
+}
+
+// Of the member's job, if it is supervised here.
+absl::Duration ImagePeriodOf(Node& node, const v1::CheckpointRequest& request) {
+  std::string name = request.job();
+  if (name.empty()) {
+    if (const std::optional<JobRecord> job = node.jobs().FindRunning(request.pid())) name = job->name;
+  }
+  const absl::StatusOr<std::shared_ptr<SupervisedJob>> job = node.supervisor().Find(name);
+  return job.ok() ? absl::Seconds((*job)->PeriodOfImages().second) : absl::ZeroDuration();
 }
 
 absl::Status AskWhetherItLives(const GroupPeerOptions& peers, const v1::PreparePart& prepare) {
@@ -214,7 +225,7 @@ absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
   RK_RETURN_IF_ERROR(CheckGroupId(prepare.id()));
   RK_RETURN_IF_ERROR(CheckLabelsOfCaller(prepare.checkpoint().labels()));
 
-  Part part(prepare, coordinator);
+  Part part(prepare, group::PrepareLimit(ImagePeriodOf(node_, prepare.checkpoint())), coordinator);
   const PartListener listener(part, coordinator);
   if (absl::Status can = CheckCanAsk(peers_, prepare); !can.ok()) {
     SendFailure(coordinator, can);

@@ -1,5 +1,7 @@
 #include "daemon/image_lookup.h"
 
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -42,12 +44,19 @@ absl::StatusOr<std::vector<store::ImageInfo>> ImagesOfName(const Node& node, con
 absl::StatusOr<store::ImageInfo> FindImageFor(const Node& node, const store::Store& store,
                                               const Caller& caller, absl::string_view image,
                                               absl::string_view verb, BareName bare) {
+  const absl::StatusOr<std::string> latest = store::NormalizeReference(image);
+  if (bare == BareName::kNewest && HasNoTag(image) && latest.ok()) {
+    // The catalog knows it by its name; only the others are looked for among all images.
+    RK_ASSIGN_OR_RETURN(const std::optional<store::ImageInfo> there, store.FindByName(*latest));
+    if (!there) {
+      RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> of_name, ImagesOfName(node, store, caller, image));
+      if (!of_name.empty()) return std::move(of_name.front());
+      // Who may know no more than that is not worth another look.
+      if (!node.policy().IsAdmin(caller)) return WithoutOthers(absl::NotFoundError(""), image);
+    }
+  }
   const auto may_see = [&](const store::ImageInfo& info) { return node.policy().MayUse(caller, info.owner); };
   absl::StatusOr<store::ImageInfo> found = store.Find(image, may_see);
-  if (absl::IsNotFound(found.status()) && bare == BareName::kNewest && HasNoTag(image)) {
-    RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> of_name, ImagesOfName(node, store, caller, image));
-    if (!of_name.empty()) return std::move(of_name.front());
-  }
   if (!found.ok() && !node.policy().IsAdmin(caller)) return WithoutOthers(found.status(), image);
   RK_ASSIGN_OR_RETURN(store::ImageInfo info, std::move(found));
   RK_RETURN_IF_ERROR(node.policy().MayUseImage(caller, info.owner, verb, info.reference));

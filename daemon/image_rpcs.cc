@@ -16,6 +16,7 @@
 #include "base/utf8.h"
 #include "daemon/call_monitor.h"
 #include "daemon/connection_locks.h"
+#include "daemon/copy_notes.h"
 #include "daemon/image_difference.h"
 #include "daemon/image_lookup.h"
 #include "daemon/proto_conversion.h"
@@ -113,6 +114,7 @@ absl::Status InspectImage(Node& node, const Call& call, const v1::InspectImageRe
                       FindImageFor(node, *store, call.caller, request.image(), "inspect"));
   ToProto(info, response->mutable_image());
   if (request.image_alone()) return absl::OkStatus();
+  for (std::string& place : PlacesOfCopies(node, call, info)) response->add_copied_to(ToUtf8(place));
   RK_ASSIGN_OR_RETURN(std::unique_ptr<store::ImageReader> reader, store->OpenImage(info.digest));
   RK_RETURN_IF_ERROR(DescribeBytes(node, call, *store, info, *response));
   std::map<std::string, uint64_t> bytes_of;

@@ -112,7 +112,7 @@ absl::Status SignalJob(Node& node, const Call& call, const v1::SignalJobRequest&
   RK_RETURN_IF_ERROR(node.policy().MayUseJob(call.caller, job->owner, "signal", pid));
   constexpr int kEnding[] = {SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM};
   if (std::find(std::begin(kEnding), std::end(kEnding), request.signal()) != std::end(kEnding))
-    node.supervisor().WillEnd(job->name);
+    node.supervisor().WillEnd(job->name, request.signal());
   // A group of which it is not the leader may hold strangers.
   const bool group = request.group() && ::getpgid(pid) == pid;
   if (group ? ::kill(-pid, request.signal()) != 0 : !SendSignal(pidfd.get(), request.signal())) {
@@ -121,8 +121,8 @@ absl::Status SignalJob(Node& node, const Call& call, const v1::SignalJobRequest&
   return absl::OkStatus();
 }
 
-absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& request,
-                      v1::ListJobsResponse* response) {
+absl::Status ListJobsAlone(Node& node, const Call& call, const v1::ListJobsRequest& request,
+                           v1::ListJobsResponse* response) {
   RK_ASSIGN_OR_RETURN(std::vector<JobRecord> jobs, node.jobs().List());
   const ProcessChildren all;
   std::map<std::string, const JobRecord*> known;
@@ -146,6 +146,12 @@ absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& r
     // One that has ended may have left its file to another.
     if (job.mark.empty() || JobRegistry::Lives(job)) AddProgress(node, job, out);
   }
+  return absl::OkStatus();
+}
+
+absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& request,
+                      v1::ListJobsResponse* response) {
+  RK_RETURN_IF_ERROR(ListJobsAlone(node, call, request, response));
   const std::vector<v1::CopyState> copies = CopyStatesFor(node, call);
   for (v1::Job& job : *response->mutable_jobs()) AddCopies(node, copies, &job);
   return absl::OkStatus();

@@ -292,7 +292,7 @@ std::string MetricsText(Node& node) {
   v1::ListJobsRequest all;
   all.set_all(true);
   v1::ListJobsResponse jobs;
-  if (ListJobs(node, call, all, &jobs).ok()) AddJobs(jobs, out);
+  if (ListJobsAlone(node, call, all, &jobs).ok()) AddJobs(jobs, out);
   AddWork(node.counts(), out);
   AddCopies(CopyStatesFor(node, call), out);
   AddGpuLeases(node.gpu_jobs(), out);

@@ -23,6 +23,9 @@ absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
 absl::Status SignalJob(Node& node, const Call& call, const v1::SignalJobRequest& request);
 absl::Status ListJobs(Node& node, const Call& call, const v1::ListJobsRequest& request,
                       v1::ListJobsResponse* response);
+// Without what is known of copies of their images.
+absl::Status ListJobsAlone(Node& node, const Call& call, const v1::ListJobsRequest& request,
+                           v1::ListJobsResponse* response);
 
 // supervision_rpcs.cc
 // Run, of a job that is to be supervised.

@@ -33,6 +33,9 @@ using supervise::Death;
 
 // A job that comes to further steps after this time has not taken a signal from the command as one to end.
 constexpr int64_t kEndsOnPurposeNanos = 300'000'000'000;
+// Nor one that reports none, and still runs then: whoever has pressed Ctrl-C looks on, and presses it again;
+// at another signal it may have much to write.
+constexpr int64_t kEndsQuietlyNanos = 3600'000'000'000;
 // For the job's thread, which may have the record or old images to see to, and for the job's boundary.
 constexpr double kVisitPatienceSeconds = 40;
 // Whether whoever waits for something has gone.
@@ -198,7 +201,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::StartFromBeginning(UniqueFd log,
     record_.mutable_restarts()->set_decided(false);
     record_.clear_from_image();
     record_.clear_from_number();
-    record_.clear_will_end_until_ns();
+    ForgetSignal();
     record_.set_boot_id(ThisBootId());
   }
   const absl::Status recorded = WriteRecord();
@@ -282,6 +285,7 @@ void SupervisedJob::BeginLife(const RegisteredJob& job) {
     phase_ = "running";
   }
   Save();
+  TellOfOtherFolder();
 }
 
 void SupervisedJob::NoteLife(const JobRecord& life) {
@@ -522,6 +526,11 @@ std::optional<CopyPlan> SupervisedJob::PlanOfCopies() const {
   return CopyPlanOf(record_, ImagesName());
 }
 
+std::pair<std::string, double> SupervisedJob::PeriodOfImages() const {
+  absl::MutexLock lock(&mutex_);
+  return {ImagesName(), record_.ended() ? 0 : interval_seconds_};
+}
+
 std::vector<std::string> SupervisedJob::TrackPaths() const {
   absl::MutexLock lock(&mutex_);
   return {record_.policy().track_paths().begin(), record_.policy().track_paths().end()};
@@ -532,13 +541,22 @@ bool SupervisedJob::IsNow(pid_t pid) const {
   return !record_.ended() && record_.pid() == pid;
 }
 
-void SupervisedJob::WillEnd() {
+void SupervisedJob::WillEnd(int signal) {
   {
     absl::MutexLock lock(&mutex_);
     if (record_.ended()) return;
-    record_.set_will_end_until_ns(MonotonicNanos() + kEndsOnPurposeNanos);
+    const int64_t now = MonotonicNanos();
+    record_.set_will_end_until_ns(now + kEndsOnPurposeNanos);
+    record_.set_will_end_quietly_until_ns(
+        std::max(record_.will_end_quietly_until_ns(),
+                 now + (signal == SIGINT ? kEndsOnPurposeNanos : kEndsQuietlyNanos)));
   }
   Save();
+}
+
+void SupervisedJob::ForgetSignal() {
+  record_.clear_will_end_until_ns();
+  record_.clear_will_end_quietly_until_ns();
 }
 
 void SupervisedJob::AddPoint(v1::RestartPoint point) {

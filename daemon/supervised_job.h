@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -71,12 +72,18 @@ class SupervisedJob {
 
   // Of its images; nothing: they are copied nowhere.
   std::optional<CopyPlan> PlanOfCopies() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The name of its images, and the seconds between two of them now; 0: none are taken by interval.
+  std::pair<std::string, double> PeriodOfImages() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // To those who follow it, now and later: that its images do not get to that place; empty: they do again.
+  void TellOfCopies(const std::string& place, const std::string& trouble) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What whoever begins to follow it is told of its copies; nothing: all is well.
+  std::optional<v1::JobEvent> TroubleOfCopies() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Is this process its root?
   bool IsNow(pid_t pid) const ABSL_LOCKS_EXCLUDED(mutex_);
   // The caller sends it a signal that ends most programs: if this life of it ends, it is meant to, unless it
-  // goes on with its steps long after.
-  void WillEnd() ABSL_LOCKS_EXCLUDED(mutex_);
+  // goes on long after.
+  void WillEnd(int signal) ABSL_LOCKS_EXCLUDED(mutex_);
   // See Supervisor.
   void AddPoint(v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
   uint64_t TakeNumber() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -135,6 +142,8 @@ class SupervisedJob {
   void NoteLife(const JobRecord& life) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether it is done with: not when the image that was to be its last could not be taken.
   bool StopLife();
+  // That it was sent a signal, or may have been.
+  void ForgetSignal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NotePoint(v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteStop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // By which its processes are known. Those of `others`, if they are not known, can't be told from those that
@@ -187,8 +196,8 @@ class SupervisedJob {
   // `kept_from_running`: somebody has stopped it, or its device memory is off its GPUs; may be null.
   supervise::ProgressSample Sample(bool* kept_from_running = nullptr);
   void LookForProgress(double now);
-  // It has come to a further step.
-  void OnStep() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
+  // It runs, and has come to a `further_step`, or reports none.
+  void LookForSurvival(bool further_step) ABSL_LOCKS_EXCLUDED(writing_, mutex_);
   void AddRunTime() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `asked`: by somebody, who wants it stored.
   absl::Status TakeImage(bool asked);
@@ -229,6 +238,8 @@ class SupervisedJob {
   // Those of before and after an image.
   void TellOfStrays(const Strays& before);
   void TellOfUnseenHangs(double now);
+  // That the hook in it looks for its file in another runtime folder than ours.
+  void TellOfOtherFolder();
   // What an image lacks of what was asked for.
   void TellOfImageWarnings(const v1::CheckpointResult& result);
 
@@ -290,6 +301,7 @@ class SupervisedJob {
   int64_t hung_since_ns_ = 0;
   int postponed_ = 0;
   std::set<std::string> image_warnings_told_;  // without their numbers
+  double busy_since_ = 0;               // somebody else captures it, and no image could be taken; 0: not so
   std::set<std::string> reasons_told_;  // why no image was taken, since the last one, without their numbers
   bool strays_told_ = false, unseen_hangs_told_ = false;
   double next_look_for_strays_ = 0;
@@ -331,6 +343,7 @@ class SupervisedJob {
   uint64_t taking_number_ ABSL_GUARDED_BY(mutex_) = 0;
   const char* phase_ ABSL_GUARDED_BY(mutex_) = "running";
   std::vector<std::string> warnings_ ABSL_GUARDED_BY(mutex_);
+  v1::JobCopiesTrouble copies_trouble_ ABSL_GUARDED_BY(mutex_);
   int64_t next_checkpoint_unix_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   double interval_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
   bool leave_ ABSL_GUARDED_BY(mutex_) = false;

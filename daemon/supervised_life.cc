@@ -50,6 +50,8 @@ constexpr double kFirstImageSeconds = 5;
 constexpr double kImageRetrySeconds = 10;
 // After older images have gone for it.
 constexpr double kRoomMadeSeconds = 1;
+// Somebody else captures the job, so that no image by interval is taken of it.
+constexpr double kBusyIsToldAfterSeconds = 5;
 // Until an image is taken again.
 constexpr size_t kMostReasonsTold = 20;
 // Images put off while the job may be ending.
@@ -215,13 +217,14 @@ void SupervisedJob::LookForProgress(double now) {
   bool kept_from_running = false;
   const uint64_t step_before = last_step_;
   const supervise::ProgressSample sample = Sample(&kept_from_running);
-  if (last_step_ > step_before) OnStep();
   if (cpu_sampled_ > 0 && now > cpu_sampled_ && sample.cpu_seconds >= cpu_seconds_) {
     const double rate = (sample.cpu_seconds - cpu_seconds_) / (now - cpu_sampled_);
     cpu_rate_ = cpu_rate_ == 0 ? rate : 0.7 * cpu_rate_ + 0.3 * rate;
   }
   cpu_seconds_ = sample.cpu_seconds;
   cpu_sampled_ = now;
+  if (last_step_ > step_before || (sample.reported == 0 && !kept_from_running))
+    LookForSurvival(last_step_ > step_before);
   // To kill and restore it would undo what somebody wants of it.
   if (kept_from_running) return progress_.Excuse(sample);
   progress_.Add(sample);
@@ -235,13 +238,17 @@ void SupervisedJob::LookForProgress(double now) {
   KillAll();
 }
 
-void SupervisedJob::OnStep() {
+void SupervisedJob::LookForSurvival(bool further_step) {
   {
     absl::MutexLock lock(&mutex_);
-    if (record_.will_end_until_ns() == 0 || MonotonicNanos() < record_.will_end_until_ns()) return;
-    record_.clear_will_end_until_ns();
+    const int64_t until = further_step ? record_.will_end_until_ns() : record_.will_end_quietly_until_ns();
+    if (record_.will_end_until_ns() == 0 || until == 0 || MonotonicNanos() < until) return;
+    ForgetSignal();
   }
   Save();
+  Warn(
+      "it was sent a signal that ends most programs, and has gone on: when it dies it is brought back again; "
+      "'rekindle stop' ends it for good");
 }
 
 int64_t SupervisedJob::SoundUntilNanos() {
@@ -502,13 +509,23 @@ bool SupervisedJob::GivesUpImages() const {
 void SupervisedJob::TellOfImage(const absl::Status& taken) {
   v1::JobEvent event;
   if (taken.ok()) {
+    busy_since_ = 0;
     if (reasons_told_.empty()) return;
     reasons_told_.clear();
     event.mutable_images_missing();
     return events_.Send(event);
   }
-  // Aborted: somebody else captures the job, who has an image then.
-  if (absl::IsAborted(taken) || GivesUpImages() || end_->WaitFor(absl::ZeroDuration())) return;
+  // Aborted: somebody else captures the job, who has an image then. A group may wait for long before it has.
+  const double now = MonotonicSeconds();
+  if (!absl::IsAborted(taken)) {
+    busy_since_ = 0;
+  } else if (busy_since_ == 0) {
+    busy_since_ = now;
+  }
+  if ((absl::IsAborted(taken) &&
+       now - busy_since_ < std::max(interval_.Seconds(), kBusyIsToldAfterSeconds)) ||
+      GivesUpImages() || end_->WaitFor(absl::ZeroDuration()))
+    return;
   if (reasons_told_.size() >= kMostReasonsTold ||
       !reasons_told_.insert(WithoutNumbers(taken.message())).second)
     return;

@@ -241,12 +241,13 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
   {
     absl::MutexLock lock(&mutex_);
     request.set_tcp_close(record_.policy().tcp_close());
+    request.set_ignore_mismatch(record_.policy().ignore_mismatch());
     *request.mutable_rollback() = record_.policy().rollback();
     record_.set_coming_to_life(true);
     record_.mutable_restarts()->set_decided(false);
     record_.set_from_image(point.image());
     record_.set_from_number(point.number());
-    record_.clear_will_end_until_ns();
+    ForgetSignal();
     record_.set_boot_id(ThisBootId());
   }
   // A full disk must not keep it from coming back: nothing else of this needs room there.

@@ -37,7 +37,7 @@ void SupervisedJob::LoopAfterTakingOver() {
     absl::MutexLock lock(&mutex_);
     other_boot = record_.boot_id() != ThisBootId();
     if (other_boot) {
-      record_.clear_will_end_until_ns();
+      ForgetSignal();
       record_.clear_life_began_ns();
       for (v1::RestartPoint& point : *record_.mutable_points()) point.clear_taken_ns();
     }
@@ -157,7 +157,7 @@ absl::StatusOr<bool> SupervisedJob::AdoptLife() {
     is_another = life->pid != record_.pid() || life->start_ticks != record_.start_ticks();
     if (is_another) {
       NoteLife(*life);
-      record_.clear_will_end_until_ns();
+      ForgetSignal();
       record_.set_life_began_unix_ns(life->started_unix_ns);
       record_.clear_life_began_ns();
       record_.clear_from_image();
@@ -172,6 +172,7 @@ absl::StatusOr<bool> SupervisedJob::AdoptLife() {
   if (is_another) Save();
   OpenJobFile();
   ResetWatch();
+  TellOfOtherFolder();
   return true;
 }
 

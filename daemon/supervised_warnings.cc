@@ -4,9 +4,14 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/proc_text.h"
 #include "base/utf8.h"
+#include "daemon/job_file.h"
 #include "daemon/job_strays.h"
 #include "daemon/supervised_job.h"
 
@@ -37,6 +42,47 @@ void SupervisedJob::Warn(const std::string& warning) {
   v1::JobEvent event;
   event.mutable_warning()->set_warning(text);
   events_.Send(event);
+}
+
+void SupervisedJob::TellOfOtherFolder() {
+  pid_t pid;
+  {
+    absl::MutexLock lock(&mutex_);
+    pid = record_.pid();
+  }
+  // As it was when its program began, wherever that was.
+  constexpr size_t kMostBytes = 6 << 20;
+  const std::string environment = BeginningOfFile(absl::StrCat("/proc/", pid, "/environ"), kMostBytes);
+  for (absl::string_view variable : absl::StrSplit(environment, '\0')) {
+    if (!absl::ConsumePrefix(&variable, absl::StrCat(REKINDLE_JOB_FILE_VARIABLE, "="))) continue;
+    if (variable == JobFilePath() ||
+        !absl::ConsumeSuffix(&variable, absl::StrCat("/" REKINDLE_JOB_FILE_FOLDER "/", mark_)))
+      continue;
+    Warn(absl::StrCat("it was started where the runtime folder is ", variable, ", and here it is ",
+                      node_.options().runtime_directory,
+                      ": what it may report through the hook (progress, moments for images) is not heard. "
+                      "That takes a daemon with --runtime-dir ",
+                      variable));
+  }
+}
+
+void SupervisedJob::TellOfCopies(const std::string& place, const std::string& trouble) {
+  v1::JobEvent event;
+  event.mutable_copies()->set_place(ToUtf8(place));
+  event.mutable_copies()->set_trouble(ToUtf8(trouble));
+  {
+    absl::MutexLock lock(&mutex_);
+    copies_trouble_ = event.copies();
+  }
+  events_.Send(event);
+}
+
+std::optional<v1::JobEvent> SupervisedJob::TroubleOfCopies() const {
+  absl::MutexLock lock(&mutex_);
+  if (copies_trouble_.trouble().empty()) return std::nullopt;
+  v1::JobEvent event;
+  *event.mutable_copies() = copies_trouble_;
+  return event;
 }
 
 Strays SupervisedJob::LookForStrays() {

@@ -27,6 +27,7 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr double kDefaultGraceSeconds = 10;
+constexpr absl::Duration kLastCopyMayTake = absl::Hours(1);
 
 // Until it has ended for good, the client has gone, or the daemon is about to.
 absl::Status SendEvents(const Node& node, const Call& call, JobEventQueue& queue,
@@ -157,7 +158,13 @@ absl::Status RunSupervised(Node& node, const Call& call, const v1::RunRequest& r
   std::shared_ptr<JobEventQueue> queue = job->events().Follow();
   send(event);
   if (request.detach()) return absl::OkStatus();
-  return SendEvents(node, call, *queue, send);
+  RK_RETURN_IF_ERROR(SendEvents(node, call, *queue, send));
+  // A daemon goes on with it when we have gone.
+  if (!node.options().daemon) {
+    node.supervisor().AwaitCopies(Deadline(kLastCopyMayTake), /*of_ended=*/true,
+                                  [&] { return call.cancelled && call.cancelled(); });
+  }
+  return absl::OkStatus();
 }
 
 absl::Status AttachJob(Node& node, const Call& call, const v1::AttachJobRequest& request,
@@ -189,6 +196,7 @@ absl::Status AttachJob(Node& node, const Call& call, const v1::AttachJobRequest&
     waits.mutable_waits()->set_why(std::string(why));
     send(waits);
   }
+  if (const std::optional<v1::JobEvent> trouble = job->TroubleOfCopies()) send(*trouble);
   return SendEvents(node, call, *queue, send);
 }
 

@@ -19,6 +19,7 @@
 #include "base/parallel.h"
 #include "base/status.h"
 #include "base/timeline.h"
+#include "daemon/copy_notes.h"
 #include "daemon/image_lookup.h"
 #include "daemon/job_mark.h"
 #include "daemon/job_start.h"
@@ -84,13 +85,22 @@ absl::Status Supervisor::LockJobs(absl::Duration patience) {
 absl::Status Supervisor::Begin() {
   const absl::Status locked = LockJobs(kForkMayTake);
   if (locked.ok()) TakeOverAll();
+  BeginCopying();
   absl::MutexLock lock(&mutex_);
   if (!watcher_.joinable() && !stopping_) watcher_ = std::thread(&Supervisor::WatchOthersLoop, this);
-  if (copies_ == nullptr && !stopping_) {
-    copies_ = std::make_unique<CopyFollowers>(node_.options().store, node_.options().socket,
-                                              [this] { return CopyPlans(); });
-  }
   return locked;
+}
+
+void Supervisor::BeginCopying() {
+  absl::MutexLock lock(&mutex_);
+  if (copies_ != nullptr || stopping_) return;
+  CopyFollowers::Asks asks;
+  asks.plans = [this] { return CopyPlans(); };
+  asks.states = [this] { return CopyStatesFor(node_, Call()); };
+  asks.tell = [this](const CopyPlan& plan, const std::string& trouble) {
+    if (const std::shared_ptr<SupervisedJob> job = Get(plan.job)) job->TellOfCopies(plan.to.place(), trouble);
+  };
+  copies_ = std::make_unique<CopyFollowers>(node_.options(), std::move(asks));
 }
 
 void Supervisor::WatchOthersLoop() {
@@ -382,12 +392,6 @@ absl::Status CheckNameOfImages(const v1::RunRequest& request) {
 absl::Status Supervisor::TryCopyTo(const Call& call, const v1::RunRequest& request) const {
   if (!request.supervision().has_copy_to()) return absl::OkStatus();
   RK_RETURN_IF_ERROR(Annotate(CheckCopyTo(request.supervision().copy_to()), "--copy-to"));
-  if (!node_.options().daemon) {
-    return absl::FailedPreconditionError(
-        "--copy-to needs a daemon, which copies: start rekindled, or leave it out and run 'rekindle copy "
-        "NAME "
-        "--follow --to PLACE' beside the job");
-  }
   v1::SupervisedJobRecord job;
   *job.mutable_policy() = request.supervision();
   job.set_uid(call.caller.uid);
@@ -405,7 +409,7 @@ absl::Status Supervisor::TryCopyTo(const Call& call, const v1::RunRequest& reque
     images = ImageNameOf(request.name().empty() ? JobNameFromCommand(absl::StrJoin(request.argv(), " "))
                                                 : request.name());
   }
-  return TryCopyPlace(node_.options().socket, CopyPlanOf(job, images), call.cancelled);
+  return TryCopyPlace(node_.options(), CopyPlanOf(job, images), call.cancelled);
 }
 
 std::vector<CopyPlan> Supervisor::CopyPlans() const {
@@ -414,6 +418,27 @@ std::vector<CopyPlan> Supervisor::CopyPlans() const {
     if (std::optional<CopyPlan> plan = job->PlanOfCopies()) plans.push_back(*std::move(plan));
   }
   return plans;
+}
+
+std::map<std::string, double> Supervisor::PeriodsOfImages() const {
+  std::map<std::string, double> periods;
+  const auto add = [&](const std::string& images, double seconds) {
+    double& known = periods[images];
+    known = std::max(known, seconds);
+  };
+  std::set<std::string> ours;
+  for (const auto& job : Jobs()) {
+    ours.insert(job->name());
+    if (const auto [images, seconds] = job->PeriodOfImages(); seconds > 0) add(images, seconds);
+  }
+  for (const std::string& name : ListSupervisedRecords(directory()).value_or(std::vector<std::string>())) {
+    if (ours.contains(name)) continue;
+    const absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory(), name);
+    if (!record.ok() || record->ended() || !(record->policy().every_seconds() > 0)) continue;
+    const std::string& given = record->policy().image_name();
+    add(given.empty() ? ImageNameOf(name) : given, record->policy().every_seconds());
+  }
+  return periods;
 }
 
 absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
@@ -478,8 +503,11 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
   started->set_log_offset(start.log_offset);
   started->set_seconds(stopwatch.seconds());
   std::shared_ptr<SupervisedJob> before;  // ended without the lock
-  absl::MutexLock lock(&mutex_);
-  before = std::exchange(jobs_[name], job);
+  {
+    absl::MutexLock lock(&mutex_);
+    before = std::exchange(jobs_[name], job);
+  }
+  if (request.supervision().has_copy_to()) BeginCopying();
   return job;
 }
 
@@ -512,8 +540,8 @@ std::vector<v1::Job> Supervisor::List(const ProcessChildren& all) const {
   return jobs;
 }
 
-void Supervisor::WillEnd(const std::string& name) {
-  if (std::shared_ptr<SupervisedJob> job = Get(name)) job->WillEnd();
+void Supervisor::WillEnd(const std::string& name, int signal) {
+  if (std::shared_ptr<SupervisedJob> job = Get(name)) job->WillEnd(signal);
 }
 
 std::shared_ptr<SupervisedJob> Supervisor::FindRunning(const std::string& name, pid_t pid) const {
@@ -547,13 +575,13 @@ void Supervisor::CheckpointAll(absl::Duration patience) {
   });
 }
 
-void Supervisor::AwaitCopies(const Deadline& deadline) {
+void Supervisor::AwaitCopies(const Deadline& deadline, bool of_ended, const std::function<bool()>& given_up) {
   std::unique_ptr<CopyFollowers> copies;
   {
     absl::MutexLock lock(&mutex_);
     copies = std::move(copies_);
   }
-  if (copies != nullptr) copies->AwaitCopies(deadline);
+  if (copies != nullptr) copies->AwaitCopies(deadline, of_ended, given_up);
 }
 
 void Supervisor::CollectGarbageSoon(double seconds) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -56,7 +57,7 @@ class Supervisor {
   absl::Status CheckNameIsFree(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Nothing where there is no such supervised job.
-  void WillEnd(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
+  void WillEnd(const std::string& name, int signal) ABSL_LOCKS_EXCLUDED(mutex_);
   // The one that this process supervises, and whose root that is; null: none.
   std::shared_ptr<SupervisedJob> FindRunning(const std::string& name, pid_t pid) const
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -71,8 +72,12 @@ class Supervisor {
 
   // A last image of each, side by side: this node is about to go.
   void CheckpointAll(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Until these are where they are to be copied to, as far as that goes on.
-  void AwaitCopies(const Deadline& deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Until these are where they are to be copied to, as far as that goes on; then nothing more is copied.
+  // `of_ended`, `given_up`: see CopyFollowers.
+  void AwaitCopies(const Deadline& deadline, bool of_ended = false,
+                   const std::function<bool()>& given_up = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
+  // In seconds, by the images' name, of jobs that take them by interval.
+  std::map<std::string, double> PeriodsOfImages() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Lets all jobs run on without us.
   void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -104,6 +109,7 @@ class Supervisor {
   // Before the job is started: that its images can be copied to where they are to go.
   absl::Status TryCopyTo(const Call& call, const v1::RunRequest& request) const;
   std::vector<CopyPlan> CopyPlans() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void BeginCopying() ABSL_LOCKS_EXCLUDED(mutex_);
   // Jobs that ended more than kKeepEnded ago.
   void ForgetLongEnded() ABSL_LOCKS_EXCLUDED(mutex_);
   // Of jobs that nobody knows any more.
@@ -131,7 +137,7 @@ class Supervisor {
   // replaced.
   std::map<std::string, std::pair<uint64_t, int64_t>> settled_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<SupervisedJob>> jobs_ ABSL_GUARDED_BY(mutex_);
-  // In a daemon, once it has begun.
+  // In a daemon, once it has begun, and where a command supervises a job whose images are copied.
   std::unique_ptr<CopyFollowers> copies_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -26,8 +26,8 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr int kUnknownEnd = 255;
-// How soon it is seen that the client has gone, and, while other jobs are waited for as well, that a
-// supervised one has ended.
+// How soon it is seen that the client has gone or that a job has ended which another process supervises, and,
+// while other jobs are waited for as well, that a supervised one has.
 constexpr int kLookForClientMs = 200, kLookForEventsMs = 50;
 
 struct Awaited {
@@ -36,6 +36,7 @@ struct Awaited {
   UniqueFd process;                       // of that, while it lives
   std::shared_ptr<SupervisedJob> job;     // else
   std::shared_ptr<JobEventQueue> events;  // of that
+  bool elsewhere = false;                 // another process supervises it
   std::optional<v1::JobExit> exit;        // it has ended
 };
 
@@ -76,6 +77,14 @@ absl::StatusOr<std::optional<v1::JobExit>> EndedElsewhere(Node& node, const Call
   return exit;
 }
 
+// For one that another process supervises, or is just starting: then it has no record yet.
+absl::Status CheckMayWaitFor(Node& node, const Call& call, const std::string& name) {
+  const absl::StatusOr<v1::SupervisedJobRecord> record =
+      ReadSupervisedRecord(SupervisedDirectory(node.options().store), name);
+  RK_RETURN_IF_ERROR(Annotate(record.status(), absl::StrCat("waiting for job '", name, "'")));
+  return node.policy().MayUseJob(call.caller, record->uid(), "wait for", record->pid());
+}
+
 absl::StatusOr<Awaited> Find(Node& node, const Call& call, const std::string& word) {
   Awaited found;
   found.name = word;
@@ -94,9 +103,10 @@ absl::StatusOr<Awaited> Find(Node& node, const Call& call, const std::string& wo
     return found;
   }
   if (!job.ok()) {
-    if (const absl::Status held = node.supervisor().CheckNameIsFree(found.name); !held.ok()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("job '", found.name, "' can't be waited for from here: ", held.message()));
+    if (!node.supervisor().CheckNameIsFree(found.name).ok()) {
+      RK_RETURN_IF_ERROR(CheckMayWaitFor(node, call, found.name));
+      found.elsewhere = true;
+      return found;
     }
     absl::StatusOr<std::optional<v1::JobExit>> exit = EndedElsewhere(node, call, found.name);
     if (!exit.ok()) return Annotate(exit.status(), absl::StrCat("waiting for job '", found.name, "'"));
@@ -126,6 +136,31 @@ std::optional<ExitState> HowItEnded(Node& node, const Awaited& job) {
     }
   }
   return RecordedExit(node, job.record);
+}
+
+// Of one that another process supervises: its record says how it ended. An error: nobody does any more who
+// could record that.
+absl::Status LookElsewhere(Node& node, const Call& call, Awaited& job) {
+  // A daemon takes it over when that process is killed.
+  if (absl::StatusOr<std::shared_ptr<SupervisedJob>> taken = node.supervisor().Find(job.name); taken.ok()) {
+    job.elsewhere = false;
+    job.job = *std::move(taken);
+    job.events = job.job->events().Follow();
+    return absl::OkStatus();
+  }
+  // In this order: whoever supervises it records its end, then lets go of it.
+  if (!node.supervisor().CheckNameIsFree(job.name).ok()) return absl::OkStatus();
+  RK_ASSIGN_OR_RETURN(job.exit, EndedElsewhere(node, call, job.name));
+  if (job.exit) return absl::OkStatus();
+  const std::string records = SupervisedDirectory(node.options().store);
+  RK_ASSIGN_OR_RETURN(const v1::SupervisedJobRecord record, ReadSupervisedRecord(records, job.name));
+  RK_RETURN_IF_ERROR(CheckIsOfThisMachine(records, record));
+  if (node.options().daemon) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("job '", job.name,
+                   "' has not ended, and whoever supervised it has: rekindled takes it over when it is "
+                   "started, 'rekindle stop ",
+                   job.name, "' ends it"));
 }
 
 // Looks whether it has ended.
@@ -176,7 +211,8 @@ absl::Status WaitForJobs(Node& node, const Call& call, const v1::WaitForJobsRequ
   }
   for (;;) {
     for (auto job = jobs.begin(); job != jobs.end();) {
-      LookAt(node, *job);
+      if (job->elsewhere) RK_RETURN_IF_ERROR(LookElsewhere(node, call, *job));
+      if (!job->elsewhere) LookAt(node, *job);
       if (!job->exit) {
         ++job;
         continue;

@@ -21,7 +21,7 @@
 namespace rekindle::functions {
 
 struct SchedulerOptions {
-  // Calls wait, too, while what is in work has all of its memory.
+  // Calls wait, too, while what is in work, is ending or is always to be there has all of its memory.
   KeepAliveOptions keep_alive;
   uint32_t most_instances = 1000;  // of all functions at once
   // Of one function's callers; beyond it they are refused. Events wait without limit: behind the callers.

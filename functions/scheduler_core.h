@@ -193,9 +193,13 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   uint32_t LivingOf(uint32_t owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool OwnerMayHaveMore(uint32_t owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayHaveMore(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What all functions have in work leaves one more of its instances the memory that it is likely to take.
-  // What is idle is in nobody's way: it goes.
-  bool HasMemoryFor(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What instances have that are in no call's way to get, and can't go for others: those that are being
+  // ended, as long as they are there, and what is idle because it is always to be there.
+  uint64_t StandingBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What all functions have in work, and these `standing_bytes`, leave one more of its instances the memory
+  // that it is likely to take. What else is idle is in nobody's way: it goes.
+  bool HasMemoryFor(const Function& function, uint64_t standing_bytes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of those that wait, how many have none that comes.
   uint64_t CallsWithoutInstance(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // How many instances it waits for: for calls, or else for what is always to be there.

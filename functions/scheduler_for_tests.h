@@ -122,6 +122,10 @@ class SchedulerTest : public ::testing::Test {
     }
   }
 
+  void WaitUntilIdle(const std::string& function, uint32_t count) {
+    while (Numbers(function).idle < count) std::this_thread::yield();
+  }
+
   TestStarter starter_;  // outlives the others
   HttpThreads threads_;
   SchedulerOptions options_;

@@ -10,6 +10,7 @@
 namespace rekindle::functions {
 namespace {
 
+using ::testing::HasSubstr;
 using What = TestStarter::Making::What;
 
 ScheduledFunction Captured(ScheduledFunction function, uint32_t owner) {
@@ -89,6 +90,49 @@ TEST_F(SchedulerTest, CallsWaitWhileWhatIsInWorkHasAllMemory) {
   gate.Open(3);
   for (Told& one : told) EXPECT_EQ(TextOf(std::move(one)), "ok 1");
   EXPECT_EQ(TextOf(std::move(waits)), "ok 2");
+}
+
+TEST_F(SchedulerTest, WhatIsAlwaysToBeThereIsInTheMemoryForWhichCallsWait) {
+  options_.keep_alive.memory_bytes = uint64_t{105} << 20;  // three instances, as guessed
+  Gate gate;
+  starter_.Become("hog", AnswersThrough(gate));
+  ScheduledFunction hog = Function("hog"), kept = Function("kept");
+  hog.owner = kept.owner = 1;
+  kept.provisioned = 1;
+  scheduler().Put(kept);
+  WaitUntilIdle("kept", 1);
+  scheduler().Put(hog);
+  std::vector<Told> told;
+  for (int i = 0; i < 3; ++i) told.push_back(Invoke("hog"));
+  const FunctionNumbers now = Numbers("hog");
+  EXPECT_EQ(now.starting + now.busy, 2u);
+  gate.Open(3);
+  for (Told& one : told) EXPECT_EQ(TextOf(std::move(one)), "ok 1");
+}
+
+TEST_F(SchedulerTest, WhatIsEndingIsInTheMemoryForWhichCallsWait) {
+  options_.keep_alive.memory_bytes = uint64_t{105} << 20;  // three instances, as guessed
+  Gate gate, kept;
+  starter_.Become("hog", AnswersThrough(gate));
+  starter_.Become("works", AnswersThrough(kept));
+  ScheduledFunction hog = Function("hog"), works = Function("works"), other = Function("other");
+  hog.owner = works.owner = other.owner = 1;
+  hog.timeout = absl::Milliseconds(50);
+  for (const ScheduledFunction& function : {hog, works, other}) scheduler().Put(function);
+  Told working = Invoke("works");
+  ASSERT_TRUE(kept.WaitForWaiting(1));
+  std::vector<Told> told;
+  for (int i = 0; i < 2; ++i) told.push_back(Invoke("hog"));
+  for (Told& one : told) EXPECT_THAT(TextOf(std::move(one)), HasSubstr("timed out"));
+  // They have been told to end, and have not.
+  ASSERT_TRUE(gate.WaitForWaiting(2));
+  Told waits = Invoke("other", "2");
+  EXPECT_EQ(Numbers("other").queued, 1u);
+  EXPECT_EQ(Numbers("other").starting, 0u);
+  gate.Open(2);
+  EXPECT_EQ(TextOf(std::move(waits)), "ok 2");
+  kept.Open(1);
+  EXPECT_EQ(TextOf(std::move(working)), "ok 1");
 }
 
 // It may take as much as its limit says.

@@ -38,7 +38,20 @@ bool Core::OwnerMayHaveMore(uint32_t owner) const {
   return owner == kRoot || LivingOf(owner) < MostInstancesOf(owner);
 }
 
-bool Core::HasMemoryFor(const Function& function) const {
+uint64_t Core::StandingBytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [name, function] : functions_) {
+    const uint32_t busy = policy_.Busy(function->id), provisioned = function->spec.provisioned;
+    if (busy < provisioned)
+      bytes += std::min(policy_.Idle(function->id), provisioned - busy) * function->profile.instance_bytes;
+  }
+  for (const InstancePtr& instance : instances_) {
+    if (instance->state == Instance::State::kEnding) bytes += instance->function->profile.instance_bytes;
+  }
+  return bytes;
+}
+
+bool Core::HasMemoryFor(const Function& function, uint64_t standing_bytes) const {
   // Those that are always to be there have had their memory set aside; and everybody gets on, if slowly.
   const uint64_t all_busy = policy_.usage().busy_bytes;
   if (all_busy == 0 || LivingOf(function.spec.owner) == 0 || LacksProvisioned(function)) return true;
@@ -47,14 +60,14 @@ bool Core::HasMemoryFor(const Function& function) const {
   const uint64_t bytes =
       function.size_known ? guessed : std::max(guessed, function.spec.memory_bytes / kUnknownPart);
   const uint64_t busy = all_busy + policy_.Busy(function.id) * (bytes - guessed);
-  const bool has = busy + bytes <= options_.keep_alive.memory_bytes;
+  const bool has = busy + standing_bytes + bytes <= options_.keep_alive.memory_bytes;
   if (!has) memory_is_waited_for_ = true;
   return has;
 }
 
 bool Core::MayStart(const Function& function) const {
   return MayHaveMore(function) && OwnerMayHaveMore(function.spec.owner) &&
-         instances_.size() < options_.most_instances && HasMemoryFor(function);
+         instances_.size() < options_.most_instances && HasMemoryFor(function, StandingBytes());
 }
 
 bool Core::LacksProvisioned(const Function& function) const {
@@ -85,6 +98,7 @@ bool Core::MayHaveThatOf(const Function& giver, const Function& function) const 
 Core::FunctionPtr Core::NextInTurn(const Function* giver, const std::set<const Function*>& without) const {
   const bool all = instances_.size() >= options_.most_instances;
   if (giver && !all && OwnerMayHaveMore(giver->spec.owner)) return nullptr;  // it is in nobody's way
+  const uint64_t standing_bytes = giver ? 0 : StandingBytes();
   FunctionPtr next;
   // The owner with the fewest instances; callers before events, and these before what is to be there for
   // some; who has waited longest.
@@ -94,7 +108,7 @@ Core::FunctionPtr Core::NextInTurn(const Function* giver, const std::set<const F
   for (const auto& [name, function] : functions_) {
     if (without.contains(function.get()) || Wants(*function) == 0) continue;
     if (giver ? !MayHaveThatOf(*giver, *function)
-              : !OwnerMayHaveMore(function->spec.owner) || !HasMemoryFor(*function)) {
+              : !OwnerMayHaveMore(function->spec.owner) || !HasMemoryFor(*function, standing_bytes)) {
       continue;
     }
     const bool calls = CallsWithoutInstance(*function) > 0;

@@ -1,6 +1,22 @@
 #include "group/member_state.h"
 
+#include <algorithm>
+
 namespace rekindle::group {
+namespace {
+
+// One of the others may have an image of its own being stored first. A coordinator that has gone is noticed
+// sooner.
+constexpr absl::Duration kLongestWait = absl::Hours(1), kShortestWait = absl::Minutes(10);
+// What a failure costs grows with each image that is missing.
+constexpr int kPeriodsMissed = 2;
+
+}  // namespace
+
+absl::Duration PrepareLimit(absl::Duration image_period) {
+  if (image_period <= absl::ZeroDuration()) return kLongestWait;
+  return std::clamp(kPeriodsMissed * image_period, kShortestWait, kLongestWait);
+}
 
 void MemberState::Told(Step from, Step to) {
   if (step_ == from) {

@@ -7,7 +7,13 @@
 // Before it has stored it may give up whenever it likes. Afterwards the coordinator alone decides.
 #pragma once
 
+#include "absl/time/time.h"
+
 namespace rekindle::group {
+
+// How long a member that is prepared waits for the others, while its job runs on. Its supervisor can take no
+// image of it meanwhile: `image_period` is the time between two of those; zero: it takes none by interval.
+absl::Duration PrepareLimit(absl::Duration image_period);
 
 class MemberState {
  public:

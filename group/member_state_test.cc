@@ -74,6 +74,13 @@ TEST(MemberState, TroubleWhileItBecomesDurableLeavesItInDoubt) {
   EXPECT_EQ(state.fate(), Fate::kInDoubt);
 }
 
+TEST(MemberState, ImagesOfASupervisedJobAreNotKeptAwayForLong) {
+  EXPECT_EQ(PrepareLimit(absl::ZeroDuration()), absl::Hours(1));
+  EXPECT_EQ(PrepareLimit(absl::Seconds(30)), absl::Minutes(10));
+  EXPECT_EQ(PrepareLimit(absl::Minutes(12)), absl::Minutes(24));
+  EXPECT_EQ(PrepareLimit(absl::Hours(6)), absl::Hours(1));
+}
+
 TEST(MemberState, TheFirstDecisionHolds) {
   MemberState state = StoredMember();
   state.OnCommit();

@@ -113,6 +113,7 @@ complete -c rekindle -n '__fish_seen_subcommand_from run' -l image-name -x -d 'N
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l from -x -a '(__rekindle_images)' -d 'Go on from this image'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l overhead -x -d 'With --every auto: share of its time'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l tcp-close -d 'Bring it back without its TCP connections'
+complete -c rekindle -n '__fish_seen_subcommand_from run' -l ignore-mismatch -d 'Bring it back although CPU, kernel or CRIU differ'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l at-boot -d 'Bring it back after a restart of the machine'
 complete -c rekindle -n '__fish_seen_subcommand_from stop attach wait' -a '(__rekindle_jobs)'
 complete -c rekindle -n '__fish_seen_subcommand_from wait' -l timeout -x -d 'Wait no longer than this'

@@ -1,5 +1,6 @@
 """The images of supervised jobs go elsewhere as they come, and whoever looks at a job sees it."""
 
+import json
 import os
 import signal
 import socket
@@ -57,9 +58,9 @@ class CopiesTest(RekindleTest):
         result = self.elsewhere.run("ls", "--from", place or self.there)
         return [image["reference"] for image in result.data["images"]] if result.code == DONE else []
 
-    def newest_here(self):
-        images = self.succeed("ls", "job:", cli=self.remote)["images"]
-        return images[0]["reference"] if images else ""
+    def remove_image(self, image):
+        """Of the store here, while no daemon runs; it may have gone."""
+        self.cli.run("rm", image)
 
     def metric(self, name):
         with urllib.request.urlopen(f"http://{self.metrics_at}/metrics", timeout=30) as answer:
@@ -86,10 +87,18 @@ class CopiesTest(RekindleTest):
         waiting.until(lambda: len(self.images_there()) == 2, "as many copies are kept", 60, 0.2)
 
         (follower,) = self.followers()
+        # Also those are removed there whose images went while nobody copied.
         self.daemon.kill()
         waiting.until(lambda: not procfs.alive(follower), "the command ends with the daemon")
+        before = self.images_there()
+        for image in before:
+            self.remove_image(image)
         self.begin()
-        self.wait_for_copies(*self.images_there())
+        self.wait_for_copies(*before)
+        waiting.until(
+            lambda: len(self.images_there()) == 2 and not set(before) & set(self.images_there()),
+            "those of before make room", 60, 0.2,
+        )  # fmt: skip
 
         last = self.succeed("stop", "job", "--checkpoint", cli=self.remote)["image"]
         waiting.until(lambda: last in self.images_there(), "the last one too", 60, 0.2)
@@ -156,8 +165,8 @@ class CopiesTest(RekindleTest):
         self.assert_refused(alone, USAGE, "--copy-to", "--every")
         self.assertEqual(self.succeed("ps", "--all", cli=self.remote)["jobs"], [])
         self.assertEqual([name for name in os.listdir(self.path("logs")) if name != "functions"], [])
-        without = self.cli.run("run", "--every", "1s", "--copy-to", self.there, "--", "true")
-        self.assert_refused(without, FAILED, "needs a daemon", "copy NAME --follow")
+        without = self.cli.run("run", "--every", "1s", "--copy-to", "rclone:" + gone, "--", "true")
+        self.assert_refused(without, FAILED, gone, "is not there", "mkdir")
 
     def test_it_is_done_with_the_rights_of_the_user(self):
         of_root = self.path("of-root")
@@ -187,6 +196,48 @@ class CopiesTest(RekindleTest):
         (check,) = [check for check in self.succeed("doctor", cli=other)["checks"] if check["name"] == "copies"]
         self.assertIn("no images are copied", check["detail"], "it is not for others")
 
+    def test_inspect_says_where_copies_are(self):
+        self.run_job("--every", "1h")
+        (image,) = self.wait_for_copies()
+
+        def places(of):
+            return self.succeed("inspect", of, cli=self.remote)["copied_to"]
+
+        waiting.until(lambda: places(image) == [self.there], "it is known", 60, 0.2)
+        text = self.remote.run("inspect", image, json_output=False).out
+        self.assertRegex(text, f"copied to +{self.there}\n")
+        self.succeed("ckpt", "job", "-t", "other:1", cli=self.remote)
+        self.assertEqual(places("other:1"), [])
+
+    def test_who_follows_the_job_is_told(self):
+        bucket = self.path("bucket")
+        os.mkdir(bucket)
+        self.run_job("--every", "1s", place="rclone:" + bucket)
+        follower = self.remote.start("attach", "job")
+        self.addCleanup(follower.kill)
+        troubles = (told["trouble"] for told in map(json.loads, follower.stdout) if "trouble" in told)
+        waiting.until(lambda: self.copy()["image"], "a copy", 120, 0.2)
+        os.rename(bucket, bucket + "-away")
+        self.assertIn(f"images of job are not copied to rclone:{bucket}", next(troubles))
+        self.assertIn(f"images of job are not copied to rclone:{bucket}", self.told_at_once())
+        os.rename(bucket + "-away", bucket)
+        self.assertEqual(next(troubles), "")
+        self.assertEqual(self.copy()["trouble"], "")
+        self.succeed("stop", "job", cli=self.remote)
+        self.assertEqual(list(troubles), [], "each change once")
+        told = self.remote.finish(follower).err
+        self.assertEqual(told.count("are not copied to"), 1, told)
+        self.assertEqual(told.count(f"images of the job are copied to rclone:{bucket} again"), 1, told)
+
+    def told_at_once(self):
+        """Of the copies, to somebody who begins to follow the job."""
+        child = self.remote.start("attach", "job")
+        self.addCleanup(child.kill)
+        trouble = next(told["trouble"] for told in map(json.loads, child.stdout) if "trouble" in told)
+        os.kill(child.pid, signal.SIGHUP)
+        self.remote.finish(child)
+        return trouble
+
     def test_a_command_that_is_killed_is_started_again(self):
         self.run_job("--every", "1s")
         self.wait_for_copies()
@@ -203,7 +254,71 @@ class CopiesTest(RekindleTest):
         waiting.until(lambda: not procfs.alive(pid), "it has ended")
         self.succeed("run", "--detach", "--from", last, "--every", "1s", "--copy-to", "rclone:" + self.directory, cli=self.remote)
         self.kill_job_at_end(self.job()["pid"])
+        self.addCleanup(self.kill_daemon)  # before that: it would bring the job back
         waiting.until(lambda: [c for c in self.job()["copies"] if c["place"].startswith("rclone:") and c["image"]], "a copy", 120, 0.2)
+
+
+class WithoutDaemonTest(RekindleTest):
+    """The command that supervises a job copies its images itself."""
+
+    def start(self, place, *options):
+        child = self.cli.start(
+            "run", "--name", "job", "--log", self.path("log"), "--every", "1s", "--keep", "2", "--copy-to", place,
+            *options, "--", jobs.program("memory_job"), str(2 * MIB), self.path("status"),
+        )  # fmt: skip
+        self.addCleanup(child.kill)
+        started = json.loads(child.stdout.readline())
+        self.kill_job_at_end(started["job"]["pid"])
+        return child, started["job"]["pid"]
+
+    def images_in(self, store):
+        result = self.make_cli(store=store).run("ls")
+        return [image["reference"] for image in result.data["images"]] if result.code == DONE else []
+
+    def followers(self, child):
+        return [pid for pid in procfs.descendants(child.pid) if " --follow" in procfs.command_line(pid)]
+
+    def test_they_are_copied_up_to_the_last_one(self):
+        there = self.path("there")
+        child, _ = self.start(there)
+        waiting.until(lambda: self.images_in(there), "a copy", 120, 0.2)
+        self.assertTrue(self.succeed("ps")["jobs"][0]["copies"], "others see it")
+
+        def taken():
+            return self.succeed("ps")["jobs"][0]["supervised"]["checkpoints"]
+
+        waiting.until(lambda: taken() > 4, "images come and go", 60, 0.2)
+        os.kill(child.pid, signal.SIGTERM)
+        result = self.cli.finish(child)
+        self.assertEqual(result.code, 128 + signal.SIGTERM, result)
+        self.assertIn(self.images_in(self.store)[0], self.images_in(there), "the command has waited for it")
+        self.assertLessEqual(len(self.images_in(there)), 2)
+
+    def test_nobody_waits_for_a_place_that_is_gone(self):
+        bucket = self.path("bucket")
+        os.mkdir(bucket)
+        child, pid = self.start("rclone:" + bucket)
+        waiting.until(lambda: any(files for _, _, files in os.walk(bucket)), "a copy", 120, 0.2)
+        os.rename(bucket, bucket + "-away")
+        troubles = (told["trouble"] for told in map(json.loads, child.stdout) if "trouble" in told)
+        self.assertIn("are not copied to", next(troubles))
+        os.kill(child.pid, signal.SIGINT)
+        result = self.cli.finish(child)
+        self.assertFalse(procfs.alive(pid))
+        self.assertIn("job ('rekindle copy job --to", result.err)
+
+    def test_a_daemon_goes_on_when_the_command_is_killed(self):
+        there = self.path("there")
+        child, _ = self.start(there)
+        waiting.until(lambda: self.images_in(there), "a copy", 120, 0.2)
+        (follower,) = self.followers(child)
+        before = self.images_in(there)
+        child.kill()
+        self.cli.finish(child)
+        waiting.until(lambda: not procfs.alive(follower), "the follower ends with it")
+        daemon = self.start_daemon()
+        self.addCleanup(daemon.kill)
+        waiting.until(lambda: set(self.images_in(there)) - set(before), "newer ones", 120, 0.2)
 
 
 class TraceTest(RekindleTest):

@@ -126,8 +126,7 @@ class OutOfMemoryScoreTest(CloneTest):
         self.assertNotEqual(refused.code, DONE)
         with open(told, encoding="ascii") as file:
             self.assertEqual(set(file.read().splitlines()), {"0 500 5"})
-        data = self.succeed("run", "--detach", "--name", "kept", "--every", "1h", "--restarts", "1", "--", "sleep", "1000",
-                            cli=self.remote)
+        data = self.succeed("run", "--detach", "--name", "kept", "--every", "1h", "--restarts", "1", "--", "sleep", "1000")
         self.addCleanup(lambda: self.cli.run("stop", "kept", "--grace", "1s"))
         first = data["job"]["pid"]
 

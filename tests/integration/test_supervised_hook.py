@@ -128,6 +128,20 @@ class SupervisedHookTest(ReportingTest):
         ended = waiting.until(lambda: self.ended("train"), "its end", 60)
         self.assertEqual((ended["phase"], ended["restarts"]), ("done", 1), ended)
 
+    def test_it_is_told_where_its_reports_are_not_heard(self):
+        self.start_supervised("--every", "1h", "--restarts", "5")
+        self.succeed("ckpt", "train", "-t", "mine:1")
+        self.assertEqual(self.job("train")["supervised"]["warnings"], [])
+        self.succeed("stop", "train", "--grace", "1s")
+        self.daemon.stop()
+        other = self.path("other")
+        self.daemon = self.start_daemon("--standby", "0", "--runtime-dir", other)
+        self.succeed("run", "--from", "mine:1", "--name", "train", "--detach", "--every", "1h")
+        self.addCleanup(self.cli.run, "stop", "train", "--grace", "1s")  # before this daemon is
+        (warning,) = self.job("train")["supervised"]["warnings"]
+        self.assertIn(f"where the runtime folder is {self.runtime}, and here it is {other}", warning)
+        self.assertIn(f"--runtime-dir {self.runtime}", warning)
+
     def test_a_signal_after_which_it_went_on_is_forgotten(self):
         self.start_supervised("--every", "1s", "--restarts", "5")
         self.wait_for_event("continued")

@@ -579,6 +579,24 @@ class WithoutDaemonTest(RekindleTest):
             self.assertEqual([(job["name"], job["pid"]) for job in listed], [("job", pid)])
             self.assertEqual(listed[0]["supervised"]["phase"], "running")
         self.assertTrue(procfs.alive(pid))
+        waits = remote.start("wait", "job")
+        self.addCleanup(waits.wait)
+        self.addCleanup(waits.kill)
+        # Of one that ends meanwhile.
+        end = self.path("end")
+        brief = self.cli.start("run", "--restarts", "0", "--name", "brief", "--", "sh", "-c",
+                               "until test -e $0; do sleep 0.05; done; exit 7", end)  # fmt: skip
+        json.loads(brief.stdout.readline())
+        self.succeed("run", "--detach", "--name", "ended", "--", "true", cli=remote)
+        brief_waits = [cli.start("wait", "ended", "brief") for cli in (self.cli, remote)]
+        for wait in brief_waits:
+            self.assertEqual(json.loads(wait.stdout.readline())["name"], "ended")
+        with open(end, "w", encoding="ascii"):
+            pass
+        self.assertEqual(self.cli.finish(brief).code, 7)
+        for wait in brief_waits:
+            result = self.cli.finish(wait)
+            self.assertEqual((result.code, result.data["exit_code"], result.data["unknown"]), (7, 7, False), result)
 
         command.kill()
         self.cli.finish(command)
@@ -595,6 +613,8 @@ class WithoutDaemonTest(RekindleTest):
         waiting.until(lambda: len(lines_of(numbers)) > at + 5, "more lines", 60)
         found = lines_of(numbers)
         self.assertEqual(found, [str(number) for number in range(len(found))])
+        self.succeed("stop", "job", cli=remote)
+        self.assertEqual(self.cli.finish(waits).data["name"], "job")
 
     def test_nobody_would_stay(self):
         refused = self.cli.run("run", "--every", "1s", "--detach", "--", "true")

@@ -7,6 +7,7 @@ import unittest
 
 from harness import jobs, phases, procfs, waiting
 from harness.case import shell
+from harness.cli import FAILED
 from test_supervision import SupervisedTest, lines_of
 
 
@@ -93,6 +94,19 @@ class OtherMachineTest(OutsideTest):
         self.lesser = self.path("cpuinfo")
         with open(self.lesser, "w", encoding="utf-8") as file:
             file.write(re.sub(r"\bsse2\b", "", text))
+
+    def test_its_owner_may_try(self):
+        self.start(100000, options=["--every", "300ms", "--restarts", "3"])
+        self.wait_for_image(2)
+        last = self.succeed("stop", "job", "--checkpoint", cli=self.remote)["image"]
+        self.daemon.stop()
+        self.daemon_prefix = ("unshare", "-m", "sh", "-c", 'mount --bind "$0" /proc/cpuinfo && exec "$@"', self.lesser)
+        self.restart_daemon()
+        words = ("run", "--from", last, "--name", "job", "--restarts", "3", "--detach")
+        self.assert_refused(self.remote.run(*words), FAILED, "this processor lacks sse2", "--ignore-mismatch")
+        self.succeed(*words, "--ignore-mismatch", cli=self.remote)
+        self.kill_job()
+        self.assert_goes_on()
 
     def test_it_waits_for_its_own(self):
         self.start(100000, options=["--every", "300ms", "--restarts", "3"])

@@ -1,6 +1,7 @@
 """Supervised jobs whose daemon, machine or clock fails them at an unlucky moment."""
 
 import contextlib
+import fcntl
 import glob
 import json
 import os
@@ -18,6 +19,8 @@ _STUBBORN = 'trap "echo >>$0.asked" TERM; while :; do sleep 0.05; done'
 # Needs a while to end, until there is a file for that.
 _SLOW_TO_END = '''trap "echo >>$0.asked; until test -e $0.end; do sleep 0.05; done; exit 130" TERM
 echo >$0.runs; while :; do sleep 0.05; done'''
+
+_DEAF = "trap '' INT TERM; echo >$0.runs; while :; do sleep 0.05; done"
 
 # CRIU can't save an io_uring, which it has until there is a file for that.
 _CAN_NOT_BE_SAVED = """import ctypes, os, sys, time
@@ -143,7 +146,7 @@ class SignalTest(TroubleTest):
         waiting.until(lambda: os.path.exists(name + ".asked"), "it was asked to end", 30, 0.005)
         self.daemon.kill()
         with self.record() as record:
-            record["will_end_until_ns"] = "1"  # as if it were hours ago
+            record["will_end_until_ns"] = "1"  # as if it were long ago; it has not been seen to go on
         self.restart_daemon()
         self.wait_for_words("it is supervised again")
         with open(name + ".end", "w", encoding="ascii"):
@@ -152,6 +155,73 @@ class SignalTest(TroubleTest):
         self.assertEqual(self.state()["restarts"], 0)
         self.assertIn("as was asked for", self.state()["report"])
         self.remote.finish(run)
+
+
+    def test_one_that_survives_ctrl_c_stays_protected(self):
+        """It reports no steps: that it still runs long after is what shows it."""
+        name = self.path("deaf")
+        self.succeed("run", "--detach", "--name", "job", "--restarts", "3", "--",
+                     "sh", "-c", _DEAF, name, cli=self.remote)  # fmt: skip
+        waiting.until(lambda: os.path.exists(name + ".runs"), "it runs", 30, 0.005)
+        self.succeed("ckpt", "job", "-t", "of:1", cli=self.remote)
+        attached = self.remote.start("attach", "job")
+        json.loads(attached.stdout.readline())
+        attached.send_signal(signal.SIGINT)
+        (path,) = glob.glob(os.path.join(self.store, "supervised", "*.json"))
+
+        def recorded():
+            with open(path, encoding="utf-8") as file:
+                return json.load(file)
+
+        waiting.until(lambda: "will_end_quietly_until_ns" in recorded(), "it was sent the signal", 30, 0.05)
+        self.daemon.kill()
+        with self.record() as record:
+            self.assertEqual(record["will_end_quietly_until_ns"], record["will_end_until_ns"], "as of steps")
+            record["will_end_until_ns"] = record["will_end_quietly_until_ns"] = "1"  # as if it were long ago
+        self.restart_daemon()
+        self.wait_for_words("has gone on: when it dies it is brought back again")
+        self.assertNotIn("will_end_until_ns", recorded())
+        jobs.kill_tree(self.job()["pid"])
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "it is brought back")
+        self.assertIn("has gone on", "".join(self.state()["warnings"]))
+        self.succeed("stop", "job", "--grace", "0s", cli=self.remote)
+        self.remote.finish(attached)
+
+    def test_another_signal_may_take_its_time(self):
+        name = self.path("deaf")
+        self.succeed("run", "--detach", "--name", "job", "--restarts", "3", "--",
+                     "sh", "-c", _DEAF, name, cli=self.remote)  # fmt: skip
+        waiting.until(lambda: os.path.exists(name + ".runs"), "it runs", 30, 0.005)
+        attached = self.remote.start("attach", "job")
+        json.loads(attached.stdout.readline())
+        attached.send_signal(signal.SIGTERM)
+        (path,) = glob.glob(os.path.join(self.store, "supervised", "*.json"))
+
+        def limits():
+            with open(path, encoding="utf-8") as file:
+                record = json.load(file)
+            return [int(record.get(key, 0)) for key in ("will_end_until_ns", "will_end_quietly_until_ns")]
+
+        steps, quiet = waiting.until(lambda: limits() if all(limits()) else None, "it was sent the signal", 30, 0.05)
+        self.assertGreater(quiet, steps)
+        self.succeed("stop", "job", "--grace", "0s", cli=self.remote)
+        self.remote.finish(attached)
+
+
+class BusyTest(TroubleTest):
+    def test_who_keeps_its_images_away_for_long_is_told_of(self):
+        """As a group does that waits for its other members."""
+        self.start(100000, options=["--every", "200ms"])
+        self.wait_for_image()
+        follower = self.remote.start("attach", "job")
+        told = (event["why"] for event in map(json.loads, follower.stdout) if set(event) == {"why"})
+        with open(f"/proc/{self.job()['pid']}/personality", "rb") as claimed:
+            fcntl.flock(claimed, fcntl.LOCK_EX)  # as whoever captures it does
+            self.assertIn("another checkpoint of it is under way", next(told))
+        self.assertEqual(next(told), "")
+        self.succeed("stop", "job", "--grace", "0s", cli=self.remote)
+        self.assertEqual(list(told), [])
+        self.remote.finish(follower)
 
 
 class KilledDaemonTest(TroubleTest):

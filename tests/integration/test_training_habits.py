@@ -92,6 +92,30 @@ class TrackedFilesTest(SupervisedTest):
         waiting.until(lambda: not procfs.alive(result.data["job"]["pid"]), "its end")
         self.assertEqual(self.events(), list(range(len(self.events()))))
 
+    def test_an_image_by_hand_before_any_other(self):
+        """It is the first image of a supervised job, which goes on from it, and so does whoever restores it."""
+        self.succeed("run", "--name", "job", "--detach", "--restarts", "5",
+                     "--track-path", self.path("runs/**/events.out.tfevents.*"), "--track-path", self.path("log.txt"),
+                     "--", *self.command(), cli=self.remote)  # fmt: skip
+        waiting.until(lambda: lines_of(self.path("log.txt")), "the job runs")
+        self.succeed("ckpt", "job", "-t", "mine:1", cli=self.remote)
+        written = {file["path"]: file for file in self.succeed("inspect", "mine:1", cli=self.remote)["written_files"]}
+        self.assertTrue(written[self.path("log.txt")]["tracked"], written)
+        self.wait_for_lines()
+        self.kill_job()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        self.wait_for_lines()
+        self.succeed("stop", "job", cli=self.remote)
+        result = self.remote.run("restore", "mine:1", "--rollback", "append", "--detach")
+        self.assertEqual(result.code, DONE, str(result))
+        self.kill_job_at_end(result.data["job"]["pid"])
+        self.wait_for_lines()
+        self.let_end()
+        waiting.until(lambda: not procfs.alive(result.data["job"]["pid"]), "its end")
+        count = len(lines_of(self.path("log.txt")))
+        self.assertEqual(lines_of(self.path("log.txt")), [str(number) for number in range(count)])
+        self.assertEqual(self.events(), list(range(len(self.events()))))
+
     def test_what_can_not_be_tracked(self):
         for path, words in (("/proc/self", "/proc"), ("/dev/shm/x", "/dev")):
             result = self.remote.run("run", "--name", "job", "--detach", "--every", "1h", "--track-path", path, "--", "true")
