@@ -72,10 +72,10 @@ absl::Status CodeRoom::CheckRevision(const functions::FunctionRecord& staged) co
 }
 
 absl::Status CodeRoom::Check(uint64_t code_bytes, bool all) const {
-  const std::string needs = absl::StrCat(
-      function_.empty() ? "what the image needs of layers has "
-                        : absl::StrCat("the code of function '", function_, "' has "),
-      all ? "" : "more than ", FormatBytes(code_bytes), ": ");
+  const std::string needs =
+      absl::StrCat(function_.empty() ? "what the image needs of layers has "
+                                     : absl::StrCat("the code of function '", function_, "' has "),
+                   all ? "" : "more than ", FormatBytes(code_bytes), ": ");
   if (Exceeds(of_owner_, code_bytes)) {
     return absl::ResourceExhaustedError(absl::StrCat(
         needs, "the quota of uid ", owner_, " in the store ", path_, " is ", FormatBytes(of_owner_.limit),

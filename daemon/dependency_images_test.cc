@@ -26,6 +26,25 @@ TEST(DependencyImagesTest, OneUserHasOnlySoManyMade) {
   EXPECT_TRUE(MayHaveOneMore(images, other).ok());
   for (int i = 0; i < 100; ++i) add(::geteuid(), {"json"});
   EXPECT_TRUE(MayHaveOneMore(images, ::geteuid()).ok());
+
+  // Those with modules of layers count apart.
+  EXPECT_TRUE(MayHaveOneMore(images, user, /*of_layers=*/true).ok());
+  for (size_t i = 0; i < kMostDependencyImagesOfOne; ++i) {
+    add(other, {"json"});
+    images.back().layers = {std::string(64, '0')};
+  }
+  EXPECT_TRUE(MayHaveOneMore(images, other).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(MayHaveOneMore(images, other, /*of_layers=*/true)));
+}
+
+TEST(DependencyImagesTest, FunctionsOfOthersDoNotStartFromOneWithModulesOfLayers) {
+  DependencyImage image;
+  image.info.owner = 1000;
+  EXPECT_TRUE(image.MayBeUsedBy(1001));
+  image.layers = {std::string(64, '0')};
+  EXPECT_TRUE(image.MayBeUsedBy(1000));
+  EXPECT_FALSE(image.MayBeUsedBy(1001));
+  EXPECT_FALSE(image.MayBeUsedBy(0));
 }
 
 }  // namespace

@@ -172,6 +172,12 @@ Environment HeldEnvironment(const std::vector<std::string>& modules) {
   return environment;
 }
 
+std::string RunAsText(const Owner& owner) {
+  std::string text = absl::StrCat(owner.uid, ":", owner.gid);
+  for (const gid_t group : owner.groups) absl::StrAppend(&text, ":", group);
+  return text;
+}
+
 std::vector<std::string> LayersOf(const functions::FunctionRecord& record) {
   std::vector<std::string> layers;
   for (size_t i = 0; i < record.spec.LayerFolders().size(); ++i) layers.push_back(record.folder->layer(i));

@@ -61,6 +61,8 @@ Environment InstanceEnvironment(const functions::FunctionRecord& record, const I
 // Folders of its layers' copies.
 std::vector<std::string> LayersOf(const functions::FunctionRecord& record);
 
+// What REKINDLE_RUN_AS says to a copy that is to become this user.
+std::string RunAsText(const Owner& owner);
 // As whom its processes run; nothing: as the daemon.
 std::optional<RunAs> UserOf(const Owner& owner);
 

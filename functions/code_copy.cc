@@ -353,8 +353,8 @@ absl::Status CodeCopier::CopyContent(int source, int destination, const std::str
 
 absl::Status CodeCopier::HashContent(int file, uint64_t size, const std::string& path) {
   for (uint64_t at = 0; at < size;) {
-    const ssize_t got = ::pread(file, buffer_.data(), std::min<uint64_t>(buffer_.size(), size - at),
-                                static_cast<off_t>(at));
+    const ssize_t got =
+        ::pread(file, buffer_.data(), std::min<uint64_t>(buffer_.size(), size - at), static_cast<off_t>(at));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return ReadError(got < 0 ? errno : EIO, path);
     hasher_->Add(absl::string_view(buffer_.data(), static_cast<size_t>(got)));

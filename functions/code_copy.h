@@ -60,7 +60,7 @@ class CodeCopier {
   // A folder being copied.
   struct Level {
     int source;
-    int destination;  // -1: nothing is copied
+    int destination;   // -1: nothing is copied
     std::string path;  // of the source, for errors
     std::string name;  // relative to the folder given to Copy; empty: that folder
     int root_depth;    // where the folder that links may not lead out of lies

@@ -505,14 +505,15 @@ absl::StatusOr<Deployed> FunctionCatalog::Stage(const FunctionSpec& spec, const 
   if (same_code && same_places == spec) return Deployed{*present, true};
   deployed.record.deployed_unix_ns = UnixNanos();
   if (same_code && OnlyAdjusts(same_places, spec)) return Adjusted(*present, spec);
-  RK_RETURN_IF_ERROR(Annotate(Place(staging->path(), present->revision, std::move(layers), &deployed.record), what));
+  RK_RETURN_IF_ERROR(
+      Annotate(Place(staging->path(), present->revision, std::move(layers), &deployed.record), what));
   staging->Release();
   return deployed;
 }
 
 // As a revision that goes again with the last pointer to its folder, unless it is committed before.
-absl::Status FunctionCatalog::Place(const std::string& staging, uint64_t present, std::vector<LayerPtr> layers,
-                                    FunctionRecord* record) {
+absl::Status FunctionCatalog::Place(const std::string& staging, uint64_t present,
+                                    std::vector<LayerPtr> layers, FunctionRecord* record) {
   const std::string folder = FolderOf(record->name());
   Step("sync");
   RK_ASSIGN_OR_RETURN(UniqueFd staged, OpenFile(staging, O_RDONLY | O_DIRECTORY));

@@ -62,7 +62,7 @@ class RevisionFolder {
 struct FunctionImages {
   std::string dependency_image;
   std::string function_image;
-  std::vector<std::string> dependencies;  // modules that the dependency image was chosen for
+  std::vector<std::string> dependencies;    // modules that the dependency image was chosen for
   std::vector<std::string> of_layers = {};  // of these: what comes from layers
 
   friend bool operator==(const FunctionImages&, const FunctionImages&) = default;
@@ -72,8 +72,8 @@ struct FunctionRecord {
   FunctionSpec spec;
   Owner owner;
   uint64_t revision = 0;
-  std::string code_sha256;  // hexadecimal; over code and layers
-  uint64_t code_bytes = 0;  // with layers
+  std::string code_sha256;          // hexadecimal; over code and layers
+  uint64_t code_bytes = 0;          // with layers
   std::vector<std::string> layers;  // their digests; empty: it has none, or copies of its own
   int64_t deployed_unix_ns = 0;
   FunctionImages images;
@@ -174,8 +174,7 @@ class FunctionCatalog {
   absl::StatusOr<Deployed> Stage(const FunctionSpec& spec, const Owner& owner, const DeployOptions& options,
                                  FunctionRecord* present) ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
   absl::Status Place(const std::string& staging, uint64_t present, std::vector<LayerPtr> layers,
-                     FunctionRecord* record)
-      ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
+                     FunctionRecord* record) ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
   absl::Status Commit(const FunctionRecord& record, const FunctionRecord& replaced)
       ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
   // Gives the revision that is there other settings.

@@ -50,11 +50,10 @@ absl::StatusOr<LayerFolder> FindEnvironment(const std::string& folder, const Run
           absl::StrCat(folder, " has pyvenv.cfg, as a virtual environment, but no folder lib/python", python,
                        "/site-packages: make it anew with 'python", python, " -m venv'"));
     }
-    return absl::InvalidArgumentError(
-        absl::StrCat(folder, " is a virtual environment of Python ", absl::StrJoin(versions, ", "),
-                     ", and the runtime ", runtime.Name(), " is Python ", python,
-                     " here: make it anew with 'python", python, " -m venv', or deploy with --runtime python",
-                     versions.front(), ", if this node has that"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        folder, " is a virtual environment of Python ", absl::StrJoin(versions, ", "), ", and the runtime ",
+        runtime.Name(), " is Python ", python, " here: make it anew with 'python", python,
+        " -m venv', or deploy with --runtime python", versions.front(), ", if this node has that"));
   }
   LayerFolder found;
   const std::string packages = absl::StrCat("lib/python", python, "/site-packages");
@@ -69,7 +68,8 @@ absl::StatusOr<LayerFolder> FindEnvironment(const std::string& folder, const Run
 
 absl::StatusOr<LayerFolder> FindLayerFolder(const std::string& folder, const Runtime& runtime,
                                             const std::string& python, bool must_be_environment) {
-  if (PathExists(absl::StrCat(folder, "/", kEnvironmentFile))) return FindEnvironment(folder, runtime, python);
+  if (PathExists(absl::StrCat(folder, "/", kEnvironmentFile)))
+    return FindEnvironment(folder, runtime, python);
   const auto names = ListDirectory(folder);
   // Why it can't be read who copies it says best.
   if (!names.ok()) return LayerFolder{folder, "", ""};
@@ -86,12 +86,12 @@ absl::StatusOr<LayerFolder> FindLayerFolder(const std::string& folder, const Run
     return std::find(names->begin(), names->end(), name) != names->end();
   };
   if (runtime.kind == RuntimeKind::kPython && packages && !has("python")) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(folder,
-                     " is neither a layer nor a virtual environment: packages lie in it, which a layer has in "
-                     "its folder python, where nothing would find them. Install them with 'pip install "
-                     "--target ",
-                     folder, "/python', or into a virtual environment"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        folder,
+        " is neither a layer nor a virtual environment: packages lie in it, which a layer has in "
+        "its folder python, where nothing would find them. Install them with 'pip install "
+        "--target ",
+        folder, "/python', or into a virtual environment"));
   }
   if (runtime.kind == RuntimeKind::kNode && has("node_modules") && !has("nodejs")) {
     return absl::InvalidArgumentError(

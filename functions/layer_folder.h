@@ -16,8 +16,8 @@ struct LayerFolder {
   std::string environment;
 };
 
-// In the root of a layer that was made of a virtual environment. The runtime for Python looks for it, and does
-// with such a layer's folder what Python does with one of packages.
+// In the root of a layer that was made of a virtual environment. The runtime for Python looks for it, and
+// does with such a layer's folder what Python does with one of packages.
 inline constexpr absl::string_view kEnvironmentFile = "pyvenv.cfg";
 
 // `python`: the version that the runtime has ("3.11"); empty: it is not Python. InvalidArgument: it is

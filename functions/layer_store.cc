@@ -27,7 +27,8 @@ constexpr size_t kDigestDigits = 64;
 
 absl::Status MakeWayTo(const std::string& path) {
   // Whatever the umask.
-  if ((::mkdir(path.c_str(), kThroughOnly) != 0 && errno != EEXIST) || ::chmod(path.c_str(), kThroughOnly) != 0)
+  if ((::mkdir(path.c_str(), kThroughOnly) != 0 && errno != EEXIST) ||
+      ::chmod(path.c_str(), kThroughOnly) != 0)
     return ErrnoStatus(errno, absl::StrCat("making folder ", path));
   return absl::OkStatus();
 }

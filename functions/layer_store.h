@@ -28,8 +28,8 @@
 
 namespace rekindle::functions {
 
-// Whose, and the digest: 64 hexadecimal digits, over names, kinds, permissions, targets of links and contents,
-// without those of folders __pycache__.
+// Whose, and the digest: 64 hexadecimal digits, over names, kinds, permissions, targets of links and
+// contents, without those of folders __pycache__.
 using LayerKey = std::pair<uid_t, std::string>;
 
 bool IsLayerDigest(absl::string_view text);

@@ -38,8 +38,9 @@ class LayerStoreTest : public ::testing::Test {
     ASSERT_TRUE(WriteFileAtomically(Path(name), content, 0644).ok());
   }
   void Copy(const std::string& from, const std::string& to) const {
-    std::filesystem::copy(Path(from), Path(to),
-                          std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
+    std::filesystem::copy(
+        Path(from), Path(to),
+        std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
   }
   LayerPtr Bring(const std::string& folder, const Owner& owner = {::geteuid(), ::getegid(), {}}) {
     auto layer = store_->Bring({Path(folder), "", ""}, owner, {});
