@@ -96,34 +96,6 @@ std::string ReferenceOf(const functions::Runtime& runtime, const std::vector<std
                 absl::kZeroPad16));
 }
 
-std::optional<DependencyImage> FromInfo(const store::ImageInfo& info) {
-  auto label = [&info](const char* name) {
-    auto found = info.labels.find(name);
-    return found == info.labels.end() ? std::string() : found->second;
-  };
-  auto runtime = functions::ParseRuntime(label(kRuntimeLabel));
-  if (!info.labels.contains(kRuntimeLabel) || !runtime.ok()) return std::nullopt;
-  DependencyImage image;
-  image.info = info;
-  image.runtime = *runtime;
-  image.modules = absl::StrSplit(label(kModulesLabel), ',', absl::SkipEmpty());
-  image.layers = absl::StrSplit(label(kLayersLabel), ',', absl::SkipEmpty());
-  image.of_layers = absl::StrSplit(label(kOfLayersLabel), ',', absl::SkipEmpty());
-  image.kept = info.labels.contains(kKeptLabel);
-  // Anybody can put labels on an image of his own, and functions of others would start from it.
-  if (image.is_shared()) {
-    if (info.owner != ::geteuid() || info.reference != ReferenceOf(*runtime, image.modules))
-      return std::nullopt;
-  } else if (info.reference != ReferenceOf(*runtime, image.modules, image.layers, info.owner) ||
-             !std::all_of(image.layers.begin(), image.layers.end(), functions::IsLayerDigest)) {
-    return std::nullopt;
-  }
-  (void)absl::SimpleAtoi(label(kResidentLabel), &image.resident_bytes);
-  (void)absl::SimpleAtod(label(kSecondsLabel), &image.build_seconds);
-  if (!absl::SimpleAtoi(label(kAskedByLabel), &image.asked_by)) image.asked_by = info.owner;
-  return image;
-}
-
 std::map<std::string, std::string> LabelsOf(const DependencyImage& image) {
   std::map<std::string, std::string> labels = {{kRuntimeLabel, image.runtime.Name()},
                                                {kModulesLabel, absl::StrJoin(image.modules, ",")},
@@ -237,6 +209,34 @@ std::vector<std::string> Sorted(std::vector<std::string> modules) {
 
 }  // namespace
 
+std::optional<DependencyImage> DependencyImageFrom(const store::ImageInfo& info) {
+  auto label = [&info](const char* name) {
+    auto found = info.labels.find(name);
+    return found == info.labels.end() ? std::string() : found->second;
+  };
+  auto runtime = functions::ParseRuntime(label(kRuntimeLabel));
+  if (!info.labels.contains(kRuntimeLabel) || !runtime.ok()) return std::nullopt;
+  DependencyImage image;
+  image.info = info;
+  image.runtime = *runtime;
+  image.modules = absl::StrSplit(label(kModulesLabel), ',', absl::SkipEmpty());
+  image.layers = absl::StrSplit(label(kLayersLabel), ',', absl::SkipEmpty());
+  image.of_layers = absl::StrSplit(label(kOfLayersLabel), ',', absl::SkipEmpty());
+  image.kept = info.labels.contains(kKeptLabel);
+  // Anybody can put labels on an image of his own, and functions of others would start from it.
+  if (image.is_shared()) {
+    if (info.owner != ::geteuid() || info.reference != ReferenceOf(*runtime, image.modules))
+      return std::nullopt;
+  } else if (info.reference != ReferenceOf(*runtime, image.modules, image.layers, info.owner) ||
+             !std::all_of(image.layers.begin(), image.layers.end(), functions::IsLayerDigest)) {
+    return std::nullopt;
+  }
+  (void)absl::SimpleAtoi(label(kResidentLabel), &image.resident_bytes);
+  (void)absl::SimpleAtod(label(kSecondsLabel), &image.build_seconds);
+  if (!absl::SimpleAtoi(label(kAskedByLabel), &image.asked_by)) image.asked_by = info.owner;
+  return image;
+}
+
 bool HasModulesOfLayers(const store::ImageInfo& image) { return image.labels.contains(kLayersLabel); }
 
 absl::Status MayHaveOneMore(const std::vector<DependencyImage>& images, uid_t user, bool of_layers) {
@@ -265,7 +265,7 @@ absl::StatusOr<std::vector<DependencyImage>> DependencyImages::List() const {
   RK_RETURN_IF_ERROR(store.status());
   RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> all, (*store)->List());
   for (const store::ImageInfo& info : all) {
-    if (auto image = FromInfo(info)) images.push_back(*std::move(image));
+    if (auto image = DependencyImageFrom(info)) images.push_back(*std::move(image));
   }
   return images;
 }
@@ -273,7 +273,7 @@ absl::StatusOr<std::vector<DependencyImage>> DependencyImages::List() const {
 absl::StatusOr<DependencyImage> DependencyImages::Find(const std::string& reference) const {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
   RK_ASSIGN_OR_RETURN(store::ImageInfo info, store->Find(reference));
-  if (auto image = FromInfo(info)) return *std::move(image);
+  if (auto image = DependencyImageFrom(info)) return *std::move(image);
   return absl::NotFoundError(absl::StrCat(
       "image '", reference, "' is no dependency image: 'rekindle deps ls' lists those there are"));
 }

@@ -47,6 +47,8 @@ struct DependencyImage {
   bool MayBeUsedBy(uid_t user) const { return is_shared() || info.owner == user; }
 };
 
+// Nothing: it is none, whatever it says of itself.
+std::optional<DependencyImage> DependencyImageFrom(const store::ImageInfo& info);
 // Says so of itself; whether it is a dependency image Find tells.
 bool HasModulesOfLayers(const store::ImageInfo& image);
 

@@ -256,10 +256,12 @@ restore::CloneOptions FunctionInstances::OptionsFor(const LiveFunction& live,
 
 absl::Status FunctionInstances::CheckCode(const functions::FunctionRecord& record) {
   RK_RETURN_IF_ERROR(node_.CheckStoreIsThere());
-  const std::string code = record.folder->code();
-  if (PathExists(code)) return absl::OkStatus();
+  std::vector<std::string> parts = LayersOf(record);
+  parts.push_back(record.folder->code());
+  const auto gone = std::find_if_not(parts.begin(), parts.end(), PathExists);
+  if (gone == parts.end()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
-      "its code, ", code,
+      "its code, ", *gone,
       ", is gone: the store was emptied, or is another one now. Bring that back which had it, or "
       "deploy the function again with --replace"));
 }

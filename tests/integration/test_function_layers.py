@@ -208,7 +208,7 @@ class ChangeTest(LayersTest):
     def test_a_daemon_that_is_started_anew(self):
         deployed = self.deploy_app("one")["result"]
         token = self.answer("one")["token"]
-        self.daemon.stop(signal.SIGKILL)
+        self.daemon.kill()
         # As a daemon that was killed leaves them.
         place = os.path.join(self.store, "functions", ".layers")
         left = os.path.join(place, str(ALICE), "0" * 64), os.path.join(place, "12345", "1" * 64)
