@@ -370,11 +370,6 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::BuildWithLayers(
     const functions::Runtime& runtime, const std::vector<std::string>& asked, const OwnersLayers& layers,
     bool rebuild, bool kept, const std::function<void(const char* phase)>& progress,
     const Cancellation* cancel) {
-  if (runtime.kind == functions::RuntimeKind::kNode) {
-    return absl::InvalidArgumentError(
-        "images with modules of layers are made for Python alone: functions for Node.js load these "
-        "themselves");
-  }
   Order order;
   order.runtime = runtime;
   order.modules = Sorted(asked);

@@ -97,7 +97,6 @@ class DependencyImages {
                               uid_t user, const std::function<void(const char* phase)>& progress,
                               const Cancellation* cancel);
   // The same for modules of which some come from a user's layers. `kept`: see DependencyImage.
-  // InvalidArgument, too: the runtime is not Python.
   absl::StatusOr<Found> BuildWithLayers(const functions::Runtime& runtime,
                                         const std::vector<std::string>& modules, const OwnersLayers& layers,
                                         bool rebuild, bool kept,

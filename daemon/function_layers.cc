@@ -49,6 +49,26 @@ void AddImportedNames(const std::string& folder, std::set<std::string>* names) {
 
 std::string Outermost(const std::string& module) { return module.substr(0, module.find('.')); }
 
+// "@scope/name" or "name" of what require() is given.
+std::string NodePackage(const std::string& module) {
+  size_t end = module.find('/');
+  if (absl::StartsWith(module, "@") && end != std::string::npos) end = module.find('/', end + 1);
+  return module.substr(0, end);
+}
+
+bool HasNodePackage(const std::string& layer, const std::string& package) {
+  const std::string folder = absl::StrCat(layer, "/nodejs");
+  auto entries = ListDirectory(folder);
+  std::vector<std::string> places = {"node_modules"};
+  for (const std::string& entry : entries.ok() ? *entries : std::vector<std::string>()) {
+    if (entry != "node_modules" && absl::StartsWith(entry, "node"))
+      places.push_back(absl::StrCat(entry, "/node_modules"));
+  }
+  return std::any_of(places.begin(), places.end(), [&](const std::string& place) {
+    return PathExists(absl::StrCat(folder, "/", place, "/", package));
+  });
+}
+
 }  // namespace
 
 bool CanNotLoadOneOf(const std::vector<std::string>& modules, const absl::Status& status) {
@@ -62,12 +82,20 @@ bool CanNotLoadOneOf(const std::vector<std::string>& modules, const absl::Status
 std::vector<std::string> ModulesOfLayers(const functions::Runtime& runtime,
                                          const std::vector<std::string>& layers,
                                          const std::vector<std::string>& modules) {
-  if (runtime.kind != functions::RuntimeKind::kPython || modules.empty()) return {};
+  std::vector<std::string> found;
+  if (runtime.kind == functions::RuntimeKind::kNode) {
+    std::copy_if(modules.begin(), modules.end(), std::back_inserter(found), [&](const std::string& module) {
+      return std::any_of(layers.begin(), layers.end(), [&](const std::string& layer) {
+        return HasNodePackage(layer, NodePackage(module));
+      });
+    });
+    return found;
+  }
+  if (modules.empty()) return found;
   std::set<std::string> names;
   for (const std::string& layer : layers) {
     for (const std::string& folder : PackageFolders(layer)) AddImportedNames(folder, &names);
   }
-  std::vector<std::string> found;
   std::copy_if(modules.begin(), modules.end(), std::back_inserter(found),
                [&](const std::string& module) { return names.contains(Outermost(module)); });
   return found;

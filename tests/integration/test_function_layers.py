@@ -259,6 +259,24 @@ class ChangeTest(LayersTest):
         self.assertIn(f"{module} has changed", self.daemon.log_text())
 
 
+class NodeTest(LayersTest):
+    def test_two_functions_share_what_is_loaded(self):
+        layer = self.path("layer")
+        package = layer + "/nodejs/node_modules/@their/library"
+        os.makedirs(package)
+        with open(package + "/index.js", "w", encoding="ascii") as file:
+            file.write("exports.token = require('crypto').randomBytes(16).toString('hex');\n")
+        code = {"app.js": "const library = require('@their/library');\nexports.handler = async () => library.token;\n"}
+        tokens, images = set(), set()
+        for name, deps in (("one", "auto"), ("two", "@their/library")):
+            deployed = self.deploy(name, "--layer", layer, "--deps", deps, runtime="nodejs", files=code, cli=self.alice)
+            self.assertEqual((deployed["warnings"], deployed["result"]["dependencies"]), ([], ["@their/library"]))
+            images.add(deployed["result"]["dependency_image"])
+            tokens.add(self.answer(name))
+        self.assertEqual((len(tokens), len(images), len(self.layers())), (1, 1, 1))
+        self.assertTrue(images.pop().startswith(f"deps/u{ALICE}/nodejs:"))
+
+
 class EnvironmentTest(LayersTest):
     def test_files_pth_are_honoured(self):
         self.install("inner.pth", "inner\n")
