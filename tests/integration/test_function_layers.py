@@ -1,4 +1,4 @@
-"""Layers of functions, and virtual environments: kept once for each user, and loaded once, into an image of the user's."""
+"""Layers of functions, and virtual environments: kept once for each user, and loaded once, into an image of his."""
 
 import os
 import shutil
@@ -34,8 +34,13 @@ def handler(event, context):
     return {"name": NAME, "token": their_library.TOKEN, "version": their_library.VERSION, "uid": os.getuid(),
             "loaded_as": their_library.LOADED_AS, "file": their_library.__file__}
 """
-# Without the environment's rights: as the machine has it.
-_ADDED = "import extra_library\n\n\ndef handler(event, context):\n    return [extra_library.TOKEN, os.environ.get('FROM_PTH')]\n"
+_ADDED = """import os
+import extra_library
+
+
+def handler(event, context):
+    return [extra_library.TOKEN, os.environ.get('FROM_PTH')]
+"""
 
 
 class LayersTest(FunctionsTest):
@@ -158,7 +163,7 @@ class SharedTest(LayersTest):
         self.install("secrets.py", "WHOSE = 'layer'\n")
         self.install("their_library.py", "import secrets\n" + _LIBRARY.format(version=1))
         self.succeed("deps", "build", "secrets", "decimal", "--runtime", "python")
-        text = "import decimal, secrets\n" + _APP.replace('"name": NAME', '"name": (secrets.WHOSE, their_library.secrets.WHOSE)')
+        text = "import decimal, secrets\n" + _APP.replace("NAME", "(secrets.WHOSE, their_library.secrets.WHOSE)")
         deployed = self.deploy_app("hides", "--deps", "decimal,auto", text=text)
         self.assertEqual(deployed["warnings"], [])
         self.assertEqual(self.answer("hides")["name"], ["layer", "layer"])
@@ -226,7 +231,8 @@ class ChangeTest(LayersTest):
         first = self.answer("one")["token"]
         self.succeed("rm", image)
         self.end_instances("one")
-        waiting.until(lambda: self.invoke("one", cli=self.alice)[1] and image in self.references(), "it is back", SECONDS)
+        waiting.until(lambda: self.invoke("one", cli=self.alice)[1] and image in self.references(), "it is back",
+                      SECONDS)
         waiting.until(lambda: self.function("one")["problem"] == "", "it is used", SECONDS)
         self.end_instances("one")
         self.assertNotEqual(self.answer("one")["token"], first)
@@ -282,10 +288,9 @@ class EnvironmentTest(LayersTest):
         self.install("inner.pth", "inner\n")
         self.install("code.pth", "import os; os.environ['FROM_PTH'] = 'yes'\n")
         self.install("inner/extra_library.py", "import os\nTOKEN = os.urandom(16).hex()\n")
-        text = "import os\n" + _ADDED
         for deps in ("auto", "extra_library", "none"):
             for number in (1, 2):
-                deployed = self.deploy_app(f"added-{deps}-{number}", "--deps", deps, text=text)
+                deployed = self.deploy_app(f"added-{deps}-{number}", "--deps", deps, text=_ADDED)
                 self.assertEqual(deployed["warnings"], [], deps)
                 self.assertEqual(deployed["result"]["dependencies"], [] if deps == "none" else ["extra_library"])
             one, two = (self.answer(f"added-{deps}-{number}") for number in (1, 2))
@@ -298,9 +303,10 @@ class EnvironmentTest(LayersTest):
         os.makedirs(layer + "/python")
         for name in ("their_library", "only_here"):
             with open(f"{layer}/python/{name}.py", "w", encoding="ascii") as file:
-                file.write(f"TOKEN = VERSION = LOADED_AS = 'layer'\n")
+                file.write("TOKEN = VERSION = LOADED_AS = 'layer'\n")
         text = "import only_here\n" + _APP
-        for options, version in ((("--layer", layer, "--venv", self.venv), 1), (("--layer", self.venv, "--layer", layer), "layer")):
+        for options, version in ((("--layer", layer, "--venv", self.venv), 1),
+                                 (("--layer", self.venv, "--layer", layer), "layer")):  # fmt: skip
             deployed = self.deploy_app("many", "--replace", *options, text=text, venv=False)
             self.assertEqual(deployed["warnings"], [])
             self.assertEqual(deployed["result"]["dependencies"], ["only_here", "their_library"])
@@ -326,8 +332,8 @@ class EnvironmentTest(LayersTest):
 
     def test_a_module_that_cannot_be_loaded_ahead(self):
         """The function is deployed all the same, and a warning says why it has no more of it."""
-        self.install("their_library.py", "import os\nif 'LAMBDA_TASK_ROOT' not in os.environ:\n    raise ValueError('too early')\n"
-                     + _LIBRARY.format(version=1))
+        early = "import os\nif 'LAMBDA_TASK_ROOT' not in os.environ:\n    raise ValueError('too early')\n"
+        self.install("their_library.py", early + _LIBRARY.format(version=1))
         for deps in ("auto", "their_library"):
             deployed = self.deploy_app("late", "--deps", deps, "--replace")
             self.assertIn("their_library", deployed["warnings"][0])

@@ -4,8 +4,8 @@
 
 A FOLDER is searched after the code's, or, where it begins with "layer:", has what a layer has in /opt.
 
-It loads nothing of its own before the handler that an interpreter has not loaded, and nothing from files afterwards, where the code could have put a
-json.py in the way: the report is a Python literal.
+It loads nothing of its own before the handler that an interpreter has not loaded, and nothing from files afterwards, where
+the code could have put a json.py in the way: the report is a Python literal.
 """
 
 import builtins  # every Python has these loaded when it starts

@@ -78,7 +78,9 @@ def load(spec):
 
 
 def _forget_others(runtimes):
-    """Without an image, and on Lambda, the function would get these. The dependencies keep those that they have loaded."""
+    """The function gets what it would get without an image, and on Lambda. The dependencies keep those that they have
+    loaded.
+    """
     for name in hidden(runtimes):
         for gone in [other for other in sys.modules if other == name or other.startswith(name + ".")]:
             del sys.modules[gone]

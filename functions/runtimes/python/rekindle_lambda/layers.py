@@ -12,19 +12,14 @@ _additions = {}  # by site-packages folder of an environment: the folders that i
 
 
 def folders_of(layer):
-    """Of one layer, the first to be searched first. The files .pth of a virtual environment count, once in a process; in
-    those of other layers they do not, as on Lambda.
+    """Of one layer, the first to be searched first. The files .pth of a virtual environment count, once in a process;
+    those of other layers do not, as on Lambda.
     """
     python = os.path.join(layer, "python")
     packages = "%s/lib/python%d.%d/site-packages" % (python, *sys.version_info[:2])
     if os.path.isfile(os.path.join(layer, _OF_AN_ENVIRONMENT)):
         return _added_by(packages) + [python]
     return [packages, python]
-
-
-def in_search_order(layers):
-    """Of all of them: later ones hide earlier ones."""
-    return [folder for layer in reversed(layers) for folder in folders_of(layer)]
 
 
 def _added_by(packages):
