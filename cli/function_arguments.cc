@@ -91,6 +91,8 @@ void FunctionArguments::AddDeploy() {
                    "Folder with what a layer has in /opt; repeatable, later ones hide earlier ones")
       ->type_name("DIR")
       ->allow_extra_args(false);
+  deploy->add_option("--venv", venv_, "Virtual environment of Python with its packages: as one more layer")
+      ->type_name("DIR");
   AddSettings(deploy);
   deploy->get_option("--cpus")->check(AboveZero());
   CLI::Option* replace =
@@ -164,12 +166,21 @@ void FunctionArguments::AddDepsTo(CLI::App& app) {
       "  rekindle deps build numpy torch --runtime python\n"
       "  rekindle deps ls\n"
       "'fn deploy' builds them by itself.\n");
-  CLI::App* build = AddCommand(deps_, "build", "Build the image of these modules, if there is none",
-                               "  rekindle deps build numpy torch --runtime python\n");
+  CLI::App* build =
+      AddCommand(deps_, "build", "Build the image of these modules, if there is none",
+                 "  rekindle deps build numpy torch --runtime python\n"
+                 "  rekindle deps build pandas --runtime python --venv ~/venv\n"
+                 "With modules of a layer it is your own: other users' functions do not start from it.\n");
   build->add_option("modules", modules_, "The modules, by the names under which they are imported")
       ->type_name("MODULE")
       ->required();
   build->add_option("--runtime", runtime_, "python or nodejs")->type_name("RUNTIME")->required();
+  build
+      ->add_option("--layer", layers_,
+                   "Folder with a layer that has some of them, as of 'fn deploy'; repeatable")
+      ->type_name("DIR")
+      ->allow_extra_args(false);
+  build->add_option("--venv", venv_, "Virtual environment of Python that has some of them")->type_name("DIR");
   build->add_flag("--rebuild", rebuild_, "Also where there is one that is up to date");
   AddCommand(deps_, "ls", "List the images of dependencies", "  rekindle deps ls\n");
   CLI::App* rm = AddCommand(deps_, "rm", "Remove images of dependencies that no function uses",
@@ -178,7 +189,7 @@ void FunctionArguments::AddDepsTo(CLI::App& app) {
 }
 
 absl::StatusOr<Command> FunctionArguments::Finish(const std::string& working_directory) const {
-  if (deps_ != nullptr && deps_->parsed()) return FinishDeps();
+  if (deps_ != nullptr && deps_->parsed()) return FinishDeps(working_directory);
   const std::string command = fn_->get_subcommands().front()->get_name();
   if (command == "deploy") return FinishDeploy(working_directory);
   if (command == "set") return FinishSet();
@@ -259,6 +270,7 @@ absl::StatusOr<Command> FunctionArguments::FinishDeploy(const std::string& worki
     }
   }
   for (const std::string& layer : layers_) spec.add_layers(Absolute(layer, working_directory));
+  spec.set_venv(Absolute(venv_, working_directory));
   RK_RETURN_IF_ERROR(FillLimits(spec));
   spec.set_provisioned(provisioned_);
   spec.set_max_instances(max_instances_);
@@ -302,7 +314,7 @@ absl::StatusOr<Command> FunctionArguments::FinishLogs() const {
   return request;
 }
 
-absl::StatusOr<Command> FunctionArguments::FinishDeps() const {
+absl::StatusOr<Command> FunctionArguments::FinishDeps(const std::string& working_directory) const {
   const std::string command = deps_->get_subcommands().front()->get_name();
   if (command == "ls") return v1::ListDependenciesRequest();
   if (command == "rm") {
@@ -313,6 +325,8 @@ absl::StatusOr<Command> FunctionArguments::FinishDeps() const {
   v1::BuildDependenciesRequest request;
   request.set_runtime(runtime_);
   request.set_rebuild(rebuild_);
+  for (const std::string& layer : layers_) request.add_layers(Absolute(layer, working_directory));
+  request.set_venv(Absolute(venv_, working_directory));
   for (const std::string& list : modules_) {
     for (const std::string& module : Modules(list)) request.add_modules(module);
   }

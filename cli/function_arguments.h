@@ -29,7 +29,7 @@ class FunctionArguments {
   absl::StatusOr<Command> FinishDeploy(const std::string& working_directory) const;
   absl::StatusOr<Command> FinishSet() const;
   absl::StatusOr<Command> FinishLogs() const;
-  absl::StatusOr<Command> FinishDeps() const;
+  absl::StatusOr<Command> FinishDeps(const std::string& working_directory) const;
   // A v1::FunctionSpec, or a v1::SetFunctionRequest: what was given of these.
   template <typename Settings>
   absl::Status FillLimits(Settings& settings) const;
@@ -41,7 +41,7 @@ class FunctionArguments {
   std::vector<std::string> names_;
 
   std::string runtime_, handler_, code_, dependencies_ = "auto", memory_, timeout_, start_timeout_,
-                                         network_ = "host", description_;
+                                         network_ = "host", description_, venv_;
   std::vector<std::string> layers_, environment_, removed_environment_;
   uint32_t provisioned_ = 0, max_instances_ = 0;
   double cpus_ = 0;

@@ -31,6 +31,15 @@ constexpr size_t kLongestProblem = 200;
 
 std::string OrDash(const std::string& text) { return text.empty() ? "-" : text; }
 
+// Whose they are, and the beginnings of their digests.
+std::string LayersOf(const v1::DependencyImage& image) {
+  constexpr size_t kShownOfDigest = 8;
+  if (image.layers().empty()) return "-";
+  std::vector<std::string> digests;
+  for (const std::string& digest : image.layers()) digests.push_back(digest.substr(0, kShownOfDigest));
+  return absl::StrCat("uid ", image.owner_uid(), ": ", absl::StrJoin(digests, ","));
+}
+
 // Runs a call that streams progress and one result. `Event` has both, and `warnings`.
 template <typename Event, typename Call>
 absl::StatusOr<Event> WithProgress(Client& client, const Output& output, Interrupts& interrupts, Call call) {
@@ -342,6 +351,7 @@ int ListDependencies(Client& client, const Output& output, const v1::ListDepende
                {"STORED", Align::kRight},
                {"OWN", Align::kRight},
                {"USED BY", Align::kRight},
+               {"LAYERS"},
                {"MODULES"}});
   const int64_t now = UnixNanos();
   for (const v1::DependencyImage& image : response->images()) {
@@ -349,7 +359,7 @@ int ListDependencies(Client& client, const Output& output, const v1::ListDepende
                   FormatBytes(image.resident_bytes()), FormatBytes(image.stored_bytes()),
                   FormatBytes(image.unique_bytes()),
                   absl::StrCat(static_cast<uint32_t>(image.used_by_size()) + image.used_by_others()),
-                  Shown(absl::StrJoin(image.modules(), ","), kLongestModules)});
+                  LayersOf(image), Shown(absl::StrJoin(image.modules(), ","), kLongestModules)});
   }
   output.Text(table.ToString());
   return kDone;

@@ -16,6 +16,7 @@ namespace rekindle::daemon {
 
 absl::StatusOr<CodeRoom> CodeRoom::Of(const store::Store& store, const std::string& path,
                                       const std::vector<functions::FunctionRecord>& functions,
+                                      const std::map<functions::LayerKey, uint64_t>& layers,
                                       const std::string& function, uid_t owner) {
   CodeRoom room;
   room.path_ = path;
@@ -35,10 +36,22 @@ absl::StatusOr<CodeRoom> CodeRoom::Of(const store::Store& store, const std::stri
     RK_ASSIGN_OR_RETURN(auto owners, store::MeasureOwners(store));
     room.of_owner_.images = owners[owner].bytes;
   }
+  std::set<functions::LayerKey> replaced;
+  for (const functions::FunctionRecord& record : functions) {
+    if (record.name() != function) continue;
+    for (const std::string& digest : record.layers) replaced.insert({record.owner.uid, digest});
+  }
   for (const functions::FunctionRecord& record : functions) {
     if (record.name() == function) continue;
-    room.of_store_.code += record.code_bytes;
-    if (record.owner.uid == owner) room.of_owner_.code += record.code_bytes;
+    for (const std::string& digest : record.layers) replaced.erase({record.owner.uid, digest});
+    room.of_store_.code += record.own_bytes();
+    if (record.owner.uid == owner) room.of_owner_.code += record.own_bytes();
+  }
+  for (const auto& [key, bytes] : layers) {
+    if (replaced.contains(key)) continue;
+    room.counted_.insert(key);
+    room.of_store_.code += bytes;
+    if (key.first == owner) room.of_owner_.code += bytes;
   }
   return room;
 }
@@ -49,9 +62,20 @@ bool CodeRoom::Exceeds(const Use& use, uint64_t code_bytes) {
   return used >= use.limit || code_bytes > use.limit - used;
 }
 
+absl::Status CodeRoom::CheckRevision(const functions::FunctionRecord& staged) const {
+  uint64_t bytes = staged.own_bytes();
+  std::set<functions::LayerKey> counted = counted_;
+  for (const functions::LayerPtr& layer : staged.folder->layers()) {
+    if (counted.insert({layer->owner(), layer->digest()}).second) bytes += layer->bytes();
+  }
+  return Check(bytes, /*all=*/true);
+}
+
 absl::Status CodeRoom::Check(uint64_t code_bytes, bool all) const {
-  const std::string needs = absl::StrCat("the code of function '", function_, "' has ",
-                                         all ? "" : "more than ", FormatBytes(code_bytes), ": ");
+  const std::string needs =
+      absl::StrCat(function_.empty() ? "what the image needs of layers has "
+                                     : absl::StrCat("the code of function '", function_, "' has "),
+                   all ? "" : "more than ", FormatBytes(code_bytes), ": ");
   if (Exceeds(of_owner_, code_bytes)) {
     return absl::ResourceExhaustedError(absl::StrCat(
         needs, "the quota of uid ", owner_, " in the store ", path_, " is ", FormatBytes(of_owner_.limit),

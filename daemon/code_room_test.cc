@@ -37,7 +37,7 @@ class CodeRoomTest : public store::StoreTest {
     RK_ASSERT_OK(store_->ChangeLimits(change, &warning));
   }
   absl::Status Check(uid_t owner, uint64_t code_bytes) {
-    RK_ASSIGN_OR_RETURN(const CodeRoom room, CodeRoom::Of(*store_, options_.path, {}, "f", owner));
+    RK_ASSIGN_OR_RETURN(const CodeRoom room, CodeRoom::Of(*store_, options_.path, {}, {}, "f", owner));
     return room.Check(code_bytes, /*all=*/true);
   }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -27,16 +28,19 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/pidfd.h"
+#include "base/process_stat.h"
 #include "base/stable_hash.h"
 #include "base/status.h"
 #include "base/timed_await.h"
 #include "ckpt/capture.h"
 #include "ckpt/held_job.h"
 #include "ckpt/temporary_files.h"
+#include "daemon/function_instances.h"
 #include "daemon/function_runtime.h"
 #include "daemon/held_copy.h"
 #include "daemon/instance_record.h"
 #include "daemon/loaded_files.h"
+#include "daemon/loaded_function.h"
 #include "daemon/process_info.h"
 #include "daemon/process_output.h"
 
@@ -48,10 +52,15 @@ constexpr char kModulesLabel[] = "rekindle.deps.modules";
 constexpr char kResidentLabel[] = "rekindle.deps.resident-bytes";
 constexpr char kSecondsLabel[] = "rekindle.deps.build-seconds";
 constexpr char kAskedByLabel[] = "rekindle.deps.asked-by";
+constexpr char kLayersLabel[] = "rekindle.deps.layers";
+constexpr char kOfLayersLabel[] = "rekindle.deps.of-layers";
+constexpr char kKeptLabel[] = "rekindle.deps.kept";
 constexpr absl::Duration kLongestLoad = absl::Minutes(5);
 constexpr absl::Duration kLookIfHeld = absl::Milliseconds(5);
 constexpr absl::Duration kLookIfGivenUp = absl::Milliseconds(50);
 constexpr size_t kOutputShown = 2000;
+// Of what modules of layers are said to have loaded.
+constexpr size_t kLongestModuleList = size_t{4} << 20;
 // An image with more than is needed is fine up to this many times the memory of a bare runtime and modules.
 constexpr uint64_t kSpareBytes = uint64_t{256} << 20;
 
@@ -71,32 +80,33 @@ std::string ReferenceOf(const functions::Runtime& runtime, const std::vector<std
   return absl::StrCat(kDependencyImages, runtime.Name(), ":", tag);
 }
 
-std::optional<DependencyImage> FromInfo(const store::ImageInfo& info) {
-  auto label = [&info](const char* name) {
-    auto found = info.labels.find(name);
-    return found == info.labels.end() ? std::string() : found->second;
-  };
-  auto runtime = functions::ParseRuntime(label(kRuntimeLabel));
-  if (!info.labels.contains(kRuntimeLabel) || !runtime.ok()) return std::nullopt;
-  DependencyImage image;
-  image.info = info;
-  image.runtime = *runtime;
-  image.modules = absl::StrSplit(label(kModulesLabel), ',', absl::SkipEmpty());
-  // Anybody can put labels on an image of his own, and functions of others would start from it.
-  if (info.owner != ::geteuid() || info.reference != ReferenceOf(*runtime, image.modules))
-    return std::nullopt;
-  (void)absl::SimpleAtoi(label(kResidentLabel), &image.resident_bytes);
-  (void)absl::SimpleAtod(label(kSecondsLabel), &image.build_seconds);
-  if (!absl::SimpleAtoi(label(kAskedByLabel), &image.asked_by)) image.asked_by = info.owner;
-  return image;
+// The same of an image with modules of layers: "deps/u1000/python3.11:pandas-0123456789abcdef". No shared one
+// is called like that, and none of another user.
+std::string ReferenceOf(const functions::Runtime& runtime, const std::vector<std::string>& modules,
+                        const std::vector<std::string>& layers, uid_t owner) {
+  constexpr size_t kShown = 40;
+  std::string tag = absl::StrJoin(modules, "-").substr(0, kShown);
+  for (char& c : tag) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '_') c = '-';
+  }
+  if (tag.empty() || tag.front() == '-') tag.insert(0, "m");
+  return absl::StrCat(
+      kDependencyImages, "u", owner, "/", runtime.Name(), ":", tag, "-",
+      absl::Hex(StableHash(absl::StrCat(absl::StrJoin(modules, "\n"), "\n\n", absl::StrJoin(layers, "\n"))),
+                absl::kZeroPad16));
 }
 
 std::map<std::string, std::string> LabelsOf(const DependencyImage& image) {
-  return {{kRuntimeLabel, image.runtime.Name()},
-          {kModulesLabel, absl::StrJoin(image.modules, ",")},
-          {kResidentLabel, absl::StrCat(image.resident_bytes)},
-          {kSecondsLabel, absl::StrCat(image.build_seconds)},
-          {kAskedByLabel, absl::StrCat(image.asked_by)}};
+  std::map<std::string, std::string> labels = {{kRuntimeLabel, image.runtime.Name()},
+                                               {kModulesLabel, absl::StrJoin(image.modules, ",")},
+                                               {kResidentLabel, absl::StrCat(image.resident_bytes)},
+                                               {kSecondsLabel, absl::StrCat(image.build_seconds)},
+                                               {kAskedByLabel, absl::StrCat(image.asked_by)}};
+  if (image.is_shared()) return labels;
+  labels[kLayersLabel] = absl::StrJoin(image.layers, ",");
+  labels[kOfLayersLabel] = absl::StrJoin(image.of_layers, ",");
+  if (image.kept) labels[kKeptLabel] = "1";
+  return labels;
 }
 
 // For errors.
@@ -109,23 +119,50 @@ absl::Status GivenUp(const functions::Runtime& runtime, const std::vector<std::s
   return absl::CancelledError(absl::StrCat(What(runtime, modules), " was given up; nothing of it is left"));
 }
 
+std::vector<std::string> DigestsOf(const std::vector<functions::LayerPtr>& layers) {
+  std::vector<std::string> digests;
+  for (const functions::LayerPtr& layer : layers) digests.push_back(layer->digest());
+  return digests;
+}
+
 // Where a runtime says which files of modules it has loaded.
 class ModuleList {
  public:
-  static absl::StatusOr<ModuleList> Make(const std::string& folder) {
+  // `writer`: who runs what is loaded, and can do no more than write into the file. Null: this user.
+  static absl::StatusOr<ModuleList> Make(const std::string& folder, const Owner* writer = nullptr) {
     RK_RETURN_IF_ERROR(MakeDirectories(folder, 0711));
     RK_ASSIGN_OR_RETURN(TemporaryDirectory place, TemporaryDirectory::Make(folder, "loaded-"));
-    return ModuleList(std::move(place));
+    const std::string path = place.path() + "/list";
+    RK_ASSIGN_OR_RETURN(UniqueFd file, OpenFile(path, O_RDWR | O_CREAT | O_EXCL, 0600));
+    if (writer != nullptr && writer->uid != ::geteuid() &&
+        (::chmod(place.path().c_str(), kThroughOnly) != 0 ||
+         ::fchown(file.get(), writer->uid, writer->gid) != 0)) {
+      return ErrnoStatus(errno, absl::StrCat("giving ", path, " to uid ", writer->uid));
+    }
+    return ModuleList(std::move(place), std::move(file));
   }
   std::string path() const { return place_.path() + "/list"; }
   // Empty: it has said nothing.
-  std::string Read() const { return ReadFile(path()).value_or(""); }
+  std::string Read() const {
+    std::string text(kLongestModuleList, '\0');
+    size_t size = 0;
+    while (size < text.size()) {
+      const ssize_t got =
+          ::pread(file_.get(), text.data() + size, text.size() - size, static_cast<off_t>(size));
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) break;
+      size += static_cast<size_t>(got);
+    }
+    text.resize(size);
+    return text;
+  }
   const ClockReading& began() const { return began_; }
 
  private:
-  explicit ModuleList(TemporaryDirectory place) : place_(std::move(place)) {}
+  ModuleList(TemporaryDirectory place, UniqueFd file) : place_(std::move(place)), file_(std::move(file)) {}
 
   TemporaryDirectory place_;
+  UniqueFd file_;
   ClockReading began_ = ClockReading::Now();
 };
 
@@ -140,14 +177,80 @@ void Keep(const LoadedFiles& loaded, store::Store& store, const store::ImageInfo
   }
 }
 
+// Of these, which may be used, the best for what is needed, as Cover says. Null: none.
+const DependencyImage* BestOf(const std::vector<DependencyImage>& images,
+                              const std::vector<std::string>& modules) {
+  const std::set<std::string> needed(modules.begin(), modules.end());
+  const DependencyImage* best = nullptr;
+  uint64_t least = UINT64_MAX;  // of those that lack something: what there must be at least
+  for (const DependencyImage& image : images) {
+    const std::set<std::string> has(image.modules.begin(), image.modules.end());
+    if (has == needed) return &image;
+    if (!std::includes(has.begin(), has.end(), needed.begin(), needed.end())) {
+      if (std::includes(needed.begin(), needed.end(), has.begin(), has.end()))
+        least = std::min(least, image.resident_bytes);
+      continue;
+    }
+    if (best == nullptr || image.resident_bytes < best->resident_bytes) best = &image;
+  }
+  // More than it needs costs nothing as long as it is shared: its pages are there already.
+  if (best != nullptr && !needed.empty() &&
+      best->resident_bytes <= (least == UINT64_MAX ? kSpareBytes : least + kSpareBytes)) {
+    return best;
+  }
+  return nullptr;
+}
+
+std::vector<std::string> Sorted(std::vector<std::string> modules) {
+  std::sort(modules.begin(), modules.end());
+  modules.erase(std::unique(modules.begin(), modules.end()), modules.end());
+  return modules;
+}
+
 }  // namespace
 
-absl::Status MayHaveOneMore(const std::vector<DependencyImage>& images, uid_t user) {
+std::optional<DependencyImage> DependencyImageFrom(const store::ImageInfo& info) {
+  auto label = [&info](const char* name) {
+    auto found = info.labels.find(name);
+    return found == info.labels.end() ? std::string() : found->second;
+  };
+  auto runtime = functions::ParseRuntime(label(kRuntimeLabel));
+  if (!info.labels.contains(kRuntimeLabel) || !runtime.ok()) return std::nullopt;
+  DependencyImage image;
+  image.info = info;
+  image.runtime = *runtime;
+  image.modules = absl::StrSplit(label(kModulesLabel), ',', absl::SkipEmpty());
+  image.layers = absl::StrSplit(label(kLayersLabel), ',', absl::SkipEmpty());
+  image.of_layers = absl::StrSplit(label(kOfLayersLabel), ',', absl::SkipEmpty());
+  image.kept = info.labels.contains(kKeptLabel);
+  // Anybody can put labels on an image of his own, and functions of others would start from it.
+  if (image.is_shared()) {
+    if (info.owner != ::geteuid() || info.reference != ReferenceOf(*runtime, image.modules))
+      return std::nullopt;
+  } else if (info.reference != ReferenceOf(*runtime, image.modules, image.layers, info.owner) ||
+             !std::all_of(image.layers.begin(), image.layers.end(), functions::IsLayerDigest)) {
+    return std::nullopt;
+  }
+  (void)absl::SimpleAtoi(label(kResidentLabel), &image.resident_bytes);
+  (void)absl::SimpleAtod(label(kSecondsLabel), &image.build_seconds);
+  if (!absl::SimpleAtoi(label(kAskedByLabel), &image.asked_by)) image.asked_by = info.owner;
+  return image;
+}
+
+bool HasModulesOfLayers(const store::ImageInfo& image) { return image.labels.contains(kLayersLabel); }
+
+absl::Status MayHaveOneMore(const std::vector<DependencyImage>& images, uid_t user, bool of_layers) {
   if (user == 0 || user == ::geteuid()) return absl::OkStatus();
-  const auto has = std::count_if(images.begin(), images.end(), [user](const DependencyImage& image) {
-    return image.asked_by == user && !image.modules.empty();
+  const auto has = std::count_if(images.begin(), images.end(), [&](const DependencyImage& image) {
+    return image.asked_by == user && !image.modules.empty() && image.is_shared() != of_layers;
   });
   if (static_cast<size_t>(has) < kMostDependencyImagesOfOne) return absl::OkStatus();
+  if (of_layers) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("uid ", user, " has ", has,
+                     " images with modules of layers, and one user may have no more: remove some "
+                     "('rekindle deps ls', 'rekindle deps rm')"));
+  }
   return absl::ResourceExhaustedError(
       absl::StrCat("uid ", user, " has had ", has,
                    " dependency images made, and one user may have no more: use those there are "
@@ -162,7 +265,7 @@ absl::StatusOr<std::vector<DependencyImage>> DependencyImages::List() const {
   RK_RETURN_IF_ERROR(store.status());
   RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> all, (*store)->List());
   for (const store::ImageInfo& info : all) {
-    if (auto image = FromInfo(info)) images.push_back(*std::move(image));
+    if (auto image = DependencyImageFrom(info)) images.push_back(*std::move(image));
   }
   return images;
 }
@@ -170,7 +273,7 @@ absl::StatusOr<std::vector<DependencyImage>> DependencyImages::List() const {
 absl::StatusOr<DependencyImage> DependencyImages::Find(const std::string& reference) const {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
   RK_ASSIGN_OR_RETURN(store::ImageInfo info, store->Find(reference));
-  if (auto image = FromInfo(info)) return *std::move(image);
+  if (auto image = DependencyImageFrom(info)) return *std::move(image);
   return absl::NotFoundError(absl::StrCat(
       "image '", reference, "' is no dependency image: 'rekindle deps ls' lists those there are"));
 }
@@ -197,27 +300,25 @@ absl::StatusOr<DependencyImage> DependencyImages::FindUnchanged(const std::strin
 absl::StatusOr<DependencyImages::Found> DependencyImages::Cover(
     const functions::Runtime& runtime, const std::vector<std::string>& modules, uid_t user,
     const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
-  const std::set<std::string> needed(modules.begin(), modules.end());
   RK_ASSIGN_OR_RETURN(std::vector<DependencyImage> images, List());
-  const DependencyImage* best = nullptr;
-  uint64_t least = UINT64_MAX;  // of those that lack something: what there must be at least
-  for (const DependencyImage& image : images) {
-    if (!(image.runtime == runtime)) continue;
-    const std::set<std::string> has(image.modules.begin(), image.modules.end());
-    if (has == needed) return Found{image, true};
-    if (!std::includes(has.begin(), has.end(), needed.begin(), needed.end())) {
-      if (std::includes(needed.begin(), needed.end(), has.begin(), has.end()))
-        least = std::min(least, image.resident_bytes);
-      continue;
-    }
-    if (best == nullptr || image.resident_bytes < best->resident_bytes) best = &image;
-  }
-  // More than it needs costs nothing as long as it is shared: its pages are there already.
-  if (best != nullptr && !needed.empty() &&
-      best->resident_bytes <= (least == UINT64_MAX ? kSpareBytes : least + kSpareBytes)) {
-    return Found{*best, true};
-  }
+  std::erase_if(images, [&](const DependencyImage& image) {
+    return !image.is_shared() || !(image.runtime == runtime);
+  });
+  if (const DependencyImage* best = BestOf(images, modules)) return Found{*best, true};
   return Build(runtime, modules, /*rebuild=*/false, user, progress, cancel);
+}
+
+absl::StatusOr<DependencyImages::Found> DependencyImages::CoverWithLayers(
+    const functions::Runtime& runtime, const std::vector<std::string>& modules, const OwnersLayers& layers,
+    const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
+  RK_ASSIGN_OR_RETURN(std::vector<DependencyImage> images, List());
+  const std::vector<std::string> digests = DigestsOf(layers.layers);
+  std::erase_if(images, [&](const DependencyImage& image) {
+    return image.is_shared() || image.info.owner != layers.owner.uid || !(image.runtime == runtime) ||
+           image.layers != digests;
+  });
+  if (const DependencyImage* best = BestOf(images, modules)) return Found{*best, true};
+  return BuildWithLayers(runtime, modules, layers, /*rebuild=*/false, /*kept=*/false, progress, cancel);
 }
 
 class DependencyImages::InWork {
@@ -247,24 +348,57 @@ class DependencyImages::InWork {
   const std::string reference_;
 };
 
+std::string DependencyImages::Order::Reference() const {
+  if (layers == nullptr) return ReferenceOf(runtime, modules);
+  return ReferenceOf(runtime, modules, DigestsOf(layers->layers), layers->owner.uid);
+}
+
+std::string DependencyImages::Order::What() const { return daemon::What(runtime, modules); }
+
 absl::StatusOr<DependencyImages::Found> DependencyImages::Build(
     const functions::Runtime& runtime, const std::vector<std::string>& asked, bool rebuild, uid_t user,
     const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
+  Order order;
+  order.runtime = runtime;
+  order.modules = Sorted(asked);
+  order.rebuild = rebuild;
+  order.user = user;
+  return BuildOrder(order, progress, cancel);
+}
+
+absl::StatusOr<DependencyImages::Found> DependencyImages::BuildWithLayers(
+    const functions::Runtime& runtime, const std::vector<std::string>& asked, const OwnersLayers& layers,
+    bool rebuild, bool kept, const std::function<void(const char* phase)>& progress,
+    const Cancellation* cancel) {
+  Order order;
+  order.runtime = runtime;
+  order.modules = Sorted(asked);
+  order.layers = &layers;
+  order.rebuild = rebuild;
+  order.kept = kept;
+  order.user = layers.owner.uid;
+  return BuildOrder(order, progress, cancel);
+}
+
+absl::StatusOr<DependencyImages::Found> DependencyImages::BuildOrder(
+    const Order& order, const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
+  const auto& [runtime, modules, layers, rebuild, kept, user] = order;
   if (runtime.kind == functions::RuntimeKind::kProvided) {
     return absl::InvalidArgumentError(
         "a custom runtime (provided) has no dependency images: it brings its own program");
   }
-  std::vector<std::string> modules = asked;
-  std::sort(modules.begin(), modules.end());
-  modules.erase(std::unique(modules.begin(), modules.end()), modules.end());
-  const std::string reference = ReferenceOf(runtime, modules);
+  const std::string reference = order.Reference();
+  const std::string what = order.What();
   if (!rebuild) {
     if (auto there = FindUnchanged(reference); there.ok()) return Found{*std::move(there), true};
   }
   // In a turn of its own: nobody who has one waits for another.
-  if (!modules.empty() && absl::IsNotFound(BaseFor(runtime, modules, rebuild).status())) {
-    RK_RETURN_IF_ERROR(Annotate(Build(runtime, {}, /*rebuild=*/false, user, progress, cancel).status(),
-                                What(runtime, modules)));
+  std::optional<DependencyImage> below;
+  if (layers != nullptr) {
+    RK_ASSIGN_OR_RETURN(below, BaseForLayers(order, progress, cancel));
+  } else if (!modules.empty() && absl::IsNotFound(BaseFor(runtime, modules, rebuild).status())) {
+    RK_RETURN_IF_ERROR(
+        Annotate(Build(runtime, {}, /*rebuild=*/false, user, progress, cancel).status(), what));
   }
   progress("wait");
   const auto given_up = [&] { return node_.stopping() || (cancel != nullptr && cancel->cancelled()); };
@@ -282,16 +416,28 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::Build(
   });
   // One user's are made one after the other, so that no two count on the same room.
   if (there == images.end() && !modules.empty()) {
-    RK_RETURN_IF_ERROR(Annotate(MayHaveOneMore(images, user), What(runtime, modules)));
+    RK_RETURN_IF_ERROR(Annotate(MayHaveOneMore(images, user, layers != nullptr), what));
   }
   const uid_t asked_by = there == images.end() ? user : there->asked_by;
+  Order now = order;
+  // One that was asked for by itself stays so.
+  now.kept = kept || (there != images.end() && there->kept);
   progress("load");
   Stopwatch watch;
   RK_RETURN_IF_ERROR(node_.MakeRuntimeDirectory());
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kCreate));
-  const absl::StatusOr<DependencyImage> built =
-      modules.empty() ? BuildBare(*store, runtime, asked_by, progress, cancel)
-                      : BuildOn(*store, runtime, modules, rebuild, asked_by, progress, cancel);
+  const auto on = [&](const absl::StatusOr<DependencyImage>& base) -> absl::StatusOr<DependencyImage> {
+    RK_RETURN_IF_ERROR(base.status());
+    return BuildOn(*store, now, *base, asked_by, progress, cancel);
+  };
+  absl::StatusOr<DependencyImage> built =
+      modules.empty() && layers == nullptr ? BuildBare(*store, runtime, asked_by, progress, cancel)
+      : layers != nullptr                  ? on(*below)
+                          // Anew means with the libraries of now.
+                          : on(BaseFor(runtime, modules, /*bare=*/rebuild));
+  // What lies below may have brought modules that the layers have others of: then the owner loads them all.
+  if (layers != nullptr && !below->modules.empty() && absl::IsInvalidArgument(built.status()) && !given_up())
+    built = on(BaseFor(runtime, modules, /*bare=*/true));
   if (!built.ok() && given_up()) return GivenUp(runtime, modules);
   RK_RETURN_IF_ERROR(built.status());
   Log(LogLevel::kInfo, absl::StrCat("dependency image '", built->info.reference, "' of ", runtime.Name(),
@@ -301,13 +447,28 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::Build(
   return Found{*built, false};
 }
 
+absl::StatusOr<DependencyImage> DependencyImages::BaseForLayers(
+    const Order& order, const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
+  std::vector<std::string> rest = order.modules;
+  std::erase_if(rest, [&](const std::string& module) {
+    const std::vector<std::string>& theirs = order.layers->modules;
+    return std::find(theirs.begin(), theirs.end(), module) != theirs.end();
+  });
+  RK_ASSIGN_OR_RETURN(Found found, Cover(order.runtime, rest, order.user, progress, cancel));
+  if (!Change(found.image)) return found.image;
+  RK_ASSIGN_OR_RETURN(
+      found, Build(order.runtime, found.image.modules, /*rebuild=*/false, order.user, progress, cancel));
+  return found.image;
+}
+
 absl::StatusOr<DependencyImage> DependencyImages::BaseFor(const functions::Runtime& runtime,
                                                           const std::vector<std::string>& modules,
                                                           bool bare) const {
   RK_ASSIGN_OR_RETURN(std::vector<DependencyImage> images, List());
   std::optional<DependencyImage> base;
   for (const DependencyImage& image : images) {
-    if (!(image.runtime == runtime) || image.modules == modules || (bare && !image.modules.empty()) ||
+    if (!image.is_shared() || !(image.runtime == runtime) || image.modules == modules ||
+        (bare && !image.modules.empty()) ||
         !std::includes(modules.begin(), modules.end(), image.modules.begin(), image.modules.end())) {
       continue;
     }
@@ -323,25 +484,24 @@ absl::StatusOr<DependencyImage> DependencyImages::BaseFor(const functions::Runti
 }
 
 absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
-    store::Store& store, const functions::Runtime& runtime, const std::vector<std::string>& modules,
-    bool rebuild, uid_t asked_by, const std::function<void(const char* phase)>& progress,
-    const Cancellation* cancel) {
-  const std::string what = What(runtime, modules);
-  // Anew means with the libraries of now.
-  RK_ASSIGN_OR_RETURN(const DependencyImage base, BaseFor(runtime, modules, /*bare=*/rebuild));
+    store::Store& store, const Order& order, const DependencyImage& base, uid_t asked_by,
+    const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
+  const std::string what = order.What();
   // It may go meanwhile, with its notes; what builds upon it stays whole.
   RK_ASSIGN_OR_RETURN(const std::string below, store.GetNote(base.info.digest, store::kLoadedFilesNote));
   RK_ASSIGN_OR_RETURN(const LoadedFiles loaded_below, LoadedFiles::Decode(below));
-  RK_ASSIGN_OR_RETURN(const std::vector<std::string> command, RuntimeCommand(runtime, ""));
-  RK_ASSIGN_OR_RETURN(const ModuleList list, ModuleList::Make(InstanceRecords(
-                                                 node_.options().runtime_directory, node_.options().store)));
+  RK_ASSIGN_OR_RETURN(const std::vector<std::string> command, RuntimeCommand(order.runtime, ""));
+  const Owner* const owner = order.layers != nullptr ? &order.layers->owner : nullptr;
+  RK_ASSIGN_OR_RETURN(
+      const ModuleList list,
+      ModuleList::Make(InstanceRecords(node_.options().runtime_directory, node_.options().store), owner));
   RK_ASSIGN_OR_RETURN(auto output, ProcessOutput::Make(kOutputShown));
   UniqueFd written = output->TakeWriteEnd();
   RK_RETURN_IF_ERROR(output->Follow());
   LoadedFiles loaded(command);
   restore::CloneOptions copy;
   copy.image = base.info.digest;
-  copy.environment = {{"REKINDLE_MORE_DEPS", absl::StrJoin(modules, ",")},
+  copy.environment = {{"REKINDLE_MORE_DEPS", absl::StrJoin(order.modules, ",")},
                       {kModuleListVariable, list.path()}};
   const UniqueFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   copy.stdio = {nothing.get(), written.get(), written.get()};
@@ -351,19 +511,44 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
   copy.own_shared_memory = true;
   copy.network = restore::Network::kOwn;
   ckpt::CaptureOptions capture;
-  capture.reference = ReferenceOf(runtime, modules);
+  capture.reference = order.Reference();
   capture.parent = base.info.digest;
   capture.temporary_files = ckpt::kDependencyTemporary;
   DependencyImage built;
-  built.runtime = runtime;
-  built.modules = modules;
+  built.runtime = order.runtime;
+  built.modules = order.modules;
   built.asked_by = asked_by;
+  if (owner != nullptr) {
+    // What lies in layers is anybody's: it runs as its owner, and never takes more than a function may.
+    std::vector<std::string> paths;
+    for (const functions::LayerPtr& layer : order.layers->layers) paths.push_back(layer->path());
+    copy.environment["REKINDLE_LAYERS"] = absl::StrJoin(paths, ":");
+    if (owner->uid != ::geteuid()) {
+      copy.environment["REKINDLE_RUN_AS"] = RunAsText(*owner);
+      copy.files_owner = *owner;
+    }
+    if (FunctionInstances::LimitsUsable().ok()) {
+      functions::FunctionSpec most;
+      most.memory_bytes = functions::kMostMemoryBytes;
+      copy.limits = FunctionInstances::LimitsOf(most);
+    }
+    capture.owner = owner->uid;
+    built.layers = DigestsOf(order.layers->layers);
+    built.of_layers = order.layers->modules;
+    built.kept = order.kept;
+  }
   bool ready = false;
-  const auto look = [&](pid_t root, bool /*has_after_restore*/) {
+  const auto look = [&](pid_t root, bool has_after_restore) {
     ready = true;
     loaded.Add(root, list.Read(), list.began(), [&copy](const std::string& path) {
       return restore::LiesInOwnTemporary(path, copy.temporary.keep) || absl::StartsWith(path, "/dev/shm/");
     });
+    if (owner != nullptr && !has_after_restore) {
+      if (const auto connection = ConnectionToOthers(ProcessTree(root))) {
+        return absl::FailedPreconditionError(
+            absl::StrCat(what, ": once loaded it is connected to ", *connection, ", which no copy would be"));
+      }
+    }
     const absl::Status may =
         ckpt::CheckTemporaryFiles(absl::StrCat("/proc/", root, "/root"), ckpt::kDependencyTemporary);
     if (may.ok()) return may;

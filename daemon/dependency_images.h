@@ -1,6 +1,9 @@
 // Dependency images: a runtime with libraries loaded, no function in it, shared by all functions that need
 // them. Nothing of a user runs before they are taken: modules come from where the administrator installed
 // them, and are loaded in a sandbox, where nothing is to be found that users have left for them.
+//
+// Those that have modules of a user's layers, too, are that user's: they are loaded as him, on top of a
+// shared image, and functions of nobody else start from them.
 #pragma once
 
 #include <sys/types.h>
@@ -23,6 +26,7 @@
 #include "daemon/node.h"
 #include "functions/fair_turns.h"
 #include "functions/function_spec.h"
+#include "functions/layer_store.h"
 
 namespace rekindle::daemon {
 
@@ -33,13 +37,34 @@ struct DependencyImage {
   uint64_t resident_bytes = 0;       // of the process that it was taken of
   double build_seconds = 0;          // until everything was loaded
   uid_t asked_by = 0;                // for whom it was first made
+  // Of an image with modules of layers, which is its owner's; empty: it is shared.
+  std::vector<std::string> layers;     // their digests, in order
+  std::vector<std::string> of_layers;  // of the modules: those that come from them
+  bool kept = false;                   // also when no function uses it: it was asked for by itself
+
+  bool is_shared() const { return layers.empty(); }
+  // May functions of this user start from it?
+  bool MayBeUsedBy(uid_t user) const { return is_shared() || info.owner == user; }
+};
+
+// Nothing: it is none, whatever it says of itself.
+std::optional<DependencyImage> DependencyImageFrom(const store::ImageInfo& info);
+// Says so of itself; whether it is a dependency image Find tells.
+bool HasModulesOfLayers(const store::ImageInfo& image);
+
+// Where modules come from that the machine does not have for all programs.
+struct OwnersLayers {
+  Owner owner;                              // as whom they are loaded
+  std::vector<functions::LayerPtr> layers;  // later ones hide earlier ones
+  std::vector<std::string> modules;         // of those that are wanted: what comes from them; not empty
 };
 
 // Of these one user may have so many made that load modules. They are the service's own, so no quota counts
 // them, and only an administrator removes them.
 inline constexpr size_t kMostDependencyImagesOfOne = 64;
-// ResourceExhausted: `user` has them.
-absl::Status MayHaveOneMore(const std::vector<DependencyImage>& images, uid_t user);
+// ResourceExhausted: `user` has them. Those with modules of layers count apart: they are his own, and against
+// his quota besides.
+absl::Status MayHaveOneMore(const std::vector<DependencyImage>& images, uid_t user, bool of_layers = false);
 
 // How their names begin.
 inline constexpr char kDependencyImages[] = "deps/";
@@ -71,6 +96,16 @@ class DependencyImages {
   absl::StatusOr<Found> Cover(const functions::Runtime& runtime, const std::vector<std::string>& modules,
                               uid_t user, const std::function<void(const char* phase)>& progress,
                               const Cancellation* cancel);
+  // The same for modules of which some come from a user's layers. `kept`: see DependencyImage.
+  absl::StatusOr<Found> BuildWithLayers(const functions::Runtime& runtime,
+                                        const std::vector<std::string>& modules, const OwnersLayers& layers,
+                                        bool rebuild, bool kept,
+                                        const std::function<void(const char* phase)>& progress,
+                                        const Cancellation* cancel) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Found> CoverWithLayers(const functions::Runtime& runtime,
+                                        const std::vector<std::string>& modules, const OwnersLayers& layers,
+                                        const std::function<void(const char* phase)>& progress,
+                                        const Cancellation* cancel);
   absl::StatusOr<std::vector<DependencyImage>> List() const;
   // NotFound: it is none.
   absl::StatusOr<DependencyImage> Find(const std::string& reference) const;
@@ -87,14 +122,28 @@ class DependencyImages {
 
   // As long as an image is being made: nobody else makes one of its name.
   class InWork;
+  // What is to be made.
+  struct Order {
+    functions::Runtime runtime;
+    std::vector<std::string> modules;      // sorted, each once
+    const OwnersLayers* layers = nullptr;  // null: it is to be shared
+    bool rebuild = false, kept = false;
+    uid_t user = 0;  // for whom
+    std::string Reference() const;
+    std::string What() const;  // for errors
+  };
+  absl::StatusOr<Found> BuildOrder(const Order& order, const std::function<void(const char* phase)>& progress,
+                                   const Cancellation* cancel) ABSL_LOCKS_EXCLUDED(mutex_);
   // The image of the most of these modules, but not all, that there is; `bare`: that of none. NotFound.
   absl::StatusOr<DependencyImage> BaseFor(const functions::Runtime& runtime,
                                           const std::vector<std::string>& modules, bool bare) const;
-  // From the image of some of the modules, or, with `rebuild`, of none: the rest is loaded on top of that.
-  // NotFound: there is no such image.
-  absl::StatusOr<DependencyImage> BuildOn(store::Store& store, const functions::Runtime& runtime,
-                                          const std::vector<std::string>& modules, bool rebuild,
-                                          uid_t asked_by,
+  // Of the modules that do not come from layers, shared, as it would be made now.
+  absl::StatusOr<DependencyImage> BaseForLayers(const Order& order,
+                                                const std::function<void(const char* phase)>& progress,
+                                                const Cancellation* cancel);
+  // The rest of the modules is loaded on top of that.
+  absl::StatusOr<DependencyImage> BuildOn(store::Store& store, const Order& order,
+                                          const DependencyImage& base, uid_t asked_by,
                                           const std::function<void(const char* phase)>& progress,
                                           const Cancellation* cancel);
   // From nothing: the runtime alone, outside of any sandbox. So it loads nothing that anybody has chosen.

@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/stable_hash.h"
+
 namespace rekindle::daemon {
 namespace {
 
@@ -26,6 +29,63 @@ TEST(DependencyImagesTest, OneUserHasOnlySoManyMade) {
   EXPECT_TRUE(MayHaveOneMore(images, other).ok());
   for (int i = 0; i < 100; ++i) add(::geteuid(), {"json"});
   EXPECT_TRUE(MayHaveOneMore(images, ::geteuid()).ok());
+
+  // Those with modules of layers count apart.
+  EXPECT_TRUE(MayHaveOneMore(images, user, /*of_layers=*/true).ok());
+  for (size_t i = 0; i < kMostDependencyImagesOfOne; ++i) {
+    add(other, {"json"});
+    images.back().layers = {std::string(64, '0')};
+  }
+  EXPECT_TRUE(MayHaveOneMore(images, other).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(MayHaveOneMore(images, other, /*of_layers=*/true)));
+}
+
+TEST(DependencyImagesTest, AnImageOfAUserPosesAsNoOther) {
+  const uid_t user = ::geteuid() + 4711;
+  const std::string digest(64, '0');
+  const auto reference_of = [&](uid_t owner) {
+    return absl::StrCat("deps/u", owner, "/python:decimal-",
+                        absl::Hex(StableHash("decimal\n\n" + digest), absl::kZeroPad16));
+  };
+  store::ImageInfo info;
+  info.owner = user;
+  info.labels = {{"rekindle.deps.runtime", "python"},
+                 {"rekindle.deps.modules", "decimal"},
+                 {"rekindle.deps.layers", digest},
+                 {"rekindle.deps.of-layers", "decimal"}};
+  info.reference = reference_of(user);
+  const auto image = DependencyImageFrom(info);
+  ASSERT_TRUE(image);
+  EXPECT_FALSE(image->is_shared());
+  EXPECT_EQ(image->layers, std::vector<std::string>{digest});
+  EXPECT_EQ(image->of_layers, std::vector<std::string>{"decimal"});
+  // As another user's, or as one that is shared.
+  for (const std::string& reference : {reference_of(user + 1), std::string("deps/python:decimal")}) {
+    info.reference = reference;
+    EXPECT_FALSE(DependencyImageFrom(info)) << reference;
+  }
+  info.labels.erase("rekindle.deps.layers");
+  EXPECT_FALSE(DependencyImageFrom(info));
+  info.owner = ::geteuid();
+  EXPECT_TRUE(DependencyImageFrom(info)->is_shared());
+  info.reference = reference_of(user);
+  EXPECT_FALSE(DependencyImageFrom(info));
+  // Layers are found by their digests, and by nothing else.
+  info.owner = user;
+  info.labels["rekindle.deps.layers"] = "../../x";
+  info.reference = absl::StrCat("deps/u", user, "/python:decimal-",
+                                absl::Hex(StableHash("decimal\n\n../../x"), absl::kZeroPad16));
+  EXPECT_FALSE(DependencyImageFrom(info));
+}
+
+TEST(DependencyImagesTest, FunctionsOfOthersDoNotStartFromOneWithModulesOfLayers) {
+  DependencyImage image;
+  image.info.owner = 1000;
+  EXPECT_TRUE(image.MayBeUsedBy(1001));
+  image.layers = {std::string(64, '0')};
+  EXPECT_TRUE(image.MayBeUsedBy(1000));
+  EXPECT_FALSE(image.MayBeUsedBy(1001));
+  EXPECT_FALSE(image.MayBeUsedBy(0));
 }
 
 }  // namespace

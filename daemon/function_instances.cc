@@ -21,6 +21,7 @@
 #include "base/unix_socket.h"
 #include "ckpt/capture.h"
 #include "criu/failure.h"
+#include "daemon/dependency_images.h"
 #include "daemon/function_process.h"
 #include "daemon/function_runtime.h"
 #include "daemon/function_template.h"
@@ -44,12 +45,6 @@ constexpr uint32_t kMostProcesses = 1024;
 
 // One that reads a file which others edit again and again isn't captured for each of its starts.
 constexpr absl::Duration kBetweenDrops = absl::Minutes(1);
-
-std::string RunAsText(const Owner& owner) {
-  std::string text = absl::StrCat(owner.uid, ":", owner.gid);
-  for (const gid_t group : owner.groups) absl::StrAppend(&text, ":", group);
-  return text;
-}
 
 restore::Network NetworkOf(v1::CloneOptions::Network network) {
   switch (network) {
@@ -261,10 +256,12 @@ restore::CloneOptions FunctionInstances::OptionsFor(const LiveFunction& live,
 
 absl::Status FunctionInstances::CheckCode(const functions::FunctionRecord& record) {
   RK_RETURN_IF_ERROR(node_.CheckStoreIsThere());
-  const std::string code = record.folder->code();
-  if (PathExists(code)) return absl::OkStatus();
+  std::vector<std::string> parts = LayersOf(record);
+  parts.push_back(record.folder->code());
+  const auto gone = std::find_if_not(parts.begin(), parts.end(), PathExists);
+  if (gone == parts.end()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
-      "its code, ", code,
+      "its code, ", *gone,
       ", is gone: the store was emptied, or is another one now. Bring that back which had it, or "
       "deploy the function again with --replace"));
 }
@@ -435,6 +432,11 @@ absl::StatusOr<uint64_t> FunctionInstances::MakeTemplate(const std::string& func
   if (function.empty()) {
     RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
     RK_ASSIGN_OR_RETURN(store::ImageInfo info, store->Find(dependency_image));
+    if (info.owner != ::geteuid() || HasModulesOfLayers(info)) {
+      return absl::FailedPreconditionError(absl::StrCat("image '", dependency_image,
+                                                        "' has modules of a user's layers, which would run "
+                                                        "in the template without his functions' limits"));
+    }
     restore::CloneOptions options;  // no user's code runs in it
     options.image = info.digest;
     options.temporary = TemporaryOn(node_.options(), restore::kMostTemporary);

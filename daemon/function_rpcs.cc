@@ -33,6 +33,7 @@ void Describe(Functions& functions, const functions::FunctionRecord& record, v1:
   out->set_dependency_image(record.images.dependency_image);
   out->set_function_image(record.images.function_image);
   for (const std::string& module : record.images.dependencies) out->add_dependencies(module);
+  out->mutable_layers()->Assign(record.layers.begin(), record.layers.end());
   if (!record.trouble.ok()) {
     out->set_state(absl::IsDataLoss(record.trouble)             ? "damaged"
                    : absl::IsFailedPrecondition(record.trouble) ? "newer"
@@ -302,6 +303,7 @@ void Describe(const Node& node, const Caller& caller, const std::vector<function
   out->set_built_unix_ns(image.info.created_unix_ns);
   out->set_build_seconds(image.build_seconds);
   out->set_owner_uid(image.info.owner);
+  out->mutable_layers()->Assign(image.layers.begin(), image.layers.end());
   uint32_t others = 0;
   for (const functions::FunctionRecord& record : all) {
     if (record.images.dependency_image != image.info.reference) continue;
@@ -323,15 +325,19 @@ absl::Status BuildDependencies(Node& node, const Call& call, const v1::BuildDepe
   const std::vector<std::string> modules(request.modules().begin(), request.modules().end());
   for (const std::string& module : modules)
     RK_RETURN_IF_ERROR(functions::CheckDependency(runtime.kind, module));
+  RK_ASSIGN_OR_RETURN(const functions::LayerNames layers,
+                      functions::CheckLayers({request.layers().begin(), request.layers().end()},
+                                             request.venv(), runtime.kind));
   Stopwatch watch;
   CallMonitor monitor(call, [&](const v1::Progress& progress) {
     v1::BuildDependenciesEvent event;
     *event.mutable_progress() = progress;
     return send(event);
   });
-  auto built = functions->dependencies().Build(
-      runtime, modules, request.rebuild(), call.caller.uid,
-      [&](const char* phase) { monitor.Report(phase, 0, 0, watch.seconds()); }, &monitor.cancellation());
+  auto built = functions->BuildDependencies(
+      call.caller, runtime, modules, layers, request.rebuild(),
+      [&](const char* phase, uint64_t bytes) { monitor.Report(phase, bytes, 0, watch.seconds()); },
+      &monitor.cancellation());
   monitor.Stop();
   RK_RETURN_IF_ERROR(built.status());
   v1::BuildDependenciesEvent event;
@@ -346,19 +352,26 @@ absl::Status ListDependencies(Node& node, const Call& call, const v1::ListDepend
   RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
   RK_ASSIGN_OR_RETURN(std::vector<DependencyImage> images, functions->dependencies().List());
   const std::vector<functions::FunctionRecord> all = functions->Records(Caller());
-  for (const DependencyImage& image : images) Describe(node, call.caller, all, image, response->add_images());
+  for (const DependencyImage& image : images) {
+    if (image.is_shared() || node.policy().MayUse(call.caller, image.info.owner))
+      Describe(node, call.caller, all, image, response->add_images());
+  }
   return absl::OkStatus();
 }
 
 absl::Status RemoveDependencies(Node& node, const Call& call, const v1::RemoveDependenciesRequest& request,
                                 v1::RemoveDependenciesResponse*) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
+  absl::StatusOr<DependencyImage> found = functions->dependencies().Find(request.reference());
   // First: what is found, and what is not, tells of others' images.
-  if (!node.policy().IsAdmin(call.caller)) {
+  if (!node.policy().IsAdmin(call.caller) &&
+      (!found.ok() || found->is_shared() || found->info.owner != call.caller.uid)) {
     return absl::PermissionDeniedError(
-        "dependency images are shared by all users: only an administrator removes them");
+        "dependency images are shared by all users: only an administrator removes those that have no modules "
+        "of one's own layers");
   }
-  RK_ASSIGN_OR_RETURN(DependencyImage image, functions->dependencies().Find(request.reference()));
+  RK_RETURN_IF_ERROR(found.status());
+  const DependencyImage& image = *found;
   v1::DependencyImage described;
   Describe(node, Caller(), functions->Records(Caller()), image, &described);
   if (described.used_by_size() > 0) {
@@ -366,7 +379,9 @@ absl::Status RemoveDependencies(Node& node, const Call& call, const v1::RemoveDe
         "dependency image '", image.info.reference, "' is used by function '", described.used_by(0), "'",
         described.used_by_size() > 1 ? " and others" : "", ": remove those first"));
   }
-  return functions->RemoveDependencies(image.info);
+  RK_RETURN_IF_ERROR(functions->RemoveDependencies(image.info));
+  if (!image.is_shared()) functions->TidyLayers();
+  return absl::OkStatus();
 }
 
 }  // namespace rekindle::daemon

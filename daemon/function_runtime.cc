@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -115,6 +116,25 @@ absl::StatusOr<std::vector<std::string>> RuntimeCommand(const functions::Runtime
   return std::vector<std::string>{interpreter, *program};
 }
 
+absl::StatusOr<std::string> PythonVersion(const functions::Runtime& runtime) {
+  if (runtime.kind != RuntimeKind::kPython) return "";
+  RK_ASSIGN_OR_RETURN(const std::vector<std::string> command, RuntimeCommand(runtime, ""));
+  char resolved[PATH_MAX];
+  if (::realpath(command[0].c_str(), resolved) != nullptr) {
+    const std::string path = resolved;
+    absl::string_view version = absl::string_view(path).substr(path.rfind('/') + 1);
+    if (absl::ConsumePrefix(&version, "python") && absl::StrContains(version, '.'))
+      return std::string(version);
+  }
+  RK_ASSIGN_OR_RETURN(
+      CommandResult asked,
+      RunCommand({command[0], "-I", "-c", "import sys; print('%d.%d' % sys.version_info[:2], end='')"},
+                 absl::Seconds(10)));
+  if (!asked.exit.ok() || asked.output.empty())
+    return absl::InternalError(absl::StrCat("asking ", command[0], " for its version: ", asked.output));
+  return asked.output;
+}
+
 Environment BaseEnvironment() {
   Environment environment = {{"PATH", kPath},
                              {"LANG", "C.UTF-8"},
@@ -152,9 +172,15 @@ Environment HeldEnvironment(const std::vector<std::string>& modules) {
   return environment;
 }
 
+std::string RunAsText(const Owner& owner) {
+  std::string text = absl::StrCat(owner.uid, ":", owner.gid);
+  for (const gid_t group : owner.groups) absl::StrAppend(&text, ":", group);
+  return text;
+}
+
 std::vector<std::string> LayersOf(const functions::FunctionRecord& record) {
   std::vector<std::string> layers;
-  for (size_t i = 0; i < record.spec.layers.size(); ++i) layers.push_back(record.folder->layer(i));
+  for (size_t i = 0; i < record.spec.LayerFolders().size(); ++i) layers.push_back(record.folder->layer(i));
   return layers;
 }
 

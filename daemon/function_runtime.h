@@ -25,6 +25,10 @@ using Environment = std::map<std::string, std::string>;
 absl::StatusOr<std::vector<std::string>> RuntimeCommand(const functions::Runtime& runtime,
                                                         const std::string& code);
 
+// The version that a runtime for Python has on this node, "3.11". Empty: it is not Python. Unimplemented: as
+// RuntimeCommand.
+absl::StatusOr<std::string> PythonVersion(const functions::Runtime& runtime);
+
 // Rekindle's own programs in the functions' languages, such as "python/discover_imports.py".
 absl::StatusOr<std::string> FindRuntimeFile(const std::string& name);
 
@@ -57,6 +61,8 @@ Environment InstanceEnvironment(const functions::FunctionRecord& record, const I
 // Folders of its layers' copies.
 std::vector<std::string> LayersOf(const functions::FunctionRecord& record);
 
+// What REKINDLE_RUN_AS says to a copy that is to become this user.
+std::string RunAsText(const Owner& owner);
 // As whom its processes run; nothing: as the daemon.
 std::optional<RunAs> UserOf(const Owner& owner);
 

@@ -20,6 +20,7 @@
 #include "base/status.h"
 #include "daemon/code_room.h"
 #include "daemon/early_variables.h"
+#include "daemon/function_layers.h"
 #include "daemon/function_process.h"
 #include "daemon/function_runtime.h"
 #include "daemon/http_callers.h"
@@ -40,7 +41,7 @@ constexpr double kShareOfMemory = 0.6;
 constexpr absl::Duration kUsualLongestDiscovery = absl::Minutes(2);
 constexpr absl::Duration kLookForEnd = absl::Milliseconds(100);
 constexpr absl::Duration kTidyEvery = absl::Seconds(1);
-constexpr int kTidiedPerGroups = 10;
+constexpr int kTidiedPerGroups = 10, kTidiedPerLayers = 60;
 // Of what the program that finds imports says.
 constexpr size_t kMostReported = size_t{16} << 20;
 constexpr size_t kShownOfOutput = 300;
@@ -81,10 +82,10 @@ absl::StatusOr<std::vector<std::string>> DiscoveryCommand(const functions::Funct
       "--code",       record.folder->code(),
       "--handler",    record.spec.handler,
       "--time-limit", absl::StrCat(absl::ToInt64Seconds(LongestDiscovery(record)))};
-  for (const std::string& layer : LayersOf(record)) {
-    const std::string modules = absl::StrCat(layer, "/python");
-    if (PathExists(modules)) command.insert(command.end(), {"--layer", modules});
-  }
+  // Later ones hide earlier ones.
+  const std::vector<std::string> layers = LayersOf(record);
+  for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer)
+    command.insert(command.end(), {"--opt", *layer});
   return command;
 }
 
@@ -100,15 +101,6 @@ functions::ScheduledFunction AsSpecified(const functions::FunctionRecord& record
   function.provisioned = record.spec.provisioned;
   function.most_instances = record.spec.max_instances;
   return function;
-}
-
-// Was it a module of these that could not be loaded? Both runtimes say it so.
-bool CanNotLoadOneOf(const std::vector<std::string>& modules, const absl::Status& status) {
-  return absl::IsInvalidArgument(status) &&
-         std::any_of(modules.begin(), modules.end(), [&](const std::string& module) {
-           return absl::StrContains(status.message(),
-                                    absl::StrCat("the dependency ", module, " (REKINDLE_DEPS) can't be "));
-         });
 }
 
 }  // namespace
@@ -153,6 +145,8 @@ absl::Status Functions::Begin() {
   trim_ = std::make_unique<boost::asio::steady_timer>(*threads_->context());
   PlanTidying();
   RemoveLeftImages();
+  RemoveUnusedLayerImagesUnlessAtWork(std::nullopt);
+  TidyLayers();
   for (const functions::FunctionRecord& record : catalog_->List()) {
     if (!record.trouble.ok()) continue;
     if (record.images.dependency_image.empty() && record.spec.starts_from_images()) {
@@ -189,6 +183,7 @@ DependencyRenewal::Work Functions::RenewalWork() {
     const auto image = dependencies_.Find(reference);
     if (absl::IsNotFound(image.status())) return BringBackDependencies(reference, cancel);
     RK_RETURN_IF_ERROR(image.status());
+    if (!image->is_shared()) return RenewWithLayers(*image, cancel);
     return dependencies_
         .Build(
             image->runtime, image->modules, /*rebuild=*/true, ::geteuid(), [](const char* /*phase*/) {},
@@ -218,10 +213,14 @@ absl::Status Functions::BringBackDependencies(const std::string& reference, cons
 absl::Status Functions::BringBackDependenciesOf(const functions::FunctionRecord& record,
                                                 const Cancellation& cancel) {
   const std::string gone = record.images.dependency_image;
+  const WorkWithLayers work(*this, record.owner.uid);
+  functions::FunctionImages images = record.images;
+  std::vector<std::string> warnings;
   RK_ASSIGN_OR_RETURN(const DependencyImages::Found found,
-                      dependencies_.Cover(
-                          record.spec.runtime, record.images.dependencies, record.owner.uid,
-                          [](const char* /*phase*/) {}, &cancel));
+                      CoverFor(
+                          record, &images, [](const char* /*phase*/) {}, &cancel, &warnings));
+  // As it was deployed, or later.
+  if (!warnings.empty()) return absl::UnavailableError(warnings.front());
   instances_->DropTemplate("", 0, gone);
   scheduler_->LostTemplate(gone);
   instances_->DropImage(record.name(), record.revision);  // it was made of the one that has gone
@@ -291,6 +290,8 @@ void Functions::PlanTidying() {
     if (++self->tidied_ < kTidiedPerGroups || self->tidied_ % kTidiedPerGroups == 0)
       restore::Cgroup::RemoveLeftovers();
     self->ScheduleReadAgain();
+    // Images may have been removed by others, too.
+    if (self->tidied_ % kTidiedPerLayers == 0 || self->catalog_->layers().TakeAnyGone()) self->TidyLayers();
     self->PlanTidying();
   });
 }
@@ -329,6 +330,8 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
   absl::StatusOr<DependencyImage> dependency = absl::NotFoundError("none");
   if (!record.images.dependency_image.empty())
     dependency = dependencies_.Find(record.images.dependency_image);
+  if (dependency.ok() && !dependency->MayBeUsedBy(record.owner.uid))
+    dependency = absl::NotFoundError("it is another user's");
   if (dependency.ok()) {
     function.dependency_image = dependency->info.reference;
     function.dependency_bytes = dependency->resident_bytes;
@@ -357,8 +360,8 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
   if (old != 0 && old != record.revision) instances_->Remove(record.name(), old, /*await_image=*/false);
 }
 
-absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::FunctionRecord& record,
-                                                             const Cancellation* cancel) {
+absl::StatusOr<Functions::Imports> Functions::Discover(const functions::FunctionRecord& record,
+                                                       const Cancellation* cancel) {
   LaunchOptions launch;
   RK_ASSIGN_OR_RETURN(launch.argv, DiscoveryCommand(record));
   InstanceIdentity identity;
@@ -435,11 +438,13 @@ absl::StatusOr<std::vector<std::string>> Functions::Discover(const functions::Fu
                                                       ": ", restore::TextOf(*error, "errorMessage"),
                                                       shown.empty() ? "" : ". It wrote: ", shown));
   }
-  std::vector<std::string> imports = restore::TextsOf(result, "imports");
+  Imports imports{restore::TextsOf(result, "imports"), restore::TextsOf(result, "layer_imports")};
   // They are loaded as our own user, and the code may have written all of this.
-  std::erase_if(imports, [&](const std::string& name) {
-    return !functions::CheckDependency(record.spec.runtime.kind, name).ok();
-  });
+  for (std::vector<std::string>* names : {&imports.of_machine, &imports.of_layers}) {
+    std::erase_if(*names, [&](const std::string& name) {
+      return !functions::CheckDependency(record.spec.runtime.kind, name).ok();
+    });
+  }
   return imports;
 }
 
@@ -449,15 +454,17 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
     std::vector<std::string>* warnings) {
   functions::FunctionImages images;
   images.dependencies = record.spec.dependencies;
+  images.of_layers = record.images.of_layers;
+  for (std::string& module : ModulesOfLayers(record.spec.runtime, LayersOf(record), images.dependencies))
+    images.of_layers.push_back(std::move(module));
   if (record.spec.discover_dependencies) {
     progress("discover");
     auto found = Discover(record, cancel);
     if (absl::IsCancelled(found.status())) return found.status();
     if (found.ok()) {
-      images.dependencies.insert(images.dependencies.end(), found->begin(), found->end());
-      std::sort(images.dependencies.begin(), images.dependencies.end());
-      images.dependencies.erase(std::unique(images.dependencies.begin(), images.dependencies.end()),
-                                images.dependencies.end());
+      images.of_layers.insert(images.of_layers.end(), found->of_layers.begin(), found->of_layers.end());
+      for (const auto& names : {found->of_machine, found->of_layers})
+        images.dependencies.insert(images.dependencies.end(), names.begin(), names.end());
     } else if (replaces_one && absl::IsFailedPrecondition(found.status())) {
       return absl::FailedPreconditionError(
           absl::StrCat("its handler could not be loaded, so the revision that is deployed stays: ",
@@ -467,9 +474,12 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
                                        found.status().message()));
     }
   }
+  for (std::vector<std::string>* names : {&images.dependencies, &images.of_layers}) {
+    std::sort(names->begin(), names->end());
+    names->erase(std::unique(names->begin(), names->end()), names->end());
+  }
   if (record.spec.starts_from_images()) {
-    auto covered =
-        dependencies_.Cover(record.spec.runtime, images.dependencies, record.owner.uid, progress, cancel);
+    auto covered = CoverFor(record, &images, progress, cancel, warnings);
     if (absl::IsCancelled(covered.status())) return covered.status();
     if (covered.ok()) {
       images.dependency_image = covered->image.info.reference;
@@ -478,8 +488,8 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
     } else if (CanNotLoadOneOf(record.spec.dependencies, covered.status())) {
       return absl::InvalidArgumentError(absl::StrCat(
           "--deps: ", covered.status().message(),
-          ". Check the spelling, install it, or leave it out: what the code folder or a layer has is loaded "
-          "with the function"));
+          ". Check the spelling, install it, or leave it out: what the code folder has is loaded with the "
+          "function"));
     } else {
       warnings->push_back(
           absl::StrCat("it has no dependency image and starts from nothing: ", covered.status().message()));
@@ -533,6 +543,7 @@ absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
   wanted.owner = owner.uid;
   wanted.memory_bytes = spec.memory_bytes;
   wanted.provisioned = spec.provisioned;
+  const WorkWithLayers work(*this, owner.uid);
   // Until it is scheduled: another deployment must not count on the same room.
   RK_ASSIGN_OR_RETURN(const functions::Scheduler::Reservation room, scheduler_->ReserveProvisioned(wanted));
   DeployResult result;
@@ -542,17 +553,20 @@ absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
   options.progress = [&progress](uint64_t bytes) { progress("copy", bytes); };
   RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
   const auto code_room = [&] {
-    return CodeRoom::Of(*store, node_.options().store, catalog_->List(), spec.name, owner.uid);
+    return CodeRoom::Of(*store, node_.options().store, catalog_->List(), catalog_->layers().Sizes(),
+                        spec.name, owner.uid);
   };
   RK_ASSIGN_OR_RETURN(const CodeRoom room_now, code_room());
   options.may_take = [&room_now](uint64_t bytes, bool all) { return room_now.Check(bytes, all); };
   options.cancelled = cancel != nullptr ? &cancel->cancelled() : nullptr;
+  RK_ASSIGN_OR_RETURN(options.python, PythonVersion(spec.runtime));
   const auto find_images = [&](functions::FunctionRecord record, bool replaces_one) {
     // The same code imports the same, unless it looks at variables.
     if (code_of && code_of->spec.environment == spec.environment &&
         !code_of->images.dependency_image.empty()) {
       record.spec.discover_dependencies = false;
       record.spec.dependencies = code_of->images.dependencies;
+      record.images.of_layers = code_of->images.of_layers;
     }
     return FindImages(
         record, replaces_one, [&progress](const char* phase) { progress(phase, 0); }, cancel,
@@ -562,7 +576,7 @@ absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
     RK_ASSIGN_OR_RETURN(*images, find_images(staged, !force && catalog_->Find(spec.name).ok()));
     // Others may have been deployed meanwhile.
     RK_ASSIGN_OR_RETURN(const CodeRoom left, code_room());
-    return left.Check(staged.code_bytes, /*all=*/true);
+    return left.CheckRevision(staged);
   };
   RK_ASSIGN_OR_RETURN(functions::Deployed deployed, catalog_->Deploy(spec, owner, options));
   result.record = std::move(deployed.record);
@@ -649,6 +663,9 @@ absl::Status Functions::Remove(const Caller& caller, const std::string& name) {
   }
   if (revision != 0) instances_->Remove(name, revision, /*await_image=*/true);
   logs_->Remove(name).IgnoreError();
+  if (record.ok()) RemoveUnusedLayerImagesUnlessAtWork(record->owner.uid);
+  record = absl::NotFoundError("");  // and with it its layers
+  TidyLayers();
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -80,8 +81,16 @@ class Functions {
   };
   Refusals refusals() const;
   DependencyImages& dependencies() { return dependencies_; }
+  // Of what a user names himself: see DependencyImages::Build, and, where some of the modules come from his
+  // layers, BuildWithLayers. That image stays until it is removed.
+  absl::StatusOr<DependencyImages::Found> BuildDependencies(
+      const Caller& caller, const functions::Runtime& runtime, const std::vector<std::string>& modules,
+      const functions::LayerNames& layers, bool rebuild,
+      const std::function<void(const char* phase, uint64_t bytes)>& progress, const Cancellation* cancel);
   // With its template. That no function uses it is for the caller to see.
   absl::Status RemoveDependencies(const store::ImageInfo& image);
+  // Removes layers that nothing refers to any more.
+  void TidyLayers();
   functions::FunctionLogs& logs() { return *logs_; }
 
   // The HTTP front. `listener`: a listening socket, Unix or TCP of the loopback interface.
@@ -105,8 +114,33 @@ class Functions {
   void Schedule(const functions::FunctionRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(scheduling_);
   // Aborted: it is not the present revision any more.
   absl::Status ScheduleIfPresent(const functions::FunctionRecord& record) ABSL_LOCKS_EXCLUDED(scheduling_);
-  absl::StatusOr<std::vector<std::string>> Discover(const functions::FunctionRecord& record,
-                                                    const Cancellation* cancel);
+  // What its own code imports.
+  struct Imports {
+    std::vector<std::string> of_machine, of_layers;
+  };
+  absl::StatusOr<Imports> Discover(const functions::FunctionRecord& record, const Cancellation* cancel);
+  // The image for these, and which of them it has: where those of layers can't be loaded ahead, a warning
+  // says so, and they are none of them. Otherwise as DependencyImages::Cover.
+  absl::StatusOr<DependencyImages::Found> CoverFor(const functions::FunctionRecord& record,
+                                                   functions::FunctionImages* images,
+                                                   const std::function<void(const char* phase)>& progress,
+                                                   const Cancellation* cancel,
+                                                   std::vector<std::string>* warnings);
+  // As long as somebody is at work with a user's layers, no image that has modules of them is removed because
+  // no function uses it.
+  class WorkWithLayers {
+   public:
+    WorkWithLayers(Functions& functions, uid_t owner);
+    ~WorkWithLayers();
+    WorkWithLayers(const WorkWithLayers&) = delete;
+    WorkWithLayers& operator=(const WorkWithLayers&) = delete;
+
+   private:
+    Functions& functions_;
+    const uid_t owner_;
+  };
+  void RemoveUnusedLayerImages(uid_t owner) ABSL_EXCLUSIVE_LOCKS_REQUIRED(layers_mutex_);
+  void RemoveUnusedLayerImagesUnlessAtWork(std::optional<uid_t> owner) ABSL_LOCKS_EXCLUDED(layers_mutex_);
   void ImageMade(const std::string& name, uint64_t revision, const std::string& reference);
   class Front;
   void PlanTidying();
@@ -116,6 +150,7 @@ class Functions {
   // Functions that use it start from it from now on.
   void DependencyImageMade(const std::string& reference) ABSL_LOCKS_EXCLUDED(scheduling_);
   DependencyRenewal::Work RenewalWork();
+  absl::Status RenewWithLayers(const DependencyImage& image, const Cancellation& cancel);
   // For all functions that can have it; an error: for some it can't be made.
   absl::Status BringBackDependencies(const std::string& reference, const Cancellation& cancel);
   absl::Status BringBackDependenciesOf(const functions::FunctionRecord& record, const Cancellation& cancel);
@@ -139,6 +174,8 @@ class Functions {
   const std::shared_ptr<CallsInWork> in_work_ = std::make_shared<CallsInWork>();
   // What the catalog has and what is scheduled change together. Before mutex_.
   absl::Mutex scheduling_;
+  absl::Mutex layers_mutex_;
+  std::map<uid_t, int> at_work_with_layers_ ABSL_GUARDED_BY(layers_mutex_);
   absl::Mutex mutex_;
   std::map<std::string, uint64_t> scheduled_ ABSL_GUARDED_BY(mutex_);  // revisions, by name
   Lifeline<Functions> lifeline_{this};

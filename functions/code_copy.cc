@@ -19,6 +19,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -29,6 +30,7 @@ namespace rekindle::functions {
 namespace {
 
 constexpr mode_t kPermissions = 0777;
+constexpr absl::string_view kCompiled = "__pycache__";
 constexpr size_t kBufferBytes = size_t{256} << 10;
 constexpr uint64_t kProgressBytes = uint64_t{16} << 20;
 
@@ -128,7 +130,10 @@ class CodeCopier::Hasher {
   Hasher(const Hasher&) = delete;
   Hasher& operator=(const Hasher&) = delete;
 
+  void SetSilent(bool silent) { silent_ = silent; }  // what is added does not count then
+  bool silent() const { return silent_; }
   void Add(absl::string_view bytes) {
+    if (silent_) return;
     if (EVP_DigestUpdate(context_, bytes.data(), bytes.size()) != 1) std::abort();
   }
   // Each entry says how long its parts are: no two trees give the same bytes.
@@ -146,6 +151,7 @@ class CodeCopier::Hasher {
 
  private:
   EVP_MD_CTX* const context_;
+  bool silent_ = false;
 };
 
 CodeCopier::CodeCopier(CodeCopyOptions options)
@@ -153,6 +159,13 @@ CodeCopier::CodeCopier(CodeCopyOptions options)
 CodeCopier::~CodeCopier() = default;
 
 std::string CodeCopier::Digest() { return hasher_->Finish(); }
+
+void CodeCopier::AddToDigest(absl::string_view text) {
+  hasher_->AddEntry('+', 0, "", text.size());
+  hasher_->Add(text);
+}
+
+absl::Status CodeCopier::Survey(const std::string& source) { return Copy(source, -1); }
 
 absl::Status CodeCopier::Copy(const std::string& source, int destination) {
   folder_ = source;
@@ -178,12 +191,12 @@ absl::Status CodeCopier::Count(uint64_t bytes, const std::string& path) {
   }
   const uint64_t before = bytes_;
   bytes_ += bytes;
-  if (bytes_ > options_.most_bytes) {
+  if (bytes_ + options_.bytes_before > options_.most_bytes) {
     return absl::OutOfRangeError(absl::StrCat("copying ", folder_, ": with ", path,
                                               " code and layers have over ", FormatBytes(options_.most_bytes),
                                               ", the limit: leave out what the function does not need"));
   }
-  if (entries_ > options_.most_entries) {
+  if (entries_ + options_.entries_before > options_.most_entries) {
     return absl::OutOfRangeError(
         absl::StrCat("copying ", folder_, ": code and layers have over ", options_.most_entries,
                      " files, the limit: leave out what the function does not need"));
@@ -228,7 +241,8 @@ absl::Status CodeCopier::CopyLink(const Level& level, const std::string& name) {
     }
     if (errno != ENOENT && errno != ENOTDIR) return ReadError(errno, path);
   }
-  if (::symlinkat(target.c_str(), level.destination, name.c_str()) != 0) return WriteError(errno, path);
+  if (level.destination >= 0 && ::symlinkat(target.c_str(), level.destination, name.c_str()) != 0)
+    return WriteError(errno, path);
   hasher_->AddEntry('L', 0, absl::StrCat(level.name, name), target.size());
   hasher_->Add(target);
   return absl::OkStatus();
@@ -243,14 +257,23 @@ absl::Status CodeCopier::Descend(const Level& level, const std::string& name, Un
   }
   struct stat info;
   if (::fstat(source.get(), &info) != 0) return ReadError(errno, path);
-  if (::mkdirat(level.destination, name.c_str(), 0700) != 0) return WriteError(errno, path);
-  UniqueFd destination(
-      ::openat(level.destination, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!destination.valid()) return WriteError(errno, path);
+  const bool counts = !options_.without_compiled || name != kCompiled;
+  if (!counts && level.destination < 0) return absl::OkStatus();
+  const bool silent = hasher_->silent();
+  hasher_->SetSilent(silent || !counts);
+  const absl::Cleanup back = [&] { hasher_->SetSilent(silent); };
+  UniqueFd destination;
+  if (level.destination >= 0) {
+    if (::mkdirat(level.destination, name.c_str(), 0700) != 0) return WriteError(errno, path);
+    destination.Reset(
+        ::openat(level.destination, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!destination.valid()) return WriteError(errno, path);
+  }
   const std::string relative = absl::StrCat(level.name, name, "/");
   hasher_->AddEntry('D', info.st_mode & kPermissions, relative, 0);
-  RK_RETURN_IF_ERROR(CopyFolder({source.get(), destination.get(), path, relative,
+  RK_RETURN_IF_ERROR(CopyFolder({source.get(), destination.valid() ? destination.get() : -1, path, relative,
                                  through_link ? level.depth + 1 : level.root_depth, level.depth + 1}));
+  if (!destination.valid()) return absl::OkStatus();
   // The owner must be able to remove it.
   const timespec times[] = {info.st_atim, info.st_mtim};
   if (::fchmod(destination.get(), (info.st_mode & kPermissions) | 0700) != 0 ||
@@ -264,6 +287,12 @@ absl::Status CodeCopier::CopyFile(const Level& level, const std::string& name, U
   const std::string path = absl::StrCat(level.path, "/", name);
   struct stat info;
   if (::fstat(source.get(), &info) != 0) return ReadError(errno, path);
+  if (level.destination < 0) {
+    RK_RETURN_IF_ERROR(Count(static_cast<uint64_t>(info.st_size), path));
+    hasher_->AddEntry('F', info.st_mode & kPermissions, absl::StrCat(level.name, name),
+                      static_cast<uint64_t>(info.st_size));
+    return HashContent(source.get(), static_cast<uint64_t>(info.st_size), path);
+  }
   UniqueFd copy(
       ::openat(level.destination, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!copy.valid()) return WriteError(errno, path);
@@ -322,12 +351,12 @@ absl::Status CodeCopier::CopyContent(int source, int destination, const std::str
   }
 }
 
-absl::Status CodeCopier::HashContent(int destination, uint64_t size, const std::string& path) {
+absl::Status CodeCopier::HashContent(int file, uint64_t size, const std::string& path) {
   for (uint64_t at = 0; at < size;) {
-    const ssize_t got = ::pread(destination, buffer_.data(), std::min<uint64_t>(buffer_.size(), size - at),
-                                static_cast<off_t>(at));
+    const ssize_t got =
+        ::pread(file, buffer_.data(), std::min<uint64_t>(buffer_.size(), size - at), static_cast<off_t>(at));
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return ReadError(got < 0 ? errno : EIO, absl::StrCat("the copy of ", path));
+    if (got <= 0) return ReadError(got < 0 ? errno : EIO, path);
     hasher_->Add(absl::string_view(buffer_.data(), static_cast<size_t>(got)));
     at += static_cast<uint64_t>(got);
   }

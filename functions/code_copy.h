@@ -17,6 +17,9 @@ namespace rekindle::functions {
 struct CodeCopyOptions {
   uint64_t most_bytes = uint64_t{10} << 30;  // of all folders together
   uint64_t most_entries = 1'000'000;
+  uint64_t bytes_before = 0, entries_before = 0;  // that count for these limits besides
+  // Folders __pycache__ do not count for the digest: Python makes them, wherever it runs.
+  bool without_compiled = false;
   std::function<void(uint64_t bytes)> progress;  // all that was copied so far; called now and then
   // Asked with it; an error ends the copy.
   std::function<absl::Status(uint64_t bytes)> may_take;
@@ -41,17 +44,23 @@ class CodeCopier {
   // `source`. OutOfRange: more than the limits; Cancelled; ResourceExhausted: the disk is full.
   absl::Status Copy(const std::string& source, int destination);
 
+  // Only takes the digest, of what Copy would have copied.
+  absl::Status Survey(const std::string& source);
+
   uint64_t bytes() const { return bytes_; }
+  uint64_t entries() const { return entries_; }
   // Of all that was copied: kinds, permissions, names and contents, whatever the order of names on disk, and
   // the order of Copy calls. 64 hexadecimal digits. Call it once, last.
   std::string Digest();
+  // Has `text` count for the digest, such as that of what was copied elsewhere.
+  void AddToDigest(absl::string_view text);
 
  private:
   class Hasher;
   // A folder being copied.
   struct Level {
     int source;
-    int destination;
+    int destination;   // -1: nothing is copied
     std::string path;  // of the source, for errors
     std::string name;  // relative to the folder given to Copy; empty: that folder
     int root_depth;    // where the folder that links may not lead out of lies
@@ -63,7 +72,7 @@ class CodeCopier {
   absl::Status Descend(const Level& level, const std::string& name, UniqueFd source, bool through_link);
   absl::Status CopyFile(const Level& level, const std::string& name, UniqueFd source);
   absl::Status CopyContent(int source, int destination, const std::string& path);
-  absl::Status HashContent(int destination, uint64_t size, const std::string& path);
+  absl::Status HashContent(int file, uint64_t size, const std::string& path);
   absl::Status Count(uint64_t bytes, const std::string& path);
 
   const CodeCopyOptions options_;

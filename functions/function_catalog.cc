@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/human_units.h"
 #include "base/log.h"
 #include "base/permission_bits.h"
 #include "base/status.h"
@@ -128,6 +129,13 @@ Deployed Adjusted(const FunctionRecord& present, const FunctionSpec& spec) {
 
 }  // namespace
 
+uint64_t FunctionRecord::own_bytes() const {
+  uint64_t bytes = code_bytes;
+  if (folder == nullptr) return bytes;
+  for (const LayerPtr& layer : folder->layers()) bytes -= std::min(bytes, layer->bytes());
+  return bytes;
+}
+
 RevisionFolder::~RevisionFolder() {
   if (!unwanted_.load()) return;
   const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
@@ -167,7 +175,7 @@ class FunctionCatalog::Claim {
 };
 
 FunctionCatalog::FunctionCatalog(Options options)
-    : options_(std::move(options)), directory_(FunctionsDirectory(options_.store)) {}
+    : options_(std::move(options)), directory_(FunctionsDirectory(options_.store)), layers_(directory_) {}
 
 std::string FunctionCatalog::FolderOf(absl::string_view name) const {
   return absl::StrCat(directory_, "/", name);
@@ -280,15 +288,22 @@ std::vector<FunctionRecord> FunctionCatalog::ReadAgain() {
   return read;
 }
 
-absl::StatusOr<FunctionRecord> FunctionCatalog::LoadEntry(const std::string& name) const {
+absl::StatusOr<FunctionRecord> FunctionCatalog::LoadEntry(const std::string& name) {
   const std::string folder = FolderOf(name);
   RK_ASSIGN_OR_RETURN(FunctionRecord record, ReadFunctionRecord(absl::StrCat(folder, "/", kRecordFile)));
   if (record.spec.name != name) {
     return absl::DataLossError(absl::StrCat(folder, " holds the record of ", record.spec.name));
   }
   const std::string revision = absl::StrCat(record.revision);
-  record.folder = std::make_shared<RevisionFolder>(absl::StrCat(folder, "/", revision));
-  for (size_t i = 0; i <= record.spec.layers.size(); ++i) {
+  std::vector<LayerPtr> layers;
+  for (const std::string& digest : record.layers) {
+    absl::StatusOr<LayerPtr> layer = layers_.Find({record.owner.uid, digest});
+    if (!layer.ok()) return absl::DataLossError(layer.status().message());
+    layers.push_back(*std::move(layer));
+  }
+  record.folder = std::make_shared<RevisionFolder>(absl::StrCat(folder, "/", revision), std::move(layers));
+  const size_t copied = record.layers.empty() ? record.spec.LayerFolders().size() : 0;
+  for (size_t i = 0; i <= copied; ++i) {
     const std::string part = i == 0 ? record.folder->code() : record.folder->layer(i - 1);
     struct stat info;
     if (::lstat(part.c_str(), &info) == 0) continue;
@@ -364,43 +379,70 @@ absl::StatusOr<FunctionRecord> FunctionCatalog::Present(const FunctionSpec& spec
 
 absl::Status FunctionCatalog::CopyCode(const FunctionSpec& spec, const Owner& owner,
                                        const DeployOptions& options, const std::string& staging,
-                                       FunctionRecord* record) const {
-  return WithFileRightsOf(owner, [&]() -> absl::Status {
-    CodeCopyOptions limits;
-    limits.most_bytes = options_.most_code_bytes;
-    limits.progress = options.progress;
-    if (options.may_take) {
-      RK_RETURN_IF_ERROR(options.may_take(0, /*all=*/false));
-      limits.may_take = [&options](uint64_t bytes) { return options.may_take(bytes, /*all=*/false); };
-    }
-    limits.cancelled = options.cancelled;
-    CodeCopier copier(std::move(limits));
-    RK_ASSIGN_OR_RETURN(UniqueFd folder, OpenFile(staging, O_RDONLY | O_DIRECTORY));
-    const auto copy = [&](const std::string& source, int parent, const std::string& name) -> absl::Status {
-      UniqueFd target;
-      if (::mkdirat(parent, name.c_str(), 0700) == 0) {
-        target.Reset(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-      }
-      if (!target.valid()) return ErrnoStatus(errno, absl::StrCat("making folder ", name, " in ", staging));
-      return copier.Copy(source, target.get());
-    };
-    const RevisionFolder* const present = options.code_of ? options.code_of->folder.get() : nullptr;
-    RK_RETURN_IF_ERROR(copy(present ? present->code() : spec.code, folder.get(), "code"));
-    if (!spec.layers.empty()) {
-      if (::mkdirat(folder.get(), "layers", 0700) != 0) {
-        return ErrnoStatus(errno, absl::StrCat("making folder layers in ", staging));
-      }
-      UniqueFd layers(::openat(folder.get(), "layers", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-      if (!layers.valid()) return ErrnoStatus(errno, absl::StrCat("opening folder layers in ", staging));
-      for (size_t i = 0; i < spec.layers.size(); ++i) {
-        RK_RETURN_IF_ERROR(copy(present ? present->layer(i) : spec.layers[i], layers.get(), absl::StrCat(i)));
-      }
-    }
-    if (options.may_take) RK_RETURN_IF_ERROR(options.may_take(copier.bytes(), /*all=*/true));
+                                       FunctionRecord* record, std::vector<LayerPtr>* layers) {
+  CodeCopyOptions limits;
+  limits.most_bytes = options_.most_code_bytes;
+  limits.cancelled = options.cancelled;
+  uint64_t taken = 0;  // that was not there before
+  if (options.may_take) {
+    RK_RETURN_IF_ERROR(options.may_take(0, /*all=*/false));
+    limits.may_take = [&](uint64_t bytes) { return options.may_take(taken + bytes, /*all=*/false); };
+  }
+  if (options.progress) limits.progress = [&](uint64_t bytes) { options.progress(taken + bytes); };
+  const RevisionFolder* const present = options.code_of ? options.code_of->folder.get() : nullptr;
+  const absl::Status copied = WithFileRightsOf(owner, [&]() -> absl::Status {
+    CodeCopier copier(limits);
+    const std::string target = absl::StrCat(staging, "/code");
+    if (::mkdir(target.c_str(), 0700) != 0) return ErrnoStatus(errno, absl::StrCat("making folder ", target));
+    RK_ASSIGN_OR_RETURN(const UniqueFd folder, OpenFile(target, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
+    RK_RETURN_IF_ERROR(copier.Copy(present ? present->code() : spec.code, folder.get()));
     record->code_bytes = copier.bytes();
+    limits.entries_before = copier.entries();
     record->code_sha256 = copier.Digest();
     return absl::OkStatus();
   });
+  RK_RETURN_IF_ERROR(copied);
+  taken = record->code_bytes;
+  std::map<std::string, uint64_t> before;
+  for (const auto& [key, bytes] : layers_.Sizes()) {
+    if (key.first == owner.uid) before[key.second] = bytes;
+  }
+  const std::vector<std::string> folders = spec.LayerFolders();
+  for (size_t i = 0; i < folders.size(); ++i) {
+    LayerFolder folder{present ? present->layer(i) : "", "", ""};
+    limits.bytes_before = record->code_bytes;
+    LayerPtr layer;
+    if (present != nullptr && !present->layers().empty()) {
+      layer = present->layers()[i];
+    } else {
+      if (present == nullptr) {
+        const absl::Status found = WithFileRightsOf(owner, [&]() -> absl::Status {
+          const bool must_be_environment = i >= spec.layers.size();
+          RK_ASSIGN_OR_RETURN(folder,
+                              FindLayerFolder(folders[i], spec.runtime, options.python, must_be_environment));
+          return absl::OkStatus();
+        });
+        RK_RETURN_IF_ERROR(found);
+      }
+      RK_ASSIGN_OR_RETURN(layer, layers_.Bring(folder, owner, limits));
+    }
+    if (before.emplace(layer->digest(), layer->bytes()).second) taken += layer->bytes();
+    record->code_bytes += layer->bytes();
+    record->layers.push_back(layer->digest());
+    layers->push_back(std::move(layer));
+  }
+  if (record->code_bytes > options_.most_code_bytes) {
+    return absl::OutOfRangeError(absl::StrCat("code and layers have over ",
+                                              FormatBytes(options_.most_code_bytes),
+                                              ", the limit: leave out what the function does not need"));
+  }
+  if (!layers->empty()) {
+    CodeCopier all({});
+    all.AddToDigest(record->code_sha256);
+    for (const std::string& digest : record->layers) all.AddToDigest(digest);
+    record->code_sha256 = all.Digest();
+  }
+  return options.may_take ? options.may_take(taken, /*all=*/true) : absl::OkStatus();
 }
 
 absl::StatusOr<Deployed> FunctionCatalog::Deploy(const FunctionSpec& spec, const Owner& owner,
@@ -449,24 +491,29 @@ absl::StatusOr<Deployed> FunctionCatalog::Stage(const FunctionSpec& spec, const 
   Deployed deployed;
   deployed.record.spec = spec;
   deployed.record.owner = owner;
-  RK_RETURN_IF_ERROR(Annotate(CopyCode(spec, owner, options, staging->path(), &deployed.record), what));
+  std::vector<LayerPtr> layers;
+  RK_RETURN_IF_ERROR(
+      Annotate(CopyCode(spec, owner, options, staging->path(), &deployed.record, &layers), what));
   RK_RETURN_IF_ERROR(Annotate(CheckBootstrap(spec, staging->path()), what));
 
   FunctionSpec same_places = present->spec;
   same_places.code = spec.code;
   same_places.layers = spec.layers;
+  same_places.venv = spec.venv;
   const bool same_code = present->folder && present->code_sha256 == deployed.record.code_sha256 &&
                          PathExists(present->folder->code());
   if (same_code && same_places == spec) return Deployed{*present, true};
   deployed.record.deployed_unix_ns = UnixNanos();
   if (same_code && OnlyAdjusts(same_places, spec)) return Adjusted(*present, spec);
-  RK_RETURN_IF_ERROR(Annotate(Place(staging->path(), present->revision, &deployed.record), what));
+  RK_RETURN_IF_ERROR(
+      Annotate(Place(staging->path(), present->revision, std::move(layers), &deployed.record), what));
   staging->Release();
   return deployed;
 }
 
 // As a revision that goes again with the last pointer to its folder, unless it is committed before.
-absl::Status FunctionCatalog::Place(const std::string& staging, uint64_t present, FunctionRecord* record) {
+absl::Status FunctionCatalog::Place(const std::string& staging, uint64_t present,
+                                    std::vector<LayerPtr> layers, FunctionRecord* record) {
   const std::string folder = FolderOf(record->name());
   Step("sync");
   RK_ASSIGN_OR_RETURN(UniqueFd staged, OpenFile(staging, O_RDONLY | O_DIRECTORY));
@@ -488,7 +535,7 @@ absl::Status FunctionCatalog::Place(const std::string& staging, uint64_t present
     if (::rename(staging.c_str(), path.c_str()) == 0) break;
     if (errno != ENOENT || left == 0) return ErrnoStatus(errno, absl::StrCat("moving the code to ", path));
   }
-  auto revision = std::make_shared<RevisionFolder>(path);
+  auto revision = std::make_shared<RevisionFolder>(path, std::move(layers));
   revision->unwanted_ = true;
   record->folder = std::move(revision);
   return SyncFolder(directory_);

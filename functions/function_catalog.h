@@ -3,7 +3,9 @@
 //
 // In STORE/functions, which others may enter but not list:
 //   NAME/function.json        the present revision, a v1::FunctionRecord as JSON; root's
-//   NAME/REVISION/code        its code, and layers/0, layers/1, ...: the owner's, as the whole folder
+//   NAME/REVISION/code        its code: the owner's, as the whole folder. Older versions had copies of layers
+//                             beside it, in layers/0, layers/1, ...
+//   .layers                   see layer_store.h
 // The record is written last, and makes the revision the present one. Everything else that is found at a
 // start, such as revisions of which no record tells, .deploying-* and .removed-*, is what an interrupted
 // deployment or removal has left, and goes.
@@ -27,6 +29,7 @@
 #include "base/file_rights.h"
 #include "base/unique_fd.h"
 #include "functions/function_spec.h"
+#include "functions/layer_store.h"
 
 namespace rekindle::functions {
 
@@ -34,18 +37,24 @@ namespace rekindle::functions {
 // last pointer to this: whoever runs an instance of it keeps one. Thread-safe.
 class RevisionFolder {
  public:
-  explicit RevisionFolder(std::string path) : path_(std::move(path)) {}
+  explicit RevisionFolder(std::string path, std::vector<LayerPtr> layers = {})
+      : path_(std::move(path)), layers_(std::move(layers)) {}
   ~RevisionFolder();
   RevisionFolder(const RevisionFolder&) = delete;
   RevisionFolder& operator=(const RevisionFolder&) = delete;
 
   std::string code() const { return path_ + "/code"; }
-  std::string layer(size_t number) const { return path_ + "/layers/" + std::to_string(number); }
+  std::string layer(size_t number) const {
+    return layers_.empty() ? path_ + "/layers/" + std::to_string(number) : layers_[number]->path();
+  }
+  // Empty where the revision has copies of its own, or none at all.
+  const std::vector<LayerPtr>& layers() const { return layers_; }
   const std::string& path() const { return path_; }
 
  private:
   friend class FunctionCatalog;
   const std::string path_;
+  const std::vector<LayerPtr> layers_;
   mutable std::atomic<bool> unwanted_{false};
 };
 
@@ -53,7 +62,8 @@ class RevisionFolder {
 struct FunctionImages {
   std::string dependency_image;
   std::string function_image;
-  std::vector<std::string> dependencies;  // modules that the dependency image was chosen for
+  std::vector<std::string> dependencies;    // modules that the dependency image was chosen for
+  std::vector<std::string> of_layers = {};  // of these: what comes from layers
 
   friend bool operator==(const FunctionImages&, const FunctionImages&) = default;
 };
@@ -62,8 +72,9 @@ struct FunctionRecord {
   FunctionSpec spec;
   Owner owner;
   uint64_t revision = 0;
-  std::string code_sha256;  // hexadecimal; over code and layers
-  uint64_t code_bytes = 0;
+  std::string code_sha256;          // hexadecimal; over code and layers
+  uint64_t code_bytes = 0;          // with layers
+  std::vector<std::string> layers;  // their digests; empty: it has none, or copies of its own
   int64_t deployed_unix_ns = 0;
   FunctionImages images;
   std::shared_ptr<const RevisionFolder> folder;  // null: there is trouble
@@ -72,10 +83,13 @@ struct FunctionRecord {
   absl::Status trouble;
 
   const std::string& name() const { return spec.name; }
+  // Of code_bytes what it does not share with other functions.
+  uint64_t own_bytes() const;
 };
 
 struct DeployOptions {
   bool replace = false;  // a function of that name and owner which is there
+  std::string python;    // the version that its runtime has ("3.11"); empty: it is not Python
   // With `replace`: the code and layers of this revision are deployed with other settings, whatever lies in
   // the folders that the spec names. Aborted: it, or its settings, are not the present ones any more.
   std::optional<FunctionRecord> code_of;
@@ -133,6 +147,8 @@ class FunctionCatalog {
   // Damaged ones too, no others in trouble. Code of which instances run stays until they end.
   absl::Status Remove(const std::string& name) ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
 
+  LayerStore& layers() { return layers_; }
+
   // Aborted: that revision is not the present one any more.
   absl::Status SetImages(const std::string& name, uint64_t revision, const FunctionImages& images)
       ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
@@ -146,19 +162,19 @@ class FunctionCatalog {
   // functions that are not known.
   absl::Status FollowFolder() ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
   absl::Status Load();
-  absl::StatusOr<FunctionRecord> LoadEntry(const std::string& name) const;
+  absl::StatusOr<FunctionRecord> LoadEntry(const std::string& name);
   // What is known of an entry that can't be loaded.
   FunctionRecord InTrouble(const std::string& name, absl::Status why) const;
   absl::Status MakeWay() const;
   absl::Status CheckReachable(const std::string& folder, const Owner& owner) const;
   absl::Status CopyCode(const FunctionSpec& spec, const Owner& owner, const DeployOptions& options,
-                        const std::string& staging, FunctionRecord* record) const;
+                        const std::string& staging, FunctionRecord* record, std::vector<LayerPtr>* layers);
   absl::StatusOr<FunctionRecord> Present(const FunctionSpec& spec, const Owner& owner, bool replace) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Deployed> Stage(const FunctionSpec& spec, const Owner& owner, const DeployOptions& options,
                                  FunctionRecord* present) ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
-  absl::Status Place(const std::string& staging, uint64_t present, FunctionRecord* record)
-      ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
+  absl::Status Place(const std::string& staging, uint64_t present, std::vector<LayerPtr> layers,
+                     FunctionRecord* record) ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
   absl::Status Commit(const FunctionRecord& record, const FunctionRecord& replaced)
       ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
   // Gives the revision that is there other settings.
@@ -170,6 +186,7 @@ class FunctionCatalog {
 
   const Options options_;
   const std::string directory_;
+  LayerStore layers_;
   // Taken before mutex_ and held over writes, which wait for the disk.
   absl::Mutex commit_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
   UniqueFd lock_ ABSL_GUARDED_BY(commit_mutex_);

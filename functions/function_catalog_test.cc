@@ -136,6 +136,67 @@ TEST_F(FunctionCatalogTest, OtherSettingsAreGivenToTheCopyThatIsDeployed) {
   EXPECT_TRUE(absl::IsNotFound(catalog->Find("fn").status()));
 }
 
+TEST_F(FunctionCatalogTest, FunctionsWithTheSameLayerHaveOneCopyOfIt) {
+  auto catalog = Open();
+  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.py"), "layer").ok());
+  FunctionSpec one = Spec("one"), two = Spec("two");
+  one.layers = two.layers = {Path("layer")};
+  ASSERT_TRUE(Deploy(*catalog, one).ok());
+  uint64_t asked = 1000;  // of what is copied
+  DeployOptions options;
+  options.may_take = [&](uint64_t bytes, bool all) {
+    if (all) asked = bytes;
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(catalog->Deploy(two, {::geteuid(), ::getegid(), {}}, options).ok());
+  EXPECT_EQ(asked, 9u);
+  const FunctionRecord first = *catalog->Find("one"), second = *catalog->Find("two");
+  EXPECT_EQ(first.layers, second.layers);
+  EXPECT_EQ(first.folder->layer(0), second.folder->layer(0));
+  EXPECT_EQ(first.code_bytes, 14u);
+  EXPECT_EQ(first.own_bytes(), 9u);
+  EXPECT_THAT(Files("functions/two/1"), ElementsAre("code"));
+
+  // Another process finds it, and that one without it is damaged.
+  catalog.reset();
+  catalog = Open();
+  ASSERT_TRUE(catalog->Find("one").ok());
+  EXPECT_EQ(catalog->Find("one")->folder->layer(0), first.folder->layer(0));
+  catalog.reset();
+  std::filesystem::remove_all(first.folder->layer(0));
+  EXPECT_TRUE(absl::IsDataLoss(Open()->Find("one").status()));
+}
+
+TEST_F(FunctionCatalogTest, CopiesOfLayersThatAnOlderVersionHasMadeAreUsed) {
+  FunctionSpec spec = Spec();
+  ASSERT_TRUE(Deploy(*Open(), spec).ok());
+  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.py"), "layer").ok());
+  std::filesystem::create_directories(Store("functions/fn/1/layers"));
+  std::filesystem::copy(Path("layer"), Store("functions/fn/1/layers/0"));
+  std::string record = *ReadFile(Store("functions/fn/function.json"));
+  const size_t at = record.find("\"code\"");
+  ASSERT_NE(at, std::string::npos) << record;
+  record.insert(at, absl::StrCat("\"layers\": [\"", Path("layer"), "\"], "));
+  ASSERT_TRUE(WriteFileAtomically(Store("functions/fn/function.json"), record).ok());
+  std::filesystem::remove_all(Path("layer"));
+
+  auto catalog = Open();
+  auto found = catalog->Find("fn");
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_TRUE(found->layers.empty());
+  EXPECT_EQ(found->folder->layer(0), Store("functions/fn/1/layers/0"));
+  // Other settings put it where all are.
+  DeployOptions options;
+  options.replace = true;
+  options.code_of = *found;
+  FunctionSpec other = found->spec;
+  other.memory_bytes = kLeastMemoryBytes;
+  auto set = catalog->Deploy(other, found->owner, options);
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_EQ(set->record.layers.size(), 1u);
+  EXPECT_EQ(ReadFile(set->record.folder->layer(0) + "/lib.py").value_or(""), "layer");
+}
+
 TEST_F(FunctionCatalogTest, ADeployedFunctionOutlivesItsSourceAndTheProcess) {
   FunctionSpec spec = Spec();
   spec.layers = {Path("layer")};

@@ -28,6 +28,8 @@ absl::Status WriteFunctionRecord(const std::string& path, const FunctionRecord& 
   file.set_dependency_image(record.images.dependency_image);
   file.set_function_image(record.images.function_image);
   file.mutable_dependencies()->Assign(record.images.dependencies.begin(), record.images.dependencies.end());
+  file.mutable_layers()->Assign(record.layers.begin(), record.layers.end());
+  file.mutable_of_layers()->Assign(record.images.of_layers.begin(), record.images.of_layers.end());
   return WriteRecordFile(path, file);
 }
 
@@ -48,6 +50,10 @@ absl::StatusOr<FunctionRecord> ReadFunctionRecord(const std::string& path) {
   record.images.dependency_image = file.dependency_image();
   record.images.function_image = file.function_image();
   record.images.dependencies.assign(file.dependencies().begin(), file.dependencies().end());
+  record.images.of_layers.assign(file.of_layers().begin(), file.of_layers().end());
+  record.layers.assign(file.layers().begin(), file.layers().end());
+  if (!record.layers.empty() && record.layers.size() != record.spec.LayerFolders().size())
+    return UnusableRecord(path, "it does not name the layers that it has");
   return record;
 }
 

@@ -200,6 +200,24 @@ absl::Status CheckFunctionName(absl::string_view name) {
                " letters, digits, '-' and '_'");
 }
 
+absl::StatusOr<LayerNames> CheckLayers(const std::vector<std::string>& layers, const std::string& venv,
+                                       RuntimeKind kind) {
+  if (layers.size() > kMostLayers) {
+    return Wrong("layers", "there are ", layers.size(), ", the limit is ", kMostLayers,
+                 ": put the contents of some into one folder");
+  }
+  LayerNames names;
+  for (const std::string& layer : layers) {
+    RK_ASSIGN_OR_RETURN(std::string folder, CheckFolder("layers", layer));
+    names.layers.push_back(std::move(folder));
+  }
+  if (venv.empty()) return names;
+  if (kind != RuntimeKind::kPython)
+    return Wrong("venv", "virtual environments are Python's: leave it out, or deploy with --runtime python");
+  RK_ASSIGN_OR_RETURN(names.venv, CheckFolder("venv", venv));
+  return names;
+}
+
 absl::Status CheckDependency(RuntimeKind kind, absl::string_view module) {
   if (kind == RuntimeKind::kProvided) {
     return Wrong("dependencies", "the runtime 'provided' loads what it needs by itself: leave them out");
@@ -254,14 +272,10 @@ absl::StatusOr<FunctionSpec> FunctionSpecFrom(const v1::FunctionSpec& from) {
   if (spec.no_image && (spec.discover_dependencies || !spec.dependencies.empty())) {
     return Wrong("no_image", "its dependencies would be loaded in an image: name none, or have one");
   }
-  if (from.layers_size() > static_cast<int>(kMostLayers)) {
-    return Wrong("layers", "there are ", from.layers_size(), ", the limit is ", kMostLayers,
-                 ": put the contents of some into one folder");
-  }
-  for (const std::string& layer : from.layers()) {
-    RK_ASSIGN_OR_RETURN(std::string folder, CheckFolder("layers", layer));
-    spec.layers.push_back(std::move(folder));
-  }
+  RK_ASSIGN_OR_RETURN(LayerNames layers, CheckLayers({from.layers().begin(), from.layers().end()},
+                                                     from.venv(), spec.runtime.kind));
+  spec.layers = std::move(layers.layers);
+  spec.venv = std::move(layers.venv);
   spec.environment.insert(from.environment().begin(), from.environment().end());
   RK_RETURN_IF_ERROR(CheckEnvironment(spec.environment));
   if (from.memory_bytes() != 0) spec.memory_bytes = from.memory_bytes();
@@ -299,6 +313,7 @@ v1::FunctionSpec ToProto(const FunctionSpec& spec) {
   to.mutable_dependencies()->Assign(spec.dependencies.begin(), spec.dependencies.end());
   to.set_discover_dependencies(spec.discover_dependencies);
   to.mutable_layers()->Assign(spec.layers.begin(), spec.layers.end());
+  to.set_venv(spec.venv);
   to.mutable_environment()->insert(spec.environment.begin(), spec.environment.end());
   to.set_memory_bytes(spec.memory_bytes);
   to.set_timeout_ms(spec.timeout_ms);

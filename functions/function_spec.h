@@ -59,6 +59,7 @@ struct FunctionSpec {
   std::vector<std::string> dependencies;  // sorted, each once
   bool discover_dependencies = false;     // never with kProvided
   std::vector<std::string> layers;        // as `code`
+  std::string venv;                       // as `code`; empty: none
   std::map<std::string, std::string> environment;
   uint64_t memory_bytes = kDefaultMemoryBytes;
   uint64_t timeout_ms = kDefaultTimeoutMs;
@@ -70,6 +71,12 @@ struct FunctionSpec {
   uint32_t max_instances = 0;  // 0: no limit of its own
   bool no_image = false;       // though the runtime could have one; never with kProvided
 
+  // All that is copied beside the code; later ones hide earlier ones.
+  std::vector<std::string> LayerFolders() const {
+    std::vector<std::string> folders = layers;
+    if (!venv.empty()) folders.push_back(venv);
+    return folders;
+  }
   // Are its instances started from images, where there are any?
   bool starts_from_images() const { return runtime.kind != RuntimeKind::kProvided && !no_image; }
   friend bool operator==(const FunctionSpec&, const FunctionSpec&) = default;
@@ -81,6 +88,13 @@ absl::StatusOr<FunctionSpec> FunctionSpecFrom(const v1::FunctionSpec& spec);
 v1::FunctionSpec ToProto(const FunctionSpec& spec);
 
 absl::Status CheckFunctionName(absl::string_view name);
+// Folders of layers and a virtual environment, as `layers` and `venv` of a spec; checked as a spec's are.
+struct LayerNames {
+  std::vector<std::string> layers;
+  std::string venv;
+};
+absl::StatusOr<LayerNames> CheckLayers(const std::vector<std::string>& layers, const std::string& venv,
+                                       RuntimeKind kind);
 // Names of modules as `kind` imports them: "sklearn.linear_model"; "@aws-sdk/client-s3".
 absl::Status CheckDependency(RuntimeKind kind, absl::string_view module);
 

@@ -42,7 +42,7 @@ _rekindle() {
   done
 
   case $previous in
-    --store | --criu | --code | --layer) compopt -o dirnames 2>/dev/null; COMPREPLY=(); return ;;
+    --store | --criu | --code | --layer | --venv) compopt -o dirnames 2>/dev/null; COMPREPLY=(); return ;;
     --generate) compopt -o dirnames 2>/dev/null; COMPREPLY=(); return ;;
     --log | --pidfile | --tls-* | --model | --plot | --output) compopt -o default 2>/dev/null; COMPREPLY=(); return ;;
   esac
@@ -129,7 +129,7 @@ _rekindle() {
     fn)
       case ${words[i + 1]} in
         deploy)
-          flags='--runtime --handler --code --deps --no-image --layer --memory --timeout --start-timeout --env --provisioned --max-instances --cpus --net --description --replace --force'
+          flags='--runtime --handler --code --deps --no-image --layer --venv --memory --timeout --start-timeout --env --provisioned --max-instances --cpus --net --description --replace --force'
           case $previous in
             --runtime) arguments='python nodejs provided' ;;
             --net) arguments='host none own' ;;
@@ -153,7 +153,7 @@ _rekindle() {
     deps)
       case ${words[i + 1]} in
         build)
-          flags='--runtime --rebuild'
+          flags='--runtime --layer --venv --rebuild'
           [[ $previous == --runtime ]] && arguments='python nodejs'
           ;;
         rm) arguments=$(_rekindle_dependencies) ;;

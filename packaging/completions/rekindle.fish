@@ -160,6 +160,7 @@ complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcomm
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l deps -x -a 'auto none' -d 'Modules to have loaded'
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l no-image -d 'Start each instance from nothing'
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l layer -x -a '(__fish_complete_directories)' -d 'Folder with a layer'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l venv -x -a '(__fish_complete_directories)' -d 'Virtual environment'
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy set' -l memory -x -d 'Limit of its memory'
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy set' -l timeout -x -d 'Limit of an invocation'
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy set' -l start-timeout -x -d 'Limit of loading it'
@@ -184,6 +185,8 @@ complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcomm
 complete -c rekindle -n '__fish_seen_subcommand_from deps; and not __fish_seen_subcommand_from build ls rm' -a 'build ls rm'
 complete -c rekindle -n '__fish_seen_subcommand_from deps; and __fish_seen_subcommand_from rm' -a '(__rekindle_dependencies)'
 complete -c rekindle -n '__fish_seen_subcommand_from deps; and __fish_seen_subcommand_from build' -l runtime -x -a 'python nodejs' -d 'Of the image'
+complete -c rekindle -n '__fish_seen_subcommand_from deps; and __fish_seen_subcommand_from build' -l layer -x -a '(__fish_complete_directories)' -d 'Folder with a layer'
+complete -c rekindle -n '__fish_seen_subcommand_from deps; and __fish_seen_subcommand_from build' -l venv -x -a '(__fish_complete_directories)' -d 'Virtual environment'
 complete -c rekindle -n '__fish_seen_subcommand_from deps; and __fish_seen_subcommand_from build' -l rebuild -d 'Also where there is one'
 complete -c rekindle -n '__fish_seen_subcommand_from sim' -l trace -r -F -d 'Invocations, durations and memory'
 complete -c rekindle -n '__fish_seen_subcommand_from sim' -F

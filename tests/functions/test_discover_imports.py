@@ -146,6 +146,23 @@ class DiscoverImportsTest(unittest.TestCase):
         self.assertEqual(self.entry(result, "layers", "extra")["file"], os.path.join(layer, "extra.py"))
         self.assertFalse(self.entry(result, "installed", "pyaes")["asked_for"], "by the layer, not by the code")
 
+    def test_layers_as_in_opt_and_what_the_code_asks_them_for(self):
+        above, below = (os.path.join(self.root, name) for name in ("above", "below"))
+        packages = "python/lib/python{}.{}/site-packages".format(*sys.version_info[:2])
+        self.write(os.path.join(above, "pyvenv.cfg"), "version = any\n")
+        self.write(os.path.join(above, packages, "inner.pth"), "inner\nimport sys; sys.was_run = True\n")
+        self.write(os.path.join(above, packages, "inner/by_pth.py"), "import only_below\n")
+        for layer, name in ((above, packages + "/both"), (below, "python/both"), (below, "python/only_below")):
+            self.write(os.path.join(layer, name + ".py"), "")
+        self.write(os.path.join(below, packages, "ignored.pth"), "import sys; sys.was_ignored = True\n")
+        code = ("import json, sys, both, by_pth\nassert sys.was_run and not hasattr(sys, 'was_ignored')\n"
+                "def handler(event, context): pass\n")
+        result = self.discover(code, "--opt", above, "--opt", below)
+        self.assertTrue(result["ok"], result["error"])
+        self.assertEqual((result["layer_imports"], result["imports"]), (["both", "by_pth"], []))
+        self.assertEqual(self.entry(result, "layers", "both")["file"], os.path.join(above, packages, "both.py"))
+        self.assertFalse(self.entry(result, "layers", "only_below")["asked_for"], "by the layer, not by the code")
+
     def test_handler_in_a_package(self):
         self.write("parts/deep/work.py", "import pyaes\ndef run(event, context): pass\n")
         result = self.discover("", handler="parts/deep/work.run")

@@ -6,6 +6,7 @@
 //   error    null, or errorType and errorMessage, as the runtime would report them
 //   imports  packages that the function's own code names in require(), and that this machine has for all programs:
 //            neither the code folder nor a layer, nor a folder that only the function's environment names
+//   layer_imports  the same, that a layer has
 // Of ES modules there are none: these look for packages beside themselves alone.
 //
 // It runs the function's code with the rights of whoever calls it, without a limit of time, and ends at once when the
@@ -43,21 +44,29 @@ function packageOf(request) {
   return request.split('/', request.startsWith('@') ? 2 : 1).join('/');
 }
 
-/** Has every require() in a file under `code` add the package that it names to `found`. */
-function recordRequires(code, folders, found) {
+/** The folders of layers, as require() says where a file lies. */
+function foldersOfLayers() {
+  const layers = (process.env.REKINDLE_LAYERS || '').split(':').filter((folder) => folder && fs.existsSync(folder));
+  return layers.map((folder) => fs.realpathSync(folder));
+}
+
+/** Has every require() in a file under `code` add the package that it names to the set of the folders that have it. */
+function recordRequires(code, sets) {
   const resolve = Module._resolveFilename;
   Module._resolveFilename = function (request, parent, ...rest) {
     const file = resolve.call(this, request, parent, ...rest);
     const own = parent && typeof parent.filename === 'string' && liesIn(parent.filename, code);
-    if (own && !/^[./]/.test(request) && path.isAbsolute(file) && folders.some((folder) => liesIn(file, folder))) {
-      found.add(packageOf(request));
+    if (own && !/^[./]/.test(request) && path.isAbsolute(file)) {
+      const place = sets.find(({ folders }) => folders.some((folder) => liesIn(file, folder)));
+      if (place !== undefined) place.found.add(packageOf(request));
     }
     return file;
   };
 }
 
-function report(error, imports) {
-  const text = JSON.stringify({ ok: error === null, error, imports: [...imports].sort() });
+function report(error, imports, layerImports) {
+  const found = { imports: [...imports].sort(), layer_imports: [...layerImports].sort() };
+  const text = JSON.stringify({ ok: error === null, error, ...found });
   for (let left = Buffer.from(`\n${text}\n`); left.length > 0;) {
     try {
       left = left.subarray(fs.writeSync(1, left));
@@ -72,21 +81,23 @@ function report(error, imports) {
 
 async function run() {
   const imports = new Set();
-  const fail = (error) => report(faults.describe(error), imports);
+  const layerImports = new Set();
+  const fail = (error) => report(faults.describe(error), imports, layerImports);
   const exit = (status) => (status ? `with error: exit status ${status}` : 'without providing a reason');
   process.on('exit', (status) =>
-    report({ errorType: 'Runtime.ExitError', errorMessage: `Runtime exited ${exit(status)}` }, imports));
+    report({ errorType: 'Runtime.ExitError', errorMessage: `Runtime exited ${exit(status)}` }, imports, layerImports));
   process.on('uncaughtException', fail);
   process.on('unhandledRejection', (reason) => fail(new faults.UnhandledPromiseRejection(reason)));
   const folders = foldersOfMachine();
   try {
     handlers.enter();
-    recordRequires(process.cwd(), folders, imports);
+    const layers = foldersOfLayers();
+    recordRequires(process.cwd(), [{ folders: layers, found: layerImports }, { folders, found: imports }]);
     await handlers.load(process.env._HANDLER);
   } catch (error) {
     return fail(error);
   }
-  return report(null, imports);
+  return report(null, imports, layerImports);
 }
 
 run();

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Says what a Python function imports, by importing its handler in a process of its own.
 
-    discover_imports.py --code DIR --handler app.handler [--layer DIR]... [--time-limit SECONDS]
+    discover_imports.py --code DIR --handler app.handler [--layer DIR]... [--opt DIR]... [--time-limit SECONDS]
 
 Prints one JSON object:
 
@@ -15,6 +15,7 @@ Prints one JSON object:
                      of it are loaded) and asked_for (whether the function's own code names it in an import)
   layers, code       the same, of what lies in the layers and in the code directory
   imports            what the function's own code names in imports and is a module of an installed package
+  layer_imports      the same, of what lies in the layers
   standard_library   names of the standard library's modules, outermost alone
   generated          names of modules that other modules have made up, with no file
   python, seconds, resident_bytes, threads, output
@@ -55,6 +56,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _OUTPUT_BYTES = 16 << 10
 _REPORT_BYTES = 64 << 20
 _KILL_SECONDS = 10.0
+_OPT = "layer:"  # how import_probe.py is given it
 _NOT_STANDARD = ("site-packages", "dist-packages")
 
 
@@ -305,7 +307,7 @@ def sort_out(report, code, layers):
     packages = Packages(modules)
     counts = collections.Counter(packages[name] for name in modules)
     distributions = Distributions(report["path"])
-    lists = {"installed": [], "layers": [], "code": [], "standard_library": [], "generated": [], "imports": []}
+    lists = _empty_lists()
     for package in sorted(counts):
         kind = kind_of(package, modules, report, code, layers)
         if kind in ("standard_library", "generated"):
@@ -322,28 +324,42 @@ def sort_out(report, code, layers):
             "modules": counts[package],
             "asked_for": named(package, report["asked_for"]),
         })
-    installed = {entry["name"] for entry in lists["installed"]}
-    lists["imports"] = [name for name in report["asked_for"] if name in modules and packages[name] in installed]
+    for list_name, kind in (("imports", "installed"), ("layer_imports", "layers")):
+        names = {entry["name"] for entry in lists[kind]}
+        lists[list_name] = [name for name in report["asked_for"] if name in modules and packages[name] in names]
     return lists
+
+
+def _empty_lists():
+    kinds = ("installed", "layers", "code", "standard_library", "generated", "imports", "layer_imports")
+    return {kind: [] for kind in kinds}
 
 
 def discover(handler, code, layers=(), seconds=DEFAULT_TIME_LIMIT):
     """What main() prints, as a dict. Ends every descendant of the process: not for one that has others."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    code, layers = os.path.realpath(code), [os.path.realpath(layer) for layer in layers]
+    code, layers = os.path.realpath(code), [_resolved(layer) for layer in layers]
     report, status, output = run_probe(handler, code, layers, seconds)
     failure = error_in(report, status, handler, seconds)
-    empty = {"installed": [], "layers": [], "code": [], "standard_library": [], "generated": [], "imports": []}
     figures = ("python", "seconds", "resident_bytes", "threads")
     return {
         "handler": handler,
         "code_directory": code,
         "ok": failure is None,
         "error": failure,
-        **(sort_out(report, code, layers) if report else empty),
+        **(sort_out(report, code, report["layer_folders"]) if report else _empty_lists()),
         **{figure: report[figure] if report else None for figure in figures},
         "output": output,
     }
+
+
+def _resolved(layer):
+    prefix = _OPT if layer.startswith(_OPT) else ""
+    return prefix + os.path.realpath(layer[len(prefix):])
+
+
+def opt_folder(text):
+    return _OPT + folder(text)
 
 
 def folder(text):
@@ -374,6 +390,10 @@ def main():
     parser.add_argument(
         "--layer", action="append", default=[], type=folder, metavar="DIR",
         help="a directory that is searched after the code's; may be given several times",
+    )  # fmt: skip
+    parser.add_argument(
+        "--opt", action="append", dest="layer", type=opt_folder, metavar="DIR",
+        help="a directory with what a layer has in /opt, which is searched after those before it",
     )  # fmt: skip
     parser.add_argument("--time-limit", default=DEFAULT_TIME_LIMIT, type=positive, metavar="SECONDS")
     arguments = parser.parse_args()

@@ -1,20 +1,20 @@
 """The child of discover_imports.py: imports a handler and says what came in with it.
 
-    import_probe.py REPORT_FD HANDLER CODE_DIRECTORY [LAYER_DIRECTORY...]
+    import_probe.py REPORT_FD HANDLER CODE_DIRECTORY [FOLDER...]
 
-It loads nothing of its own before the handler, and nothing from files afterwards, where the code could have put a
-json.py in the way: the report is a Python literal.
+A FOLDER is searched after the code's, or, where it begins with "layer:", has what a layer has in /opt.
+
+It loads nothing of its own before the handler that an interpreter has not loaded, and nothing from files afterwards, where
+the code could have put a json.py in the way: the report is a Python literal.
 """
 
+import builtins  # every Python has these loaded when it starts
+import os
 import sys
-
-_at_start = frozenset(sys.modules)
-
-import builtins  # noqa: E402  # every Python has these loaded when it starts
-import os  # noqa: E402
-import time  # noqa: E402
+import time
 
 _real_import = builtins.__import__
+_LAYER = "layer:"
 
 
 class Refused(Exception):
@@ -93,11 +93,11 @@ def error_of(handler):
     return None
 
 
-def new_modules():
+def new_modules(at_start):
     """[(name, file or None, folders of a package or None, __version__ or None)] of what was not there at the start,
     and of the packages it is in."""
     loaded = {name: module for name, module in sys.modules.items() if isinstance(name, str)}
-    new = {name for name in loaded if name not in _at_start}
+    new = {name for name in loaded if name not in at_start}
     new |= {name[:place] for name in new for place, letter in enumerate(name) if letter == "."}
     found = []
     for name in sorted(new.intersection(loaded)):
@@ -142,10 +142,19 @@ def standard_names():
 
 
 def main():
-    report_fd, handler, code, *layers = sys.argv[1:]
+    from rekindle_lambda import layers
+
+    at_start = frozenset(sys.modules)
+    report_fd, handler, code, *given = sys.argv[1:]
     ours, process = os.path.dirname(os.path.abspath(__file__)), os.getpid()
-    sys.path[:] = [code, *layers, *(folder for folder in sys.path if folder != ours)]
+    sys.path[:] = [folder for folder in sys.path if folder != ours]
     sys.argv[:] = [""]
+    layer_folders = [
+        folder
+        for name in given
+        for folder in (layers.folders_of(name[len(_LAYER):]) if name.startswith(_LAYER) else [name])
+    ]
+    sys.path[:] = [code, *layer_folders, *(folder for folder in sys.path if folder not in layer_folders)]
     asked_for = set()
     record_imports(code, asked_for)
     began = time.perf_counter()
@@ -154,7 +163,7 @@ def main():
     builtins.__import__ = _real_import
     if os.getpid() != process:
         os._exit(0)  # the code has forked, and this is its child
-    modules = new_modules()
+    modules = new_modules(at_start)
     resident, threads = process_figures()
     report = {
         "error": error,
@@ -163,6 +172,7 @@ def main():
         "threads": threads,
         "modules": modules,
         "asked_for": sorted(asked_for),
+        "layer_folders": layer_folders,
         "path": [str(folder) for folder in sys.path],
         "standard_names": standard_names(),
         "standard_folder": os.path.dirname(os.__file__),

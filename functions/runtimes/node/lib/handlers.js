@@ -24,12 +24,13 @@ function addLayers(...last) {
   prepend('PATH', programs);
 }
 
-/** True when something is new in it. */
+/** In this order, also where some are in it already. True when something is new in it. */
 function prepend(variable, folders) {
   const present = (process.env[variable] || '').split(':').filter((folder) => folder);
-  const fresh = folders.filter((folder) => !present.includes(folder) && fs.existsSync(folder));
-  if (fresh.length) process.env[variable] = [...fresh, ...present].join(':');
-  return fresh.length > 0;
+  const wanted = folders.filter((folder) => fs.existsSync(folder));
+  const fresh = wanted.some((folder) => !present.includes(folder));
+  if (fresh) process.env[variable] = [...wanted, ...present.filter((folder) => !wanted.includes(folder))].join(':');
+  return fresh;
 }
 
 function append(variable, folders) {

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 
+from rekindle_lambda import layers
 from rekindle_lambda.faults import Fault
 
 
@@ -16,8 +17,7 @@ _OF_THE_HOOK = frozenset(("multiprocessing", "random", "rekindle", "tempfile", "
 def add_layers():
     """Folders with the contents of layers, as they lie in /opt on Lambda; later ones hide earlier ones."""
     for layer in [name for name in os.environ.get("REKINDLE_LAYERS", "").split(":") if name]:
-        python = os.path.join(layer, "python")
-        for folder in (python, "%s/lib/python%d.%d/site-packages" % (python, *sys.version_info[:2])):
+        for folder in reversed(layers.folders_of(layer)):
             _put_first(folder)
         programs = os.path.join(layer, "bin")
         search = os.environ.get("PATH", "")
@@ -78,9 +78,17 @@ def load(spec):
 
 
 def _forget_others(runtimes):
+    """The function gets what it would get without an image, and on Lambda. The dependencies keep those that they have
+    loaded.
+    """
+    for name in hidden(runtimes):
+        for gone in [other for other in sys.modules if other == name or other.startswith(name + ".")]:
+            del sys.modules[gone]
+
+
+def hidden(runtimes):
     """Of modules that came with the dependencies: those in whose place the path, which is the function's now, has
-    others (a secrets.py in the code folder). Without an image, and on Lambda, the function would get these. The dependencies
-    keep those that they have loaded.
+    others (a secrets.py in the code folder). `runtimes`: as of enter().
     """
     loaded = {name for name in sys.modules if "." not in name} - runtimes - _OF_THE_HOOK
     names = set()
@@ -90,15 +98,16 @@ def _forget_others(runtimes):
         except OSError:  # it may be closed to that
             continue
         names.update(loaded.intersection(file.partition(".")[0] for file in files))
-    for name in names:
+    others = []
+    for name in sorted(names):
         present = getattr(sys.modules[name], "__spec__", None)
         found = importlib.machinery.PathFinder.find_spec(name)
         # The path comes after what is built into the interpreter. A folder without __init__.py has no origin.
         if present is None or present.origin in ("built-in", "frozen") or found is None or found.origin is None:
             continue
         if found.origin != present.origin:
-            for gone in [other for other in sys.modules if other == name or other.startswith(name + ".")]:
-                del sys.modules[gone]
+            others.append(name)
+    return others
 
 
 def _put_first(folder):

@@ -38,6 +38,9 @@ def run():
 
 def _load_dependencies():
     handlers.add_layers()
+    # Modules on top of others that an image has: of the same name there must be one alone.
+    if _held and (others := handlers.hidden(_runtimes)):
+        sys.exit("rekindle: layers have modules of their own of names that are loaded already: %s" % ", ".join(others))
     for name in [part.strip() for part in os.environ.get("REKINDLE_DEPS", "").split(",")]:
         if not name:
             continue

@@ -1,0 +1,270 @@
+#include "daemon/function_layers.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "daemon/code_room.h"
+#include "daemon/function_runtime.h"
+#include "daemon/functions.h"
+#include "functions/layer_folder.h"
+#include "functions/layer_store.h"
+
+namespace rekindle::daemon {
+namespace {
+
+// Of folders with packages for Python in a layer.
+std::vector<std::string> PackageFolders(const std::string& layer) {
+  const std::string python = absl::StrCat(layer, "/python"), libraries = absl::StrCat(python, "/lib");
+  std::vector<std::string> folders = {python};
+  auto versions = ListDirectory(libraries);
+  for (const std::string& version : versions.ok() ? *versions : std::vector<std::string>()) {
+    if (absl::StartsWith(version, "python"))
+      folders.push_back(absl::StrCat(libraries, "/", version, "/site-packages"));
+  }
+  return folders;
+}
+
+// The names under which Python imports what lies in a folder.
+void AddImportedNames(const std::string& folder, std::set<std::string>* names) {
+  auto entries = ListDirectory(folder);
+  for (const std::string& entry : entries.ok() ? *entries : std::vector<std::string>()) {
+    const size_t dot = entry.find('.');
+    // numpy, six.py, _speedups.cpython-311-x86_64-linux-gnu.so; not six-1.16.0.dist-info.
+    if (dot == std::string::npos || absl::EndsWith(entry, ".py") || absl::EndsWith(entry, ".so"))
+      names->insert(entry.substr(0, dot));
+  }
+}
+
+std::string Outermost(const std::string& module) { return module.substr(0, module.find('.')); }
+
+// "@scope/name" or "name" of what require() is given.
+std::string NodePackage(const std::string& module) {
+  size_t end = module.find('/');
+  if (absl::StartsWith(module, "@") && end != std::string::npos) end = module.find('/', end + 1);
+  return module.substr(0, end);
+}
+
+bool HasNodePackage(const std::string& layer, const std::string& package) {
+  const std::string folder = absl::StrCat(layer, "/nodejs");
+  auto entries = ListDirectory(folder);
+  std::vector<std::string> places = {"node_modules"};
+  for (const std::string& entry : entries.ok() ? *entries : std::vector<std::string>()) {
+    if (entry != "node_modules" && absl::StartsWith(entry, "node"))
+      places.push_back(absl::StrCat(entry, "/node_modules"));
+  }
+  return std::any_of(places.begin(), places.end(), [&](const std::string& place) {
+    return PathExists(absl::StrCat(folder, "/", place, "/", package));
+  });
+}
+
+}  // namespace
+
+bool CanNotLoadOneOf(const std::vector<std::string>& modules, const absl::Status& status) {
+  return absl::IsInvalidArgument(status) &&
+         std::any_of(modules.begin(), modules.end(), [&](const std::string& module) {
+           return absl::StrContains(status.message(),
+                                    absl::StrCat("the dependency ", module, " (REKINDLE_DEPS) can't be "));
+         });
+}
+
+std::vector<std::string> ModulesOfLayers(const functions::Runtime& runtime,
+                                         const std::vector<std::string>& layers,
+                                         const std::vector<std::string>& modules) {
+  std::vector<std::string> found;
+  if (runtime.kind == functions::RuntimeKind::kNode) {
+    std::copy_if(modules.begin(), modules.end(), std::back_inserter(found), [&](const std::string& module) {
+      return std::any_of(layers.begin(), layers.end(), [&](const std::string& layer) {
+        return HasNodePackage(layer, NodePackage(module));
+      });
+    });
+    return found;
+  }
+  if (modules.empty()) return found;
+  std::set<std::string> names;
+  for (const std::string& layer : layers) {
+    for (const std::string& folder : PackageFolders(layer)) AddImportedNames(folder, &names);
+  }
+  std::copy_if(modules.begin(), modules.end(), std::back_inserter(found),
+               [&](const std::string& module) { return names.contains(Outermost(module)); });
+  return found;
+}
+
+Functions::WorkWithLayers::WorkWithLayers(Functions& functions, uid_t owner)
+    : functions_(functions), owner_(owner) {
+  absl::MutexLock lock(&functions_.layers_mutex_);
+  ++functions_.at_work_with_layers_[owner_];
+}
+
+Functions::WorkWithLayers::~WorkWithLayers() {
+  absl::MutexLock lock(&functions_.layers_mutex_);
+  if (--functions_.at_work_with_layers_[owner_] > 0) return;
+  functions_.at_work_with_layers_.erase(owner_);
+  functions_.RemoveUnusedLayerImages(owner_);
+}
+
+void Functions::RemoveUnusedLayerImagesUnlessAtWork(std::optional<uid_t> owner) {
+  absl::MutexLock lock(&layers_mutex_);
+  std::set<uid_t> owners;
+  if (owner) {
+    owners.insert(*owner);
+  } else if (auto images = dependencies_.List(); images.ok()) {
+    for (const DependencyImage& image : *images) {
+      if (!image.is_shared()) owners.insert(image.info.owner);
+    }
+  }
+  for (const uid_t one : owners) {
+    if (!at_work_with_layers_.contains(one)) RemoveUnusedLayerImages(one);
+  }
+}
+
+void Functions::RemoveUnusedLayerImages(uid_t owner) {
+  auto images = dependencies_.List();
+  if (!images.ok()) return;
+  std::erase_if(*images, [&](const DependencyImage& image) {
+    return image.is_shared() || image.kept || image.info.owner != owner;
+  });
+  if (images->empty()) return;
+  std::set<std::string> used;
+  for (const functions::FunctionRecord& record : catalog_->List()) {
+    if (!record.trouble.ok()) return;  // nobody knows which it uses
+    used.insert(record.images.dependency_image);
+  }
+  for (const DependencyImage& image : *images) {
+    if (used.contains(image.info.reference)) continue;
+    const absl::Status removed = RemoveDependencies(image.info);
+    Log(LogLevel::kInfo,
+        absl::StrCat("dependency image '", image.info.reference, "', which no function uses any more: ",
+                     removed.ok() ? "removed" : std::string(removed.message())));
+  }
+}
+
+void Functions::TidyLayers() {
+  catalog_->layers().Tidy([this]() -> absl::StatusOr<std::set<functions::LayerKey>> {
+    std::set<functions::LayerKey> wanted;
+    for (const functions::FunctionRecord& record : catalog_->List()) {
+      if (!record.trouble.ok()) return absl::UnavailableError("nobody knows which layers it has");
+      for (const std::string& digest : record.layers) wanted.insert({record.owner.uid, digest});
+    }
+    RK_ASSIGN_OR_RETURN(const std::vector<DependencyImage> images, dependencies_.List());
+    for (const DependencyImage& image : images) {
+      for (const std::string& digest : image.layers) wanted.insert({image.info.owner, digest});
+    }
+    return wanted;
+  });
+}
+
+absl::StatusOr<DependencyImages::Found> Functions::CoverFor(
+    const functions::FunctionRecord& record, functions::FunctionImages* images,
+    const std::function<void(const char* phase)>& progress, const Cancellation* cancel,
+    std::vector<std::string>* warnings) {
+  const functions::Runtime& runtime = record.spec.runtime;
+  OwnersLayers layers{record.owner, record.folder->layers(), images->of_layers};
+  absl::Status why;
+  if (!layers.layers.empty() && !layers.modules.empty()) {
+    auto covered = dependencies_.CoverWithLayers(runtime, images->dependencies, layers, progress, cancel);
+    if (covered.ok() || absl::IsCancelled(covered.status())) return covered;
+    why = covered.status();
+  }
+  const std::vector<std::string> of_layers = std::exchange(images->of_layers, {});
+  const std::vector<std::string> all = images->dependencies;
+  std::erase_if(images->dependencies, [&](const std::string& module) {
+    return std::find(of_layers.begin(), of_layers.end(), module) != of_layers.end();
+  });
+  if (!why.ok()) {
+    warnings->push_back(
+        absl::StrCat("what it needs of its layers (", absl::StrJoin(of_layers, ", "),
+                     ") is not loaded ahead, and each function loads its own: ", why.message()));
+  }
+  auto covered = dependencies_.Cover(runtime, images->dependencies, record.owner.uid, progress, cancel);
+  // One that is found by a .pth file.
+  if (why.ok() && !layers.layers.empty() && runtime.kind == functions::RuntimeKind::kPython &&
+      CanNotLoadOneOf(all, covered.status())) {
+    layers.modules = all;
+    auto with_layers = dependencies_.CoverWithLayers(runtime, all, layers, progress, cancel);
+    if (absl::IsCancelled(with_layers.status())) return with_layers;
+    if (with_layers.ok()) {
+      images->dependencies = images->of_layers = all;
+      return with_layers;
+    }
+  }
+  return covered;
+}
+
+absl::Status Functions::RenewWithLayers(const DependencyImage& image, const Cancellation& cancel) {
+  const WorkWithLayers work(*this, image.info.owner);
+  for (const functions::FunctionRecord& record : catalog_->List()) {
+    if (!record.trouble.ok() || record.owner.uid != image.info.owner || record.layers != image.layers ||
+        record.images.dependency_image != image.info.reference) {
+      continue;
+    }
+    const OwnersLayers layers{record.owner, record.folder->layers(), image.of_layers};
+    return dependencies_
+        .BuildWithLayers(
+            image.runtime, image.modules, layers, /*rebuild=*/true, image.kept, [](const char* /*phase*/) {},
+            &cancel)
+        .status();
+  }
+  return absl::NotFoundError("no function uses it any more");
+}
+
+absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
+    const Caller& caller, const functions::Runtime& runtime, const std::vector<std::string>& modules,
+    const functions::LayerNames& names, bool rebuild,
+    const std::function<void(const char* phase, uint64_t bytes)>& progress, const Cancellation* cancel) {
+  const auto phase = [&progress](const char* name) { progress(name, 0); };
+  std::vector<std::string> folders = names.layers;
+  if (!names.venv.empty()) folders.push_back(names.venv);
+  if (folders.empty()) return dependencies_.Build(runtime, modules, rebuild, caller.uid, phase, cancel);
+  if (caller.kind == Caller::Kind::kRemote && !caller.admin_certificate) {
+    return absl::PermissionDeniedError(
+        "images with modules of layers are built on the node itself, or with an administrator's certificate: "
+        "layers are folders of the node");
+  }
+  RK_ASSIGN_OR_RETURN(const std::string python, PythonVersion(runtime));
+  const WorkWithLayers work(*this, caller.uid);
+  OwnersLayers layers{{caller.uid, caller.gid, caller.groups}, {}, {}};
+  progress("copy", 0);
+  RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
+  for (size_t i = 0; i < folders.size(); ++i) {
+    RK_ASSIGN_OR_RETURN(const CodeRoom room,
+                        CodeRoom::Of(*store, node_.options().store, catalog_->List(),
+                                     catalog_->layers().Sizes(), /*function=*/"", caller.uid));
+    functions::LayerFolder folder;
+    const absl::Status found = WithFileRightsOf(layers.owner, [&]() -> absl::Status {
+      RK_ASSIGN_OR_RETURN(folder,
+                          functions::FindLayerFolder(folders[i], runtime, python, i >= names.layers.size()));
+      return absl::OkStatus();
+    });
+    RK_RETURN_IF_ERROR(found);
+    functions::CodeCopyOptions options;
+    options.progress = [&progress](uint64_t bytes) { progress("copy", bytes); };
+    options.may_take = [&room](uint64_t bytes) { return room.Check(bytes, /*all=*/false); };
+    options.cancelled = cancel != nullptr ? &cancel->cancelled() : nullptr;
+    RK_ASSIGN_OR_RETURN(functions::LayerPtr layer, catalog_->layers().Bring(folder, layers.owner, options));
+    layers.layers.push_back(std::move(layer));
+  }
+  std::vector<std::string> paths;
+  for (const functions::LayerPtr& layer : layers.layers) paths.push_back(layer->path());
+  layers.modules = ModulesOfLayers(runtime, paths, modules);
+  if (layers.modules.empty()) {
+    auto built = dependencies_.Build(runtime, modules, rebuild, caller.uid, phase, cancel);
+    if (!CanNotLoadOneOf(modules, built.status()) || runtime.kind != functions::RuntimeKind::kPython)
+      return built;
+    layers.modules = modules;  // they are found by .pth files
+  }
+  return dependencies_.BuildWithLayers(runtime, modules, layers, rebuild, /*kept=*/true, phase, cancel);
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,20 @@
+// Modules of functions' layers, as far as images go.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "functions/function_spec.h"
+
+namespace rekindle::daemon {
+
+// Which of these modules one of the layers (folders) has; those that a .pth file leads to are not seen.
+std::vector<std::string> ModulesOfLayers(const functions::Runtime& runtime,
+                                         const std::vector<std::string>& layers,
+                                         const std::vector<std::string>& modules);
+
+// Was it a module of these that could not be loaded? Both runtimes say it so.
+bool CanNotLoadOneOf(const std::vector<std::string>& modules, const absl::Status& status);
+
+}  // namespace rekindle::daemon

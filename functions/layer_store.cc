@@ -1,0 +1,215 @@
+#include "functions/layer_store.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+
+namespace rekindle::functions {
+namespace {
+
+constexpr absl::string_view kLayers = "/.layers";
+// As the catalog names what is to go after a crash.
+constexpr absl::string_view kStagedLayer = ".deploying-", kRemovedLayer = ".removed-";
+constexpr size_t kDigestDigits = 64;
+
+absl::Status MakeWayTo(const std::string& path) {
+  // Whatever the umask.
+  if ((::mkdir(path.c_str(), kThroughOnly) != 0 && errno != EEXIST) ||
+      ::chmod(path.c_str(), kThroughOnly) != 0)
+    return ErrnoStatus(errno, absl::StrCat("making folder ", path));
+  return absl::OkStatus();
+}
+
+absl::Status SyncFolderAt(const std::string& path) {
+  RK_ASSIGN_OR_RETURN(const UniqueFd folder, OpenFile(path, O_RDONLY | O_DIRECTORY));
+  if (::fsync(folder.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing ", path));
+  return absl::OkStatus();
+}
+
+// Follows no links. What vanishes meanwhile does not count.
+uint64_t BytesIn(const std::string& path) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (std::filesystem::recursive_directory_iterator at(path, error), end; !error && at != end;
+       at.increment(error)) {
+    struct stat info;
+    if (::lstat(at->path().c_str(), &info) == 0 && S_ISREG(info.st_mode))
+      bytes += static_cast<uint64_t>(info.st_size);
+  }
+  return bytes;
+}
+
+// A folder below the one that `parent` is, to be copied into.
+absl::StatusOr<UniqueFd> MakeInside(const std::string& root, const std::string& relative) {
+  std::string way = root;
+  if (!relative.empty()) {
+    for (const std::filesystem::path& part : std::filesystem::path(relative)) {
+      way = absl::StrCat(way, "/", part.string());
+      if (::mkdir(way.c_str(), 0755) != 0 || ::chmod(way.c_str(), 0755) != 0)
+        return ErrnoStatus(errno, absl::StrCat("making folder ", way));
+    }
+  }
+  return OpenFile(way, O_RDONLY | O_DIRECTORY);
+}
+
+// Surveys, or copies to `target`; with the calling thread's rights.
+absl::Status TakeLayer(const LayerFolder& folder, const std::string* target, CodeCopier& copier) {
+  // Where the same contents lie in another place they are another layer.
+  copier.AddToDigest(folder.place);
+  copier.AddToDigest(folder.environment);
+  if (target == nullptr) return copier.Survey(folder.source);
+  RK_ASSIGN_OR_RETURN(const UniqueFd inside, MakeInside(*target, folder.place));
+  RK_RETURN_IF_ERROR(copier.Copy(folder.source, inside.get()));
+  if (folder.environment.empty()) return absl::OkStatus();
+  return WriteFileAtomically(absl::StrCat(*target, "/", kEnvironmentFile), folder.environment, 0644);
+}
+
+}  // namespace
+
+bool IsLayerDigest(absl::string_view text) {
+  return text.size() == kDigestDigits && std::all_of(text.begin(), text.end(), [](char c) {
+           return absl::ascii_isdigit(static_cast<unsigned char>(c)) || (c >= 'a' && c <= 'f');
+         });
+}
+
+Layer::~Layer() { *any_gone_ = true; }
+
+std::string LayerStore::PathOf(const LayerKey& key) const {
+  return absl::StrCat(functions_, kLayers, "/", key.first, "/", key.second);
+}
+
+LayerPtr LayerStore::Present(const LayerKey& key) {
+  const std::string path = PathOf(key);
+  if (!IsLayerDigest(key.second) || !PathExists(path)) return nullptr;
+  std::weak_ptr<const Layer>& known = layers_[key];
+  LayerPtr layer = known.lock();
+  if (layer == nullptr) {
+    layer = LayerPtr(new Layer(key, path, SizeOf(key), any_gone_));
+    known = layer;
+  }
+  return layer;
+}
+
+uint64_t LayerStore::SizeOf(const LayerKey& key) {
+  const auto [known, is_new] = sizes_.try_emplace(key, 0);
+  if (is_new) known->second = BytesIn(PathOf(key));
+  return known->second;
+}
+
+absl::StatusOr<LayerPtr> LayerStore::Find(const LayerKey& key) {
+  absl::MutexLock lock(&mutex_);
+  if (LayerPtr layer = Present(key)) return layer;
+  return absl::NotFoundError(absl::StrCat("the layer ", PathOf(key), " is missing"));
+}
+
+absl::StatusOr<LayerPtr> LayerStore::Bring(const LayerFolder& folder, const Owner& owner,
+                                           const CodeCopyOptions& options) {
+  CodeCopyOptions survey = options;
+  survey.without_compiled = true;
+  survey.may_take = nullptr;
+  survey.progress = nullptr;
+  uint64_t bytes = 0;
+  std::string digest;
+  const auto take = [&](const CodeCopyOptions& how, const std::string* target) {
+    return WithFileRightsOf(owner, [&]() -> absl::Status {
+      CodeCopier copier(how);
+      RK_RETURN_IF_ERROR(TakeLayer(folder, target, copier));
+      bytes = copier.bytes() + folder.environment.size();
+      digest = copier.Digest();
+      return absl::OkStatus();
+    });
+  };
+  RK_RETURN_IF_ERROR(take(survey, nullptr));
+  {
+    absl::MutexLock lock(&mutex_);
+    if (LayerPtr layer = Present({owner.uid, digest})) return layer;
+  }
+  RK_ASSIGN_OR_RETURN(TemporaryDirectory staging, TemporaryDirectory::Make(functions_, kStagedLayer));
+  if (owner.uid != ::geteuid() && ::chown(staging.path().c_str(), owner.uid, owner.gid) != 0)
+    return ErrnoStatus(errno, absl::StrCat("giving ", staging.path(), " to user ", owner.uid));
+  CodeCopyOptions copy = options;
+  copy.without_compiled = true;
+  RK_RETURN_IF_ERROR(take(copy, &staging.path()));  // it may have been changed meanwhile
+  RK_ASSIGN_OR_RETURN(const UniqueFd staged, OpenFile(staging.path(), O_RDONLY | O_DIRECTORY));
+  if (::syncfs(staged.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing ", staging.path()));
+
+  const LayerKey key{owner.uid, digest};
+  const std::string of_owner = absl::StrCat(functions_, kLayers, "/", owner.uid);
+  absl::MutexLock lock(&mutex_);
+  if (LayerPtr layer = Present(key)) return layer;
+  RK_RETURN_IF_ERROR(MakeWayTo(absl::StrCat(functions_, kLayers)));
+  RK_RETURN_IF_ERROR(MakeWayTo(of_owner));
+  const std::string path = PathOf(key);
+  if (::rename(staging.path().c_str(), path.c_str()) != 0)
+    return ErrnoStatus(errno, absl::StrCat("moving a layer to ", path));
+  staging.Release();
+  RK_RETURN_IF_ERROR(SyncFolderAt(of_owner));
+  sizes_[key] = bytes;
+  return Present(key);
+}
+
+std::vector<LayerKey> LayerStore::All() const {
+  std::vector<LayerKey> keys;
+  const std::string root = absl::StrCat(functions_, kLayers);
+  auto owners = ListDirectory(root);
+  for (const std::string& owner : owners.ok() ? *owners : std::vector<std::string>()) {
+    uid_t uid = 0;
+    if (!absl::SimpleAtoi(owner, &uid)) continue;
+    auto digests = ListDirectory(absl::StrCat(root, "/", owner));
+    for (const std::string& digest : digests.ok() ? *digests : std::vector<std::string>()) {
+      if (IsLayerDigest(digest)) keys.emplace_back(uid, digest);
+    }
+  }
+  return keys;
+}
+
+std::map<LayerKey, uint64_t> LayerStore::Sizes() {
+  std::map<LayerKey, uint64_t> sizes;
+  absl::MutexLock lock(&mutex_);
+  for (const LayerKey& key : All()) sizes[key] = SizeOf(key);
+  return sizes;
+}
+
+void LayerStore::Tidy(const std::function<absl::StatusOr<std::set<LayerKey>>()>& wanted) {
+  std::vector<TemporaryDirectory> gone;  // removed outside of the lock
+  absl::MutexLock lock(&mutex_);
+  std::vector<LayerKey> idle = All();
+  std::erase_if(idle, [&](const LayerKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto known = layers_.find(key);
+    return known != layers_.end() && !known->second.expired();
+  });
+  if (idle.empty()) return;
+  const absl::StatusOr<std::set<LayerKey>> kept = wanted();
+  if (!kept.ok()) return;
+  for (const LayerKey& key : idle) {
+    if (kept->contains(key)) continue;
+    auto removed = TemporaryDirectory::Make(functions_, kRemovedLayer);
+    const std::string path = PathOf(key);
+    // Where it lies it is gone at once, also when a crash interrupts the removal.
+    if (!removed.ok() || ::rename(path.c_str(), absl::StrCat(removed->path(), "/layer").c_str()) != 0) {
+      Log(LogLevel::kWarning, absl::StrCat("the layer ", path, " could not be removed; it is tried again"));
+      *any_gone_ = true;
+      continue;
+    }
+    gone.push_back(*std::move(removed));
+    layers_.erase(key);
+    sizes_.erase(key);
+    ::rmdir(absl::StrCat(functions_, kLayers, "/", key.first).c_str());  // fails while it has others
+  }
+  ::rmdir(absl::StrCat(functions_, kLayers).c_str());
+}
+
+}  // namespace rekindle::functions

@@ -1,0 +1,98 @@
+// Layers of functions, each once for all functions of its owner.
+//
+// In STORE/functions/.layers, which others may enter but not list:
+//   UID/DIGEST        its contents; the owner's. Functions that need it know it by this path.
+// One goes when nothing refers to it any more: neither a Layer, nor what Tidy is told of.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "base/file_rights.h"
+#include "functions/code_copy.h"
+#include "functions/layer_folder.h"
+
+namespace rekindle::functions {
+
+// Whose, and the digest: 64 hexadecimal digits, over names, kinds, permissions, targets of links and
+// contents, without those of folders __pycache__.
+using LayerKey = std::pair<uid_t, std::string>;
+
+bool IsLayerDigest(absl::string_view text);
+
+// As long as there is one, the layer stays where it is. Thread-safe.
+class Layer {
+ public:
+  ~Layer();
+  Layer(const Layer&) = delete;
+  Layer& operator=(const Layer&) = delete;
+
+  const std::string& path() const { return path_; }
+  const std::string& digest() const { return key_.second; }
+  uid_t owner() const { return key_.first; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  friend class LayerStore;
+  Layer(LayerKey key, std::string path, uint64_t bytes, std::shared_ptr<std::atomic<bool>> any_gone)
+      : key_(std::move(key)), path_(std::move(path)), bytes_(bytes), any_gone_(std::move(any_gone)) {}
+
+  const LayerKey key_;
+  const std::string path_;
+  const uint64_t bytes_;
+  const std::shared_ptr<std::atomic<bool>> any_gone_;
+};
+using LayerPtr = std::shared_ptr<const Layer>;
+
+// Thread-safe. One process at a time has the layers of a store: who has its FunctionCatalog.
+class LayerStore {
+ public:
+  // `functions`: STORE/functions.
+  explicit LayerStore(std::string functions) : functions_(std::move(functions)) {}
+
+  // The layer with the contents of this folder, with the owner's rights over files: the one that is there, or
+  // a copy. What of that is limited by `options`, and what is asked and told, counts what is copied alone.
+  // Errors of CodeCopier.
+  absl::StatusOr<LayerPtr> Bring(const LayerFolder& folder, const Owner& owner,
+                                 const CodeCopyOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
+  // NotFound: there is no such layer.
+  absl::StatusOr<LayerPtr> Find(const LayerKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Bytes of all there are.
+  std::map<LayerKey, uint64_t> Sizes() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Removes those to which no Layer refers, and which are not among `wanted`; that is asked when none of them
+  // can be taken into use. Its error: nothing is removed.
+  void Tidy(const std::function<absl::StatusOr<std::set<LayerKey>>()>& wanted) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether something may have become superfluous since this was asked the last time.
+  bool TakeAnyGone() { return any_gone_->exchange(false); }
+
+ private:
+  std::string PathOf(const LayerKey& key) const;
+  // Null: it is not there.
+  LayerPtr Present(const LayerKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  uint64_t SizeOf(const LayerKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<LayerKey> All() const;
+
+  const std::string functions_;
+  const std::shared_ptr<std::atomic<bool>> any_gone_ = std::make_shared<std::atomic<bool>>(false);
+  absl::Mutex mutex_;
+  std::map<LayerKey, std::weak_ptr<const Layer>> layers_ ABSL_GUARDED_BY(mutex_);
+  std::map<LayerKey, uint64_t> sizes_ ABSL_GUARDED_BY(mutex_);  // of those that were measured
+};
+
+}  // namespace rekindle::functions

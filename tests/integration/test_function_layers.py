@@ -1,0 +1,389 @@
+"""Layers of functions, and virtual environments: kept once for each user, and loaded once, into an image of his."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import unittest
+
+from harness import procfs, waiting
+from harness.cli import FAILED, NOT_PERMITTED, USAGE
+from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
+
+CAP_SYS_RESOURCE = 24
+MAY_CAPTURE_OTHERS = procfs.has_capability(CAP_SYS_RESOURCE)
+# Where CRIU may not capture another user's process, root has to be one of the two users.
+ALICE, BOB = 65533 if MAY_CAPTURE_OTHERS else 0, 65534
+VERSION = "{}.{}".format(*sys.version_info[:2])
+_MEBIBYTES = 64
+
+# What is drawn when it is loaded is the same wherever that load was shared.
+_LIBRARY = f"""import os
+
+TOKEN = os.urandom(16).hex()
+VERSION = {{version}}
+LOADED_AS = os.getuid()
+BULK = os.urandom({_MEBIBYTES} << 20)
+"""
+_APP = """import os
+import their_library
+
+
+def handler(event, context):
+    return {"name": NAME, "token": their_library.TOKEN, "version": their_library.VERSION, "uid": os.getuid(),
+            "loaded_as": their_library.LOADED_AS, "file": their_library.__file__}
+"""
+_ADDED = """import os
+import extra_library
+
+
+def handler(event, context):
+    return [extra_library.TOKEN, os.environ.get('FROM_PTH')]
+"""
+
+
+class LayersTest(FunctionsTest):
+    def setUp(self):
+        super().setUp()
+        self.alice = self.make_cli(host=self.daemon.host, uid=ALICE)
+        self.bob = self.make_cli(host=self.daemon.host, uid=BOB)
+        self.venv = self.environment_of("venv")
+        self.install("their_library.py", _LIBRARY.format(version=1))
+
+    def environment_of(self, name):
+        path = self.path(name)
+        subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", path], check=True)
+        return path
+
+    def packages(self, environment=None):
+        return os.path.join(environment or self.venv, "lib", "python" + VERSION, "site-packages")
+
+    def install(self, name, text, environment=None):
+        path = os.path.join(self.packages(environment), name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="ascii") as file:
+            file.write(text)
+
+    def deploy_app(self, name, *options, cli=None, text=_APP, venv=True):
+        code = {"app.py": f"NAME = {name!r}\n" + text}
+        given = ("--venv", self.venv) if venv else ()
+        return self.deploy(name, *given, *options, files=code, cli=cli or self.alice)
+
+    def layers(self, uid=ALICE):
+        folder = os.path.join(self.store, "functions", ".layers", str(uid))
+        return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+    def layer_images(self, cli=None):
+        return [image for image in self.succeed("deps", "ls", cli=cli)["images"] if image.get("layers")]
+
+    def end_instances(self, name):
+        for pid in self.runtimes():
+            os.kill(pid, signal.SIGKILL)
+        self.wait_for_no_instance(name)
+
+    def answer(self, name, cli=None):
+        """From an image."""
+        answer, about = self.invoke(name, cli=cli or self.alice)
+        self.assertNotEqual(about["start_level"], "cold")
+        return answer
+
+
+class SharedTest(LayersTest):
+    def test_two_functions_share_a_copy_and_what_is_loaded(self):
+        first = self.deploy_app("one")
+        self.assertEqual(first["warnings"], [])
+        self.assertEqual(first["result"]["dependencies"], ["their_library"])
+        second = self.deploy_app("two")
+        self.assertEqual(second["warnings"], [])
+        reference = first["result"]["dependency_image"]
+        self.assertEqual(second["result"]["dependency_image"], reference)
+        self.assertTrue(reference.startswith(f"deps/u{ALICE}/python:their_library-"), reference)
+        digests = first["result"]["layers"]
+        self.assertEqual((len(digests), second["result"]["layers"], self.layers()), (1, digests, digests))
+        self.assertEqual(os.listdir(os.path.join(self.store, "functions", "one", "1")), ["code"])
+
+        one, two = self.answer("one"), self.answer("two")
+        self.assertEqual((one["name"], two["name"]), ("one", "two"))
+        self.assertEqual(one["token"], two["token"], "loaded once")
+        self.assertEqual((one["uid"], one["loaded_as"]), (ALICE, ALICE))
+        self.assertIn(f"/.layers/{ALICE}/{digests[0]}/", one["file"])
+        # What it has drawn is stored once: the functions' own images have none of it.
+        images = self.layer_images(self.alice)
+        self.assertEqual([(image["reference"], image["owner_uid"], sorted(image["used_by"])) for image in images],
+                         [(reference, ALICE, ["one", "two"])])
+        self.assertGreater(int(images[0]["unique_bytes"]), _MEBIBYTES << 20)
+        for name in ("one", "two"):
+            self.wait_for_image(name)
+            self.assertLess(int(self.stats(name)["image_unique_bytes"]), _MEBIBYTES << 19)
+        for name in ("one", "two"):
+            self.end_instances(name)
+            answer, about = self.invoke(name, cli=self.alice)
+            self.assertIn(about["start_level"], FROM_OWN_IMAGE)
+            self.assertEqual(answer["token"], one["token"])
+        # And of the system's modules nothing is loaded twice: it lies on the image that all share.
+        self.assertIn("deps/python:bare", self.references())
+
+    def test_another_user_shares_nothing(self):
+        self.deploy_app("hers")
+        deployed = self.deploy_app("his", cli=self.bob)
+        if MAY_CAPTURE_OTHERS:
+            self.assertEqual(deployed["warnings"], [])
+            self.assertTrue(deployed["result"]["dependency_image"].startswith(f"deps/u{BOB}/"))
+        else:
+            self.assertIn("CAP_SYS_RESOURCE", deployed["warnings"][0])
+            self.assertEqual(deployed["result"]["dependency_image"], "deps/python:bare")
+        hers, his = self.answer("hers"), self.answer("his", self.bob)
+        self.assertNotEqual(hers["token"], his["token"])
+        self.assertEqual((his["uid"], his["loaded_as"]), (BOB, BOB))
+        self.assertEqual(self.layers(ALICE), self.layers(BOB))  # the same digest, in folders of their own
+        # Neither sees the other's, nor removes it.
+        self.assertEqual([image["owner_uid"] for image in self.layer_images(self.bob)], [BOB] * MAY_CAPTURE_OTHERS)
+        self.assertEqual(len(self.layer_images()), 1 + MAY_CAPTURE_OTHERS)
+        theirs = self.function("hers")["dependency_image"]
+        self.assert_refused(self.bob.run("deps", "rm", theirs), NOT_PERMITTED, "administrator")
+        self.assert_refused(self.alice.run("deps", "rm", theirs), FAILED, "is used by function 'hers'")
+        closed = subprocess.run(["/usr/bin/ls", os.path.dirname(hers["file"])], user=BOB, group=BOB, extra_groups=[],
+                                capture_output=True, check=False)  # fmt: skip
+        self.assertNotEqual(closed.returncode, 0)
+
+    def test_what_the_machine_has_lies_below(self):
+        text = "import decimal\n" + _APP
+        deployed = self.deploy_app("mixed", "--deps", "their_library,decimal", text=text)
+        self.assertEqual(deployed["warnings"], [])
+        self.assertEqual(deployed["result"]["dependencies"], ["decimal", "their_library"])
+        self.assertIn("deps/python:decimal", self.references())
+        self.answer("mixed")
+        # One of fewer modules starts from it, too.
+        self.assertEqual(self.deploy_app("fewer")["result"]["dependency_image"],
+                         deployed["result"]["dependency_image"])
+
+    def test_a_layer_that_hides_a_module_of_the_image_below(self):
+        """All that is loaded then is what would be without an image."""
+        self.install("secrets.py", "WHOSE = 'layer'\n")
+        self.install("their_library.py", "import secrets\n" + _LIBRARY.format(version=1))
+        self.succeed("deps", "build", "secrets", "decimal", "--runtime", "python")
+        text = "import decimal, secrets\n" + _APP.replace("NAME", "(secrets.WHOSE, their_library.secrets.WHOSE)")
+        deployed = self.deploy_app("hides", "--deps", "decimal,auto", text=text)
+        self.assertEqual(deployed["warnings"], [])
+        self.assertEqual(self.answer("hides")["name"], ["layer", "layer"])
+
+
+class ChangeTest(LayersTest):
+    def test_changed_contents_are_another_layer_and_the_old_one_goes(self):
+        before = self.deploy_app("one")["result"]
+        self.deploy_app("two")
+        old = self.answer("one")
+        # What Python compiles beside the sources is no change.
+        os.makedirs(os.path.join(self.packages(), "__pycache__"), exist_ok=True)
+        self.install("__pycache__/their_library.other.pyc", "x")
+        self.assertTrue(self.deploy_app("one", "--replace")["unchanged"])
+        self.install("their_library.py", _LIBRARY.format(version=2))
+        after = self.deploy_app("one", "--replace")["result"]
+        self.assertNotEqual(after["layers"], before["layers"])
+        self.assertNotEqual(after["dependency_image"], before["dependency_image"])
+        self.assertEqual(self.answer("one")["version"], 2)
+        self.assertEqual((self.answer("two")["version"], self.answer("two")["token"]), (1, old["token"]))
+        self.assertEqual(self.layers(), sorted(before["layers"] + after["layers"]))
+        self.deploy_app("two", "--replace")
+        self.assertEqual(self.answer("two")["token"], self.answer("one")["token"])
+        self.assertNotIn(before["dependency_image"], self.references())
+        waiting.until(lambda: self.layers() == after["layers"], "the old layer has gone", SECONDS)
+
+    def test_with_the_last_function_all_of_it_goes(self):
+        image = self.deploy_app("one")["result"]["dependency_image"]
+        self.deploy_app("two")
+        self.answer("one")
+        self.succeed("fn", "rm", "one", cli=self.alice)
+        self.assertEqual(len(self.layers()), 1)
+        self.assertIn(image, self.references())
+        self.succeed("fn", "rm", "two", cli=self.alice)
+        self.assertNotIn(image, self.references())
+        waiting.until(lambda: self.layers() == [], "the layer has gone", SECONDS)
+        self.assertEqual(os.listdir(os.path.join(self.store, "functions")), [".lock"])
+
+    def test_settings_keep_it(self):
+        before = self.deploy_app("one")["result"]
+        token = self.answer("one")["token"]
+        shutil.rmtree(self.venv)
+        after = self.succeed("fn", "set", "one", "--memory", "600M", cli=self.alice)["result"]
+        self.assertEqual((after["layers"], after["dependency_image"]), (before["layers"], before["dependency_image"]))
+        self.assertEqual(self.answer("one")["token"], token)
+
+    def test_a_daemon_that_is_started_anew(self):
+        deployed = self.deploy_app("one")["result"]
+        token = self.answer("one")["token"]
+        self.daemon.kill()
+        # As a daemon that was killed leaves them.
+        place = os.path.join(self.store, "functions", ".layers")
+        left = os.path.join(place, str(ALICE), "0" * 64), os.path.join(place, "12345", "1" * 64)
+        for folder in left:
+            os.makedirs(folder)
+        self.restart_daemon()
+        self.alice = self.make_cli(host=self.daemon.host, uid=ALICE)
+        self.assertEqual((self.layers(), os.listdir(place)), (deployed["layers"], [str(ALICE)]))
+        self.assertEqual(self.answer("one")["token"], token)
+        self.assertEqual(self.deploy_app("two")["result"]["dependency_image"], deployed["dependency_image"])
+        self.assertEqual(self.answer("two")["token"], token)
+
+    def test_an_image_that_was_removed_comes_back(self):
+        image = self.deploy_app("one")["result"]["dependency_image"]
+        first = self.answer("one")["token"]
+        self.succeed("rm", image)
+        self.end_instances("one")
+        waiting.until(lambda: self.invoke("one", cli=self.alice)[1] and image in self.references(), "it is back",
+                      SECONDS)
+        waiting.until(lambda: self.function("one")["problem"] == "", "it is used", SECONDS)
+        self.end_instances("one")
+        self.assertNotEqual(self.answer("one")["token"], first)
+
+    def test_an_upgrade_of_what_it_has_loaded(self):
+        """Of the machine's: a module that a .pth file leads to."""
+        outside = self.path("outside")
+        os.mkdir(outside)
+        os.chmod(outside, 0o755)
+        module = os.path.join(outside, "editable.py")
+        with open(module, "w", encoding="ascii") as file:
+            file.write("VALUE = 1\n")
+        self.install("editable.pth", outside + "\n")
+        text = "import editable\n\n\ndef handler(event, context):\n    return editable.VALUE\n"
+        deployed = self.deploy_app("one", text=text)
+        self.assertEqual((deployed["warnings"], deployed["result"]["dependencies"]), ([], ["editable"]))
+        self.assertEqual(self.answer("one"), 1)
+        self.daemon.stop()
+        with open(module, "w", encoding="ascii") as file:
+            file.write("VALUE = 2222\n")
+        self.restart_daemon()
+        self.alice = self.make_cli(host=self.daemon.host, uid=ALICE)
+
+        def seen():
+            self.end_instances("one")
+            answer, about = self.invoke("one", cli=self.alice)
+            return answer == 2222 and about["start_level"] != "cold"
+
+        waiting.until(seen, "the new one, from an image", SECONDS, 0.2)
+        self.assertIn(f"{module} has changed", self.daemon.log_text())
+
+
+class NodeTest(LayersTest):
+    def test_two_functions_share_what_is_loaded(self):
+        layer = self.path("layer")
+        package = layer + "/nodejs/node_modules/@their/library"
+        os.makedirs(package)
+        with open(package + "/index.js", "w", encoding="ascii") as file:
+            file.write("exports.token = require('crypto').randomBytes(16).toString('hex');\n")
+        code = {"app.js": "const library = require('@their/library');\nexports.handler = async () => library.token;\n"}
+        tokens, images = set(), set()
+        for name, deps in (("one", "auto"), ("two", "@their/library")):
+            deployed = self.deploy(name, "--layer", layer, "--deps", deps, runtime="nodejs", files=code, cli=self.alice)
+            self.assertEqual((deployed["warnings"], deployed["result"]["dependencies"]), ([], ["@their/library"]))
+            images.add(deployed["result"]["dependency_image"])
+            tokens.add(self.answer(name))
+        self.assertEqual((len(tokens), len(images), len(self.layers())), (1, 1, 1))
+        self.assertTrue(images.pop().startswith(f"deps/u{ALICE}/nodejs:"))
+
+
+class EnvironmentTest(LayersTest):
+    def test_files_pth_are_honoured(self):
+        self.install("inner.pth", "inner\n")
+        self.install("code.pth", "import os; os.environ['FROM_PTH'] = 'yes'\n")
+        self.install("inner/extra_library.py", "import os\nTOKEN = os.urandom(16).hex()\n")
+        for deps in ("auto", "extra_library", "none"):
+            for number in (1, 2):
+                deployed = self.deploy_app(f"added-{deps}-{number}", "--deps", deps, text=_ADDED)
+                self.assertEqual(deployed["warnings"], [], deps)
+                self.assertEqual(deployed["result"]["dependencies"], [] if deps == "none" else ["extra_library"])
+            one, two = (self.answer(f"added-{deps}-{number}") for number in (1, 2))
+            self.assertEqual((one[1], two[1]), ("yes", "yes"), deps)
+            self.assertEqual(one[0] == two[0], deps != "none", deps)
+
+    def test_as_a_layer_among_others(self):
+        """Later ones hide earlier ones; that one with --venv is the last."""
+        layer = self.path("layer")
+        os.makedirs(layer + "/python")
+        for name in ("their_library", "only_here"):
+            with open(f"{layer}/python/{name}.py", "w", encoding="ascii") as file:
+                file.write("TOKEN = VERSION = LOADED_AS = 'layer'\n")
+        text = "import only_here\n" + _APP
+        for options, version in ((("--layer", layer, "--venv", self.venv), 1),
+                                 (("--layer", self.venv, "--layer", layer), "layer")):  # fmt: skip
+            deployed = self.deploy_app("many", "--replace", *options, text=text, venv=False)
+            self.assertEqual(deployed["warnings"], [])
+            self.assertEqual(deployed["result"]["dependencies"], ["only_here", "their_library"])
+            self.assertEqual(self.answer("many")["version"], version)
+
+    def test_what_is_no_virtual_environment_of_this_python(self):
+        code = self.code("app", {"app.py": _APP})
+
+        def refused(*options, runtime="python", words):
+            deploy = ("fn", "deploy", "refused", "--runtime", runtime, "--handler", "app.handler", "--code", code)
+            self.assert_refused(self.alice.run(*deploy, *options), USAGE, *words)
+
+        other = self.path("other")
+        os.makedirs(other + "/lib/python3.4/site-packages")
+        open(other + "/pyvenv.cfg", "w", encoding="ascii").close()
+        refused("--venv", other, words=("virtual environment of Python 3.4", f"is Python {VERSION}", "-m venv"))
+        refused("--layer", other, words=("virtual environment of Python 3.4",))
+        refused("--venv", code, words=("no virtual environment", "pyvenv.cfg", "--layer"))
+        refused("--venv", self.venv, runtime="nodejs", words=("virtual environments are Python's",))
+        os.makedirs(self.path("flat/numpy-1.0.dist-info"))
+        refused("--layer", self.path("flat"), words=("neither a layer nor a virtual environment", "--target"))
+        self.assertEqual(self.layers(), [])
+
+    def test_a_module_that_cannot_be_loaded_ahead(self):
+        """The function is deployed all the same, and a warning says why it has no more of it."""
+        early = "import os\nif 'LAMBDA_TASK_ROOT' not in os.environ:\n    raise ValueError('too early')\n"
+        self.install("their_library.py", early + _LIBRARY.format(version=1))
+        for deps in ("auto", "their_library"):
+            deployed = self.deploy_app("late", "--deps", deps, "--replace")
+            self.assertIn("their_library", deployed["warnings"][0])
+            self.assertIn("too early", deployed["warnings"][0])
+            self.assertEqual(deployed["result"]["dependency_image"], "deps/python:bare")
+            self.assertEqual(self.answer("late")["version"], 1)
+        missing = ("fn", "deploy", "missing", "--runtime", "python", "--handler", "app.handler", "--code",
+                   self.code("missing", {"app.py": _APP}), "--venv", self.venv, "--deps", "no_such_module")
+        self.assert_refused(self.alice.run(*missing), USAGE, "no_such_module")
+
+
+class BuildTest(LayersTest):
+    def test_an_image_that_is_built_first(self):
+        build = ("deps", "build", "their_library", "--runtime", "python", "--venv", self.venv)
+        built = self.succeed(*build, cli=self.alice)
+        reference = built["result"]["reference"]
+        self.assertEqual((built["unchanged"], built["result"]["owner_uid"]), (False, ALICE))
+        self.assertTrue(self.succeed(*build, cli=self.alice)["unchanged"])
+        self.assertEqual(self.deploy_app("one")["result"]["dependency_image"], reference)
+        self.assertTrue(self.answer("one")["token"])
+        # It was asked for by itself, and stays.
+        self.succeed("fn", "rm", "one", cli=self.alice)
+        self.daemon.stop()
+        self.restart_daemon()
+        self.alice = self.make_cli(host=self.daemon.host, uid=ALICE)
+        self.assertEqual([image["reference"] for image in self.layer_images(self.alice)], [reference])
+        self.assertEqual(self.layers(), built["result"]["layers"])
+        shown = self.alice.run("deps", "ls", json_output=False).out
+        self.assertIn(f"uid {ALICE}: {self.layers()[0][:8]}", shown)
+        self.succeed("deps", "rm", reference, cli=self.alice)
+        self.assertEqual((self.layers(), self.layer_images()), ([], []))
+
+    def test_the_owners_quota(self):
+        """A layer counts once, and images with modules of it."""
+        user, cli = (ALICE, self.alice) if MAY_CAPTURE_OTHERS else (BOB, self.bob)
+        with open(os.path.join(self.packages(), "data"), "wb") as file:
+            file.truncate(8 << 20)
+        self.deploy_app("one", "--deps", "none", cli=cli)
+        self.succeed("quota", "--owner", user, "--max", "12M")
+        self.deploy_app("two", "--deps", "none", cli=cli)
+        if MAY_CAPTURE_OTHERS:
+            warned = self.deploy_app("three", cli=cli)["warnings"]
+            self.assertIn("quota", warned[0])
+            self.assertIn("their_library", warned[0])
+        self.install("more.py", "")
+        code = self.code("four", {"app.py": _APP})
+        refused = cli.run("fn", "deploy", "four", "--runtime", "python", "--handler", "app.handler", "--code", code,
+                          "--venv", self.venv, "--deps", "none")
+        self.assert_refused(refused, FAILED, f"quota of uid {user}")
+
+
+if __name__ == "__main__":
+    unittest.main()
