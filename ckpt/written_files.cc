@@ -235,7 +235,7 @@ absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::
     result.push_back(std::move(found));
   }
   if (options.tracked != nullptr) {
-    for (v1::WrittenFile& file : options.tracked->Look(*options.leases, warnings)) {
+    for (v1::WrittenFile& file : options.tracked->Look(options.leases, warnings)) {
       if (!by_inode.contains({file.device(), file.inode()})) result.emplace_back().file = std::move(file);
     }
   }

@@ -547,7 +547,7 @@ TEST_F(WrittenFilesTest, TrackedFilesAreRecordedWithoutContent) {
   const std::string open = Make("events.open", "one");
   Open(open, 3, O_WRONLY | O_APPEND, 3);
   Make("events.closed", "two");
-  TrackedFiles tracked({folder_->path() + "/events.*"}, "/", 0, false);
+  TrackedFiles tracked({folder_->path() + "/events.*"}, "/", {}, false);
   options_.tracked = &tracked;
   WrittenFiles written = Look();
   ASSERT_THAT(written.files, SizeIs(2));
