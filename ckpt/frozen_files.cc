@@ -69,7 +69,11 @@ uint64_t FrozenFiles::EstimateContents() const {
 }
 
 void FrozenFiles::LookAhead() {
-  if (LooksAtWritten()) tracked_.LookAhead();
+  if (!LooksAtWritten()) return;
+  tracked_.LookAhead();
+  WrittenFilesOptions options = WrittenOptions();
+  options.readable = FilesTheOwnerMayHave(job_.pids());
+  ReadEndingsAhead(job_.pids(), std::move(options));
 }
 
 void FrozenFiles::FreezeBegins() {
