@@ -34,6 +34,18 @@ absl::Status RollbackOfFiles::CutOff() {
   return absl::OkStatus();
 }
 
+absl::Status RollbackOfFiles::CatchUp() {
+  absl::Status done;
+  auto with_rights = [this, &done](const std::function<void()>& work) { done.Update(DoAs(user_, work)); };
+  RK_RETURN_IF_ERROR(restore::CatchUpWithFiles(with_rights, &plan_));
+  return done;
+}
+
+void RollbackOfFiles::GiveUp() {
+  restore::RemoveUselessTails([this](const std::function<void()>& work) { DoAs(user_, work).IgnoreError(); },
+                              &plan_);
+}
+
 std::vector<v1::FileRollback> RollbackOfFiles::Reports() const {
   std::vector<v1::FileRollback> files;
   for (const restore::FileAction& action : plan_) {
