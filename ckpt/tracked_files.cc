@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -132,6 +133,12 @@ void TrackedFiles::Search::Find(int root, Leases& leases, Found* found) {
   }
 }
 
+struct TrackedFiles::Work {
+  absl::Mutex mutex;
+  std::optional<Found> found ABSL_GUARDED_BY(mutex);
+  bool done() const ABSL_SHARED_LOCKS_REQUIRED(mutex) { return found.has_value(); }
+};
+
 TrackedFiles::TrackedFiles(std::vector<std::string> patterns, std::string root, rekindle::Owner user,
                            bool in_own_mounts, Limits limits)
     : root_(std::move(root)),
@@ -159,15 +166,13 @@ std::vector<v1::WrittenFile> TrackedFiles::Look(std::shared_ptr<Leases> leases,
 
 std::optional<TrackedFiles::Found> TrackedFiles::Find(std::shared_ptr<Leases> leases,
                                                       absl::Duration patience) {
-  if (waits_) return std::nullopt;
+  if (last_ != nullptr) {
+    absl::MutexLock lock(&last_->mutex);
+    if (!last_->done()) return std::nullopt;
+  }
   // It leads through /proc, which shows nothing to a thread with the user's rights.
   absl::StatusOr<UniqueFd> root = OpenFile(root_, O_PATH | O_DIRECTORY);
   if (!root.ok()) return Found{{}, NoneIsRecorded(root.status().message())};
-  struct Work {
-    absl::Mutex mutex;
-    std::optional<Found> found;
-    bool done() const { return found.has_value(); }
-  };
   const auto work = std::make_shared<Work>();
   const absl::Status begun = CatchNoMoreThreads([&] {
     std::thread([work, search = search_, leases = std::move(leases),
@@ -179,9 +184,10 @@ std::optional<TrackedFiles::Found> TrackedFiles::Find(std::shared_ptr<Leases> le
     return absl::OkStatus();
   });
   if (!begun.ok()) return Found{{}, NoneIsRecorded(begun.message())};
+  last_ = work;
   absl::MutexLock lock(&work->mutex);
-  waits_ = !AwaitUntil(work->mutex, absl::Condition(work.get(), &Work::done), Deadline(patience));
-  return waits_ ? std::nullopt : std::move(work->found);
+  AwaitUntil(work->mutex, absl::Condition(work.get(), &Work::done), Deadline(patience));
+  return std::move(work->found);
 }
 
 }  // namespace rekindle::ckpt

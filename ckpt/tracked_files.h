@@ -56,13 +56,14 @@ class TrackedFiles {
     std::vector<v1::WrittenFile> files;
     std::vector<std::string> warnings;
   };
+  struct Work;  // of one look
   // nullopt: not in time.
   std::optional<Found> Find(std::shared_ptr<Leases> leases, absl::Duration patience);
 
   const std::string root_;
   const Limits limits_;
   const std::shared_ptr<Search> search_;  // null: nothing is tracked
-  bool waits_ = false;                    // a thread still does
+  std::shared_ptr<Work> last_;
 };
 
 }  // namespace rekindle::ckpt

@@ -71,7 +71,10 @@ absl::StatusOr<RollbackOfFiles> RollBackFiles(const store::ImageReader& image,
   if (!rollback.dry_run()) {
     RK_RETURN_IF_ERROR(restore::CheckPlan(plan));
     RK_RETURN_IF_ERROR(restore::PutFilesBack(image, with_rights, &plan));
-    RK_RETURN_IF_ERROR(done);
+    if (!done.ok()) {
+      restore::RemoveUselessTails(with_rights, &plan);
+      return done;
+    }
   }
   return RollbackOfFiles(std::move(plan), user, rollback.dry_run());
 }

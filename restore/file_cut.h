@@ -15,7 +15,7 @@ absl::Status Halfway(const absl::Status& status, const FileAction& action);
 
 // Copies what the plan discards.
 absl::Status KeepTailOf(const WithRights& with_rights, FileAction& action);
-// Copies what has come since then, too. OutOfRange: the file has become shorter than what is kept of it.
+// Copies what has come since then, too; into another file, where what is kept was not only appended to.
 absl::Status CatchUpTailOf(const WithRights& with_rights, FileAction& action);
 void RemoveTails(const WithRights& with_rights, FileAction& action);
 

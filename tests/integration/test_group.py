@@ -248,6 +248,7 @@ class LifeTest(GroupTest):
         self.b.restart()
         for _, pid in members:
             waiting.until(lambda pid=pid: not procfs.alive(pid), "nothing of it is left")
+        jobs.reap_orphans()
         self.roll_back("append")
         self.wait_for_lines([os.path.join(folder, "lines") for folder in folders])
         self.kill_restored()
