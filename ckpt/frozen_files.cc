@@ -8,9 +8,14 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/file.h"
+#include "base/file_rights.h"
 #include "base/human_units.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "criu/image_files.h"
 #include "criu/lost_names.h"
@@ -31,6 +36,23 @@ absl::Duration AgeOf(const ProcessInfo& process) {
                                                          static_cast<double>(::sysconf(_SC_CLK_TCK)));
 }
 
+// With the groups that the process has, whatever the machine knows of its user.
+rekindle::Owner UserOf(const ProcessInfo& process) {
+  constexpr gid_t kNoGroup = 65534;
+  rekindle::Owner user{process.uid, kNoGroup, {}};
+  const std::string status = ReadFile(absl::StrCat("/proc/", process.pid, "/status")).value_or("");
+  const std::vector<std::string> groups =
+      absl::StrSplit(StatusField(status, "Groups"), absl::ByAnyChar(" \t"), absl::SkipWhitespace());
+  gid_t group;
+  for (const std::string& number : groups) {
+    if (absl::SimpleAtoi(number, &group)) user.groups.push_back(group);
+  }
+  const std::vector<std::string> ids =
+      absl::StrSplit(StatusField(status, "Gid"), absl::ByAnyChar(" \t"), absl::SkipWhitespace());
+  if (!ids.empty() && absl::SimpleAtoi(ids[0], &group)) user.gid = group;
+  return user;
+}
+
 }  // namespace
 
 FrozenFiles::FrozenFiles(const CaptureOptions& options, const JobInspection& job,
@@ -39,7 +61,7 @@ FrozenFiles::FrozenFiles(const CaptureOptions& options, const JobInspection& job
       job_(job),
       namespaces_(namespaces),
       sees_our_files_(SeeOurFiles(job.pids())),
-      tracked_(options.track_paths, sees_our_files_ ? "/" : JobsRoot(), job.processes[0].uid,
+      tracked_(options.track_paths, sees_our_files_ ? "/" : JobsRoot(), UserOf(job.processes[0]),
                !sees_our_files_) {}
 
 uint64_t FrozenFiles::EstimateContents() const {
@@ -47,7 +69,11 @@ uint64_t FrozenFiles::EstimateContents() const {
 }
 
 void FrozenFiles::LookAhead() {
-  if (LooksAtWritten()) tracked_.LookAhead();
+  if (!LooksAtWritten()) return;
+  tracked_.LookAhead();
+  WrittenFilesOptions options = WrittenOptions();
+  options.readable = FilesTheOwnerMayHave(job_.pids());
+  ReadEndingsAhead(job_.pids(), std::move(options));
 }
 
 void FrozenFiles::FreezeBegins() {

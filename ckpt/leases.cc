@@ -22,12 +22,16 @@ std::shared_ptr<Leases> Leases::BeginReading() {
   return leases;
 }
 
-Leases::~Leases() {
-  if (reader_.joinable()) reader_.join();
+Leases::~Leases() { Await(); }
+
+void Leases::Await() {
+  std::call_once(joined_, [this] {
+    if (reader_.joinable()) reader_.join();
+  });
 }
 
 bool Leases::Has(uint64_t inode) {
-  if (reader_.joinable()) reader_.join();
+  Await();
   return inodes_.contains(inode);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <thread>
 
@@ -18,14 +19,16 @@ class Leases {
   Leases(const Leases&) = delete;
   Leases& operator=(const Leases&) = delete;
 
-  // Of any file system, to be sure. Waits until they are read. Not thread-safe.
+  // Of any file system, to be sure. Waits until they are read. Thread-safe.
   bool Has(uint64_t inode);
 
  private:
   Leases() = default;
   void Read();
+  void Await();
 
   std::thread reader_;
+  std::once_flag joined_;
   std::set<uint64_t> inodes_;
 };
 

@@ -1,13 +1,14 @@
 #include "ckpt/tracked_files.h"
 
 #include <fcntl.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <optional>
-
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/test_user.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -29,11 +30,11 @@ class TrackedFilesTest : public testing::Test {
   TrackedFiles Tracking(const std::vector<std::string>& patterns, uid_t user = 0) const {
     std::vector<std::string> full;
     for (const std::string& pattern : patterns) full.push_back(Path(pattern));
-    return TrackedFiles(std::move(full), "/", user, false);
+    return TrackedFiles(std::move(full), "/", {user, user, {}}, false);
   }
   std::vector<v1::WrittenFile> Look(TrackedFiles files) {
     warnings_.clear();
-    return files.Look(*Leases::BeginReading(), &warnings_);
+    return files.Look(Leases::BeginReading(), &warnings_);
   }
 
   const TemporaryDirectory folder_ = TemporaryDirectory::Make("/tmp", "rk_tracked_files_test.").value();
@@ -63,7 +64,7 @@ TEST_F(TrackedFilesTest, WhatIsWrittenBetweenTheLooksCounts) {
   TrackedFiles files = Tracking({"log"});
   files.LookAhead();
   Append("log", "two\n");
-  const std::vector<v1::WrittenFile> found = files.Look(*Leases::BeginReading(), &warnings_);
+  const std::vector<v1::WrittenFile> found = files.Look(Leases::BeginReading(), &warnings_);
   ASSERT_THAT(found, SizeIs(1));
   EXPECT_EQ(found[0].size(), 8u);
   const std::vector<v1::WrittenFile> anew = Look(Tracking({"log"}));
@@ -75,12 +76,65 @@ TEST_F(TrackedFilesTest, FilesOfOthersAndPartsOfDatabasesAreNone) {
   Append("log", "x");
   Append("db-wal", "x");
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to give files away";
-  ASSERT_EQ(::chown(Path("log").c_str(), 65534, 65534), 0);
+  ASSERT_EQ(::chown(Path("log").c_str(), kNobody, kNobody), 0);
+  ASSERT_EQ(::chmod(folder_.path().c_str(), 0755), 0);
   EXPECT_THAT(Look(Tracking({"*"}, 1)), IsEmpty());
   ASSERT_THAT(warnings_, SizeIs(1));
   EXPECT_THAT(warnings_[0], HasSubstr("not the job's user's"));
-  EXPECT_THAT(Look(Tracking({"*"}, 65534)), SizeIs(1));
+  EXPECT_THAT(Look(Tracking({"*"}, kNobody)), SizeIs(1));
   EXPECT_THAT(Look(Tracking({"*"})), SizeIs(1));
+}
+
+// What the user could not find out by himself the warnings must not tell.
+TEST_F(TrackedFilesTest, FoldersThatAreClosedToTheUserAreNotLookedInto) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to act for others";
+  ASSERT_EQ(::mkdir(Path("closed").c_str(), 0700), 0);
+  ASSERT_EQ(::chmod(folder_.path().c_str(), 0755), 0);
+  Append("closed/id_rsa", "x");
+  Append("closed/his", "x");
+  ASSERT_EQ(::chown(Path("closed/his").c_str(), kNobody, kNobody), 0);
+  for (const char* pattern :
+       {"closed/id_*", "closed/none_*", "closed/id_rsa", "closed", "closed/his", "**"}) {
+    EXPECT_THAT(Look(Tracking({pattern}, kNobody)), IsEmpty()) << pattern;
+    EXPECT_THAT(warnings_, IsEmpty()) << pattern;
+  }
+  ASSERT_EQ(::chown(Path("closed").c_str(), kNobody, kNobody), 0);
+  EXPECT_THAT(Look(Tracking({"closed/h*"}, kNobody)), SizeIs(1));
+}
+
+TEST_F(TrackedFilesTest, FilesThatTheUserMayNotReadHaveNoEnding) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to act for others";
+  ASSERT_EQ(::chmod(folder_.path().c_str(), 0755), 0);
+  Append("log", "x");
+  ASSERT_EQ(::chown(Path("log").c_str(), kNobody, kNobody), 0);
+  ASSERT_EQ(::chmod(Path("log").c_str(), 0), 0);
+  const std::vector<v1::WrittenFile> found = Look(Tracking({"log"}, kNobody));
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].ending(), 0u);
+}
+
+// As FUSE does whose server is part of the job.
+TEST_F(TrackedFilesTest, AFileSystemThatDoesNotAnswerHoldsNobody) {
+  UniqueFd server(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
+  const std::string silent = Path("silent");
+  ASSERT_EQ(::mkdir(silent.c_str(), 0755), 0);
+  const std::string options =
+      absl::StrCat("fd=", server.get(), ",rootmode=40000,user_id=0,group_id=0,allow_other");
+  if (!server.valid() || ::mount("silent", silent.c_str(), "fuse", 0, options.c_str()) != 0)
+    GTEST_SKIP() << "FUSE can't be mounted here";
+  const absl::Cleanup unmount = [&] {
+    server.Reset();
+    (void)::umount2(silent.c_str(), MNT_DETACH);
+  };
+  Append("log", "x");
+  TrackedFiles files({Path("log"), Path("silent/*")}, "/", {}, false,
+                     {absl::Milliseconds(200), absl::Milliseconds(200)});
+  EXPECT_THAT(files.Look(Leases::BeginReading(), &warnings_), IsEmpty());
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("does not answer")));
+  // Nor is it asked again and again.
+  files.LookAhead();
+  EXPECT_THAT(files.Look(Leases::BeginReading(), &warnings_), IsEmpty());
+  EXPECT_THAT(warnings_, SizeIs(2));
 }
 
 TEST_F(TrackedFilesTest, ThereAreSoManyAndNoMore) {

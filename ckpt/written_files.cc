@@ -126,9 +126,7 @@ class EarlierFiles {
       : known_(options.before.has_value()),
         all_begun_lately_(!known_ && options.age < options.new_until_age) {
     if (!known_) return;
-    for (const v1::WrittenFile& file : *options.before) {
-      if (!file.tracked() && !file.in_place()) files_[{file.device(), file.inode()}] = &file;
-    }
+    for (const v1::WrittenFile& file : *options.before) files_[{file.device(), file.inode()}] = &file;
   }
 
   // `fd` gives one to read it by, if need be; not valid: it can't be read, and counts as the one it was.
@@ -138,6 +136,8 @@ class EarlierFiles {
     if (it == files_.end()) return true;
     const v1::WrittenFile& before = *it->second;
     if (before.born_ns() != file.born_ns() || before.size() > file.size()) return true;
+    // One that was written in place has none: a program that writes its header once more when it has written
+    // the rest stands now there, now at its end.
     if (before.ending() == 0) return before.size() == 0;
     const UniqueFd open = fd();
     const absl::StatusOr<uint64_t> ending =
@@ -153,6 +153,16 @@ class EarlierFiles {
 // Those whose endings are read while the job stands still.
 constexpr size_t kMostEndings = 1000;
 
+// To be read; not valid: it can't be, or must not.
+UniqueFd OpenWritten(const v1::WrittenFile& file, WrittenFilesOptions& options) {
+  const absl::StatusOr<UniqueFd> place = PlaceOf(file.path(), options);
+  struct stat info;
+  if (!place.ok() || ::fstat(place->get(), &info) != 0 || info.st_dev != file.device() ||
+      info.st_ino != file.inode() || !options.readable.Has(info) || options.leases->Has(file.inode()))
+    return UniqueFd();
+  return OpenFileAt(place->get()).value_or(UniqueFd());
+}
+
 // Reads of the files what tells whether they are the same ones later.
 class EndingReader {
  public:
@@ -161,22 +171,13 @@ class EndingReader {
   void Read(Found* found) {
     v1::WrittenFile& file = found->file;
     if (file.in_place() || file.size() == 0 || file.nameless()) return;
-    UniqueFd open = count_++ < kMostEndings ? Open(file) : UniqueFd();
+    UniqueFd open = count_++ < kMostEndings ? OpenWritten(file, options_) : UniqueFd();
     if (open.valid()) file.set_ending(FileEnding(open.get(), file.size()).value_or(0));
     found->begun_lately =
         found->from_its_beginning && earlier_.BegunSince(file, [&open] { return std::move(open); });
   }
 
  private:
-  UniqueFd Open(const v1::WrittenFile& file) {
-    const absl::StatusOr<UniqueFd> place = PlaceOf(file.path(), options_);
-    struct stat info;
-    if (!place.ok() || ::fstat(place->get(), &info) != 0 || info.st_dev != file.device() ||
-        info.st_ino != file.inode() || !options_.readable.Has(info) || options_.leases->Has(file.inode()))
-      return UniqueFd();
-    return OpenFileAt(place->get()).value_or(UniqueFd());
-  }
-
   WrittenFilesOptions& options_;
   const EarlierFiles earlier_;
   size_t count_ = 0;
@@ -235,7 +236,7 @@ absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::
     result.push_back(std::move(found));
   }
   if (options.tracked != nullptr) {
-    for (v1::WrittenFile& file : options.tracked->Look(*options.leases, warnings)) {
+    for (v1::WrittenFile& file : options.tracked->Look(options.leases, warnings)) {
       if (!by_inode.contains({file.device(), file.inode()})) result.emplace_back().file = std::move(file);
     }
   }
@@ -476,6 +477,47 @@ absl::Status AddToImage(const WrittenFiles& written, store::ImageWriter& writer,
     }
   }
   return absl::OkStatus();
+}
+
+void ReadEndingsAhead(const std::vector<pid_t>& pids, WrittenFilesOptions options) {
+  if (!options.leases) options.leases = Leases::BeginReading();
+  std::map<std::pair<uint64_t, uint64_t>, uint64_t> before;  // their sizes in the image before
+  if (options.before) {
+    for (const v1::WrittenFile& file : *options.before)
+      before[{file.device(), file.inode()}] = file.ending() == 0 ? 0 : file.size();
+  }
+  std::set<std::pair<uint64_t, uint64_t>> seen;
+  std::vector<v1::WrittenFile> files;
+  for (pid_t pid : pids) {
+    const std::string folder = absl::StrCat("/proc/", pid, "/fd/");
+    for (const std::string& name : ListDirectory(folder).value_or(std::vector<std::string>())) {
+      const std::string link = folder + name;
+      struct stat info, link_info;
+      if (::lstat(link.c_str(), &link_info) != 0 || (link_info.st_mode & S_IWUSR) == 0) continue;
+      // That is written in place, as it seems, of which no ending is read.
+      if ((link_info.st_mode & S_IRUSR) != 0 && !OpenForAppending(pid, name)) continue;
+      if (::stat(link.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink == 0) continue;
+      const std::string path = ReadLink(link).value_or("");
+      if (info.st_size == 0 || !IsOnDisk(path) || !seen.insert({info.st_dev, info.st_ino}).second) continue;
+      v1::WrittenFile& file = files.emplace_back();
+      file.set_path(path);
+      file.set_device(info.st_dev);
+      file.set_inode(info.st_ino);
+      file.set_size(static_cast<uint64_t>(info.st_size));
+      if (files.size() == kMostEndings) break;
+    }
+    if (files.size() == kMostEndings) break;
+  }
+  // By several threads: each waits for a disk or a server.
+  std::vector<UniqueFd> open(files.size());
+  for (size_t i = 0; i < files.size(); ++i) open[i] = OpenWritten(files[i], options);
+  ForEachInParallel(files.size(), CopyThreads(), [&](size_t i) {
+    if (!open[i].valid()) return;
+    (void)FileEnding(open[i].get(), files[i].size());
+    const auto was = before.find({files[i].device(), files[i].inode()});
+    if (was != before.end() && was->second > 0 && was->second < files[i].size())
+      (void)FileEnding(open[i].get(), was->second);
+  });
 }
 
 uint64_t EstimateContents(const std::vector<pid_t>& pids, const WrittenFilesOptions& options) {

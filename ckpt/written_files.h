@@ -77,6 +77,10 @@ absl::StatusOr<WrittenFiles> LookAtWrittenFiles(const std::map<std::string, std:
 // committed.
 absl::Status AddToImage(const WrittenFiles& written, store::ImageWriter& writer, v1::JobManifest* manifest);
 
+// Reads, while the job runs, what LookAtWrittenFiles reads of the ends of its files, so that it need not come
+// from a disk or a server in the freeze.
+void ReadEndingsAhead(const std::vector<pid_t>& pids, WrittenFilesOptions options);
+
 // What LookAtWrittenFiles may have to copy, by a look at the processes while they run: at most the options'
 // limits, and shared memory that they have open. (What is mapped alone counts as the processes' memory.)
 uint64_t EstimateContents(const std::vector<pid_t>& pids, const WrittenFilesOptions& options);

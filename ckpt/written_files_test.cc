@@ -7,6 +7,7 @@
 
 #include <filesystem>
 
+#include "absl/cleanup/cleanup.h"
 #include "base/file.h"
 #include "base/test_child.h"
 #include "criu/test_images.h"
@@ -531,6 +532,53 @@ TEST_F(WrittenFilesTest, OneThatWasBegunSinceTheImageBeforeHasItsContentThere) {
   EXPECT_THAT(Look().contents, IsEmpty());
 }
 
+// A program that writes the header once more, now and then, stands now there, now at the end.
+TEST_F(WrittenFilesTest, OneThatWasWrittenInPlaceBeforeHasNotBegunAnew) {
+  const std::string save(100'000, 's');
+  const std::string path = Make("data.npy", save);
+  Open(path, save.size(), O_WRONLY, 8);
+  options_.before.emplace();
+  const std::vector<v1::WrittenFile> before = Look().files;
+  ASSERT_THAT(before, SizeIs(1));
+  ASSERT_TRUE(before[0].in_place());
+  options_.before = before;
+  const UniqueFd fd = OpenFile(path, O_WRONLY | O_APPEND).value();
+  ASSERT_TRUE(WriteFully(fd.get(), save.data(), save.size(), path).ok());
+  open_.clear();
+  Open(path, 2 * save.size(), O_WRONLY, 2 * save.size());
+  const WrittenFiles written = Look();
+  ASSERT_THAT(written.files, SizeIs(1));
+  EXPECT_FALSE(written.files[0].in_place());
+  EXPECT_THAT(written.contents, IsEmpty());
+  // Another file, or a shorter one, is another matter.
+  options_.before->at(0).set_size(2 * save.size() + 1);
+  EXPECT_THAT(Look().contents, ElementsAre(Key(0)));
+  options_.before = before;
+  options_.before->at(0).set_born_ns(before[0].born_ns() + 1);
+  EXPECT_THAT(Look().contents, ElementsAre(Key(0)));
+}
+
+TEST_F(WrittenFilesTest, EndingsAreReadBeforeTheFreeze) {
+  constexpr size_t kBytes = 4 << 20;
+  const std::string path = Make("log", std::string(kBytes, 'x'));
+  const UniqueFd log = OpenFile(path, O_WRONLY | O_APPEND).value();
+  const UniqueFd reading = OpenFile(path, O_RDONLY).value();
+  ASSERT_EQ(::fsync(log.get()), 0);
+  void* map = ::mmap(nullptr, kBytes, PROT_READ, MAP_SHARED, reading.get(), 0);
+  ASSERT_NE(map, MAP_FAILED);
+  const absl::Cleanup unmap = [&] { ::munmap(map, kBytes); };
+  const auto last_is_there = [&] {
+    unsigned char there = 0;
+    const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+    EXPECT_EQ(::mincore(static_cast<char*>(map) + kBytes - page, page, &there), 0);
+    return (there & 1) != 0;
+  };
+  ASSERT_EQ(::posix_fadvise(reading.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+  if (last_is_there()) GTEST_SKIP() << "this file system keeps all in memory";
+  ReadEndingsAhead({::getpid()}, options_);
+  EXPECT_TRUE(last_is_there());
+}
+
 TEST_F(WrittenFilesTest, WhatAYoungJobHasBegunIsNewWithoutAnImageBefore) {
   const std::string save(100'000, 's');
   Open(Make("last.pt", save), save.size(), O_WRONLY, save.size());
@@ -547,7 +595,7 @@ TEST_F(WrittenFilesTest, TrackedFilesAreRecordedWithoutContent) {
   const std::string open = Make("events.open", "one");
   Open(open, 3, O_WRONLY | O_APPEND, 3);
   Make("events.closed", "two");
-  TrackedFiles tracked({folder_->path() + "/events.*"}, "/", 0, false);
+  TrackedFiles tracked({folder_->path() + "/events.*"}, "/", {}, false);
   options_.tracked = &tracked;
   WrittenFiles written = Look();
   ASSERT_THAT(written.files, SizeIs(2));

@@ -13,6 +13,8 @@ inline constexpr char kMemberInDoubt[] = "member-in-doubt";  // it does
 inline constexpr char kMemberCommitting[] = "member-committing";  // told so, not done yet
 inline constexpr char kMemberCommitted[] = "member-committed";
 // Of a restore.
+inline constexpr char kMemberReady[] =
+    "member-ready";  // its processes stand; the coordinator does not know yet
 inline constexpr char kMemberRuns[] = "member-runs";  // the coordinator does not know yet
 inline constexpr char kMemberKept[] = "member-kept";
 inline constexpr char kCoordinatorBegun[] = "coordinator-begun";

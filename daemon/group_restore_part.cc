@@ -40,6 +40,7 @@ class RestoredPart {
   absl::Status BeforeRunning() {
     v1::RestorePartEvent event;
     event.mutable_ready();
+    PassGroupPoint(group_point::kMemberReady);
     coordinator_.write(event);
     return Await(&go_);
   }

@@ -257,6 +257,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
       if (log_file.valid()) RK_RETURN_IF_ERROR(FollowLog(Node::UserOf(call.caller), log, log_file.get()));
       return rollback_of_files.cut_last();
     };
+    options.before_cut = [&] { return rollback_of_files.CatchUp(); };
     options.cut_off = [&]() -> absl::Status {
       RK_RETURN_IF_ERROR(rollback_of_files.CutOff());
       log_offset = FileSize(log);
@@ -283,6 +284,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   reader.reset();  // gc may have its packs again; the job may run for long before this call ends
   monitor.Stop();
   if (files_made) RemoveNamelessMemory(request.into(), manifest);
+  if (!result.ok()) rollback_of_files.GiveUp();
   std::vector<v1::FileRollback> rolled_back = rollback_of_files.Reports();
   // What nobody asked for is as silent as the rest of the memory, unless it was not done.
   if (!request.has_rollback()) {

@@ -34,6 +34,18 @@ absl::Status RollbackOfFiles::CutOff() {
   return absl::OkStatus();
 }
 
+absl::Status RollbackOfFiles::CatchUp() {
+  absl::Status done;
+  auto with_rights = [this, &done](const std::function<void()>& work) { done.Update(DoAs(user_, work)); };
+  RK_RETURN_IF_ERROR(restore::CatchUpWithFiles(with_rights, &plan_));
+  return done;
+}
+
+void RollbackOfFiles::GiveUp() {
+  restore::RemoveUselessTails([this](const std::function<void()>& work) { DoAs(user_, work).IgnoreError(); },
+                              &plan_);
+}
+
 std::vector<v1::FileRollback> RollbackOfFiles::Reports() const {
   std::vector<v1::FileRollback> files;
   for (const restore::FileAction& action : plan_) {
@@ -59,7 +71,10 @@ absl::StatusOr<RollbackOfFiles> RollBackFiles(const store::ImageReader& image,
   if (!rollback.dry_run()) {
     RK_RETURN_IF_ERROR(restore::CheckPlan(plan));
     RK_RETURN_IF_ERROR(restore::PutFilesBack(image, with_rights, &plan));
-    RK_RETURN_IF_ERROR(done);
+    if (!done.ok()) {
+      restore::RemoveUselessTails(with_rights, &plan);
+      return done;
+    }
   }
   return RollbackOfFiles(std::move(plan), user, rollback.dry_run());
 }

@@ -157,6 +157,21 @@ struct Parents {
   std::vector<std::string> folders;
 };
 
+constexpr char kHandedDown[] = "+memory +cpu +pids";
+
+// Of the unified hierarchy, to the groups in this folder, which lies at its root.
+absl::Status HandDown(const std::string& folder) {
+  for (const std::string& parent : {folder.substr(0, folder.rfind('/')), folder})
+    RK_RETURN_IF_ERROR(WriteInto(absl::StrCat(parent, "/cgroup.subtree_control"), kHandedDown));
+  return absl::OkStatus();
+}
+
+absl::Status HaveMore(uint64_t bytes, absl::string_view of, uint64_t limit) {
+  return absl::ResourceExhaustedError(absl::StrCat("its processes have ", FormatBytes(bytes), " of ", of,
+                                                   " before they run, more than its limit of ",
+                                                   FormatBytes(limit), ": give it more with --memory"));
+}
+
 absl::StatusOr<Parents> MakeParents() {
   RK_ASSIGN_OR_RETURN(const Hierarchies hierarchies, FindHierarchies());
   Parents parents;
@@ -164,9 +179,7 @@ absl::StatusOr<Parents> MakeParents() {
     parents.unified = true;
     const std::string parent = absl::StrCat(hierarchies.unified, "/", kGroupsFolder);
     RK_RETURN_IF_ERROR(MakeFolder(parent));
-    for (const std::string& folder : {hierarchies.unified, parent}) {
-      RK_RETURN_IF_ERROR(WriteInto(absl::StrCat(folder, "/cgroup.subtree_control"), "+memory +cpu +pids"));
-    }
+    RK_RETURN_IF_ERROR(HandDown(parent));
     parents.folders.push_back(parent);
     return parents;
   }
@@ -341,12 +354,17 @@ void Cgroup::EndProcesses(const std::string& memory_folder, absl::Duration patie
 }
 
 absl::Status Cgroup::Set(const CgroupLimits& limits) {
-  auto set = [this](const char* in_unified, const char* in_old, const std::string& value) -> absl::Status {
-    for (const std::string& folder : folders_) {
-      const std::string path = absl::StrCat(folder, "/", unified_ ? in_unified : in_old);
-      if (PathExists(path)) return WriteInto(path, value);
+  bool handed_down = false;
+  auto set = [&](const char* in_unified, const char* in_old, const std::string& value) -> absl::Status {
+    for (;;) {
+      for (const std::string& folder : folders_) {
+        const std::string path = absl::StrCat(folder, "/", unified_ ? in_unified : in_old);
+        if (PathExists(path)) return WriteInto(path, value);
+      }
+      // Somebody has taken the controllers back: this group gets them with its parents.
+      if (!unified_ || std::exchange(handed_down, true)) break;
+      RK_RETURN_IF_ERROR(HandDown(folders_[0].substr(0, folders_[0].rfind('/'))));
     }
-    KnownParents::Get().Forget();  // somebody has taken the controllers back
     return absl::UnimplementedError(
         absl::StrCat("limiting a sandbox: its cgroup has no ", unified_ ? in_unified : in_old));
   };
@@ -360,17 +378,21 @@ absl::Status Cgroup::Set(const CgroupLimits& limits) {
     if (!status.ok() && counts_swap && WriteInto(with_swap, bytes).ok())
       status = set("memory.max", "memory.limit_in_bytes", bytes);
     // The unified hierarchy takes any limit, and kills.
-    if (!status.ok() && MemoryInUse() > limits.memory_bytes) {
-      return absl::ResourceExhaustedError(absl::StrCat("its processes have ", FormatBytes(MemoryInUse()),
-                                                       " of memory before they run, more than its limit of ",
-                                                       FormatBytes(limits.memory_bytes),
-                                                       ": give it more with --memory"));
-    }
+    if (!status.ok() && MemoryInUse() > limits.memory_bytes)
+      return HaveMore(MemoryInUse(), "memory", limits.memory_bytes);
     RK_RETURN_IF_ERROR(status);
     // Else what is beyond the limit is swapped out, on everybody's disk, and the limit ends nothing.
     const std::string swap = absl::StrCat(memory_folder(), "/memory.swap.max");
     if (unified_ && PathExists(swap)) RK_RETURN_IF_ERROR(WriteInto(swap, "0"));
-    if (counts_swap) RK_RETURN_IF_ERROR(WriteInto(with_swap, bytes));
+    if (counts_swap) {
+      status = WriteInto(with_swap, bytes);
+      const uint64_t both =
+          NumberIn(absl::StrCat(memory_folder(), "/memory.memsw.usage_in_bytes"), "").value_or(0);
+      // What was beyond the other limit has just been swapped out.
+      if (!status.ok() && both > limits.memory_bytes)
+        return HaveMore(both, "memory and swap", limits.memory_bytes);
+      RK_RETURN_IF_ERROR(status);
+    }
   }
   if (limits.cpus > 0) {
     limits_.cpus = limits.cpus;

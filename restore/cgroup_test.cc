@@ -184,6 +184,26 @@ TEST(MemoryLimitTest, IsOneOfSwapToo) {
   }
 }
 
+// As a manager of the machine's groups does that does not know ours.
+TEST(MemoryLimitTest, ControllersThatWereTakenBackAreHandedDownAgain) {
+  if (auto usable = Cgroup::Examine(); !usable.ok()) GTEST_SKIP() << usable.status();
+  auto group = Cgroup::Make();
+  ASSERT_TRUE(group.ok()) << group.status();
+  const std::string folder = (*group)->memory_folder();
+  if (!PathExists(folder + "/memory.max"))
+    GTEST_SKIP() << "only the unified hierarchy hands controllers down";
+  const std::string control = folder.substr(0, folder.rfind('/')) + "/cgroup.subtree_control";
+  const UniqueFd file = OpenFile(control, O_WRONLY).value();
+  const std::string back = "-memory -pids";
+  if (!WriteFully(file.get(), back.data(), back.size(), control).ok())
+    GTEST_SKIP() << "other groups on this machine need them";
+  ASSERT_FALSE(PathExists(folder + "/memory.max"));
+  const absl::Status set = (*group)->Set({64 << 20, 0, 10});
+  ASSERT_TRUE(set.ok()) << set;
+  EXPECT_EQ(*ReadFile(folder + "/memory.max"), absl::StrCat(64 << 20, "\n"));
+  EXPECT_EQ(*ReadFile(folder + "/pids.max"), "10\n");
+}
+
 // Past what is called in a program at each fork, which a sanitizer may make wait without end in a child of
 // many threads.
 long BareFork() { return ::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, 0); }

@@ -7,12 +7,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/file_beginning.h"
 #include "base/status.h"
-#include "base/unique_fd.h"
 
 namespace rekindle::restore {
 namespace {
@@ -25,7 +26,8 @@ bool MayBeInText(unsigned char c) {
   return c >= 0x20 || (c >= '\a' && c <= '\r') || c == 0x1b;  // bell to carriage return, and colours
 }
 
-absl::Status CopyTail(int from, uint64_t begin, uint64_t end, int to) {
+// Returns how far it came.
+absl::StatusOr<uint64_t> CopyTail(int from, uint64_t begin, uint64_t end, int to) {
   std::vector<char> buffer(std::min<uint64_t>(kCopyBytes, end - begin));
   while (begin < end) {
     const size_t wanted = static_cast<size_t>(std::min<uint64_t>(buffer.size(), end - begin));
@@ -37,7 +39,7 @@ absl::Status CopyTail(int from, uint64_t begin, uint64_t end, int to) {
     begin += static_cast<uint64_t>(n);
   }
   if (::fsync(to) != 0) return ErrnoStatus(errno, "syncing the copy");
-  return absl::OkStatus();
+  return begin;
 }
 
 // Nobody gets to see more than he could before.
@@ -46,6 +48,8 @@ void GiveTo(int fd, const struct stat& like) {
   if (::fchown(fd, like.st_uid, like.st_gid) != 0) mode &= 0700;
   (void)::fchmod(fd, mode);
 }
+
+uint64_t EndingAt(int fd, uint64_t end) { return end == 0 ? 0 : FileEnding(fd, end).value_or(0); }
 
 }  // namespace
 
@@ -67,9 +71,8 @@ std::string TailName(absl::string_view name, absl::Time now) {
   return absl::StrCat(name.substr(0, NAME_MAX - suffix.size() - 5), suffix);
 }
 
-absl::StatusOr<std::string> KeepTail(int fd, uint64_t begin, uint64_t end, int folder,
-                                     const std::string& name,
-                                     const std::function<void(const std::function<void()>&)>& with_rights) {
+absl::StatusOr<KeptTail> KeepTail(int fd, uint64_t begin, uint64_t end, int folder, const std::string& name,
+                                  const std::function<void(const std::function<void()>&)>& with_rights) {
   struct stat info;
   if (::fstat(fd, &info) != 0) return ErrnoStatus(errno, "looking at the file");
   std::string made = name;
@@ -85,11 +88,20 @@ absl::StatusOr<std::string> KeepTail(int fd, uint64_t begin, uint64_t end, int f
     made = absl::StrCat(name, "-", number);
   }
   if (!copy.valid()) return ErrnoStatus(error, absl::StrCat("making ", made));
-  if (absl::Status status = CopyTail(fd, begin, end, copy.get()); !status.ok()) {
+  const absl::StatusOr<uint64_t> copied = CopyTail(fd, begin, end, copy.get());
+  if (!copied.ok()) {
     with_rights([&] { (void)::unlinkat(folder, made.c_str(), 0); });
-    return status;
+    return copied.status();
   }
-  return made;
+  return KeptTail{made, std::move(copy), *copied, EndingAt(fd, *copied)};
+}
+
+absl::StatusOr<bool> AddToTail(int fd, uint64_t end, KeptTail* tail) {
+  if (end < tail->end || EndingAt(fd, tail->end) != tail->ending) return false;
+  if (end == tail->end) return true;
+  RK_ASSIGN_OR_RETURN(tail->end, CopyTail(fd, tail->end, end, tail->copy.get()));
+  tail->ending = EndingAt(fd, tail->end);
+  return true;
 }
 
 }  // namespace rekindle::restore

@@ -17,6 +17,7 @@
 #include "rekindle/v1/job_manifest.pb.h"
 #include "rekindle/v1/supervision.pb.h"
 #include "restore/compatibility.h"
+#include "restore/discarded_tail.h"
 
 namespace rekindle::restore {
 
@@ -25,14 +26,23 @@ namespace rekindle::restore {
 using WithRights = std::function<void(const std::function<void()>&)>;
 
 struct FileAction {
-  v1::FileRollback report;    // what is to be done; after ApplyRollback what was done
+  v1::FileRollback report;    // what is to be done; afterwards what was done
   v1::WrittenFile recorded;   // what the image says
   bool blocks = false;        // LEFT so that the job can't be restored: it is not there, or too short
   uint64_t discarded_at = 0;  // where that begins, of which the report has the length
   bool keep_tail = false;     // a log, or another file: what is discarded is kept beside it
-  std::string name;           // in `folder`
-  std::string half_made;      // what it is called there until it is whole
-  UniqueFd folder;            // where it lies, by O_PATH
+  // The copies of that; the last is of what the file has now, others of what it had in between.
+  struct Tail {
+    KeptTail kept;
+    bool with_our_rights = false;
+  };
+  std::vector<Tail> tails;
+  // Can the job go on when it is found shorter before it is cut off, or written anew?
+  bool may_be_shorter = false, may_be_anew = false;
+  bool cut_off = false;
+  std::string name;       // in `folder`
+  std::string half_made;  // what it is called there until it is whole
+  UniqueFd folder;        // where it lies, by O_PATH
   // Below `folder`, from the top: of its folders those that are gone, to be made with it.
   std::vector<std::string> missing_folders;
   std::optional<uint64_t> present_bytes;  // of the regular file that has its name now
@@ -62,14 +72,23 @@ absl::Status CheckPlan(const std::vector<FileAction>& plan);
 bool IsCutLast(const FileAction& action);
 
 // All but that. Files that are made again come first, beside the old ones: when one of them fails
-// (ResourceExhausted: no room, for tails neither) they are removed and nothing has changed. A later failure
-// leaves some files rolled back and others not; whatever happened, a new plan does the rest.
+// (ResourceExhausted: no room, for tails neither, also for those of CutFilesOff) they are removed and nothing
+// has changed. A later failure leaves some files rolled back and others not; whatever happened, a new plan
+// does the rest.
 absl::Status PutFilesBack(const store::ImageReader& image, const WithRights& with_rights,
                           std::vector<FileAction>* plan);
 
-// That. To be called before the job runs. Copies of tails come first: when one of them fails they are removed
-// and nothing is cut off. What was cut off is not again.
+// A restore takes long, and others may write to the files meanwhile. Adds to the copies of tails what has
+// come since, and looks whether each file was only appended to. Where it was not, and the job can go on with
+// it, it is LEFT; else Aborted names it. Nothing is cut off. May be called several times.
+absl::Status CatchUpWithFiles(const WithRights& with_rights, std::vector<FileAction>* plan);
+
+// Cuts them off, after all of that for all of them: a failure but that of the cutting itself leaves them all
+// as they are. To be called before the job runs. What was cut off is not again.
 absl::Status CutFilesOff(const WithRights& with_rights, std::vector<FileAction>* plan);
+
+// Removes the copies of what was not cut off, when the restore has failed.
+void RemoveUselessTails(const WithRights& with_rights, std::vector<FileAction>* plan);
 
 // Shared memory that had no name loses the one it was made again with: once the job has it, or can't be
 // restored.

@@ -18,8 +18,8 @@
 #include "base/stable_hash.h"
 #include "base/status.h"
 #include "restore/clone_shared_memory.h"
-#include "restore/discarded_tail.h"
 #include "restore/file_content.h"
+#include "restore/file_cut.h"
 #include "restore/file_rollback.h"
 
 namespace rekindle::restore {
@@ -45,56 +45,11 @@ std::string OtherHalfMadeName(absl::string_view name) {
   return absl::StrCat(".", name.substr(0, NAME_MAX / 2), ".", absl::Hex(random, absl::kZeroPad16), kHalfMade);
 }
 
-absl::Status AboutFile(const absl::Status& status, const FileAction& action) {
-  if (status.ok()) return status;
-  absl::string_view cure =
-      absl::IsResourceExhausted(status) ? "; free some room, or leave it out with --ignore-path" : "";
-  return WithMessage(status,
-                     absl::StrCat("rolling back ", action.recorded.path(), ": ", status.message(), cure));
-}
-
-absl::Status Halfway(const absl::Status& status, const FileAction& action) {
-  return Annotate(AboutFile(status, action), "some files may have been rolled back, others not; try again");
-}
-
 // What a roll-back has put beside the job's files, and may be removed again.
 struct Made {
   const FileAction* action;
   std::string name;
-  bool with_our_rights = false;
 };
-
-void Remove(const std::vector<Made>& all, const WithRights& with_rights) {
-  for (const Made& made : all) {
-    auto remove = [&] { (void)::unlinkat(made.action->folder.get(), made.name.c_str(), 0); };
-    made.with_our_rights ? remove() : with_rights(remove);
-  }
-}
-
-absl::Status KeepTailOf(const WithRights& with_rights, FileAction& action, std::vector<Made>* made) {
-  const uint64_t begin = action.discarded_at, end = begin + action.report.discarded_bytes();
-  const std::string& planned = action.report.tail_copy();
-  const std::string folder = planned.substr(0, planned.rfind('/') + 1);
-  const std::string name = planned.substr(folder.size());
-  auto kept = KeepTail(action.file.get(), begin, end, action.folder.get(), name, with_rights);
-  const bool ours = absl::IsPermissionDenied(kept.status());
-  if (ours) {
-    // The folder of logs need not be the user's. It is the very one in which the job's file was found, so
-    // that nobody gets a file into a folder where he has none.
-    kept =
-        KeepTail(action.file.get(), begin, end, action.folder.get(), name, [](const auto& work) { work(); });
-  }
-  RK_RETURN_IF_ERROR(kept.status());
-  made->push_back({&action, *kept, ours});
-  action.report.set_tail_copy(folder + *kept);
-  return absl::OkStatus();
-}
-
-absl::Status CutOff(const FileAction& action) {
-  if (::ftruncate(action.file.get(), static_cast<off_t>(action.recorded.size())) == 0)
-    return absl::OkStatus();
-  return ErrnoStatus(errno, "cutting it off");
-}
 
 class Applier {
  public:
@@ -105,9 +60,9 @@ class Applier {
   absl::Status Prepare() {
     RK_RETURN_IF_ERROR(CheckRoom());
     for (FileAction& action : plan_) {
-      if (IsCutLast(action)) continue;
       absl::Status status;
-      if (action.keep_tail) status = KeepTailOf(with_rights_, action, &made_);
+      // Of those that are cut off last, too: were there no room for it then, others would have changed.
+      if (action.keep_tail) status = KeepTailOf(with_rights_, action);
       if (status.ok() && action.report.action() == Report::MADE_AGAIN) status = MakeAgain(action);
       if (!status.ok()) {
         Undo();
@@ -120,7 +75,10 @@ class Applier {
   absl::Status Change() {
     for (FileAction& action : plan_) {
       if (IsCutLast(action)) continue;
-      if (absl::Status status = ChangeOne(action); !status.ok()) return Halfway(status, action);
+      if (absl::Status status = ChangeOne(action); !status.ok()) {
+        RemoveUselessTails(with_rights_, &plan_);
+        return Halfway(status, action);
+      }
     }
     return absl::OkStatus();
   }
@@ -225,7 +183,10 @@ class Applier {
   }
 
   void Undo() {
-    Remove(made_, with_rights_);
+    for (FileAction& action : plan_) RemoveTails(with_rights_, action);
+    with_rights_([&] {
+      for (const Made& made : made_) (void)::unlinkat(made.action->folder.get(), made.name.c_str(), 0);
+    });
     if (folders_.empty()) return;
     with_rights_([&] {
       for (auto it = folders_.rbegin(); it != folders_.rend(); ++it) {
@@ -237,9 +198,10 @@ class Applier {
   absl::Status ChangeOne(FileAction& action) {
     switch (action.report.action()) {
       case Report::TRUNCATED:
-        return CutOff(action);
+        return CutOneOff(with_rights_, action);
       case Report::PUT_BACK: {
         RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, action.recorded));
+        if (action.keep_tail) RK_RETURN_IF_ERROR(CatchUpTailOf(with_rights_, action));
         RK_RETURN_IF_ERROR(content.WriteTo(action.file.get()));
         RK_RETURN_IF_ERROR(ToDisk(action));
         return SetTime(action);
@@ -333,33 +295,11 @@ void RemoveNamelessMemory(const v1::JobManifest& manifest) {
   }
 }
 
-// Those of a database are put back together.
-bool IsCutLast(const FileAction& action) {
-  return action.report.action() == Report::TRUNCATED && action.database.empty();
-}
-
 absl::Status PutFilesBack(const store::ImageReader& image, const WithRights& with_rights,
                           std::vector<FileAction>* plan) {
   Applier applier(image, with_rights, plan);
   RK_RETURN_IF_ERROR(applier.Prepare());
   return applier.Change();
-}
-
-absl::Status CutFilesOff(const WithRights& with_rights, std::vector<FileAction>* plan) {
-  std::vector<Made> tails;
-  for (FileAction& action : *plan) {
-    if (!IsCutLast(action) || !action.keep_tail) continue;
-    if (absl::Status kept = KeepTailOf(with_rights, action, &tails); !kept.ok()) {
-      Remove(tails, with_rights);
-      return AboutFile(kept, action);
-    }
-    action.keep_tail = false;
-  }
-  for (FileAction& action : *plan) {
-    if (!IsCutLast(action)) continue;
-    if (absl::Status cut = CutOff(action); !cut.ok()) return Halfway(cut, action);
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace rekindle::restore

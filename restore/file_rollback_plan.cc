@@ -126,6 +126,8 @@ class Planner {
       return Annotate(status, absl::StrCat("planning the roll-back of ", file.path()));
     }
     if (action.report.discarded_bytes() > 0 && action.file.valid()) DecideTail(action);
+    action.may_be_shorter = file.tracked() || !IsTooShort(file, 0);
+    action.may_be_anew = file.tracked() || !NeedsVersion(file);
     if (!ToBeDone(action)) {
       action.file.Reset();
       action.folder.Reset();
@@ -409,13 +411,17 @@ class Planner {
     return Truncate(now, action);
   }
 
-  // The job would go on in the middle of what belongs to a later version of the file. One that it only
+  // Would the job go on in the middle of what belongs to a later version of the file? One that it only
   // appends to, as a log is, it may go on with.
-  absl::Status LeaveWrittenAnew(FileAction& action) const {
-    const v1::WrittenFile& file = action.recorded;
+  bool NeedsVersion(const v1::WrittenFile& file) const {
     const auto known = only_appended_to_.find(file.path());
     const bool only_appended_to = known != only_appended_to_.end() && known->second;
-    const bool blocks = !only_appended_to && !logs_.contains(file.path()) && !replaced_.contains(file.path());
+    return !only_appended_to && !logs_.contains(file.path()) && !replaced_.contains(file.path());
+  }
+
+  absl::Status LeaveWrittenAnew(FileAction& action) const {
+    const v1::WrittenFile& file = action.recorded;
+    const bool blocks = NeedsVersion(file);
     Leave(
         action,
         absl::StrCat(kWrittenAnew, "; ", NoContent(file),

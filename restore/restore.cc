@@ -206,6 +206,7 @@ class RestoreRun : public criu::RestoreObserver {
     if (!tree.ok()) {
       // Of this CRIU knows only what came of it.
       if (gpu_status_ && !gpu_status_->ok()) return WithoutGpuState(*gpu_status_);
+      if (!cut_status_.ok()) return Annotate(cut_status_, absl::StrCat("restoring ", image_->info().digest));
       return KeepLogs(tree.status());
     }
     result_.root = tree->root;
@@ -250,7 +251,13 @@ class RestoreRun : public criu::RestoreObserver {
     if (!gpu_status_) PutOnGpu(result_.root, nullptr);
     absl::Status status = *gpu_status_;
     result_.phases.emplace_back("gpu", gpu_seconds_);
-    if (status.ok()) return status;
+    if (status.ok()) {
+      // Unless it was done while all stood still.
+      status = CutFilesOff();
+      if (status.ok()) return status;
+      criu::KillTree(result_.root, /*reap_root=*/true);
+      return Annotate(status, absl::StrCat("restoring ", image_->info().digest));
+    }
     // A job without its device state must not go on.
     criu::KillTree(result_.root, /*reap_root=*/true);
     return WithoutGpuState(status);
@@ -296,9 +303,16 @@ class RestoreRun : public criu::RestoreObserver {
     pages_seconds_ = watch.seconds();
     AddSpan("pages", begin, {{"bytes", static_cast<int64_t>(bytes_done_ - before)}});
     phase_name_ = "criu";
-    if (status.ok() && options_.cut_off) status = namespaces_.Within(options_.cut_off);
+    if (status.ok() && options_.before_cut) status = namespaces_.Within(options_.before_cut);
     if (status.ok() && options_.before_running) status = options_.before_running();
+    if (status.ok() && !result_.manifest.has_gpu()) status = CutFilesOff();
     return status;
+  }
+
+  // Once.
+  absl::Status CutFilesOff() {
+    if (!options_.cut_off || std::exchange(cut_, true)) return absl::OkStatus();
+    return namespaces_.Within(options_.cut_off);
   }
 
   // With `keeper`: CRIU has all threads stand still.
@@ -334,7 +348,9 @@ class RestoreRun : public criu::RestoreObserver {
                         gpu::KeeperListener::Listen(options->work_directory, std::move(criu),
                                                     [this](KeeperMoment, bool, gpu::ThreadKeeper& keeper) {
                                                       PutOnGpu(ready_root_, &keeper);
-                                                      return *gpu_status_;
+                                                      if (!gpu_status_->ok()) return *gpu_status_;
+                                                      cut_status_ = CutFilesOff();
+                                                      return cut_status_;
                                                     }));
     options->environment.push_back(gpu_listener_->variable());
     return absl::OkStatus();
@@ -622,6 +638,8 @@ class RestoreRun : public criu::RestoreObserver {
   pid_t ready_root_ = 0;
   // What became of its device memory; written by the listener's thread until that has ended.
   std::optional<absl::Status> gpu_status_;
+  absl::Status cut_status_;  // so is this, and the next one, where there is device memory
+  bool cut_ = false;
   double gpu_seconds_ = 0;
   std::optional<Owner> user_;       // whose rights bound what files the job gets; nothing: none do
   std::set<std::string> cut_last_;  // paths of files that have grown and will not have

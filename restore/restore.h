@@ -44,8 +44,12 @@ struct RestoreOptions {
   std::function<absl::StatusOr<std::set<std::string>>(const store::ImageReader& image,
                                                       const v1::JobManifest& manifest)>
       roll_back;
-  // Called when every process is there with all of its memory and none has run, and nothing of Rekindle's own
-  // can fail any more: cuts those files off, as `roll_back` sees them. Null: there is nothing to be done.
+  // Called when every process is there with all of its memory and none has run, before `before_running`:
+  // looks whether those files can be cut off, and cuts off none. Null: there is nothing to be done.
+  std::function<absl::Status()> before_cut;
+  // Called after that, and when the job's GPU state is where it was, as what is likely to fail has gone well;
+  // the job's threads still stand: cuts those files off, as `roll_back` sees them. From any thread. Null: as
+  // above.
   std::function<absl::Status()> cut_off;
   // Somebody has said what is to be done with files, and it was: no cure is told of those that have grown.
   bool files_settled = false;

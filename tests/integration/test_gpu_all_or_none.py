@@ -217,6 +217,24 @@ class ManualMovesTest(GpuTest):
         with open(os.path.join(folder, name), "w", encoding="ascii") as file:
             file.write(str(value))
 
+    def test_files_are_as_they_were_when_device_memory_does_not_come_back(self):
+        """A newer image may need what is behind the end."""
+        job = self.start_vector_job()
+        self.checkpoint(job.pid, "vector:1")
+        self.kill(job)
+        with open(job.job.log, "a", encoding="utf-8") as log:
+            log.write("what comes after the image\n")
+        size = os.path.getsize(job.job.log)
+        self.sim.inject("restore", "--fail", 2)
+        result = self.cli.run("restore", "vector:1", "--detach", "--rollback", "append")
+        self.assert_refused(result, FAILED, "GPU state")
+        self.assertEqual(os.path.getsize(job.job.log), size)
+        folder = os.path.dirname(job.job.log)
+        self.assertEqual([name for name in os.listdir(folder) if ".rekindle-tail-" in name], [])
+        self.sim.clear()
+        self.come_back("vector:1", job, "--rollback", "append")
+        self.assertEqual(os.path.getsize(job.job.log), size - len("what comes after the image\n"))
+
     def test_no_image_and_no_way_back(self):
         """The error says both: why there is no image, and where the job is now."""
         job = self.start_vector_job()

@@ -229,6 +229,34 @@ class LifeTest(GroupTest):
         self.assertEqual(os.path.getsize(os.path.join(folders[0], "problems")), 0)
         self.assertGreater(os.path.getsize(os.path.join(folders[1], "problems")), 0)
 
+    def test_nothing_is_cut_off_before_all_are_ready(self):
+        """A member of which nothing comes back leaves the others' files as they were."""
+        folders, members = self.start_writers()
+        self.checkpoint_then_death(folders, members)
+        files = [os.path.join(folder, name) for folder in folders for name in ("lines", "metrics")]
+        sizes = [os.path.getsize(path) for path in files]
+        self.b.restart("member-ready=STOP")
+        command = self.a.cli.start("group", "restore", "x:1", "--rollback", "append")
+        self.b.wait_until_stopped()
+        waiting.until(lambda: self.tails_in(folders[1]), "the other one's files are looked at")
+        waiting.until(lambda: procfs.alive(members[1][1]), "the other one is there")
+        self.b.daemon.kill()
+        result = self.a.cli.finish(command)
+        self.assertNotEqual(result.code, 0, str(result))
+        self.assertEqual([os.path.getsize(path) for path in files], sizes)
+        self.assertEqual(self.tails_in(folders[1]), [])
+        self.b.restart()
+        for _, pid in members:
+            waiting.until(lambda pid=pid: not procfs.alive(pid), "nothing of it is left")
+        jobs.reap_orphans()
+        self.roll_back("append")
+        self.wait_for_lines([os.path.join(folder, "lines") for folder in folders])
+        self.kill_restored()
+
+    @staticmethod
+    def tails_in(folder):
+        return [name for name in os.listdir(folder) if ".rekindle-tail-" in name]
+
     def start_writers(self):
         folders, members, self.jobs = [], [], []
         for node in (self.b, self.c):
