@@ -54,6 +54,7 @@ constexpr char kSecondsLabel[] = "rekindle.deps.build-seconds";
 constexpr char kAskedByLabel[] = "rekindle.deps.asked-by";
 constexpr char kLayersLabel[] = "rekindle.deps.layers";
 constexpr char kOfLayersLabel[] = "rekindle.deps.of-layers";
+constexpr char kRunAsLabel[] = "rekindle.deps.run-as";
 constexpr char kKeptLabel[] = "rekindle.deps.kept";
 constexpr absl::Duration kLongestLoad = absl::Minutes(5);
 constexpr absl::Duration kLookIfHeld = absl::Milliseconds(5);
@@ -83,17 +84,17 @@ std::string ReferenceOf(const functions::Runtime& runtime, const std::vector<std
 // The same of an image with modules of layers: "deps/u1000/python3.11:pandas-0123456789abcdef". No shared one
 // is called like that, and none of another user.
 std::string ReferenceOf(const functions::Runtime& runtime, const std::vector<std::string>& modules,
-                        const std::vector<std::string>& layers, uid_t owner) {
+                        const std::vector<std::string>& layers, uid_t owner, const std::string& run_as) {
   constexpr size_t kShown = 40;
   std::string tag = absl::StrJoin(modules, "-").substr(0, kShown);
   for (char& c : tag) {
     if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '_') c = '-';
   }
   if (tag.empty() || tag.front() == '-') tag.insert(0, "m");
-  return absl::StrCat(
-      kDependencyImages, "u", owner, "/", runtime.Name(), ":", tag, "-",
-      absl::Hex(StableHash(absl::StrCat(absl::StrJoin(modules, "\n"), "\n\n", absl::StrJoin(layers, "\n"))),
-                absl::kZeroPad16));
+  return absl::StrCat(kDependencyImages, "u", owner, "/", runtime.Name(), ":", tag, "-",
+                      absl::Hex(StableHash(absl::StrCat(absl::StrJoin(modules, "\n"), "\n\n",
+                                                        absl::StrJoin(layers, "\n"), "\n\n", run_as)),
+                                absl::kZeroPad16));
 }
 
 std::map<std::string, std::string> LabelsOf(const DependencyImage& image) {
@@ -104,6 +105,7 @@ std::map<std::string, std::string> LabelsOf(const DependencyImage& image) {
                                                {kAskedByLabel, absl::StrCat(image.asked_by)}};
   if (image.is_shared()) return labels;
   labels[kLayersLabel] = absl::StrJoin(image.layers, ",");
+  labels[kRunAsLabel] = image.run_as;
   labels[kOfLayersLabel] = absl::StrJoin(image.of_layers, ",");
   if (image.kept) labels[kKeptLabel] = "1";
   return labels;
@@ -222,12 +224,13 @@ std::optional<DependencyImage> DependencyImageFrom(const store::ImageInfo& info)
   image.modules = absl::StrSplit(label(kModulesLabel), ',', absl::SkipEmpty());
   image.layers = absl::StrSplit(label(kLayersLabel), ',', absl::SkipEmpty());
   image.of_layers = absl::StrSplit(label(kOfLayersLabel), ',', absl::SkipEmpty());
+  image.run_as = label(kRunAsLabel);
   image.kept = info.labels.contains(kKeptLabel);
   // Anybody can put labels on an image of his own, and functions of others would start from it.
   if (image.is_shared()) {
     if (info.owner != ::geteuid() || info.reference != ReferenceOf(*runtime, image.modules))
       return std::nullopt;
-  } else if (info.reference != ReferenceOf(*runtime, image.modules, image.layers, info.owner) ||
+  } else if (info.reference != ReferenceOf(*runtime, image.modules, image.layers, info.owner, image.run_as) ||
              !std::all_of(image.layers.begin(), image.layers.end(), functions::IsLayerDigest)) {
     return std::nullopt;
   }
@@ -235,6 +238,10 @@ std::optional<DependencyImage> DependencyImageFrom(const store::ImageInfo& info)
   (void)absl::SimpleAtod(label(kSecondsLabel), &image.build_seconds);
   if (!absl::SimpleAtoi(label(kAskedByLabel), &image.asked_by)) image.asked_by = info.owner;
   return image;
+}
+
+bool DependencyImage::MayBeUsedBy(const Owner& user) const {
+  return is_shared() || (info.owner == user.uid && run_as == RunAsText(user));
 }
 
 bool HasModulesOfLayers(const store::ImageInfo& image) { return image.labels.contains(kLayersLabel); }
@@ -314,7 +321,7 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::CoverWithLayers(
   RK_ASSIGN_OR_RETURN(std::vector<DependencyImage> images, List());
   const std::vector<std::string> digests = DigestsOf(layers.layers);
   std::erase_if(images, [&](const DependencyImage& image) {
-    return image.is_shared() || image.info.owner != layers.owner.uid || !(image.runtime == runtime) ||
+    return image.is_shared() || !image.MayBeUsedBy(layers.owner) || !(image.runtime == runtime) ||
            image.layers != digests;
   });
   if (const DependencyImage* best = BestOf(images, modules)) return Found{*best, true};
@@ -350,7 +357,8 @@ class DependencyImages::InWork {
 
 std::string DependencyImages::Order::Reference() const {
   if (layers == nullptr) return ReferenceOf(runtime, modules);
-  return ReferenceOf(runtime, modules, DigestsOf(layers->layers), layers->owner.uid);
+  return ReferenceOf(runtime, modules, DigestsOf(layers->layers), layers->owner.uid,
+                     RunAsText(layers->owner));
 }
 
 std::string DependencyImages::Order::What() const { return daemon::What(runtime, modules); }
@@ -535,6 +543,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
     capture.owner = owner->uid;
     built.layers = DigestsOf(order.layers->layers);
     built.of_layers = order.layers->modules;
+    built.run_as = RunAsText(*owner);
     built.kept = order.kept;
   }
   bool ready = false;

@@ -40,11 +40,12 @@ struct DependencyImage {
   // Of an image with modules of layers, which is its owner's; empty: it is shared.
   std::vector<std::string> layers;     // their digests, in order
   std::vector<std::string> of_layers;  // of the modules: those that come from them
+  std::string run_as;                  // RunAsText of whom its process is, with all his groups
   bool kept = false;                   // also when no function uses it: it was asked for by itself
 
   bool is_shared() const { return layers.empty(); }
-  // May functions of this user start from it?
-  bool MayBeUsedBy(uid_t user) const { return is_shared() || info.owner == user; }
+  // May functions of this user start from it? A copy is already who it is, and becomes nobody else.
+  bool MayBeUsedBy(const Owner& user) const;
 };
 
 // Nothing: it is none, whatever it says of itself.

@@ -42,17 +42,18 @@ TEST(DependencyImagesTest, OneUserHasOnlySoManyMade) {
 
 TEST(DependencyImagesTest, AnImageOfAUserPosesAsNoOther) {
   const uid_t user = ::geteuid() + 4711;
-  const std::string digest(64, '0');
+  const std::string digest(64, '0'), run_as = absl::StrCat(user, ":100");
   const auto reference_of = [&](uid_t owner) {
     return absl::StrCat("deps/u", owner, "/python:decimal-",
-                        absl::Hex(StableHash("decimal\n\n" + digest), absl::kZeroPad16));
+                        absl::Hex(StableHash("decimal\n\n" + digest + "\n\n" + run_as), absl::kZeroPad16));
   };
   store::ImageInfo info;
   info.owner = user;
   info.labels = {{"rekindle.deps.runtime", "python"},
                  {"rekindle.deps.modules", "decimal"},
                  {"rekindle.deps.layers", digest},
-                 {"rekindle.deps.of-layers", "decimal"}};
+                 {"rekindle.deps.of-layers", "decimal"},
+                 {"rekindle.deps.run-as", run_as}};
   info.reference = reference_of(user);
   const auto image = DependencyImageFrom(info);
   ASSERT_TRUE(image);
@@ -74,18 +75,22 @@ TEST(DependencyImagesTest, AnImageOfAUserPosesAsNoOther) {
   info.owner = user;
   info.labels["rekindle.deps.layers"] = "../../x";
   info.reference = absl::StrCat("deps/u", user, "/python:decimal-",
-                                absl::Hex(StableHash("decimal\n\n../../x"), absl::kZeroPad16));
+                                absl::Hex(StableHash("decimal\n\n../../x\n\n" + run_as), absl::kZeroPad16));
   EXPECT_FALSE(DependencyImageFrom(info));
 }
 
 TEST(DependencyImagesTest, FunctionsOfOthersDoNotStartFromOneWithModulesOfLayers) {
   DependencyImage image;
   image.info.owner = 1000;
-  EXPECT_TRUE(image.MayBeUsedBy(1001));
+  EXPECT_TRUE(image.MayBeUsedBy({1001, 100, {}}));
   image.layers = {std::string(64, '0')};
-  EXPECT_TRUE(image.MayBeUsedBy(1000));
-  EXPECT_FALSE(image.MayBeUsedBy(1001));
-  EXPECT_FALSE(image.MayBeUsedBy(0));
+  image.run_as = "1000:100:27";
+  EXPECT_TRUE(image.MayBeUsedBy({1000, 100, {27}}));
+  EXPECT_FALSE(image.MayBeUsedBy({1001, 100, {27}}));
+  EXPECT_FALSE(image.MayBeUsedBy({0, 0, {}}));
+  // The process would go on having a group that its owner has left.
+  EXPECT_FALSE(image.MayBeUsedBy({1000, 100, {}}));
+  EXPECT_FALSE(image.MayBeUsedBy({1000, 101, {27}}));
 }
 
 }  // namespace

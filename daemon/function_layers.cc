@@ -205,7 +205,7 @@ absl::StatusOr<DependencyImages::Found> Functions::CoverFor(
 absl::Status Functions::RenewWithLayers(const DependencyImage& image, const Cancellation& cancel) {
   const WorkWithLayers work(*this, image.info.owner);
   for (const functions::FunctionRecord& record : catalog_->List()) {
-    if (!record.trouble.ok() || record.owner.uid != image.info.owner || record.layers != image.layers ||
+    if (!record.trouble.ok() || !image.MayBeUsedBy(record.owner) || record.layers != image.layers ||
         record.images.dependency_image != image.info.reference) {
       continue;
     }

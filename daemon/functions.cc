@@ -330,8 +330,8 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
   absl::StatusOr<DependencyImage> dependency = absl::NotFoundError("none");
   if (!record.images.dependency_image.empty())
     dependency = dependencies_.Find(record.images.dependency_image);
-  if (dependency.ok() && !dependency->MayBeUsedBy(record.owner.uid))
-    dependency = absl::NotFoundError("it is another user's");
+  if (dependency.ok() && !dependency->MayBeUsedBy(record.owner))
+    dependency = absl::NotFoundError("it is another user's, or one of before its owner was of other groups");
   if (dependency.ok()) {
     function.dependency_image = dependency->info.reference;
     function.dependency_bytes = dependency->resident_bytes;
