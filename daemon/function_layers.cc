@@ -79,25 +79,31 @@ bool CanNotLoadOneOf(const std::vector<std::string>& modules, const absl::Status
          });
 }
 
-std::vector<std::string> ModulesOfLayers(const functions::Runtime& runtime,
+std::vector<std::string> ModulesOfLayers(const functions::Runtime& runtime, const Owner& owner,
                                          const std::vector<std::string>& layers,
                                          const std::vector<std::string>& modules) {
   std::vector<std::string> found;
-  if (runtime.kind == functions::RuntimeKind::kNode) {
-    std::copy_if(modules.begin(), modules.end(), std::back_inserter(found), [&](const std::string& module) {
-      return std::any_of(layers.begin(), layers.end(), [&](const std::string& layer) {
-        return HasNodePackage(layer, NodePackage(module));
-      });
-    });
-    return found;
-  }
   if (modules.empty()) return found;
-  std::set<std::string> names;
-  for (const std::string& layer : layers) {
-    for (const std::string& folder : PackageFolders(layer)) AddImportedNames(folder, &names);
-  }
-  std::copy_if(modules.begin(), modules.end(), std::back_inserter(found),
-               [&](const std::string& module) { return names.contains(Outermost(module)); });
+  const auto look = [&]() -> absl::Status {
+    if (runtime.kind == functions::RuntimeKind::kNode) {
+      std::copy_if(modules.begin(), modules.end(), std::back_inserter(found), [&](const std::string& module) {
+        return std::any_of(layers.begin(), layers.end(), [&](const std::string& layer) {
+          return HasNodePackage(layer, NodePackage(module));
+        });
+      });
+      return absl::OkStatus();
+    }
+    std::set<std::string> names;
+    for (const std::string& layer : layers) {
+      for (const std::string& folder : PackageFolders(layer)) AddImportedNames(folder, &names);
+    }
+    std::copy_if(modules.begin(), modules.end(), std::back_inserter(found),
+                 [&](const std::string& module) { return names.contains(Outermost(module)); });
+    return absl::OkStatus();
+  };
+  if (const absl::Status looked = WithFileRightsOf(owner, look); !looked.ok())
+    Log(LogLevel::kWarning,
+        absl::StrCat("what layers of uid ", owner.uid, " have is not known: ", looked.message()));
   return found;
 }
 
@@ -257,7 +263,7 @@ absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
   }
   std::vector<std::string> paths;
   for (const functions::LayerPtr& layer : layers.layers) paths.push_back(layer->path());
-  layers.modules = ModulesOfLayers(runtime, paths, modules);
+  layers.modules = ModulesOfLayers(runtime, layers.owner, paths, modules);
   if (layers.modules.empty()) {
     auto built = dependencies_.Build(runtime, modules, rebuild, caller.uid, phase, cancel);
     if (!CanNotLoadOneOf(modules, built.status()) || runtime.kind != functions::RuntimeKind::kPython)

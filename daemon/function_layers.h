@@ -5,12 +5,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/file_rights.h"
 #include "functions/function_spec.h"
 
 namespace rekindle::daemon {
 
 // Which of these modules one of the layers (folders) has; those that a .pth file leads to are not seen.
-std::vector<std::string> ModulesOfLayers(const functions::Runtime& runtime,
+// Looked for with the rights of the layers' owner, who may have put links there since.
+std::vector<std::string> ModulesOfLayers(const functions::Runtime& runtime, const Owner& owner,
                                          const std::vector<std::string>& layers,
                                          const std::vector<std::string>& modules);
 

@@ -455,7 +455,8 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
   functions::FunctionImages images;
   images.dependencies = record.spec.dependencies;
   images.of_layers = record.images.of_layers;
-  for (std::string& module : ModulesOfLayers(record.spec.runtime, LayersOf(record), images.dependencies))
+  for (std::string& module :
+       ModulesOfLayers(record.spec.runtime, record.owner, LayersOf(record), images.dependencies))
     images.of_layers.push_back(std::move(module));
   if (record.spec.discover_dependencies) {
     progress("discover");
