@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -80,39 +81,39 @@ absl::StatusOr<bool> Listens(const store::ImageReader& image) {
   return criu::HasListeningSocket(files);
 }
 
-// Programs and libraries, and which of them, by their names in the image, CRIU need not look at.
-struct CheckedPrograms {
-  FileIdentities identities;
-  std::set<std::string> known;
-};
-
-// `own`: which are no files of the machine's; may be null.
-absl::StatusOr<CheckedPrograms> CheckPrograms(const store::ImageReader& image, const TemporaryFiles* own,
-                                              const BoundPaths& bound,
-                                              const FileIdentities::Checked& checked) {
+absl::StatusOr<std::vector<criu::RegularFile>> FilesOf(const store::ImageReader& image) {
   auto read = [&image](absl::string_view name) {
     return image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, name));
   };
   RK_ASSIGN_OR_RETURN(std::string files, read("files.img"));
   absl::StatusOr<std::string> remaps = read("remap-fpath.img");
   if (!remaps.ok() && !absl::IsNotFound(remaps.status())) return remaps.status();
-  RK_ASSIGN_OR_RETURN(std::vector<criu::RegularFile> parsed,
-                      criu::ParseRegularFiles(files, remaps.ok() ? *remaps : ""));
-  if (own != nullptr)
-    std::erase_if(parsed, [&](const criu::RegularFile& file) {
-      return own->Has(file.path) && !bound.Cover(file.path);
+  return criu::ParseRegularFiles(files, remaps.ok() ? *remaps : "");
+}
+
+absl::Status CheckPrograms(const BoundPaths& bound, FileIdentities::Checked checked,
+                           PreparedImage& prepared) {
+  std::vector<criu::RegularFile> files = *prepared.files;
+  if (prepared.temporary != nullptr)
+    std::erase_if(files, [&](const criu::RegularFile& file) {
+      return prepared.temporary->Has(file.path) && !bound.Cover(file.path);
     });
   std::multimap<std::string, std::string> names;  // by where they lie
-  for (criu::RegularFile& file : parsed) {
+  std::set<std::string> covered;                  // of these places: what another file of the image is there
+  for (criu::RegularFile& file : files) {
     const std::string name = std::exchange(file.path, bound.OnMachine(file.path));
     names.emplace(file.path, name);
+    if (bound.Cover(name)) covered.insert(file.path);
   }
-  CheckedPrograms programs;
-  RK_ASSIGN_OR_RETURN(programs.identities, FileIdentities::Check(parsed, checked));
-  for (const std::string& path : programs.identities.known()) {
-    for (auto [at, end] = names.equal_range(path); at != end; ++at) programs.known.insert(at->second);
+  for (const std::string& place : covered) checked.erase(place);
+  RK_ASSIGN_OR_RETURN(prepared.programs, FileIdentities::Check(files, checked));
+  for (const std::string& path : prepared.programs.known()) {
+    for (auto [at, end] = names.equal_range(path); at != end; ++at)
+      prepared.known_programs.insert(at->second);
   }
-  return programs;
+  prepared.uncovered = prepared.programs.Lasting();
+  for (const std::string& place : covered) prepared.uncovered.erase(place);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<TouchedFile>> ReadTouchedFiles(store::Store& store, const std::string& image) {
@@ -130,14 +131,13 @@ void ForgetOwn(const TemporaryFiles& own, const BoundPaths& bound, v1::JobManife
   }
 }
 
-absl::Status CheckFilesOf(const store::ImageReader& image, const BoundPaths& bound,
-                          const FileIdentities::Checked& checked, PreparedImage& prepared) {
-  RK_ASSIGN_OR_RETURN(CheckedPrograms programs,
-                      CheckPrograms(image, prepared.temporary.get(), bound, checked));
-  prepared.programs = std::move(programs.identities);
-  prepared.known_programs = std::move(programs.known);
+// `checked`: see FileIdentities::Check.
+absl::Status CheckFilesOf(const BoundPaths& bound, FileIdentities::Checked checked, PreparedImage& prepared) {
+  RK_RETURN_IF_ERROR(CheckPrograms(bound, std::move(checked), prepared));
+  prepared.locks = prepared.locks_of_image;
+  for (JobLock& lock : prepared.locks) lock.path = bound.OnMachine(lock.path);
   v1::JobManifest manifest = prepared.manifest;
-  const std::set<std::string> shared_memory = prepared.shared_memory.paths();
+  const std::set<std::string> shared_memory = prepared.shared_memory->paths();
   manifest.clear_files();
   for (const v1::NeededFile& file : prepared.manifest.files()) {
     if (!shared_memory.contains(file.path())) *manifest.add_files() = file;
@@ -151,7 +151,17 @@ absl::Status CheckFilesOf(const store::ImageReader& image, const BoundPaths& bou
                     FilesReplacedByLog(manifest));
 }
 
-// Of CloneStarter::prepared_.
+// Those that lie over files of the image.
+BoundPaths BindsOver(const v1::JobManifest& manifest, const CloneOptions& options) {
+  BoundPaths bound(options.binds);
+  return bound.CoverSomethingOf(manifest) ? bound : BoundPaths();
+}
+
+absl::Status AsWithBinds(const absl::Status& status, const BoundPaths& bound) {
+  return bound.empty() ? status : Annotate(status, "as a copy with these binds (--bind) has them");
+}
+
+// Of CloneStarter::with_binds_.
 std::string NameWithBinds(const std::string& digest, const BoundPaths& bound) {
   return absl::StrCat(digest, "\n", bound.Text());
 }
@@ -199,7 +209,10 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
   std::optional<FilePrefetch> prefetch;  // goes on while CRIU works
   Timeline preparations;
   if (!prepared_before) {
-    RK_ASSIGN_OR_RETURN(image, PrepareFirst(store, criu, options, &prefetch, &preparations));
+    auto prepared = PrepareAgain(options, &preparations);
+    if (absl::IsNotFound(prepared.status()))
+      prepared = PrepareFirst(store, criu, options, &prefetch, &preparations);
+    RK_ASSIGN_OR_RETURN(image, std::move(prepared));
   }
   if (!options.log) RK_RETURN_IF_ERROR(image->outputs);
   RK_RETURN_IF_ERROR(CheckProcesses(*image, options.limits));
@@ -266,7 +279,7 @@ StandbyPool* CloneStarter::Standby(const store::Store& store, const criu::Instal
     auto make = [this, criu, place = PagerOf(store)](
                     const StandbyKind& kind, int cancel_fd,
                     const StandbyPool::Park& park) -> absl::StatusOr<CloneResult> {
-      const std::shared_ptr<const PreparedImage> image = Prepared(kind.image);
+      const std::shared_ptr<const PreparedImage> image = Prepared(&CloneStarter::prepared_, kind.image);
       if (image == nullptr) return absl::CancelledError("its image is not in use any more");
       CloneOptions options;
       options.image = kind.image;
@@ -314,9 +327,11 @@ void CloneStarter::WaitFor(Subprocess pager) {
 }
 
 void CloneStarter::ForgetImages() {
-  KeptByUse<const PreparedImage>::Gone forgotten;  // not destroyed under the lock
+  KeptImages::Gone forgotten;  // not destroyed under the lock
   absl::MutexLock lock(&mutex_);
   forgotten = prepared_.RemoveAll();
+  auto with_binds = with_binds_.RemoveAll();
+  std::move(with_binds.begin(), with_binds.end(), std::back_inserter(forgotten));
 }
 
 void CloneStarter::ForgetRemovedImages(store::Store& store) {
@@ -327,13 +342,13 @@ void CloneStarter::ForgetRemovedImages(store::Store& store) {
     images = prepared_.names();
     standby = standby_.get();
   }
-  for (const std::string& name : images) {
-    const std::string image = DigestOf(name);
+  for (const std::string& image : images) {
     if (!absl::IsNotFound(store.Find(image).status())) continue;
     if (standby != nullptr) standby->Forget(image);
-    KeptByUse<const PreparedImage>::Gone forgotten;  // not destroyed under the lock
+    KeptImages::Gone forgotten, orphans;  // not destroyed under the lock
     absl::MutexLock lock(&mutex_);
-    forgotten = prepared_.Remove(name);
+    forgotten = prepared_.Remove(image);
+    orphans = TakeOrphans();
     files_recorded_.erase(image);
   }
   auto pagers = ConnectToRunningPagers(store);
@@ -423,7 +438,7 @@ void CloneStarter::RecordTouchedFiles(store::Store& store, const store::ImageInf
   {
     absl::MutexLock lock(&mutex_);
     if (const auto prepared = prepared_.Find(image.digest)) {
-      checked = prepared->programs.Lasting();
+      checked = prepared->uncovered;
       own = prepared->temporary;
     }
   }
@@ -453,23 +468,60 @@ void CloneStarter::ForgetTouchedFiles(store::Store& store, const std::string& im
 
 std::shared_ptr<const PreparedImage> CloneStarter::PreparedFor(const CloneOptions& options) {
   const BoundPaths bound(options.binds);
-  if (bound.empty()) return Prepared(options.image);
-  if (auto with_binds = Prepared(NameWithBinds(options.image, bound))) return with_binds;
-  auto image = Prepared(options.image);
+  if (bound.empty()) return Prepared(&CloneStarter::prepared_, options.image);
+  auto with_binds = Prepared(&CloneStarter::with_binds_, NameWithBinds(options.image, bound));
+  if (with_binds != nullptr) return with_binds;
+  auto image = Prepared(&CloneStarter::prepared_, options.image);
   return image != nullptr && !bound.CoverSomethingOf(image->manifest) ? image : nullptr;
 }
 
-std::shared_ptr<const PreparedImage> CloneStarter::Prepared(const std::string& name) {
+std::shared_ptr<const PreparedImage> CloneStarter::Prepared(KeptImages CloneStarter::*kept,
+                                                            const std::string& name) {
   std::shared_ptr<const PreparedImage> found;
   {
     absl::MutexLock lock(&mutex_);
-    found = prepared_.Use(name);
+    found = (this->*kept).Use(name);
+    // It goes on being used, and with it what it shares.
+    if (kept == &CloneStarter::with_binds_ && found != nullptr) prepared_.Use(found->info.digest);
   }
-  if (found == nullptr || found->programs.Unchanged()) return found;
-  KeptByUse<const PreparedImage>::Gone changed;  // not destroyed under the lock
+  if (found == nullptr || !found->checked) return nullptr;
+  if (found->programs.Unchanged()) return found;
+  KeptImages::Gone changed, orphans;  // not destroyed under the lock
   absl::MutexLock lock(&mutex_);
-  if (prepared_.Find(name) == found) changed = prepared_.Remove(name);
+  if ((this->*kept).Find(name) == found) changed = (this->*kept).Remove(name);
+  orphans = TakeOrphans();
   return nullptr;
+}
+
+CloneStarter::KeptImages::Gone CloneStarter::TakeOrphans() {
+  KeptImages::Gone gone;
+  for (const std::string& name : with_binds_.names()) {
+    if (prepared_.Find(DigestOf(name)) != nullptr) continue;
+    for (auto& image : with_binds_.Remove(name)) gone.push_back(std::move(image));
+  }
+  return gone;
+}
+
+void CloneStarter::Keep(const CloneOptions& options, std::shared_ptr<const PreparedImage> image) {
+  const std::string& digest = options.image;
+  const BoundPaths bound = BindsOver(image->manifest, options);
+  const uint64_t room = OwnAvailableMemoryBytes().value_or(0) / kPartForSharedMemory;
+  // The files are those of one copy alone.
+  auto of_image = image;
+  if (!bound.empty() || !image->outputs.ok()) {
+    auto unchecked = std::make_shared<PreparedImage>(*image);
+    unchecked->checked = false;
+    unchecked->programs = FileIdentities();
+    of_image = std::move(unchecked);
+  }
+  KeptImages::Gone gone, more, orphans;  // not destroyed under the lock
+  absl::MutexLock lock(&mutex_);
+  if (of_image->checked || prepared_.Use(digest) == nullptr)
+    gone = prepared_.Keep(digest, of_image, of_image->bytes(), room);
+  // When its outputs are back it is another.
+  if (!bound.empty() && image->outputs.ok())
+    more = with_binds_.Keep(NameWithBinds(digest, bound), std::move(image), 0, room);
+  orphans = TakeOrphans();
 }
 
 absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::PrepareFirst(
@@ -536,19 +588,24 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
   }
   RK_ASSIGN_OR_RETURN(prepared->user, UserWithBounds(*reader, prepared->manifest));
   RK_ASSIGN_OR_RETURN(prepared->listens, Listens(*reader));
-  RK_ASSIGN_OR_RETURN(prepared->locks, LocksOfJob(*reader));
+  RK_ASSIGN_OR_RETURN(prepared->locks_of_image, LocksOfJob(*reader));
+  RK_ASSIGN_OR_RETURN(auto files, FilesOf(*reader));
+  prepared->files = std::make_shared<const std::vector<criu::RegularFile>>(std::move(files));
   RK_ASSIGN_OR_RETURN(prepared->temporary, TemporaryFiles::Read(*reader, prepared->manifest, KeptWith(criu)));
   if (prepared->temporary) {
-    std::erase_if(prepared->locks,
+    std::erase_if(prepared->locks_of_image,
                   [own = prepared->temporary](const JobLock& lock) { return own->Has(lock.path); });
   }
-  RK_ASSIGN_OR_RETURN(prepared->shared_memory, CloneSharedMemory::Read(*reader, prepared->manifest));
-  BoundPaths bound(options.binds);
-  if (!bound.CoverSomethingOf(prepared->manifest)) bound = BoundPaths();
-  for (JobLock& lock : prepared->locks) lock.path = bound.OnMachine(lock.path);
+  if (const auto known = KnownOf(image)) {
+    prepared->shared_memory = known->shared_memory;
+  } else {
+    RK_ASSIGN_OR_RETURN(auto shared_memory, CloneSharedMemory::Read(*reader, prepared->manifest));
+    prepared->shared_memory = std::make_shared<const CloneSharedMemory>(std::move(shared_memory));
+  }
+  const BoundPaths bound = BindsOver(prepared->manifest, options);
   RK_ASSIGN_OR_RETURN(prepared->may_stand_by, MayStandBy(*reader, prepared->manifest));
   // A copy that nobody has asked for must not keep others from their files.
-  prepared->may_stand_by &= prepared->locks.empty();
+  prepared->may_stand_by &= prepared->locks_of_image.empty();
   step("image's records");
   RK_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
   RK_RETURN_IF_ERROR(CheckMachine(prepared->manifest, machine, criu.version));
@@ -561,10 +618,9 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
   InParallel(2, [&](size_t part) {
     if (part == 0) {
       touched = ReadTouchedFiles(store, image);
-      checked = CheckFilesOf(*reader, bound,
-                             touched.ok() && bound.empty() ? CheckedOf(*touched) : FileIdentities::Checked(),
-                             *prepared);
-      if (!bound.empty()) checked = Annotate(checked, "as a copy with these binds (--bind) has them");
+      checked = AsWithBinds(
+          CheckFilesOf(bound, touched.ok() ? CheckedOf(*touched) : FileIdentities::Checked(), *prepared),
+          bound);
       step("programs and files", {{"opened", static_cast<int64_t>(prepared->programs.opened())}});
     } else {
       const int64_t directory_begin = MonotonicNanos();
@@ -582,14 +638,31 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
   // Much is read for this, so not before what all the rest waits for.
   if (touched.ok()) prefetch->emplace(*std::move(touched));
   RK_RETURN_IF_ERROR(directory->ForgetBuildIds(prepared->known_programs));
-  prepared->directory = std::make_unique<ImageDirectory>(*std::move(directory));
-  if (!prepared->outputs.ok()) return prepared;  // when they are back it is another
-  const uint64_t room = OwnAvailableMemoryBytes().value_or(0) / kPartForSharedMemory;
-  KeptByUse<const PreparedImage>::Gone gone;  // not destroyed under the lock
+  prepared->directory = std::make_shared<const ImageDirectory>(*std::move(directory));
+  Keep(options, prepared);
+  return prepared;
+}
+
+std::shared_ptr<const PreparedImage> CloneStarter::KnownOf(const std::string& image) {
   absl::MutexLock lock(&mutex_);
-  gone = prepared_.Keep(
-      bound.empty() ? image : NameWithBinds(image, bound), prepared,
-      prepared->shared_memory.bytes() + (prepared->temporary ? prepared->temporary->bytes() : 0), room);
+  return prepared_.Use(image);
+}
+
+absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::PrepareAgain(const CloneOptions& options,
+                                                                                Timeline* timeline) {
+  const int64_t begin = MonotonicNanos();
+  const std::shared_ptr<const PreparedImage> known = KnownOf(options.image);
+  if (known == nullptr) return absl::NotFoundError("it was not prepared before");
+  const BoundPaths bound = BindsOver(known->manifest, options);
+  auto prepared = std::make_shared<PreparedImage>(*known);
+  prepared->checked = true;
+  prepared->known_programs.clear();
+  RK_RETURN_IF_ERROR(AsWithBinds(CheckFilesOf(bound, known->uncovered, *prepared), bound));
+  if (prepared->known_programs != known->known_programs)
+    return absl::NotFoundError("CRIU looks at other programs");
+  timeline->push_back(SpanSince(begin, "rekindle", "prepare", "programs and files",
+                                {{"opened", static_cast<int64_t>(prepared->programs.opened())}}));
+  Keep(options, prepared);
   return prepared;
 }
 

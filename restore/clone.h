@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "base/file_rights.h"
 #include "base/timeline.h"
+#include "criu/image_files.h"
 #include "criu/installation.h"
 #include "dedup_store/store.h"
 #include "rekindle/v1/job_manifest.pb.h"
@@ -90,22 +91,33 @@ absl::StatusOr<std::string> ReceiveMessage(int channel, int cancel_fd, absl::Dur
 // limits and the machine leave free where that is less, as it was when it was first asked for. Thread-safe.
 uint64_t DefaultCacheBytes();
 
-// What every restore of one image needs, made once; where binds lie over files that it needs, every one with
-// them.
+// What every restore of one image needs, made once. Where binds lie over files that it needs, every one with
+// them has its own, which shares with the others what takes memory and time.
 struct PreparedImage {
+  // Of the image alone.
   store::ImageInfo info;
   v1::JobManifest manifest;
   // Its copies may wait before they run: they are told when that is, and no timer of theirs runs meanwhile.
   bool may_stand_by = false;
-  bool listens = false;  // on TCP ports or Unix sockets
+  bool listens = false;       // on TCP ports or Unix sockets
+  std::optional<Owner> user;  // see UserWithBounds
+  std::vector<JobLock> locks_of_image;
+  std::shared_ptr<const std::vector<criu::RegularFile>> files;
+  std::shared_ptr<const CloneSharedMemory> shared_memory;
+  std::shared_ptr<const TemporaryFiles> temporary;  // null: its copies have the machine's
+  // In its folder CRIU is told not to look at some of the programs: with another set of these one has
+  // another.
+  std::shared_ptr<const ImageDirectory> directory;
+
+  // Of the machine's files, as a copy with these binds has them.
+  bool checked = true;  // false: they were not looked at, and nothing of this is there
   FileIdentities programs;
   std::set<std::string> known_programs;  // of those, by their names in the image, that CRIU need not look at
-  std::optional<Owner> user;             // see UserWithBounds
+  FileIdentities::Checked uncovered;     // of those, where no bind lies over them
   std::vector<JobLock> locks;
-  std::unique_ptr<ImageDirectory> directory;
-  CloneSharedMemory shared_memory;
-  std::shared_ptr<const TemporaryFiles> temporary;  // null: its copies have the machine's
   absl::Status outputs;  // may one begin that has no log in place of the files where its output went?
+
+  uint64_t bytes() const { return shared_memory->bytes() + (temporary ? temporary->bytes() : 0); }
 };
 
 class StandbyPool;  // standby.h
@@ -151,8 +163,20 @@ class CloneStarter {
   absl::StatusOr<std::shared_ptr<const PreparedImage>> Prepare(
       store::Store& store, const criu::Installation& criu, const CloneOptions& options,
       std::optional<FilePrefetch>* prefetch, Timeline* timeline) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Null: none, or what it was made from has changed. `name`: of prepared_.
-  std::shared_ptr<const PreparedImage> Prepared(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What was made of the image before, for whatever binds, with the files as these have them. NotFound:
+  // nothing was, or it is of no use for that.
+  absl::StatusOr<std::shared_ptr<const PreparedImage>> PrepareAgain(const CloneOptions& options,
+                                                                    Timeline* timeline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<const PreparedImage> KnownOf(const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Keep(const CloneOptions& options, std::shared_ptr<const PreparedImage> image)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Null: none, or what it was made from has changed. `kept`: prepared_ or with_binds_.
+  using KeptImages = KeptByUse<const PreparedImage>;
+  std::shared_ptr<const PreparedImage> Prepared(KeptImages CloneStarter::*kept, const std::string& name)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Those whose image is not kept any more.
+  KeptImages::Gone TakeOrphans() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The one for these binds.
   std::shared_ptr<const PreparedImage> PreparedFor(const CloneOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
   // The same as Prepare, by a service that has just started, on a machine that has nothing of it in memory.
@@ -184,9 +208,10 @@ class CloneStarter {
   std::optional<PagerClient> kept_pager_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<SandboxPool> pool_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<StandbyPool> standby_ ABSL_GUARDED_BY(mutex_);
-  static constexpr size_t kMostPrepared = 64;
-  KeptByUse<const PreparedImage> prepared_ ABSL_GUARDED_BY(mutex_){
-      kMostPrepared};  // by digest; where binds lie over the image's files, by these too
+  static constexpr size_t kMostPrepared = 64, kMostWithBinds = 32;
+  KeptImages prepared_ ABSL_GUARDED_BY(mutex_){kMostPrepared};  // by digest
+  // By digest and binds, of images that are in prepared_: however many there are, these stay.
+  KeptImages with_binds_ ABSL_GUARDED_BY(mutex_){kMostWithBinds};
   std::set<std::string> files_recorded_ ABSL_GUARDED_BY(mutex_);  // digests
 };
 

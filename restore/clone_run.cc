@@ -142,13 +142,13 @@ absl::Status CloneRun::MakeOwnPlaces() {
     std::vector<std::string>& keep = own.temporary.keep;
     if (std::find(keep.begin(), keep.end(), folder) == keep.end()) keep.push_back(folder);
   }
-  own.shared_memory = options_.own_shared_memory || !image_.shared_memory.empty() ||
+  own.shared_memory = options_.own_shared_memory || !image_.shared_memory->empty() ||
                       (own.files != nullptr && own.files->has_shared_memory());
   if (own.temporary.bytes == 0 && !own.shared_memory) return absl::OkStatus();
   RK_RETURN_IF_ERROR(
       own.MakeFolders(sandbox_, options_.name, {image_.directory->path(), sandbox_.directory()}));
   if (own.temporary.bytes > 0) host_name_ = options_.name;
-  RK_RETURN_IF_ERROR(image_.shared_memory.MakeIn(Root()));
+  RK_RETURN_IF_ERROR(image_.shared_memory->MakeIn(Root()));
   RK_RETURN_IF_ERROR(own.MakeFiles(sandbox_));
   EndPhase("own folders");
   return absl::OkStatus();
@@ -216,7 +216,7 @@ absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
         });
         if (!opened.ok()) return opened;
         if (!prefilled.ok()) return prefilled.status();
-        image_.shared_memory.RemoveNameless(Root());
+        image_.shared_memory->RemoveNameless(Root());
         if (!options_.stdio.empty()) {
           absl::Status appended = AppendToLogs(processes[0].get(), image_.manifest);
           if (!appended.ok()) return appended;

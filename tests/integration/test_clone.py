@@ -292,6 +292,34 @@ class BoundFolderTest(CloneTest):
         self.clone("writer:1")
         waiting.until(lambda: self.lines(self.first) > before, "that it writes here again")
 
+    def test_as_many_folders_as_one_likes(self):
+        """What is found of the image alone stays, and is there once."""
+        self.clone("writer:1")
+        directories = self.image_directories()
+        self.assertEqual(len(directories), 1, directories)
+        for number in range(70):
+            folder = self.path(f"folder-{number}")
+            shutil.copytree(self.second, folder)
+            pid = self.clone("writer:1", "--bind", f"{folder}:{self.first}")["job"]["pid"]
+            os.kill(pid, signal.SIGKILL)
+            self.wait_for_end(pid)
+        self.assertEqual(self.image_directories(), directories)
+        trace = self.path("trace.json")
+        self.clone("writer:1", "--trace", trace)
+        with open(trace, encoding="utf-8") as file:
+            events = json.load(file)["traceEvents"]
+        kept = [event["args"]["kept"] for event in events if event["name"] == "prepare" and "kept" in event["args"]]
+        self.assertEqual(kept, [1], events)
+
+    def image_directories(self):
+        """In which CRIU's images lie, for all copies of one."""
+        return sorted(
+            os.path.join(place, name)
+            for place in (self.runtime, "/dev/shm")
+            for name in os.listdir(place)
+            if os.path.exists(os.path.join(place, name, "pstree.img"))
+        )
+
     def test_another_build_of_a_library(self):
         """It may have the same size: nothing else would tell."""
         library = self.path("lib")
