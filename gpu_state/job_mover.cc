@@ -1,7 +1,6 @@
 #include "gpu_state/job_mover.h"
 
 #include <signal.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <map>
@@ -21,6 +20,7 @@
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "gpu_state/hidden_uses.h"
+#include "gpu_state/pid_namespace.h"
 
 namespace rekindle::gpu {
 namespace {
@@ -36,13 +36,6 @@ constexpr absl::Duration kLookForOthersEvery = absl::Milliseconds(50);
 bool MapsCuda(pid_t pid) {
   auto maps = ReadFile(absl::StrCat("/proc/", pid, "/maps"));
   return maps.ok() && absl::StrContains(*maps, kCudaLibrary);
-}
-
-// The one whose PIDs NVIDIA's management library tells.
-bool InFirstPidNamespace() {
-  constexpr ino_t kFirst = 0xEFFFFFFC;  // PROC_PID_INIT_INO
-  struct stat own;
-  return ::stat("/proc/self/ns/pid", &own) == 0 && own.st_ino == kFirst;
 }
 
 // Of one whose device memory is back.
@@ -113,7 +106,7 @@ class JobMover::Claim {
   static absl::StatusOr<Claim> Make(JobMover& mover, absl::Span<const pid_t> pids) {
     Claim claim;
     for (pid_t pid : pids) {
-      auto turn = mover.ledger_.TakeTurn(absl::StrCat("process-", pid));
+      auto turn = mover.ledger_.TakeTurn(pid);
       if (absl::IsUnavailable(turn.status())) return IsBeingMovedError(pid);
       RK_RETURN_IF_ERROR(turn.status());
       claim.turns_.push_back(*std::move(turn));
