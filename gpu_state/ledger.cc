@@ -58,6 +58,9 @@ std::string Encode(const LedgerEntry& entry, const std::string& mover) {
                {"keeps_room", entry.keeps_room},
                {"uses", Json::array()},
                {"areas", Json::array()}};
+  // An older Rekindle, which refuses what it does not know, can go on with the others.
+  if (!entry.driver.empty()) json["driver"] = entry.driver;
+  if (entry.unplaced) json["unplaced"] = true;
   for (const GpuUse& use : entry.uses) {
     Json one = {{"uuid", use.uuid}};
     if (use.bytes) one["bytes"] = *use.bytes;
@@ -87,9 +90,10 @@ absl::StatusOr<LedgerEntry> Decode(const Json& json, const std::string& path) {
   // An older Rekindle's has none.
   if (const Json format = json.value("format", Json(kFormat)); format != kFormat)
     return NewerEntry(path, absl::StrCat("it has format ", format.dump(), ", this version knows ", kFormat));
-  RK_RETURN_IF_ERROR(CheckFields(
-      json, {"format", "pid", "start_ticks", "parked", "job", "mover", "why", "keeps_room", "uses", "areas"},
-      path));
+  RK_RETURN_IF_ERROR(CheckFields(json,
+                                 {"format", "pid", "start_ticks", "parked", "job", "mover", "why",
+                                  "keeps_room", "uses", "areas", "driver", "unplaced"},
+                                 path));
   LedgerEntry entry;
   entry.pid = json.at("pid");
   entry.start_ticks = json.at("start_ticks");
@@ -99,6 +103,8 @@ absl::StatusOr<LedgerEntry> Decode(const Json& json, const std::string& path) {
   entry.mover = mover.substr(mover.rfind('/') + 1);
   entry.why = json.at("why");
   entry.keeps_room = json.value("keeps_room", false);  // nor this
+  entry.driver = json.value("driver", "");
+  entry.unplaced = json.value("unplaced", false);
   for (const Json& one : json.at("uses")) {
     RK_RETURN_IF_ERROR(CheckFields(one, {"uuid", "bytes"}, path));
     GpuUse use{entry.pid, one.at("uuid"), std::nullopt};

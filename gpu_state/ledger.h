@@ -37,6 +37,8 @@ struct LedgerEntry {
   std::vector<GpuUse> uses;  // device memory it had, or has when it is resumed
   // Where these are mapped in the process. While they are out only this tells it (DeviceAreasOf).
   std::vector<DeviceArea> areas;
+  std::string driver;       // NVIDIA's that it was moved out with, "580.95.05"; empty: not known
+  bool unplaced = false;    // on which GPUs it was nobody knows: `uses` says nothing
   bool keeps_room = false;  // what of that is off the device comes back there: nobody else takes its room
   std::string why;          // for people: "parked by uid 0", "no room on its GPU after a checkpoint"
 };

@@ -40,6 +40,7 @@ class LedgerTest : public testing::Test {
     entry.areas = {{0x7f0000000000, 4096}, {0x7f0000200000, 8192}};
     entry.why = "parked by a test";
     entry.keeps_room = true;
+    entry.driver = "580.95.05";
     return entry;
   }
 
@@ -58,6 +59,8 @@ TEST_F(LedgerTest, EntriesAreReadBack) {
   EXPECT_EQ(entry.goal, LedgerEntry::Goal::kParked);
   EXPECT_EQ(entry.why, "parked by a test");
   EXPECT_TRUE(entry.keeps_room);
+  EXPECT_EQ(entry.driver, "580.95.05");
+  EXPECT_FALSE(entry.unplaced);
   ASSERT_EQ(entry.uses.size(), 2u);
   EXPECT_EQ(entry.areas, Entry(::getpid()).areas);
   EXPECT_EQ(entry.uses[0].bytes, 60u);
