@@ -91,13 +91,19 @@ void GpuArguments::AddTo(CLI::App& app) {
       ->type_name("SECONDS")
       ->check(AboveZero());
   lease->add_flag("--pin", pin_, "Do not park it for others after its release either");
-  lease->add_flag("--hold", hold_, "Keep the lease until this command ends, and no longer");
+  CLI::Option* hold =
+      lease->add_flag("--hold", hold_, "Keep the lease until this command ends, and no longer");
+  lease->add_flag("--with-id", with_id_, "Give the lease an ID, by which alone it is released")
+      ->excludes(hold);
   CLI::App* release = AddCommand("release", "Give a lease back: the job may be parked for others",
                                  "  rekindle gpu release llama\n  rekindle gpu release llama --unpin\n");
   release->add_option("job", job_, "PID of the job's root process, or a job's name")
       ->type_name(kJobType)
       ->required();
-  release->add_flag("--unpin", unpin_, "End the job's pin instead, and no lease");
+  CLI::Option* unpin = release->add_flag("--unpin", unpin_, "End the job's pin instead, and no lease");
+  release->add_option("--lease-id", lease_id_, "End the lease that has this ID, and no other")
+      ->type_name("ID")
+      ->excludes(unpin);
   for (CLI::App* command : {park, swap}) {
     command
         ->add_option("--lock-timeout", lock_timeout_,
@@ -136,6 +142,7 @@ absl::StatusOr<Command> GpuArguments::Finish() const {
     request.set_job(job.name);
     request.set_timeout_seconds(timeout_);
     request.set_pin(pin_);
+    request.set_with_id(with_id_);
     if (!hold_) return request;
     v1::HoldGpuRequest hold;
     *hold.mutable_lease() = request;
@@ -146,6 +153,7 @@ absl::StatusOr<Command> GpuArguments::Finish() const {
     request.set_pid(job.pid);
     request.set_job(job.name);
     request.set_unpin(unpin_);
+    request.set_lease_id(lease_id_);
     return request;
   }
   RK_ASSIGN_OR_RETURN(JobName in, ParseJob(other_job_));

@@ -29,7 +29,8 @@ class GpuArguments {
   CLI::App* gpu_ = nullptr;
   std::string job_, other_job_, map_;
   double lock_timeout_ = 0, timeout_ = 0;
-  bool pin_ = false, hold_ = false, unpin_ = false;
+  bool pin_ = false, hold_ = false, with_id_ = false, unpin_ = false;
+  std::string lease_id_;
 };
 
 }  // namespace rekindle::cli

@@ -88,6 +88,10 @@ int ListGpus(Client& client, const Output& output, const v1::ListGpusRequest& re
     if (first) jobs.AddRow({absl::StrCat(job.pid()), job.name(), state, "-", "-", Shown(job.command(), 60)});
   }
   output.Text(jobs.ToString());
+  for (const v1::GpuJob& job : response->jobs()) {
+    const std::string& text = job.trouble().empty() ? job.why() : job.trouble();
+    if (!text.empty()) output.Text(absl::StrCat(job.pid(), ": ", Shown(text, 600), "\n"));
+  }
   return kDone;
 }
 
@@ -115,9 +119,13 @@ int LeaseGpu(Client& client, const Output& output, const v1::LeaseGpuRequest& re
   absl::StatusOr<v1::LeaseGpuResponse> response = client.LeaseGpu(request);
   if (!response.ok()) return output.Fail(response.status());
   output.Json(*response);
-  output.Text(absl::StrCat(NameOfJob(request.pid(), request.job()), " is on its GPU (",
-                           FormatBytes(response->bytes()), ") after ", FormatSeconds(response->seconds()),
-                           "; `rekindle gpu release` gives it back\n"));
+  const std::string job = NameOfJob(request.pid(), request.job());
+  // A daemon that is older gives no ID.
+  const std::string& id = response->lease_id();
+  output.Text(absl::StrCat(job, " is on its GPU (", FormatBytes(response->bytes()), ") after ",
+                           FormatSeconds(response->seconds()), "; `rekindle gpu release",
+                           id.empty() ? "" : absl::StrCat(" ", job, " --lease-id ", id),
+                           "` gives it back\n"));
   return kDone;
 }
 

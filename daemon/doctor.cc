@@ -219,6 +219,16 @@ v1::Check CheckHugePages(const std::string& setting_file) {
   return MakeCheck(kName, v1::Check::OK, absl::StrCat("transparent huge pages: ", chosen));
 }
 
+// Of the jobs that were parked with another driver than that of now; its PID is 0 where there is none.
+gpu::LedgerEntry FirstOfOtherDriver(gpu::JobMover& gpus) {
+  std::vector<gpu::LedgerEntry> parked = gpus.Parked().value_or(std::vector<gpu::LedgerEntry>());
+  for (gpu::LedgerEntry& entry : gpus.ParkedElsewhere()) parked.push_back(std::move(entry));
+  for (gpu::LedgerEntry& entry : parked) {
+    if (!gpus.DriverTrouble(entry).empty()) return std::move(entry);
+  }
+  return {};
+}
+
 v1::Check CheckGpus(gpu::JobMover& gpus, const std::string& proc_folder) {
   constexpr char kName[] = "gpus";
   auto info = gpus.Info();
@@ -234,6 +244,11 @@ v1::Check CheckGpus(gpu::JobMover& gpus, const std::string& proc_folder) {
                      "start rekindle-gpu-helper by hand: it says what it lacks, such as a newer libc (2.34); "
                      "if it does not, see whether nvidia-smi works");
   }
+  if (absl::IsFailedPrecondition(info.status())) {
+    return MakeCheck(kName, v1::Check::WARNING, std::string(info.status().message()),
+                     "install the libraries of the kernel module's version again, or, once no job is parked, "
+                     "load the module of the libraries' (or restart the machine)");
+  }
   if (!info.ok()) {
     return MakeCheck(kName, v1::Check::WARNING, std::string(info.status().message()),
                      "install NVIDIA driver 570 or newer; without it jobs that use a GPU can't be captured");
@@ -241,6 +256,12 @@ v1::Check CheckGpus(gpu::JobMover& gpus, const std::string& proc_folder) {
   const std::string driver =
       absl::StrCat("driver ", info->driver.empty() ? "?" : info->driver, ", CUDA ", info->cuda_version / 1000,
                    ".", info->cuda_version % 1000 / 10, ", checkpoints by ", info->means);
+  if (const gpu::LedgerEntry stuck = FirstOfOtherDriver(gpus); stuck.pid != 0) {
+    return MakeCheck(kName, v1::Check::WARNING, absl::StrCat(driver, "; ", gpus.DriverTrouble(stuck)),
+                     absl::StrCat("install driver ", stuck.driver,
+                                  " again for as long as jobs are parked that were parked with it "
+                                  "(`rekindle gpu ps` lists them)"));
+  }
   auto view = gpus.Devices();
   if (!view.ok()) {
     return MakeCheck(kName, v1::Check::WARNING,

@@ -50,6 +50,7 @@ void GpuArbiter::ChangeBytes(Job& job, DeviceBytes bytes, bool anywhere) {
 void GpuArbiter::Remove(const JobPtr& job) {
   job->gone = true;
   job->leases = job->held = 0;
+  job->ids.clear();
   jobs_.erase(job->id.pid);
   // Until its move has ended it may use host memory.
   if (!job->moving()) Charge(*job, 0);
@@ -78,10 +79,11 @@ void GpuArbiter::Add(const GpuJobId& id, DeviceBytes bytes, GpuJobState state, b
   ChangeBytes(*job, std::move(bytes), anywhere);
 }
 
-void GpuArbiter::Inherit(const GpuJobId& id, int leases, bool pinned) {
+void GpuArbiter::Inherit(const GpuJobId& id, int leases, bool pinned, const std::set<std::string>& ids) {
   absl::MutexLock lock(&mutex_);
   JobPtr job = FindOrMake(id);
   job->leases += leases;
+  for (const std::string& lease : ids) job->leases += job->ids.insert(lease).second ? 1 : 0;
   job->pinned |= pinned;
 }
 
@@ -222,18 +224,28 @@ void GpuArbiter::Stop() {
 
 // ---- leases that have been granted
 
-absl::Status GpuArbiter::Release(pid_t pid, uint64_t start_ticks, LeaseKind kind) {
+absl::Status GpuArbiter::Release(pid_t pid, uint64_t start_ticks, LeaseKind kind, const std::string& id) {
   absl::MutexLock lock(&mutex_);
   JobPtr job = Find(pid, start_ticks);
   if (job == nullptr) {
     return absl::NotFoundError(
         absl::StrCat("job ", pid, " has ended, and its leases with it, or is no CUDA job that is known"));
   }
-  if ((kind == LeaseKind::kHeld ? job->held : job->leases - job->held) == 0) {
+  if (!id.empty()) {
+    if (job->ids.erase(id) == 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(job->name(), " has no lease with the ID '", id,
+                       "': it has ended, or was never given; nothing was released"));
+    }
+  } else if ((kind == LeaseKind::kHeld ? job->held : job->unnamed()) == 0) {
     return absl::FailedPreconditionError(absl::StrCat(
-        job->name(), job->leases == 0
-                         ? " isn't leased: release a lease once"
-                         : " has no such lease: those of `rekindle gpu lease --hold` end with that command"));
+        job->name(),
+        job->leases == 0 ? " isn't leased: release a lease once"
+        : job->ids.empty()
+            ? " has no such lease: those of `rekindle gpu lease --hold` end with that command"
+            : absl::StrCat(" has no such lease: those with an ID end by that (`rekindle gpu release ", pid,
+                           " --lease-id ID`; `rekindle gpu ps --json` lists them), those of `rekindle gpu "
+                           "lease --hold` with that command")));
   }
   --job->leases;
   if (kind == LeaseKind::kHeld) --job->held;

@@ -10,6 +10,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -93,6 +94,9 @@ struct LeaseOptions {
   absl::Time deadline = absl::InfiniteFuture();
   // The job stays on its GPU after the lease too.
   bool pin = false;
+  // Names a lease of LeaseKind::kLasting, which then ends by this alone; no other one ever has it. Empty:
+  // it has none.
+  std::string id = "";
   // Is the lease wanted no more? Asked by the calling thread alone, without a lock: now and then while it
   // waits, after GpuArbiter::Wake, and after each move. May be empty.
   std::function<bool()> cancelled;
@@ -109,8 +113,9 @@ struct GpuJobSnapshot {
   GpuJobId id;
   GpuJobState state = GpuJobState::kResident;
   DeviceBytes bytes;
-  int leases = 0;  // of both kinds
-  int held = 0;    // of these the ones of LeaseKind::kHeld
+  int leases = 0;             // of both kinds
+  int held = 0;               // of these the ones of LeaseKind::kHeld
+  std::set<std::string> ids;  // of those that have one
   bool pinned = false;
   uint64_t use = 0;  // the larger the later it was used, whatever the clock says
   int waiters = 0;   // requests that wait for it
@@ -147,8 +152,10 @@ class GpuArbiter {
   void Add(const GpuJobId& job, DeviceBytes bytes, GpuJobState state, bool anywhere = false)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Gives a job, which is added as kResident if it isn't known, leases of LeaseKind::kLasting and a pin from
-  // before a restart, on top of what it has. Not checked against anything: they were granted.
-  void Inherit(const GpuJobId& job, int leases, bool pinned) ABSL_LOCKS_EXCLUDED(mutex_);
+  // before a restart, on top of what it has: `leases` without an ID, and one with each of `ids`, unless it
+  // has that already. Not checked against anything: they were granted.
+  void Inherit(const GpuJobId& job, int leases, bool pinned, const std::set<std::string>& ids = {})
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // A job's memory has grown or shrunk. Unknown jobs are left alone. ResourceExhausted: it is on its way into
   // host memory, which its growth does not fit in.
   absl::Status SetBytes(const GpuJobId& job, DeviceBytes bytes) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -162,10 +169,11 @@ class GpuArbiter {
   // that. FailedPrecondition: one of its GPUs isn't there. Cancelled. Unavailable: after Stop. Or what Resume
   // said.
   absl::StatusOr<GpuLease> Lease(pid_t job, const LeaseOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends one lease of this kind. With `start_ticks` only of this very process. NotFound: unknown (its leases
-  // have ended); FailedPrecondition: it has none of this kind.
-  absl::Status Release(pid_t job, uint64_t start_ticks = 0, LeaseKind kind = LeaseKind::kLasting)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends the lease with this ID, or without one a lease of this kind that has none. With `start_ticks` only
+  // of this very process. NotFound: unknown (its leases have ended); FailedPrecondition: it has no such
+  // lease, or no more.
+  absl::Status Release(pid_t job, uint64_t start_ticks = 0, LeaseKind kind = LeaseKind::kLasting,
+                       const std::string& id = "") ABSL_LOCKS_EXCLUDED(mutex_);
   // Does a request wait for one of its GPUs?
   bool IsWanted(pid_t job) const ABSL_LOCKS_EXCLUDED(mutex_);
   // A pinned job isn't parked to make room. Moves nothing.

@@ -61,6 +61,7 @@ absl::StatusOr<GpuLease> GpuArbiter::Lease(pid_t pid, const LeaseOptions& option
   ++counters_.leases;
   ++job.leases;
   if (options.kind == LeaseKind::kHeld) ++job.held;
+  if (options.kind == LeaseKind::kLasting && !options.id.empty()) job.ids.insert(options.id);
   job.pinned |= options.pin;
   Use(job);
   GpuLease lease;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,8 @@ struct GpuArbiter::Job {
   explicit Job(const GpuJobId& job) : id(job) {}
 
   bool moving() const { return state == GpuJobState::kParking || state == GpuJobState::kResuming; }
+  // Of LeaseKind::kLasting, and without an ID.
+  int unnamed() const { return leases - held - static_cast<int>(ids.size()); }
   std::string name() const { return absl::StrCat("job ", id.pid); }
   // Part of the other one's process tree.
   bool IsUnder(const Job& other) const {
@@ -60,6 +63,7 @@ struct GpuArbiter::Job {
   GpuJobState state = GpuJobState::kResident;
   int leases = 0;  // `held` of them LeaseKind::kHeld
   int held = 0;
+  std::set<std::string> ids;  // of the others as many have these
   bool pinned = false;
   bool gone = false;  // no longer in jobs_
   bool ancestors_known = false;

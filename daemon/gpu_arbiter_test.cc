@@ -151,6 +151,48 @@ TEST_F(GpuArbiterTest, LeasesAreInheritedBeforeTheJobIsKnownAndByThisProcessAlon
   EXPECT_FALSE(Look(1).pinned);
 }
 
+TEST_F(GpuArbiterTest, ALeaseWithAnIdEndsByItAlone) {
+  Make({{"A", 12}});
+  AddResident(1, {{"A", 4}});
+  AddResident(2, {{"A", 4}});
+  LeaseOptions named;
+  for (const char* id : {"a", "b"}) {
+    named.id = id;
+    ASSERT_TRUE(Lease(1, named).ok());
+  }
+  ASSERT_TRUE(Lease(1).ok());
+  LeaseOptions held;
+  held.kind = LeaseKind::kHeld;
+  ASSERT_TRUE(Lease(1, held).ok());
+  EXPECT_EQ(Look(1).leases, 4);
+  EXPECT_THAT(Look(1).ids, ElementsAre("a", "b"));
+  const auto release = [this](const char* id, pid_t pid = 1) {
+    return arbiter_->Release(pid, 0, LeaseKind::kLasting, id);
+  };
+  EXPECT_TRUE(release("a").ok());
+  const absl::Status late = release("a");
+  EXPECT_TRUE(absl::IsFailedPrecondition(late));
+  EXPECT_THAT(std::string(late.message()), AllOf(HasSubstr("'a'"), HasSubstr("has ended")));
+  EXPECT_TRUE(absl::IsFailedPrecondition(release("b", 2))) << "it is another job's";
+  EXPECT_EQ(Look(1).leases, 3);
+  // The one without an ID, and no other.
+  EXPECT_TRUE(arbiter_->Release(1).ok());
+  const absl::Status of_others = arbiter_->Release(1);
+  EXPECT_TRUE(absl::IsFailedPrecondition(of_others));
+  EXPECT_THAT(std::string(of_others.message()), HasSubstr("--lease-id"));
+  EXPECT_TRUE(release("b").ok());
+  EXPECT_EQ(Look(1).leases, 1);
+  EXPECT_EQ(Look(1).held, 1);
+  // From before a restart, and not twice.
+  for (int times : {1, 2}) {
+    arbiter_->Inherit(Id(1), times == 1 ? 1 : 0, /*pinned=*/false, {"c"});
+    EXPECT_EQ(Look(1).leases, 3);
+  }
+  EXPECT_TRUE(release("c").ok());
+  EXPECT_TRUE(arbiter_->Release(1).ok());
+  EXPECT_EQ(Look(1).leases, 1);
+}
+
 TEST_F(GpuArbiterTest, ALeaseThatIsHeldIsEndedByItsHolderAlone) {
   Make({{"A", 12}});
   AddResident(1, {{"A", 4}});

@@ -126,8 +126,9 @@ void GpuJobs::Inherit() {
     int ours = 0;
     const std::map<pid_t, GpuJobSnapshot> known = Known();
     if (auto it = known.find(pid); it != known.end() && it->second.id == kept.job)
-      ours = it->second.leases - it->second.held;
-    if (used) arbiter_.Inherit(kept.job, std::max(kept.leases - ours, 0), kept.pinned);
+      ours = it->second.leases - it->second.held - static_cast<int>(it->second.ids.size());
+    const int unnamed = kept.leases - static_cast<int>(kept.ids.size());
+    if (used) arbiter_.Inherit(kept.job, std::max(unnamed - ours, 0), kept.pinned, kept.ids);
     absl::StatusOr<Found> found = Find(pid);
     if (!found.ok()) {
       if (!used) continue;
@@ -194,7 +195,8 @@ absl::StatusOr<GpuJobs::Found> GpuJobs::Find(pid_t job) {
   }
   // Whoever made its entry has another runtime folder, or ours was removed; and it is not watched.
   for (pid_t pid : found.parked) {
-    if (absl::c_any_of(entries, [pid](const gpu::LedgerEntry& entry) { return entry.pid == pid; })) continue;
+    if (absl::c_any_of(entries, [pid](const gpu::LedgerEntry& e) { return e.pid == pid && !e.unplaced; }))
+      continue;
     found.unknown.push_back(pid);
     const absl::StatusOr<gpu::DeviceView> view = mover_.Devices();
     if (!view.ok()) continue;
@@ -371,25 +373,73 @@ bool GpuJobs::FitsNow(pid_t job) {
   });
 }
 
-absl::StatusOr<uint64_t> GpuJobs::Lease(pid_t job, const LeaseOptions& options) {
+absl::StatusOr<GpuGrant> GpuJobs::Lease(pid_t job, const LeaseOptions& options) {
   // Pinned where a pin that can't be recorded is taken back, and nobody else's with it.
   LeaseOptions unpinned = options;
   unpinned.pin = false;
   RK_ASSIGN_OR_RETURN(unpinned.timeout, OwnRecordInTime(options));
   RK_ASSIGN_OR_RETURN(unpinned.timeout, LearnInTime(job, unpinned));
+  // Before anybody is parked for it.
+  if (absl::Status driver = mover_.CheckDriver(KnownUsers(job)); !driver.ok()) {
+    absl::MutexLock lock(&mutex_);
+    ++before_queue_.refused;
+    return driver;
+  }
   absl::StatusOr<GpuLease> lease = arbiter_.Lease(job, unpinned);
   if (!lease.ok()) return WithHintAtUnknown(job, lease.status());
+  GpuGrant grant{lease->job, options.kind, options.id};
   RK_RETURN_IF_ERROR(
-      Annotate(Remember(lease->job, options),
+      Annotate(Remember(options, &grant),
                absl::StrCat("no lease of job ", job, ", since a restart of the daemon would forget it; ",
                             "see to it that its record can be written")));
-  uint64_t bytes = 0;
   const std::map<pid_t, GpuJobSnapshot> known = Known();
   if (auto it = known.find(job); it != known.end()) {
-    for (const auto& [uuid, of_device] : it->second.bytes) bytes += of_device;
+    for (const auto& [uuid, of_device] : it->second.bytes) grant.bytes += of_device;
   }
-  return bytes;
+  return grant;
 }
+
+void GpuJobs::Confirm(const GpuGrant& grant) {
+  if (grant.pin == 0) return;
+  absl::MutexLock lock(&record_mutex_);
+  // Whoever else takes a pin back finds that somebody wants it; where it was ended meanwhile, it stays so.
+  auto pins = unconfirmed_pins_.find(grant.job.pid);
+  if (pins != unconfirmed_pins_.end() && pins->second.count(grant.pin) > 0) unconfirmed_pins_.erase(pins);
+}
+
+void GpuJobs::TakeBack(const GpuGrant& grant) {
+  absl::MutexLock lock(&record_mutex_);
+  UndoPin(grant);
+  // It may have ended with its job.
+  (void)arbiter_.Release(grant.job.pid, grant.job.start_ticks, grant.kind, grant.id);
+  if (!absl::IsUnavailable(OwnRecord())) WriteRecordOrWarn(kEndedWouldBeThere);
+}
+
+void GpuJobs::Pin(GpuGrant* grant) {
+  const pid_t pid = grant->job.pid;
+  const std::map<pid_t, GpuJobSnapshot> known = Known();
+  const auto it = known.find(pid);
+  if (it == known.end() || !(it->second.id == grant->job)) return;
+  const bool was_pinned = it->second.pinned;
+  // Another job with this PID had these.
+  if (!was_pinned) unconfirmed_pins_.erase(pid);
+  if (was_pinned && unconfirmed_pins_.count(pid) == 0) return;
+  if (!arbiter_.Pin(pid, true).ok()) return;
+  grant->pin = ++pins_;
+  unconfirmed_pins_[pid].insert(grant->pin);
+}
+
+void GpuJobs::UndoPin(const GpuGrant& grant) {
+  auto pins = unconfirmed_pins_.find(grant.job.pid);
+  if (grant.pin == 0 || pins == unconfirmed_pins_.end() || pins->second.erase(grant.pin) == 0 ||
+      !pins->second.empty())
+    return;
+  unconfirmed_pins_.erase(pins);
+  // The job may have ended.
+  (void)arbiter_.Pin(grant.job.pid, false);
+}
+
+absl::Status GpuJobs::CheckDriver(pid_t job) { return mover_.CheckDriver(ProcessTree(job)); }
 
 absl::Status GpuJobs::WithHintAtUnknown(pid_t job, const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
@@ -480,25 +530,19 @@ std::vector<pid_t> GpuJobs::KnownUsers(pid_t job) {
   return users == users_.end() ? std::vector<pid_t>() : users->second;
 }
 
-absl::Status GpuJobs::Remember(const GpuJobId& job, const LeaseOptions& options) {
+absl::Status GpuJobs::Remember(const LeaseOptions& options, GpuGrant* grant) {
   // What ends with this process needs no file.
   if (options.kind == LeaseKind::kHeld && !options.pin) {
     RememberUse();
     return absl::OkStatus();
   }
   absl::MutexLock lock(&record_mutex_);
-  bool was_pinned = true;
-  if (options.pin) {
-    const std::map<pid_t, GpuJobSnapshot> known = Known();
-    auto it = known.find(job.pid);
-    was_pinned = it != known.end() && it->second.pinned;
-    // It has ended meanwhile; whoever has the lease learns that as after any other.
-    if (!arbiter_.Pin(job.pid, true).ok()) return absl::OkStatus();
-  }
+  // Where the job has ended meanwhile, whoever has the lease learns that as after any other.
+  if (options.pin) Pin(grant);
   absl::Status written = WriteRecord();
   if (written.ok()) return written;
-  if (!was_pinned) (void)arbiter_.Pin(job.pid, false);
-  (void)arbiter_.Release(job.pid, job.start_ticks, options.kind);
+  UndoPin(*grant);
+  (void)arbiter_.Release(grant->job.pid, grant->job.start_ticks, options.kind, options.id);
   return written;
 }
 
@@ -508,7 +552,8 @@ absl::Status GpuJobs::WriteRecord() {
   // Those without a lease too, in the order of their use: it says who makes room first.
   std::vector<GpuJobSnapshot> known = arbiter_.Snapshot();
   absl::c_stable_sort(known, [](const auto& a, const auto& b) { return a.use < b.use; });
-  for (const GpuJobSnapshot& job : known) jobs.push_back({job.id, job.leases - job.held, job.pinned});
+  for (const GpuJobSnapshot& job : known)
+    jobs.push_back({job.id, job.leases - job.held, job.pinned, job.ids});
   return record_.Write(jobs);
 }
 
@@ -524,12 +569,12 @@ void GpuJobs::RememberUse() {
   WriteRecordOrWarn("jobs would not make room that do now");
 }
 
-absl::StatusOr<int> GpuJobs::Release(pid_t job, LeaseKind kind) {
+absl::StatusOr<int> GpuJobs::Release(pid_t job, LeaseKind kind, const std::string& id) {
   if (kind == LeaseKind::kLasting) {
     absl::MutexLock lock(&record_mutex_);
     if (absl::Status owned = OwnRecord(); absl::IsUnavailable(owned)) return owned;
   }
-  RK_RETURN_IF_ERROR(arbiter_.Release(job, 0, kind));
+  RK_RETURN_IF_ERROR(arbiter_.Release(job, 0, kind, id));
   if (kind == LeaseKind::kLasting) {
     absl::MutexLock lock(&record_mutex_);
     WriteRecordOrWarn(kEndedWouldBeThere);
@@ -543,6 +588,7 @@ absl::StatusOr<int> GpuJobs::Unpin(pid_t job) {
   absl::MutexLock lock(&record_mutex_);
   if (absl::Status owned = OwnRecord(); absl::IsUnavailable(owned)) return owned;
   RK_RETURN_IF_ERROR(arbiter_.Pin(job, false));
+  unconfirmed_pins_.erase(job);
   WriteRecordOrWarn(kEndedWouldBeThere);
   return LeasesOf(job);
 }

@@ -28,6 +28,15 @@ struct GpuMoved {
   bool moved = false;  // else it was so already
 };
 
+// A lease that was given.
+struct GpuGrant {
+  GpuJobId job;
+  LeaseKind kind = LeaseKind::kLasting;
+  std::string id;      // as LeaseOptions'
+  uint64_t bytes = 0;  // that the job has on its GPUs, or had a second ago
+  uint64_t pin = 0;    // its pin's number until Confirm; 0: it asked for none, or the job is pinned anyway
+};
+
 // Thread-safe. A job is named by the PID of its root process. FailedPrecondition: it uses no CUDA.
 class GpuJobs : private GpuMoves {
  public:
@@ -50,18 +59,26 @@ class GpuJobs : private GpuMoves {
                                   const std::function<bool()>& cancelled = nullptr)
       ABSL_LOCKS_EXCLUDED(mutex_, record_mutex_);
 
+  // FailedPrecondition: it was parked with another driver, with which alone it can be resumed.
+  absl::Status CheckDriver(pid_t job);
   // Could a parked job have its device memory at once, without anybody making room? False where that is not
   // known.
   bool FitsNow(pid_t job) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // See GpuArbiter::Lease. Gives the bytes that the job has on its GPUs, or had a second ago. While
-  // somebody else moves its memory, for an image say, that is waited for. A lease or pin that the record
-  // can't remember isn't given: the error, such as ResourceExhausted for a full file system, names the file.
-  // Unavailable: another daemon has the record.
-  absl::StatusOr<uint64_t> Lease(pid_t job, const LeaseOptions& options) ABSL_LOCKS_EXCLUDED(record_mutex_);
-  // Ends a lease, whether the record can be told or not. Gives the number of leases that are left.
-  // Unavailable: another daemon has the record.
-  absl::StatusOr<int> Release(pid_t job, LeaseKind kind) ABSL_LOCKS_EXCLUDED(record_mutex_);
+  // See GpuArbiter::Lease. While somebody else moves its memory, for an image say, that is waited for. A
+  // lease or pin that the record can't remember isn't given: the error, such as ResourceExhausted for a full
+  // file system, names the file. Unavailable: another daemon has the record. To be followed by Confirm or
+  // TakeBack.
+  absl::StatusOr<GpuGrant> Lease(pid_t job, const LeaseOptions& options) ABSL_LOCKS_EXCLUDED(record_mutex_);
+  // Whoever asked for it knows of it: the pin stays.
+  void Confirm(const GpuGrant& grant) ABSL_LOCKS_EXCLUDED(record_mutex_);
+  // Nobody knows of it, and nobody would give it back: it ends, and its pin unless somebody else has pinned
+  // the job too.
+  void TakeBack(const GpuGrant& grant) ABSL_LOCKS_EXCLUDED(record_mutex_);
+  // Ends a lease, that with this `id` or one without, whether the record can be told or not. Gives the number
+  // of leases that are left. Unavailable: another daemon has the record.
+  absl::StatusOr<int> Release(pid_t job, LeaseKind kind, const std::string& id = "")
+      ABSL_LOCKS_EXCLUDED(record_mutex_);
   // Likewise a pin, if there is one. NotFound: it was never leased, or has ended.
   absl::StatusOr<int> Unpin(pid_t job) ABSL_LOCKS_EXCLUDED(record_mutex_);
 
@@ -134,7 +151,10 @@ class GpuJobs : private GpuMoves {
 
   // Pins the job, if that is asked for, and has the record remember its lease. On failure the lease has ended
   // and the pin is as it was.
-  absl::Status Remember(const GpuJobId& job, const LeaseOptions& options) ABSL_LOCKS_EXCLUDED(record_mutex_);
+  absl::Status Remember(const LeaseOptions& options, GpuGrant* grant) ABSL_LOCKS_EXCLUDED(record_mutex_);
+  void Pin(GpuGrant* grant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(record_mutex_);
+  // If nobody else has pinned the job.
+  void UndoPin(const GpuGrant& grant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(record_mutex_);
   absl::Status WriteRecord() ABSL_EXCLUSIVE_LOCKS_REQUIRED(record_mutex_);
   // After a change that holds in any case. `lost`: what a restart would do without it.
   void WriteRecordOrWarn(const char* lost) ABSL_EXCLUSIVE_LOCKS_REQUIRED(record_mutex_);
@@ -165,6 +185,9 @@ class GpuJobs : private GpuMoves {
   absl::Mutex record_mutex_;
   GpuLeaseRecord record_ ABSL_GUARDED_BY(record_mutex_);
   bool inherited_ ABSL_GUARDED_BY(record_mutex_) = false;
+  // Of jobs that are pinned by grants which nobody has confirmed alone: these grants' pins.
+  std::map<pid_t, std::set<uint64_t>> unconfirmed_pins_ ABSL_GUARDED_BY(record_mutex_);
+  uint64_t pins_ ABSL_GUARDED_BY(record_mutex_) = 0;
 };
 
 }  // namespace rekindle::daemon

@@ -45,7 +45,7 @@ class GpuJobsTest : public ::testing::Test {
   }
   std::vector<GpuJobLeases> Known() const {
     std::vector<GpuJobLeases> known;
-    for (const auto& [pid, job] : jobs_->Known()) known.push_back({job.id, job.leases, job.pinned});
+    for (const auto& [pid, job] : jobs_->Known()) known.push_back({job.id, job.leases, job.pinned, job.ids});
     return known;
   }
 
@@ -75,6 +75,19 @@ TEST_F(GpuJobsTest, LeasesAndPinsOfTheLivingAreTakenOver) {
   EXPECT_TRUE(absl::IsFailedPrecondition(jobs_->Release(leased.pid(), LeaseKind::kLasting).status()));
   Start();
   EXPECT_THAT(Known(), ElementsAre(of_pinned));
+}
+
+TEST_F(GpuJobsTest, IdsOfLeasesAreTakenOver) {
+  TestChild leased;
+  const GpuJobLeases of_leased{IdOf(leased), 2, false, {"a"}};
+  Start({of_leased});
+  EXPECT_THAT(Known(), ElementsAre(of_leased));
+  EXPECT_EQ(jobs_->Release(leased.pid(), LeaseKind::kLasting, "a").value_or(-1), 1);
+  EXPECT_TRUE(absl::IsFailedPrecondition(jobs_->Release(leased.pid(), LeaseKind::kLasting, "a").status()));
+  Start();
+  EXPECT_THAT(Known(), ElementsAre(GpuJobLeases{of_leased.job, 1, false}));
+  EXPECT_TRUE(absl::IsFailedPrecondition(jobs_->Release(leased.pid(), LeaseKind::kLasting, "a").status()));
+  EXPECT_EQ(jobs_->Release(leased.pid(), LeaseKind::kLasting).value_or(-1), 0);
 }
 
 TEST_F(GpuJobsTest, AnEndedPinIsNotTakenOver) {

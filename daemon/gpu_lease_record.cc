@@ -8,6 +8,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -68,7 +71,13 @@ absl::StatusOr<std::vector<GpuJobLeases>> GpuLeaseRecord::Read() const {
     if (job.pid() <= 0 || job.leases() > kMostLeases) {
       return UnusableRecord(path_, absl::StrCat("process ", job.pid(), " with ", job.leases(), " leases"));
     }
-    jobs.push_back({{job.pid(), job.start_ticks()}, static_cast<int>(job.leases()), job.pinned()});
+    std::set<std::string> ids(job.lease_ids().begin(), job.lease_ids().end());
+    if (ids.size() > job.leases()) {
+      return UnusableRecord(path_, absl::StrCat("process ", job.pid(), " with more IDs of leases than the ",
+                                                job.leases(), " leases that it has"));
+    }
+    jobs.push_back(
+        {{job.pid(), job.start_ticks()}, static_cast<int>(job.leases()), job.pinned(), std::move(ids)});
   }
   return jobs;
 }
@@ -89,6 +98,7 @@ absl::Status GpuLeaseRecord::Write(const std::vector<GpuJobLeases>& jobs) {
     out->set_start_ticks(job.job.start_ticks);
     out->set_leases(static_cast<uint32_t>(job.leases));
     out->set_pinned(job.pinned);
+    for (const std::string& id : job.ids) out->add_lease_ids(id);
   }
   RK_RETURN_IF_ERROR(MakeDirectories(std::filesystem::path(path_).parent_path().string()));
   RK_RETURN_IF_ERROR(WriteRecordFile(path_, file, RecordOutlives::kProcess));

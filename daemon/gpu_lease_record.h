@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@ struct GpuJobLeases {
   GpuJobId job;
   int leases = 0;
   bool pinned = false;
+  std::set<std::string> ids = {};  // of those leases that have one
   friend bool operator==(const GpuJobLeases&, const GpuJobLeases&) = default;
 };
 

@@ -46,6 +46,21 @@ TEST_F(GpuLeaseRecordTest, WhatIsWrittenIsRead) {
   EXPECT_THAT(*GpuLeaseRecord(path_).Read(), IsEmpty());
 }
 
+TEST_F(GpuLeaseRecordTest, IdsOfLeasesAreKept) {
+  GpuJobLeases with_ids = leased_;
+  with_ids.ids = {"a", "b"};
+  GpuLeaseRecord record(path_);
+  ASSERT_TRUE(record.Write({with_ids}).ok());
+  EXPECT_THAT(*GpuLeaseRecord(path_).Read(), ElementsAre(with_ids));
+  with_ids.ids = {"a", "c"};
+  ASSERT_TRUE(record.Write({with_ids}).ok());
+  EXPECT_THAT(*GpuLeaseRecord(path_).Read(), ElementsAre(with_ids));
+  // More than there are leases.
+  with_ids.leases = 1;
+  ASSERT_TRUE(record.Write({with_ids}).ok());
+  EXPECT_TRUE(absl::IsDataLoss(GpuLeaseRecord(path_).Read().status()));
+}
+
 TEST_F(GpuLeaseRecordTest, WhatItSaysAlreadyIsNotWrittenAgain) {
   GpuLeaseRecord record(path_);
   ASSERT_TRUE(record.Write({leased_}).ok());

@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "base/utf8.h"
+#include "base/uuid.h"
 #include "daemon/gpu_swap.h"
 #include "daemon/process_info.h"
 #include "daemon/proto_conversion.h"
@@ -124,7 +125,10 @@ absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest&,
   for (const gpu::LedgerEntry& entry : parked) {
     v1::GpuJob& job = job_of(entry.pid, entry.job);
     job.set_parked(true);
-    job.set_why(entry.why);
+    job.set_why(ToUtf8(entry.why));
+    job.set_driver(ToUtf8(entry.driver));
+    if (const std::string trouble = node.gpus().DriverTrouble(entry); !trouble.empty())
+      job.set_trouble(ToUtf8(trouble));
     for (const gpu::GpuUse& use : entry.uses) UseToProto(use, job.add_uses());
     listed.insert(entry.pid);
   }
@@ -151,9 +155,16 @@ absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest&,
       states.insert(state.ok() ? std::string(gpu::NameOf(*state)) : "unknown");
     }
     job.set_state(absl::StrJoin(states, ", "));
+    if (!job.parked() && states.count(std::string(gpu::NameOf(gpu::ProcessState::kCheckpointed))) > 0) {
+      job.set_why(
+          "it is in host memory, and nothing is noted here of who has moved it and where it was; unless "
+          "another "
+          "tool is at it, `rekindle gpu resume` brings it back");
+    }
     if (auto leased = known.find(root); leased != known.end()) {
       job.set_leases(static_cast<uint32_t>(leased->second.leases));
       job.set_pinned(leased->second.pinned);
+      for (const std::string& id : leased->second.ids) job.add_lease_ids(id);
     }
     *response->add_jobs() = std::move(job);
   }
@@ -205,9 +216,9 @@ absl::Status SwapGpu(Node& node, const Call& call, const v1::SwapGpuRequest& req
 
 namespace {
 
-// Gives the PID of the job that is leased now.
-absl::StatusOr<pid_t> TakeLease(Node& node, const Call& call, const v1::LeaseGpuRequest& request,
-                                LeaseKind kind, v1::LeaseGpuResponse* response) {
+// To be confirmed, or taken back.
+absl::StatusOr<GpuGrant> TakeLease(Node& node, const Call& call, const v1::LeaseGpuRequest& request,
+                                   LeaseKind kind, v1::LeaseGpuResponse* response) {
   RK_RETURN_IF_ERROR(CheckIsDaemon(node));
   RK_ASSIGN_OR_RETURN(pid_t job, FindGpuTarget(node, call, request.pid(), request.job(), "lease"));
   LeaseOptions options;
@@ -215,31 +226,40 @@ absl::StatusOr<pid_t> TakeLease(Node& node, const Call& call, const v1::LeaseGpu
   options.timeout = absl::Seconds(request.timeout_seconds() > 0 ? request.timeout_seconds() : kLeaseSeconds);
   options.pin = request.pin();
   options.cancelled = GivesUp(node, call);
+  if (request.with_id() && kind == LeaseKind::kLasting) options.id = NewUuid();
   Stopwatch watch;
-  RK_ASSIGN_OR_RETURN(uint64_t bytes, node.gpu_jobs().Lease(job, options));
+  RK_ASSIGN_OR_RETURN(GpuGrant grant, node.gpu_jobs().Lease(job, options));
   // Nobody would ever give it back.
   if (call.cancelled()) {
-    (void)node.gpu_jobs().Release(job, kind);
+    node.gpu_jobs().TakeBack(grant);
     return absl::CancelledError("the caller has gone; its lease is given back");
   }
-  response->set_bytes(bytes);
+  response->set_bytes(grant.bytes);
   response->set_seconds(watch.seconds());
-  return job;
+  response->set_lease_id(grant.id);
+  return grant;
 }
 
 }  // namespace
 
 absl::Status LeaseGpu(Node& node, const Call& call, const v1::LeaseGpuRequest& request,
                       v1::LeaseGpuResponse* response) {
-  return TakeLease(node, call, request, LeaseKind::kLasting, response).status();
+  RK_ASSIGN_OR_RETURN(const GpuGrant grant, TakeLease(node, call, request, LeaseKind::kLasting, response));
+  node.gpu_jobs().Confirm(grant);
+  return absl::OkStatus();
 }
 
 absl::Status ReleaseGpu(Node& node, const Call& call, const v1::ReleaseGpuRequest& request,
                         v1::ReleaseGpuResponse* response) {
   RK_RETURN_IF_ERROR(CheckIsDaemon(node));
   RK_ASSIGN_OR_RETURN(pid_t job, FindGpuTarget(node, call, request.pid(), request.job(), "release"));
-  RK_ASSIGN_OR_RETURN(int left, request.unpin() ? node.gpu_jobs().Unpin(job)
-                                                : node.gpu_jobs().Release(job, LeaseKind::kLasting));
+  if (request.unpin() && !request.lease_id().empty()) {
+    return absl::InvalidArgumentError(
+        "a pin is the job's and no lease's: release the lease by its ID, and unpin the job by another call");
+  }
+  RK_ASSIGN_OR_RETURN(int left, request.unpin()
+                                    ? node.gpu_jobs().Unpin(job)
+                                    : node.gpu_jobs().Release(job, LeaseKind::kLasting, request.lease_id()));
   response->set_leases(static_cast<uint32_t>(left));
   return absl::OkStatus();
 }
@@ -247,18 +267,22 @@ absl::Status ReleaseGpu(Node& node, const Call& call, const v1::ReleaseGpuReques
 absl::Status HoldGpu(Node& node, const Call& call, const v1::HoldGpuRequest& request,
                      const EventSink<v1::LeaseGpuResponse>& send) {
   v1::LeaseGpuResponse response;
-  RK_ASSIGN_OR_RETURN(pid_t job, TakeLease(node, call, request.lease(), LeaseKind::kHeld, &response));
+  RK_ASSIGN_OR_RETURN(const GpuGrant grant,
+                      TakeLease(node, call, request.lease(), LeaseKind::kHeld, &response));
+  const pid_t job = grant.job.pid;
   UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, job, 0)));
   // How soon it is seen that the client has gone; the job's end is seen at once.
   constexpr absl::Duration kLookForClient = absl::Milliseconds(100);
   constexpr absl::Duration kLookWhileOthersWait = absl::Milliseconds(5);
-  bool alive = send(response) && process.valid();
-  while (alive && !call.cancelled() && !node.stopping()) {
+  const bool told = send(response);
+  if (told) node.gpu_jobs().Confirm(grant);
+  bool alive = process.valid();
+  while (told && alive && !call.cancelled() && !node.stopping()) {
     const bool wanted = node.gpu_jobs().IsWanted(job);
     alive = !AwaitExit(process.get(), wanted ? kLookWhileOthersWait : kLookForClient);
   }
-  // Of a job that has ended there is no lease any more.
-  (void)node.gpu_jobs().Release(job, LeaseKind::kHeld);
+  // Its pin stays, where that is known to whoever asked for it.
+  node.gpu_jobs().TakeBack(grant);
   if (!alive) return absl::NotFoundError(absl::StrCat("process ", job, " has ended, and its lease with it"));
   return absl::OkStatus();
 }

@@ -31,6 +31,8 @@ absl::StatusOr<GpuSwapped> SwapOnGpu(GpuJobs& jobs, pid_t out, pid_t in, absl::D
     resumed = CatchNoMoreThreads([&] { return jobs.Resume(in, {}, cancelled); });
     swapped.resume_seconds = watch.seconds();
   };
+  // Before anything is parked for it.
+  RK_RETURN_IF_ERROR(jobs.CheckDriver(in));
   const bool at_once = jobs.FitsNow(in);
   if (at_once) {
     InParallel(2, [&](size_t i) { i == 0 ? park() : resume(); });

@@ -8,6 +8,7 @@
 #include "base/subprocess.h"
 #include "gpu_state/checkpoint_driver.h"
 #include "gpu_state/gpu_device.h"
+#include "gpu_state/utility_failure.h"
 
 namespace rekindle::gpu {
 namespace {
@@ -24,6 +25,12 @@ class CheckpointUtility : public CheckpointDriver {
     auto help = RunCommand({kProgram, "--help"}, kQueryMayTake);
     if (!help.ok()) return Annotate(help.status(), "NVIDIA's utility cuda-checkpoint");
     if (!absl::StrContains(help->output, "--action")) {
+      // It did not get as far as to tell what it knows.
+      if (!help->exit.ok() && !absl::StrContains(help->output, "--toggle")) {
+        return absl::InternalError(
+            absl::StrCat("NVIDIA's utility cuda-checkpoint can't be used: `cuda-checkpoint --help`: ",
+                         help->exit.ToString(), ": ", absl::StripAsciiWhitespace(help->output)));
+      }
       return absl::UnimplementedError(
           "NVIDIA's utility cuda-checkpoint knows no --action: driver 555 brought that");
     }
@@ -35,10 +42,12 @@ class CheckpointUtility : public CheckpointDriver {
   std::string means() const override { return kProgram; }
 
   absl::StatusOr<ProcessState> State(pid_t pid) override {
-    RK_ASSIGN_OR_RETURN(CommandResult result,
-                        RunCommand({kProgram, "--get-state", "--pid", absl::StrCat(pid)}, kQueryMayTake));
-    if (!result.exit.ok()) return absl::NotFoundError(Failed(pid, "--get-state", result));
-    std::string word(absl::StripAsciiWhitespace(result.output));
+    auto asked =
+        Run(pid, "--get-state", {kProgram, "--get-state", "--pid", absl::StrCat(pid)}, kQueryMayTake);
+    // The driver has no such process.
+    if (absl::IsInvalidArgument(asked.status())) return absl::NotFoundError(asked.status().message());
+    RK_RETURN_IF_ERROR(asked.status());
+    std::string word(absl::StripAsciiWhitespace(asked->output));
     auto state = StateNamed(word);
     if (state) return *state;
     return absl::InternalError(
@@ -46,19 +55,19 @@ class CheckpointUtility : public CheckpointDriver {
   }
 
   absl::StatusOr<pid_t> RestoreThread(pid_t pid) override {
-    RK_ASSIGN_OR_RETURN(
-        CommandResult result,
-        RunCommand({kProgram, "--get-restore-tid", "--pid", absl::StrCat(pid)}, kQueryMayTake));
+    constexpr char kWhat[] = "--get-restore-tid";
+    RK_ASSIGN_OR_RETURN(CommandResult result,
+                        Run(pid, kWhat, {kProgram, kWhat, "--pid", absl::StrCat(pid)}, kQueryMayTake));
     int thread = 0;
-    if (!result.exit.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(result.output), &thread))
-      return absl::UnimplementedError(Failed(pid, "--get-restore-tid", result));
-    return thread;
+    if (absl::SimpleAtoi(absl::StripAsciiWhitespace(result.output), &thread)) return thread;
+    return absl::InternalError(absl::StrCat("process ", pid, ": cuda-checkpoint ", kWhat,
+                                            " gave no thread: ", absl::StripAsciiWhitespace(result.output)));
   }
 
   absl::Status Lock(pid_t pid, absl::Duration timeout) override {
     absl::Status status =
         Act(pid, Action::kLock, {"--timeout", absl::StrCat(absl::ToInt64Milliseconds(timeout))});
-    // Its exit status does not tell why.
+    // Where it does not say why.
     if (absl::IsInternal(status)) {
       auto state = State(pid);
       if (state.ok() && *state == ProcessState::kRunning)
@@ -77,18 +86,25 @@ class CheckpointUtility : public CheckpointDriver {
   absl::Status Unlock(pid_t pid) override { return Act(pid, Action::kUnlock, {}); }
 
  private:
-  static std::string Failed(pid_t pid, absl::string_view what, const CommandResult& result) {
-    return absl::StrCat("process ", pid, ": cuda-checkpoint ", what, ": ", result.exit.ToString(), ": ",
-                        absl::StripAsciiWhitespace(result.output));
+  // What it printed, where it ended well.
+  static absl::StatusOr<CommandResult> Run(pid_t pid, absl::string_view what,
+                                           const std::vector<std::string>& argv, absl::Duration may_take) {
+    absl::StatusOr<CommandResult> result = RunCommand(argv, may_take);
+    if (!result.ok()) return UtilityNotRun(pid, what, result.status());
+    if (!result->exit.ok()) return UtilityFailure(pid, what, *result);
+    return result;
   }
 
   absl::Status Act(pid_t pid, Action action, std::vector<std::string> more) {
     std::vector<std::string> argv = {kProgram, "--action", std::string(NameOf(action)), "--pid",
                                      absl::StrCat(pid)};
     argv.insert(argv.end(), more.begin(), more.end());
-    RK_ASSIGN_OR_RETURN(CommandResult result, RunCommand(argv, kMoveMayTake));
-    if (result.exit.ok()) return absl::OkStatus();
-    return absl::InternalError(Failed(pid, absl::StrCat("--action ", NameOf(action)), result));
+    const absl::Status status =
+        Run(pid, absl::StrCat("--action ", NameOf(action)), argv, kMoveMayTake).status();
+    // Of the process only its state says whether it uses CUDA; and of a restore wrong GPUs are told.
+    const bool wrong_gpus = absl::IsInvalidArgument(status) && action == Action::kRestore && !more.empty();
+    const bool as_said = !absl::IsInvalidArgument(status) && !absl::IsNotFound(status);
+    return as_said || wrong_gpus ? status : absl::InternalError(status.message());
   }
 };
 

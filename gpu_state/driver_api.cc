@@ -34,6 +34,8 @@ absl::StatusCode CodeFor(cuda::Result result) {
       return absl::StatusCode::kUnimplemented;
     case cuda::kNotPermitted:
       return absl::StatusCode::kPermissionDenied;
+    case cuda::kSystemDriverMismatch:
+      return absl::StatusCode::kFailedPrecondition;
     default:
       return absl::StatusCode::kInternal;
   }
@@ -72,6 +74,14 @@ class DriverApi : public CheckpointDriver {
     (void)Find("cuCheckpointProcessGetRestoreThreadId", &restore_thread_);
     const cuda::Result result = init_(0);
     absl::Status status = Check(result, "initialising the NVIDIA driver");
+    if (result == cuda::kSystemDriverMismatch) {
+      return WithMessage(status,
+                         absl::StrCat(status.message(),
+                                      "; its library and its kernel module are of different versions, as "
+                                      "after an upgrade whose module is not loaded yet (`cat "
+                                      "/proc/driver/nvidia/version` and `ldconfig -p | grep libcuda` show "
+                                      "both): parked jobs need the version that they were parked with"));
+    }
     return result == cuda::kNoDevice ? absl::NotFoundError(status.message()) : status;
   }
 

@@ -185,7 +185,7 @@ class Helper {
       devices = (*inventory)->Look().value_or(DeviceView()).devices;
     for (const auto& [pid, how] : moved) {
       const auto entries = ledger_.Of({pid});
-      if (entries.ok() && !entries->empty()) {
+      if (entries.ok() && !entries->empty() && !entries->front().unplaced) {
         Add(pid, how, entries->front().uses, &jobs[entries->front().job]);
       } else {
         Add(pid, how, UnknownUses(pid, devices), &jobs[pid]);

@@ -1,7 +1,6 @@
 #include "gpu_state/job_mover.h"
 
 #include <signal.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <map>
@@ -21,6 +20,7 @@
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "gpu_state/hidden_uses.h"
+#include "gpu_state/pid_namespace.h"
 
 namespace rekindle::gpu {
 namespace {
@@ -36,13 +36,6 @@ constexpr absl::Duration kLookForOthersEvery = absl::Milliseconds(50);
 bool MapsCuda(pid_t pid) {
   auto maps = ReadFile(absl::StrCat("/proc/", pid, "/maps"));
   return maps.ok() && absl::StrContains(*maps, kCudaLibrary);
-}
-
-// The one whose PIDs NVIDIA's management library tells.
-bool InFirstPidNamespace() {
-  constexpr ino_t kFirst = 0xEFFFFFFC;  // PROC_PID_INIT_INO
-  struct stat own;
-  return ::stat("/proc/self/ns/pid", &own) == 0 && own.st_ino == kFirst;
 }
 
 // Of one whose device memory is back.
@@ -113,7 +106,7 @@ class JobMover::Claim {
   static absl::StatusOr<Claim> Make(JobMover& mover, absl::Span<const pid_t> pids) {
     Claim claim;
     for (pid_t pid : pids) {
-      auto turn = mover.ledger_.TakeTurn(absl::StrCat("process-", pid));
+      auto turn = mover.ledger_.TakeTurn(pid);
       if (absl::IsUnavailable(turn.status())) return IsBeingMovedError(pid);
       RK_RETURN_IF_ERROR(turn.status());
       claim.turns_.push_back(*std::move(turn));
@@ -221,17 +214,19 @@ std::vector<pid_t> JobMover::UsersMissingIn(const DeviceView& view) {
   // Where it names one process of ours, it names all, but those on GPUs of which it names none.
   const bool names_all = absl::c_all_of(view.devices, [](const GpuDevice& d) { return d.uses_known; }) &&
                          view.unreachable.empty();
-  if (names_all && (InFirstPidNamespace() || !view.uses.empty())) return users;
+  const bool names_running = names_all && (InFirstPidNamespace() || !view.uses.empty());
   for (pid_t pid : ListProcesses()) {
     const bool named = absl::c_any_of(view.uses, [pid](const GpuUse& use) { return use.pid == pid; });
     auto stat = ReadProcessStat(pid);
     if (!named && stat.ok() && stat->name != kHelperName && MapsCuda(pid)) candidates.push_back(pid);
   }
+  if (candidates.empty()) return users;
   users = BeingMoved(candidates);
   std::erase_if(candidates, [&users](pid_t pid) { return absl::c_linear_search(users, pid); });
   const std::vector<absl::StatusOr<ProcessState>> states = States(candidates);
   for (size_t i = 0; i < candidates.size(); ++i) {
-    if (states[i].ok()) users.push_back(candidates[i]);
+    if (states[i].ok() && (!names_running || *states[i] != ProcessState::kRunning))
+      users.push_back(candidates[i]);
   }
   return users;
 }
@@ -282,11 +277,46 @@ std::vector<LedgerEntry> JobMover::ParkedElsewhere() {
   return noted;
 }
 
+std::string JobMover::DriverTrouble(const LedgerEntry& entry) {
+  const absl::StatusOr<DriverInfo> info = driver_.Info();
+  if (!info.ok() || info->driver.empty() || entry.driver.empty() || info->driver == entry.driver) return "";
+  return absl::StrCat("process ", entry.pid, " was parked with NVIDIA driver ", entry.driver,
+                      ", whose library it has in its memory, and this machine has ", info->driver,
+                      " now, which can't take it back: it stays parked; install ", entry.driver,
+                      " again (libraries and kernel module), then `rekindle gpu resume ", entry.job,
+                      "`, or end the job and start it anew");
+}
+
+absl::Status JobMover::CheckDriver(absl::Span<const pid_t> pids) {
+  RK_ASSIGN_OR_RETURN(const std::vector<LedgerEntry> entries, ledger_.Of(pids));
+  for (const LedgerEntry& entry : entries) {
+    const std::string trouble = DriverTrouble(entry);
+    if (trouble.empty()) continue;
+    // Another tool may have brought it back before the driver changed.
+    const auto state = States({entry.pid}).front();
+    if (!state.ok() || *state != ProcessState::kRunning) return absl::FailedPreconditionError(trouble);
+  }
+  return absl::OkStatus();
+}
+
+void JobMover::NoteUnplaced(absl::Span<const pid_t> pids) {
+  std::vector<LedgerEntry> entries = ledger_.Of(pids).value_or(std::vector<LedgerEntry>());
+  for (LedgerEntry& entry : entries) {
+    entry.uses.clear();
+    entry.driver.clear();
+    entry.unplaced = true;
+  }
+  if (ledger_.Put(entries).ok()) return;
+  // Rather nothing than what was guessed.
+  ledger_.Remove(pids);
+}
+
 void JobMover::RecallParked(absl::Span<const pid_t> pids) {
   for (pid_t pid : pids) {
-    if (const auto known = ledger_.Of({pid}); !known.ok() || !known->empty()) continue;
+    const auto known = ledger_.Of({pid});
+    if (!known.ok() || (!known->empty() && !known->front().unplaced)) continue;
     std::vector<LedgerEntry> noted = Ledger::FromNote(ThreadKeeper::NoteOver(pid));
-    std::erase_if(noted, [pid](const LedgerEntry& entry) { return entry.pid != pid; });
+    std::erase_if(noted, [pid](const LedgerEntry& entry) { return entry.pid != pid || entry.unplaced; });
     if (const absl::Status put = ledger_.Put(noted); !put.ok()) Log(LogLevel::kWarning, put.message());
   }
 }
@@ -316,6 +346,11 @@ absl::Status JobMover::PutEntries(pid_t job, absl::Span<const pid_t> pids, absl:
                                   LedgerEntry::Goal goal, const std::string& why, bool keeps_room) {
   RK_ASSIGN_OR_RETURN(Ledger::Mover mover, ledger_.Enlist());
   DeviceAreas areas = AreasOf(pids);
+  const absl::StatusOr<DriverInfo> info = driver_.Info();
+  // One that is out already was moved with the driver of that time.
+  std::map<pid_t, std::string> drivers;
+  for (LedgerEntry& known : ledger_.Of(pids).value_or(std::vector<LedgerEntry>()))
+    drivers[known.pid] = std::move(known.driver);
   std::vector<LedgerEntry> entries;
   for (pid_t pid : pids) {
     auto stat = ReadProcessStat(pid);
@@ -330,6 +365,7 @@ absl::Status JobMover::PutEntries(pid_t job, absl::Span<const pid_t> pids, absl:
     entry.uses = gpu::UsesOf(uses, {pid});
     entry.areas = std::move(areas[pid]);
     entry.keeps_room = keeps_room;
+    entry.driver = drivers.count(pid) > 0 ? drivers[pid] : info.ok() ? info->driver : "";
     entries.push_back(std::move(entry));
   }
   return ledger_.Put(entries);
@@ -568,6 +604,7 @@ absl::Status JobMover::PutOnClaimed(pid_t job, const std::vector<pid_t>& pids, c
     RK_RETURN_IF_ERROR(session.LetRun(*keeper, /*for_device_memory=*/false));
   }
   RK_RETURN_IF_ERROR(session.Begin(GpuSession::Locked::kByUs));
+  RK_RETURN_IF_ERROR(CheckDriver(pids));
   // What an interrupted move has left off the device still has its room.
   RK_ASSIGN_OR_RETURN(const std::vector<LedgerEntry> known, ledger_.Of(pids));
   const bool comes_back = absl::c_any_of(known, [](const LedgerEntry& entry) { return entry.keeps_room; });
@@ -595,7 +632,11 @@ absl::Status JobMover::PutOnClaimed(pid_t job, const std::vector<pid_t>& pids, c
   // Who gives up changes nothing.
   const bool as_it_was = absl::IsCancelled(status) && !known.empty();
   Settle(job, session, pids, record.uses, as_it_was ? known[0].why : std::string(status.message()));
-  ledger_.Remove(guessed);
+  if (absl::IsCancelled(status) && known.empty()) {
+    ledger_.Remove(guessed);
+  } else {
+    NoteUnplaced(guessed);
+  }
   return status;
 }
 

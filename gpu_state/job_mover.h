@@ -115,8 +115,9 @@ class JobMover {
 
   // Those of `pids` that use CUDA. The driver is asked only when one has its library mapped.
   absl::StatusOr<std::vector<pid_t>> Users(absl::Span<const pid_t> pids);
-  // Processes that use CUDA and of which `view` says nothing, where it may be that the management library
-  // does not know them: in a container it names processes by their PIDs outside. Empty elsewhere.
+  // Processes that use CUDA and of which `view` says nothing: those that have nothing on a GPU just now, and
+  // where it may be that the management library does not know them, as in a container, where it names
+  // processes by their PIDs outside, those that run as well.
   std::vector<pid_t> UsersMissingIn(const DeviceView& view);
   // How much device memory they have, as far as the driver tells.
   absl::StatusOr<std::vector<GpuUse>> UsesOf(absl::Span<const pid_t> pids);
@@ -162,6 +163,11 @@ class JobMover {
   absl::StatusOr<std::vector<LedgerEntry>> Parked();
   // Parked processes whose entries another runtime folder has, or ours has lost: what their watches know.
   std::vector<LedgerEntry> ParkedElsewhere();
+  // Why what this entry's process has in host memory can't go back with the driver that is here now; empty:
+  // nothing speaks against it.
+  std::string DriverTrouble(const LedgerEntry& entry);
+  // FailedPrecondition: that is so of one of these that is off its GPU, and the text names both drivers.
+  absl::Status CheckDriver(absl::Span<const pid_t> pids);
   // That is so of these from now on: they have their entries again.
   void RecallParked(absl::Span<const pid_t> pids);
   // Does somebody, here or in another Rekindle, hold or move one of them just now? Aborted: names it.
@@ -205,6 +211,8 @@ class JobMover {
   absl::Status PutOnClaimed(pid_t job, const std::vector<pid_t>& pids, const GpuRecord& record,
                             const DevicePairs& pairs, const MoveProgress& progress = nullptr,
                             ThreadKeeper* keeper = nullptr, const std::function<bool()>& cancelled = nullptr);
+  // Of what is in the ledger of these on which GPUs they were nothing is known.
+  void NoteUnplaced(absl::Span<const pid_t> pids);
   absl::Status RecoverJob(pid_t job, const std::vector<LedgerEntry>& entries, std::vector<pid_t>* freed);
 
   const MoverOptions options_;

@@ -18,16 +18,24 @@
 #include "base/file.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "gpu_state/pid_namespace.h"
 
 namespace rekindle::gpu {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr char kEntryPrefix[] = "process-";
+constexpr char kProcessPrefix[] = "process-";
 constexpr char kLockPrefix[] = "mover-";
 constexpr char kTurnPrefix[] = "turn-";
 constexpr int kFormat = 1;
+
+// Others than the first have names of their own for their entries, which older Rekindles leave alone.
+std::string EntryPrefix() {
+  const ino_t own = OwnPidNamespace();
+  return InFirstPidNamespace() || own == 0 ? kProcessPrefix
+                                           : absl::StrCat("namespace-", own, "-", kProcessPrefix);
+}
 
 // Whoever has such a file removes it: once more where that happened before it was locked.
 absl::StatusOr<UniqueFd> LockFileThatIsThere(const std::string& path, int operation) {
@@ -50,6 +58,9 @@ std::string Encode(const LedgerEntry& entry, const std::string& mover) {
                {"keeps_room", entry.keeps_room},
                {"uses", Json::array()},
                {"areas", Json::array()}};
+  // An older Rekindle, which refuses what it does not know, can go on with the others.
+  if (!entry.driver.empty()) json["driver"] = entry.driver;
+  if (entry.unplaced) json["unplaced"] = true;
   for (const GpuUse& use : entry.uses) {
     Json one = {{"uuid", use.uuid}};
     if (use.bytes) one["bytes"] = *use.bytes;
@@ -79,9 +90,10 @@ absl::StatusOr<LedgerEntry> Decode(const Json& json, const std::string& path) {
   // An older Rekindle's has none.
   if (const Json format = json.value("format", Json(kFormat)); format != kFormat)
     return NewerEntry(path, absl::StrCat("it has format ", format.dump(), ", this version knows ", kFormat));
-  RK_RETURN_IF_ERROR(CheckFields(
-      json, {"format", "pid", "start_ticks", "parked", "job", "mover", "why", "keeps_room", "uses", "areas"},
-      path));
+  RK_RETURN_IF_ERROR(CheckFields(json,
+                                 {"format", "pid", "start_ticks", "parked", "job", "mover", "why",
+                                  "keeps_room", "uses", "areas", "driver", "unplaced"},
+                                 path));
   LedgerEntry entry;
   entry.pid = json.at("pid");
   entry.start_ticks = json.at("start_ticks");
@@ -91,6 +103,8 @@ absl::StatusOr<LedgerEntry> Decode(const Json& json, const std::string& path) {
   entry.mover = mover.substr(mover.rfind('/') + 1);
   entry.why = json.at("why");
   entry.keeps_room = json.value("keeps_room", false);  // nor this
+  entry.driver = json.value("driver", "");
+  entry.unplaced = json.value("unplaced", false);
   for (const Json& one : json.at("uses")) {
     RK_RETURN_IF_ERROR(CheckFields(one, {"uuid", "bytes"}, path));
     GpuUse use{entry.pid, one.at("uuid"), std::nullopt};
@@ -105,15 +119,20 @@ absl::StatusOr<LedgerEntry> Decode(const Json& json, const std::string& path) {
 
 }  // namespace
 
+Ledger::Ledger(std::string directory) : directory_(std::move(directory)), entry_prefix_(EntryPrefix()) {}
+
 std::string Ledger::PathOf(const std::string& name) const { return absl::StrCat(directory_, "/", name); }
 
-std::string Ledger::PathOf(pid_t pid) const { return PathOf(absl::StrCat(kEntryPrefix, pid)); }
+std::string Ledger::PathOf(pid_t pid) const { return PathOf(absl::StrCat(entry_prefix_, pid)); }
+
+std::string Ledger::SharedPathOf(pid_t pid) const { return PathOf(absl::StrCat(kProcessPrefix, pid)); }
 
 absl::Status Ledger::Put(absl::Span<const LedgerEntry> entries) {
   RK_RETURN_IF_ERROR(MakeDirectories(directory_));
   for (const LedgerEntry& entry : entries) {
     const std::string mover = entry.mover.empty() ? "" : PathOf(entry.mover);
     RK_RETURN_IF_ERROR(ReplaceFile(PathOf(entry.pid), Encode(entry, mover)));
+    RemoveShared(entry.pid);
   }
   return absl::OkStatus();
 }
@@ -141,7 +160,17 @@ std::vector<LedgerEntry> Ledger::FromNote(absl::string_view note) {
 }
 
 void Ledger::Remove(absl::Span<const pid_t> pids) {
-  for (pid_t pid : pids) ::unlink(PathOf(pid).c_str());
+  for (pid_t pid : pids) {
+    ::unlink(PathOf(pid).c_str());
+    RemoveShared(pid);
+  }
+}
+
+void Ledger::RemoveShared(pid_t pid) {
+  if (entry_prefix_ == kProcessPrefix) return;
+  std::vector<LedgerEntry> meant;
+  const std::string path = SharedPathOf(pid);
+  if (AddEntry(path, /*ours=*/false, &meant).ok() && !meant.empty()) ::unlink(path.c_str());
 }
 
 absl::StatusOr<std::vector<LedgerEntry>> Ledger::List() {
@@ -150,19 +179,25 @@ absl::StatusOr<std::vector<LedgerEntry>> Ledger::List() {
   if (absl::IsNotFound(names.status())) return entries;
   RK_RETURN_IF_ERROR(names.status());
   for (const std::string& name : *names) {
-    if (!absl::StartsWith(name, kEntryPrefix) || absl::StrContains(name, '.')) continue;
-    RK_RETURN_IF_ERROR(AddEntry(absl::StrCat(directory_, "/", name), &entries));
+    const bool ours = absl::StartsWith(name, entry_prefix_);
+    if ((!ours && !absl::StartsWith(name, kProcessPrefix)) || absl::StrContains(name, '.')) continue;
+    RK_RETURN_IF_ERROR(AddEntry(PathOf(name), ours, &entries));
   }
   return entries;
 }
 
 absl::StatusOr<std::vector<LedgerEntry>> Ledger::Of(absl::Span<const pid_t> pids) {
   std::vector<LedgerEntry> entries;
-  for (pid_t pid : pids) RK_RETURN_IF_ERROR(AddEntry(PathOf(pid), &entries));
+  for (pid_t pid : pids) {
+    const size_t before = entries.size();
+    RK_RETURN_IF_ERROR(AddEntry(PathOf(pid), /*ours=*/true, &entries));
+    if (entries.size() == before && entry_prefix_ != kProcessPrefix)
+      RK_RETURN_IF_ERROR(AddEntry(SharedPathOf(pid), /*ours=*/false, &entries));
+  }
   return entries;
 }
 
-absl::Status Ledger::AddEntry(const std::string& path, std::vector<LedgerEntry>* entries) {
+absl::Status Ledger::AddEntry(const std::string& path, bool ours, std::vector<LedgerEntry>* entries) {
   auto text = ReadFile(path);
   if (!text.ok()) return absl::OkStatus();
   try {
@@ -171,13 +206,14 @@ absl::Status Ledger::AddEntry(const std::string& path, std::vector<LedgerEntry>*
     auto stat = ReadProcessStat(json.at("pid").get<pid_t>());
     if (!stat.ok() && !absl::IsNotFound(stat.status())) return stat.status();
     if (!stat.ok() || stat->start_ticks != json.at("start_ticks").get<uint64_t>() || stat->ending()) {
-      ::unlink(path.c_str());
+      if (ours) ::unlink(path.c_str());
       return absl::OkStatus();
     }
     RK_ASSIGN_OR_RETURN(LedgerEntry entry, Decode(json, path));
     entries->push_back(std::move(entry));
     return absl::OkStatus();
   } catch (const Json::exception& e) {
+    if (!ours) return absl::OkStatus();
     return absl::DataLossError(absl::StrCat("reading ", path, ": ", e.what(), "; remove it"));
   }
 }
@@ -215,6 +251,10 @@ absl::StatusOr<Ledger::Turn> Ledger::TakeTurn(const std::string& name) {
   std::string path = absl::StrCat(directory_, "/", kTurnPrefix, name);
   RK_ASSIGN_OR_RETURN(UniqueFd lock, LockFileThatIsThere(path, LOCK_EX | LOCK_NB));
   return Turn(std::move(path), std::move(lock));
+}
+
+absl::StatusOr<Ledger::Turn> Ledger::TakeTurn(pid_t pid) {
+  return TakeTurn(absl::StrCat(entry_prefix_, pid));
 }
 
 Ledger::Turn::~Turn() {

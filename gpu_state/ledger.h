@@ -1,6 +1,8 @@
 // What GPU state each process that Rekindle has touched should be in, kept in files so that whatever starts
 // after a crash can bring it there, and that parked jobs are known as such. One file a process in a folder of
-// the runtime directory; it goes with a reboot, as the processes do.
+// the runtime directory; it goes with a reboot, as the processes do. Where PID namespaces share the folder (a
+// container's with the machine's), each has files of its own there, and leaves those of the others alone: it
+// can't tell whether their processes live.
 #pragma once
 
 #include <sys/types.h>
@@ -35,6 +37,8 @@ struct LedgerEntry {
   std::vector<GpuUse> uses;  // device memory it had, or has when it is resumed
   // Where these are mapped in the process. While they are out only this tells it (DeviceAreasOf).
   std::vector<DeviceArea> areas;
+  std::string driver;       // NVIDIA's that it was moved out with, "580.95.05"; empty: not known
+  bool unplaced = false;    // on which GPUs it was nobody knows: `uses` says nothing
   bool keeps_room = false;  // what of that is off the device comes back there: nobody else takes its room
   std::string why;          // for people: "parked by uid 0", "no room on its GPU after a checkpoint"
 };
@@ -42,15 +46,17 @@ struct LedgerEntry {
 // Thread-safe; several processes may use one folder.
 class Ledger {
  public:
-  explicit Ledger(std::string directory) : directory_(std::move(directory)) {}
+  explicit Ledger(std::string directory);
 
   const std::string& directory() const { return directory_; }
+  // The file of a process's entry.
+  std::string PathOf(pid_t pid) const;
 
   // Writes or replaces the entries of these processes.
   absl::Status Put(absl::Span<const LedgerEntry> entries);
   void Remove(absl::Span<const pid_t> pids);
-  // Those of living processes; entries of the dead are removed. FailedPrecondition: one is of a newer
-  // version; DataLoss: damaged.
+  // Those of living processes of our PID namespace; entries of its dead are removed. FailedPrecondition: one
+  // is of a newer version; DataLoss: damaged.
   absl::StatusOr<std::vector<LedgerEntry>> List();
   // Those of these processes alone, which costs no look at the others.
   absl::StatusOr<std::vector<LedgerEntry>> Of(absl::Span<const pid_t> pids);
@@ -85,6 +91,8 @@ class Ledger {
     UniqueFd lock_;
   };
   absl::StatusOr<Turn> TakeTurn(const std::string& name);
+  // The turn of a process, as our PID namespace names it.
+  absl::StatusOr<Turn> TakeTurn(pid_t pid);
 
   // Somebody, who lives, moves it.
   bool IsBeingMoved(const LedgerEntry& entry) const;
@@ -92,12 +100,18 @@ class Ledger {
   void RemoveFreeLocks();
 
  private:
-  std::string PathOf(pid_t pid) const;
   std::string PathOf(const std::string& name) const;
-  // Adds what this file says to `entries`, unless it has gone or its process has.
-  static absl::Status AddEntry(const std::string& path, std::vector<LedgerEntry>* entries);
+  // Where an older Rekindle has put the entry, or one of the machine's first namespace.
+  std::string SharedPathOf(pid_t pid) const;
+  // Adds what this file says to `entries`, unless it has gone or its process has. `ours`: it is of our PID
+  // namespace, and goes with its process; else it may be of another one, and is passed over where no process
+  // of ours is meant.
+  static absl::Status AddEntry(const std::string& path, bool ours, std::vector<LedgerEntry>* entries);
+  // Of this process, at the shared place.
+  void RemoveShared(pid_t pid);
 
   const std::string directory_;
+  const std::string entry_prefix_;  // of the names of our PID namespace's entries
   absl::Mutex mutex_;
   std::string mover_name_ ABSL_GUARDED_BY(mutex_);
   UniqueFd mover_ ABSL_GUARDED_BY(mutex_);

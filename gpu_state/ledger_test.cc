@@ -3,10 +3,14 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <functional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -36,6 +40,7 @@ class LedgerTest : public testing::Test {
     entry.areas = {{0x7f0000000000, 4096}, {0x7f0000200000, 8192}};
     entry.why = "parked by a test";
     entry.keeps_room = true;
+    entry.driver = "580.95.05";
     return entry;
   }
 
@@ -54,6 +59,8 @@ TEST_F(LedgerTest, EntriesAreReadBack) {
   EXPECT_EQ(entry.goal, LedgerEntry::Goal::kParked);
   EXPECT_EQ(entry.why, "parked by a test");
   EXPECT_TRUE(entry.keeps_room);
+  EXPECT_EQ(entry.driver, "580.95.05");
+  EXPECT_FALSE(entry.unplaced);
   ASSERT_EQ(entry.uses.size(), 2u);
   EXPECT_EQ(entry.areas, Entry(::getpid()).areas);
   EXPECT_EQ(entry.uses[0].bytes, 60u);
@@ -88,6 +95,76 @@ TEST_F(LedgerTest, ForgetsTheDead) {
   ::waitpid(child, nullptr, 0);
   EXPECT_TRUE(ledger_.List()->empty());
   EXPECT_TRUE(ListDirectory(ledger_.directory())->empty());
+}
+
+// In a PID namespace of its own, with what is asked there; gives its answer.
+bool InAnotherPidNamespace(const std::function<bool()>& ask) {
+  const pid_t outside = ::fork();
+  if (outside == 0) {
+    if (::unshare(CLONE_NEWPID | CLONE_NEWNS) != 0) ::_exit(2);
+    const pid_t first = ::fork();
+    if (first == 0) {
+      const bool mounted = ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                           ::mount("proc", "/proc", "proc", 0, nullptr) == 0;
+      ::_exit(mounted ? (ask() ? 0 : 1) : 2);
+    }
+    int status = 0;
+    ::waitpid(first, &status, 0);
+    ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 3);
+  }
+  int status = 0;
+  ::waitpid(outside, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) <= 1) << "no PID namespace: " << status;
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+TEST_F(LedgerTest, LeavesEntriesOfOtherPidNamespacesAlone) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root makes PID namespaces";
+  LedgerEntry ours = Entry(::getpid());
+  ASSERT_TRUE(ledger_.Put({ours}).ok());
+  EXPECT_TRUE(InAnotherPidNamespace([&] {
+    Ledger there(ledger_.directory());
+    auto entries = there.List();
+    auto named = there.Of({ours.pid, 1});
+    return entries.ok() && entries->empty() && named.ok() && named->empty();
+  }));
+  EXPECT_EQ(ledger_.List()->size(), 1u) << "it can't know whether our process lives";
+
+  // One with the same number has an entry, and a turn, of its own.
+  const auto turn = ledger_.TakeTurn(1);
+  EXPECT_TRUE(InAnotherPidNamespace([&] {
+    Ledger there(ledger_.directory());
+    LedgerEntry entry = Entry(::getpid());
+    entry.why = "parked in there";
+    if (!there.TakeTurn(1).ok() || !there.Put({entry}).ok()) return false;
+    const auto entries = there.List();
+    const bool alone = entries.ok() && entries->size() == 1 && entries->front().why == entry.why;
+    there.Remove({ours.pid});
+    return alone && there.Of({entry.pid})->size() == 1;
+  }));
+  ASSERT_EQ(ledger_.List()->size(), 1u);
+  EXPECT_EQ(ledger_.List()->front().why, ours.why);
+}
+
+TEST_F(LedgerTest, AnEntryAtTheSharedPlaceIsKnownToItsPidNamespaceAlone) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root makes PID namespaces";
+  EXPECT_TRUE(InAnotherPidNamespace([&] {
+    Ledger there(ledger_.directory());
+    LedgerEntry entry = Entry(::getpid());
+    if (!there.Put({entry}).ok()) return false;
+    // Where an older Rekindle has put it.
+    const std::string at_shared = absl::StrCat(ledger_.directory(), "/process-", ::getpid());
+    if (::rename(there.PathOf(::getpid()).c_str(), at_shared.c_str()) != 0) return false;
+    if (there.List()->size() != 1 || there.Of({::getpid()})->size() != 1) return false;
+    if (!there.Put({entry}).ok() || there.List()->size() != 1 || PathExists(at_shared)) return false;
+    // The machine's.
+    entry.start_ticks += 1;
+    if (!there.Put({entry}).ok() || ::rename(there.PathOf(::getpid()).c_str(), at_shared.c_str()) != 0)
+      return false;
+    const bool unknown = there.List()->empty() && there.Of({::getpid()})->empty();
+    there.Remove({::getpid()});
+    return unknown && PathExists(at_shared);
+  }));
 }
 
 TEST_F(LedgerTest, KnowsWhetherTheMoverLives) {
@@ -152,13 +229,13 @@ TEST_F(LedgerTest, TheMoverIsKnownWhereTheFolderIsNotUtf8OrHasAnotherPath) {
   Ledger plain(folder_.path() + "/plain");
   entry.mover = plain.Enlist()->name;
   ASSERT_TRUE(plain.Put({entry}).ok());
-  EXPECT_THAT(*ReadFile(absl::StrCat(plain.directory(), "/process-", ::getpid())),
+  EXPECT_THAT(*ReadFile(plain.PathOf(::getpid())),
               HasSubstr(absl::StrCat("\"mover\":\"", plain.directory(), "/", entry.mover, "\"")));
 }
 
 TEST_F(LedgerTest, NamesADamagedEntry) {
   ASSERT_TRUE(ledger_.Put({Entry(::getpid())}).ok());
-  const std::string path = ledger_.directory() + "/process-1";
+  const std::string path = ledger_.PathOf(1);
   ASSERT_TRUE(WriteFileAtomically(path, "{\"pid\":").ok());
   auto entries = ledger_.List();
   EXPECT_TRUE(absl::IsDataLoss(entries.status()));
@@ -167,7 +244,7 @@ TEST_F(LedgerTest, NamesADamagedEntry) {
 
 TEST_F(LedgerTest, WhatANewerVersionHasWrittenIsLeftAsItIs) {
   ASSERT_TRUE(ledger_.Put({Entry(::getpid())}).ok());
-  const std::string path = absl::StrCat(ledger_.directory(), "/process-", ::getpid());
+  const std::string path = ledger_.PathOf(::getpid());
   const std::string ours = *ReadFile(path);
   ASSERT_THAT(ours, HasSubstr("\"format\":1,"));
   const auto put = [&](const char* from, const char* to) {

@@ -95,8 +95,8 @@ _rekindle() {
       case ${words[i + 1]} in
         park | swap) flags='--lock-timeout' ;;
         resume) flags='--gpu-map' ;;
-        lease) flags='--timeout --pin --hold' ;;
-        release) flags='--unpin' ;;
+        lease) flags='--timeout --pin --hold --with-id' ;;
+        release) flags='--unpin --lease-id' ;;
       esac
       [[ $previous == gpu ]] && arguments='ps park resume swap lease release' || arguments=$(_rekindle_jobs)
       ;;

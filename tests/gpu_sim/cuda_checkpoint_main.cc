@@ -116,7 +116,9 @@ class Runner {
         (!command_.pairs.empty() && version < gpu::cuda::kFirstVersionWithGpuPairs);
     if (too_old) return Report(gpu::cuda::kNotSupported);
     const Result result = driver_.init(0);
-    return Report(result == gpu::cuda::kSuccess ? Act() : result);
+    if (result == gpu::cuda::kSuccess) return Report(Act());
+    std::fprintf(stderr, "Error initializing CUDA: \"%s\"\n", TextOf(result));
+    return 1;
   }
 
  private:
@@ -154,11 +156,15 @@ class Runner {
 
   int Report(Result result) {
     if (result == gpu::cuda::kSuccess) return 0;
+    std::fprintf(stderr, "Could not %s process %d: \"%s\"\n", command_.what.c_str(), command_.pid,
+                 TextOf(result));
+    return 1;
+  }
+
+  const char* TextOf(Result result) const {
     const char* text = nullptr;
     driver_.error_text(result, &text);
-    std::fprintf(stderr, "Could not %s process %d: \"%s\"\n", command_.what.c_str(), command_.pid,
-                 text == nullptr ? "unknown error" : text);
-    return 1;
+    return text == nullptr ? "unknown error" : text;
   }
 
   const Driver& driver_;

@@ -156,7 +156,22 @@ class UnknownJobTest(ForgottenTest):
         for _ in range(2):
             result = self.cli.run("gpu", "resume", job.pid)
             self.assert_refused(result, FAILED, "is not known", FIRST, "free", "rekindle gpu park", "--gpu-map OLD=OLD")
+            # It is listed, with why it is where it is, and without a guess at where it was.
+            entry = self.gpu_job(job.pid)
+            self.assertTrue(entry["parked"])
+            self.assertEqual((entry["state"], entry["uses"]), ("checkpointed", []))
+            self.assertIn("free", entry["why"])
+            self.assertIn(entry["why"][:60], self.cli.run("gpu", "ps", json_output=False).out)
         self.fill(1 * GIB)
+        self.succeed("gpu", "resume", job.pid)
+        self.assert_runs(job)
+
+    def test_it_is_listed_before_anybody_asks_for_it(self):
+        job = self.park_and_forget()
+        entry = self.gpu_job(job.pid)
+        self.assertEqual(entry["state"], "checkpointed")
+        self.assertIn("nothing is noted", entry["why"])
+        self.assertIn("nothing is noted", self.cli.run("gpu", "ps", json_output=False).out)
         self.succeed("gpu", "resume", job.pid)
         self.assert_runs(job)
 

@@ -7,7 +7,7 @@ import unittest
 import urllib.request
 
 from harness import jobs, procfs, waiting
-from harness.cli import DONE, FAILED
+from harness.cli import DONE, FAILED, USAGE
 from harness.gpu_case import GpuTest
 from harness.gpu_sim import FIRST, MIB
 
@@ -200,7 +200,7 @@ class KnownTest(LeaseTest):
         self.start_parked("second", 64 * MIB)
 
 
-class LeaseMetricsTest(LeaseTest):
+class MetricsTest(LeaseTest):
     def setUp(self):
         super().setUp()
         self.daemon.stop()
@@ -215,6 +215,8 @@ class LeaseMetricsTest(LeaseTest):
         return {name[len(prefix) :]: float(value) for name, value in
                 (line.rsplit(" ", 1) for line in lines if line.startswith(prefix))}  # fmt: skip
 
+
+class LeaseMetricsTest(MetricsTest):
     def assert_metrics(self, **expected):
         found = self.metrics()
         self.assertEqual({name: found.get(name) for name in expected}, expected)
@@ -258,6 +260,106 @@ class LeaseMetricsTest(LeaseTest):
         self.start_parked("third", 64 * MIB)
         self.assert_metrics(job_deaths_total=1)
         self.assert_parked_bytes(108 + 72)
+
+
+class IdTest(LeaseTest):
+    def take(self, server, *options):
+        return self.succeed("gpu", "lease", server.pid, *options)["lease_id"]
+
+    def release(self, server, lease_id=None):
+        return self.cli.run("gpu", "release", server.pid, *(("--lease-id", lease_id) if lease_id else ()))
+
+    def test_a_release_ends_its_own_lease_alone(self):
+        server = self.start_parked("server", 64 * MIB)
+        first, second = self.take(server, "--with-id"), self.take(server, "--with-id")
+        self.assertNotEqual(first, second)
+        self.assertEqual(self.take(server), "", "of one that asks for none")
+        entry = self.gpu_job(server.pid)
+        self.assertEqual((entry["leases"], set(entry["lease_ids"])), (3, {first, second}))
+        self.assertEqual(self.release(server, first).data["leases"], 2)
+        # It comes once more, and late.
+        third = self.take(server, "--with-id")
+        self.assert_refused(self.release(server, first), FAILED, first, "has ended")
+        self.assertEqual(self.gpu_job(server.pid)["leases"], 3)
+        # Who knows of no IDs ends none of those.
+        self.assertEqual(self.release(server).data["leases"], 2)
+        self.assert_refused(self.release(server), FAILED, "--lease-id")
+        # Over a restart likewise.
+        self.daemon.kill()
+        self.start()
+        entry = self.gpu_job(server.pid)
+        self.assertEqual((entry["leases"], set(entry["lease_ids"])), (2, {second, third}))
+        self.assertEqual(self.release(server, third).data["leases"], 1)
+        self.assert_refused(self.cli.run("gpu", "park", server.pid), FAILED, "leased")
+        self.assertEqual(self.release(server, second).data["leases"], 0)
+        self.assert_refused(self.release(server, second), FAILED, "has ended")
+        self.succeed("gpu", "park", server.pid)
+
+    def test_what_is_asked_for(self):
+        server = self.start_parked("server", 64 * MIB)
+        for arguments in (("lease", server.pid, "--hold", "--with-id"), ("release", server.pid, "--unpin", "--lease-id", "x")):
+            self.assertEqual(self.cli.run("gpu", *arguments).code, USAGE)
+        lease = self.cli.run("gpu", "lease", server.pid, "--with-id", json_output=False)
+        self.assertRegex(lease.out, f"`rekindle gpu release {server.pid} --lease-id [0-9a-f-]+`")
+
+
+class GoneCallerTest(MetricsTest):
+    """Whoever asked for a lease has gone before the answer."""
+
+    def gone_while_resumed(self, server, *options):
+        self.sim.inject("restore", "--delay-ms", 1500, pid=server.pid, nth=1)
+        caller = self.cli.start("gpu", "lease", server.pid, *options)
+        waiting.until(lambda: any(c["call"] == "restore" and c["result"] is None for c in self.sim.calls()), "on its way")
+        return caller
+
+    def end(self, caller):
+        caller.kill()
+        caller.communicate()
+
+    def test_neither_its_lease_nor_its_pin_stays(self):
+        for options in ((), ("--hold",)):
+            with self.subTest(options):
+                server = self.start_parked("server" + "".join(options), 64 * MIB)
+                self.end(self.gone_while_resumed(server, "--pin", *options))
+                self.assert_no_lease(server)
+                self.succeed("gpu", "park", server.pid)
+                self.kill(server)
+
+    def test_nor_of_one_that_waits(self):
+        server = self.start_parked("server", 100 * MIB)
+        busy = self.start_vector_job("busy", bytes=100 * MIB)
+        self.succeed("gpu", "lease", busy.pid)
+        caller = self.cli.start("gpu", "lease", server.pid, "--pin")
+        waiting.until(lambda: self.metrics()["lease_waiters"] == 1, "it waits")
+        self.end(caller)
+        waiting.until(lambda: self.metrics()["lease_waiters"] == 0, "it has gone")
+        self.succeed("gpu", "release", busy.pid)
+        self.assert_lease(server, 0, False)
+        self.assertTrue(self.is_parked(server))
+
+    def test_a_pin_of_somebody_else_stays(self):
+        server = self.start_parked("server", 64 * MIB)
+        caller = self.gone_while_resumed(server, "--pin")
+        other = self.cli.start("gpu", "lease", server.pid, "--pin")
+        self.end(caller)
+        self.assertEqual(self.cli.finish(other).code, DONE)
+        self.assert_lease(server, 1, True)
+
+    def assert_no_lease(self, server):
+        self.assert_lease(server, 0, False)
+        self.daemon.kill()
+        self.start()
+        self.assert_lease(server, 0, False)
+
+    def assert_lease(self, server, leases, pinned):
+        def told():
+            entry = self.gpu_job(server.pid)
+            return not self.under_way() and (entry["leases"], entry["pinned"]) == (leases, pinned)
+
+        waiting.until(told, f"{leases} leases, pinned: {pinned}")
+
+    def under_way(self):
+        return [call for call in self.sim.calls() if call["result"] is None]
 
 
 if __name__ == "__main__":
