@@ -40,8 +40,9 @@ constexpr uint64_t kRoomForInodes = 1 << 20;
 // For a lock that somebody has. Nobody can tell of a wait within the kernel, nor end it.
 constexpr absl::Duration kFirstPause = absl::Milliseconds(1), kLongestPause = absl::Milliseconds(20),
                          kSilentWait = absl::Seconds(10);
+constexpr uint32_t kZfsMagic = 0x2fc12fc1;
 // See BlockFile::KeepsAllocated: ZFS, bcachefs, btrfs, NFS, FUSE, CIFS and SMB.
-constexpr uint32_t kKeepNothing[] = {0x2fc12fc1,       0xca451a4e,       BTRFS_SUPER_MAGIC, NFS_SUPER_MAGIC,
+constexpr uint32_t kKeepNothing[] = {kZfsMagic,        0xca451a4e,       BTRFS_SUPER_MAGIC, NFS_SUPER_MAGIC,
                                      FUSE_SUPER_MAGIC, CIFS_SUPER_MAGIC, SMB2_SUPER_MAGIC};
 constexpr absl::string_view kRefusedByDisk = "rekindle/refused-by-disk";
 
@@ -230,6 +231,10 @@ class RealFile : public BlockFile {
     if (fstatfs(fd_.get(), &fs) != 0) return false;
     const auto type = static_cast<uint32_t>(fs.f_type);
     return std::find(std::begin(kKeepNothing), std::end(kKeepNothing), type) == std::end(kKeepNothing);
+  }
+  bool GivesBackLate() const override {
+    struct statfs fs;
+    return fstatfs(fd_.get(), &fs) == 0 && static_cast<uint32_t>(fs.f_type) == kZfsMagic;
   }
   absl::Status Truncate(uint64_t size) override {
     if (ftruncate(fd_.get(), static_cast<off_t>(size)) != 0)

@@ -81,6 +81,8 @@ class BlockFile {
   // Whether what Allocate took is there for a later write, come what may. ZFS only looks whether there is as
   // much; where files are copied on write a snapshot keeps it; what a file server has is not known.
   virtual bool KeepsAllocated() const = 0;
+  // Whether the space of what is removed can be had only some seconds later (ZFS).
+  virtual bool GivesBackLate() const = 0;
   virtual absl::Status Truncate(uint64_t size) = 0;
   // The range reads as zeros afterwards and its whole blocks go back to the file system.
   virtual absl::Status PunchHole(uint64_t offset, uint64_t bytes) = 0;

@@ -25,9 +25,11 @@ constexpr int kTries = 100;  // each one that fails means that somebody replaced
 constexpr uint64_t kBlockBytes = 4096;
 constexpr char kBallast[] = "/ballast";
 constexpr uint64_t kBallastBytes = 256 << 10;
-// For how long a transaction waits for the room of the ballast, and how often it looks: ZFS gives back what
-// was removed with one of its next transaction groups, which end each five seconds.
-constexpr absl::Duration kRoomComesBack = absl::Seconds(20), kRoomPause = absl::Milliseconds(250);
+// For how long a transaction waits for the room of the ballast, with all others behind it, and how often it
+// looks: ZFS gives back what was removed with one of its next transaction groups, which end each five
+// seconds. Elsewhere it is there at once, or somebody else has taken it.
+constexpr absl::Duration kRoomComesBackLate = absl::Seconds(20), kRoomComesBack = absl::Seconds(2),
+                         kRoomPause = absl::Milliseconds(250);
 // Kept free behind the last record, so that images can be removed while the disk is full: a removal takes
 // some 50 bytes, the dead frames of a pack a bit each. The more there is in a catalog, the more there is to
 // remove.
@@ -337,8 +339,8 @@ absl::Status CatalogFiles::Append(OpenLog& log, absl::string_view payload, bool 
   bool undone = false;
   absl::Status status = WriteRecord(log, record, degraded, &undone);
   if (undone && into_reserve && absl::IsResourceExhausted(status) && DropBallast()) {
-    // ZFS gives back what was removed some seconds later.
-    for (const Deadline comes_back(kRoomComesBack);; absl::SleepFor(kRoomPause)) {
+    for (const Deadline comes_back(log.copies[0]->GivesBackLate() ? kRoomComesBackLate : kRoomComesBack);;
+         absl::SleepFor(kRoomPause)) {
       undone = false;
       status = WriteRecord(log, record, degraded, &undone);
       if (!undone || !absl::IsResourceExhausted(status) || comes_back.passed()) break;

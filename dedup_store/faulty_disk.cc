@@ -219,6 +219,7 @@ class FaultyFile : public BlockFile {
   }
   absl::StatusOr<uint64_t> FreeBytes() const override { return real_->FreeBytes(); }
   bool KeepsAllocated() const override { return real_->KeepsAllocated(); }
+  bool GivesBackLate() const override { return real_->GivesBackLate(); }
   absl::Status Allocate(uint64_t offset, uint64_t bytes) override {
     RK_RETURN_IF_ERROR(disk_->Take(Kind::kChange, "allocation").status);
     return real_->Allocate(offset, bytes);

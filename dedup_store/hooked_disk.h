@@ -50,6 +50,8 @@ class HookedDisk : public BlockIo {
   void LoseLocks() { no_locks_ = true; }
   // From now on space that was taken beforehand is none (ZFS).
   void OnlyPretendToAllocate() { pretends_ = true; }
+  // From now on the space of what is removed is there only later (ZFS too).
+  void GiveBackLate() { gives_back_late_ = true; }
   // From now on files are told that so much of the disk is free.
   void TellFree(uint64_t bytes) { free_ = bytes; }
 
@@ -130,6 +132,7 @@ class HookedDisk : public BlockIo {
       return real_->Allocate(offset, bytes);
     }
     bool KeepsAllocated() const override { return !disk_->pretends_ && real_->KeepsAllocated(); }
+    bool GivesBackLate() const override { return disk_->gives_back_late_; }
     absl::Status Truncate(uint64_t size) override {
       RK_RETURN_IF_ERROR(real_->Truncate(size));
       if (size_ >= 0) Learn();
@@ -170,7 +173,7 @@ class HookedDisk : public BlockIo {
 
   const Hook hook_;
   std::atomic<Memory> memory_{Memory::kNone};
-  std::atomic<bool> cannot_allocate_{false}, pretends_{false}, no_locks_{false};
+  std::atomic<bool> cannot_allocate_{false}, pretends_{false}, no_locks_{false}, gives_back_late_{false};
   static constexpr uint64_t kAsItIs = ~uint64_t{0};
   std::atomic<uint64_t> free_{kAsItIs};
 };

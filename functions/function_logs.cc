@@ -113,11 +113,17 @@ void FunctionLogs::Tidy() {
       std::erase_if(logs->living, [](const auto& entry) { return entry.second.expired(); });
       if (std::exchange(logs->opened, false)) RemoveOldStreams(FolderOf(function), *logs);
       for (const auto& [instance, stream] : logs->living) streams.push_back(stream.lock());
+      if (!logs->folder_made && logs->living.empty()) Forget(function, logs);
     }
     for (const std::shared_ptr<LogStream>& stream : streams) {
       if (stream) stream->Trim();
     }
   }
+}
+
+size_t FunctionLogs::known() const {
+  absl::MutexLock lock(&mutex_);
+  return functions_.size();
 }
 
 absl::Status FunctionLogs::Read(const std::string& function, const LogReadOptions& options,
@@ -138,11 +144,14 @@ absl::Status FunctionLogs::Remove(const std::string& function) {
   absl::MutexLock lock(&logs->mutex);
   logs->folder_made = false;
   absl::Status removed = RemoveTree(FolderOf(function));
-  if (!removed.ok() || !logs->living.empty()) return removed;
-  absl::MutexLock all(&mutex_);
-  // Nobody waits for its lock.
-  if (logs.use_count() == 2) functions_.erase(function);
+  if (removed.ok() && logs->living.empty()) Forget(function, logs);
   return removed;
+}
+
+void FunctionLogs::Forget(const std::string& function, const std::shared_ptr<OfFunction>& logs) {
+  absl::MutexLock all(&mutex_);
+  // The caller's and ours: nobody else waits for its lock.
+  if (logs.use_count() == 2) functions_.erase(function);
 }
 
 }  // namespace rekindle::functions

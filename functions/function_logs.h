@@ -42,6 +42,9 @@ class FunctionLogs {
   // All logs of a function.
   absl::Status Remove(const std::string& function) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Of how many functions something is remembered.
+  size_t known() const ABSL_LOCKS_EXCLUDED(mutex_);
+
  private:
   // Whose starts wait for each other alone when the disk is slow. Its lock is taken before that of all.
   struct OfFunction {
@@ -55,11 +58,14 @@ class FunctionLogs {
   std::string FolderOf(const std::string& function) const { return directory_ + "/" + function; }
   absl::StatusOr<std::string> MakeFolder(const std::string& function) const;
   std::shared_ptr<OfFunction> LogsOf(const std::string& function) ABSL_LOCKS_EXCLUDED(mutex_);
+  // One of which nothing is left, unless somebody is about to use it. With its lock.
+  void Forget(const std::string& function, const std::shared_ptr<OfFunction>& logs)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   static void RemoveOldStreams(const std::string& folder, OfFunction& logs)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(logs.mutex);
 
   const std::string directory_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::map<std::string, std::shared_ptr<OfFunction>> functions_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -311,6 +311,20 @@ TEST_F(FunctionLogsTest, AFolderThatSomebodyHasRemovedIsMadeAgain) {
   EXPECT_THAT(Read(), ElementsAre("c of c"));
 }
 
+TEST_F(FunctionLogsTest, ARemovedFunctionIsForgottenWhenItsLastInstanceHasEnded) {
+  auto living = Open("a");
+  ASSERT_TRUE(logs_->Remove("fn").ok());
+  logs_->Tidy();
+  EXPECT_EQ(logs_->known(), 1u) << "it still has an instance";
+  living.reset();
+  logs_->Tidy();
+  EXPECT_EQ(logs_->known(), 0u);
+  Write(*Open("b"), "of b\n");
+  logs_->Tidy();
+  EXPECT_EQ(logs_->known(), 1u);
+  EXPECT_THAT(Read(), ElementsAre("b of b"));
+}
+
 // They are in a file of the function's owner, who can make it any size and write anything into it.
 TEST_F(FunctionLogsTest, TimesOfAnySizeAreRead) {
   auto stream = Open("a");

@@ -104,7 +104,7 @@ void HttpConnection::Read() {
   if (reading_ || state_ == State::kClosed) return;
   if (state_ == State::kLingering) buffer_.consume(buffer_.size());
   asio::mutable_buffer into;
-  reading_ahead_ = state_ == State::kAnswering || state_ == State::kWriting;
+  reading_ahead_ = waits_for_room_ || state_ == State::kAnswering || state_ == State::kWriting;
   if (reading_ahead_) {
     // Also how the client's end is noticed.
     if (buffer_.size() >= kMostReadAhead) return;
@@ -146,6 +146,7 @@ void HttpConnection::Advance() {
 }
 
 bool HttpConnection::ParseRequest() {
+  if (waits_for_room_) return false;
   if (!parser_) {
     if (buffer_.size() == 0) return false;
     parser_.emplace();
@@ -208,18 +209,45 @@ bool HttpConnection::OnHead() {
     return false;
   }
   const size_t room = length.has_value() ? static_cast<size_t>(*length) : std::min(kFirstRoom, largest_body_);
-  if (!ReserveBody(room)) return false;
+  return BeginBody(room);
+}
+
+bool HttpConnection::BeginBody(size_t bytes) {
+  if (!ReserveBody(bytes)) {
+    if (waits_for_room_) {
+      body_to_come_ = bytes;
+      body_timed_ = true;
+      SetDeadline(server_->limits().body_time);
+    }
+    return false;
+  }
   parser_->body_limit(largest_body_);
   state_ = State::kBody;
   ContinueExpected();
   return true;
 }
 
+void HttpConnection::AskForRoomAgain() {
+  if (state_ != State::kHead || !std::exchange(waits_for_room_, false)) return;
+  if (BeginBody(body_to_come_)) Advance();
+}
+
 bool HttpConnection::ReserveBody(size_t bytes) {
   const size_t more = bytes - reserved_body_;
-  std::shared_ptr<void> room;
+  BodyRoom room;
+  if (reserved_body_ == 0) {
+    room.ask_again = [strand = strand_, weak = weak_from_this()] {
+      asio::post(strand, [weak] {
+        if (std::shared_ptr<HttpConnection> self = weak.lock()) self->AskForRoomAgain();
+      });
+    };
+  }
   if (std::optional<HttpAnswer> refusal = handler_->OnBody(shared_from_this(), more, room)) {
     Refuse(*std::move(refusal));
+    return false;
+  }
+  if (room.later) {
+    waits_for_room_ = true;
     return false;
   }
   if (!server_->ReserveBody(more)) {
@@ -227,7 +255,7 @@ bool HttpConnection::ReserveBody(size_t bytes) {
     return false;
   }
   reserved_body_ = bytes;
-  body_rooms_.push_back(std::move(room));
+  body_rooms_.push_back(std::move(room.held));
   return true;
 }
 

@@ -77,7 +77,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // True when a request is complete; else more is to be read, or the connection is past reading requests.
   bool ParseRequest();
   bool OnHead();
-  // True when there is room for so many bytes of the body that is being read; else it is refused.
+  // The body comes next, and so many bytes of it are to have room. False: it is refused, or waits for that.
+  bool BeginBody(size_t bytes);
+  void AskForRoomAgain();
+  // True when there is room for so many bytes of the body that is being read; else it is refused, or, where
+  // none of it has come yet, may wait.
   bool ReserveBody(size_t bytes);
   void LimitTime();
   void ContinueExpected();
@@ -114,6 +118,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool body_timed_ = false;
   size_t largest_body_ = 0;
   size_t reserved_body_ = 0;
+  bool waits_for_room_ = false;  // in State::kHead, for `body_to_come_`
+  size_t body_to_come_ = 0;
   std::vector<std::shared_ptr<void>> body_rooms_;  // the handler's
   unsigned minor_ = 1;
   bool keep_alive_ = true;

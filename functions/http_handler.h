@@ -4,6 +4,7 @@
 #include <any>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,14 @@ class HttpConnection;
 struct HttpExchange {
   std::shared_ptr<HttpConnection> connection;
   uint64_t number = 0;  // of the connection's requests
+};
+
+struct BodyRoom {
+  std::shared_ptr<void> held;
+  // Null: the body has some already, which others may wait for. Otherwise the handler may keep it, say
+  // `later`, and call it once, on any thread, when there may be room: it is asked again then.
+  std::function<void()> ask_again;
+  bool later = false;
 };
 
 // Once it is taken, there is one call at a time of one connection; of several too, where the server has one
@@ -49,7 +58,7 @@ class HttpHandler {
   // than there was. An answer refuses it; otherwise `room` is kept until the body has been read, or will not
   // be.
   virtual std::optional<HttpAnswer> OnBody(const std::shared_ptr<HttpConnection>& /*connection*/,
-                                           size_t /*bytes*/, std::shared_ptr<void>& /*room*/) {
+                                           size_t /*bytes*/, BodyRoom& /*room*/) {
     return std::nullopt;
   }
   // All that clients send at present would take too much memory.

@@ -177,12 +177,12 @@ class InvokeApi::Impl : public HttpHandler, public std::enable_shared_from_this<
   }
 
   std::optional<HttpAnswer> OnBody(const std::shared_ptr<HttpConnection>& connection, size_t bytes,
-                                   std::shared_ptr<void>& room) override {
+                                   BodyRoom& room) override {
     const std::string& caller = std::any_cast<const Connected&>(connection->context()).caller;
     if (caller.empty()) return std::nullopt;
     const size_t most = options_.limits.bodies_of_one;
-    room = bodies_of_->Take(caller, bytes, most);
-    if (room) return std::nullopt;
+    room.held = bodies_of_->Take(caller, bytes, most);
+    if (room.held) return std::nullopt;
     Refused(bodies_of_one_,
             absl::StrCat("a request of ", caller, ", whose requests that are being read have ",
                          FormatBytes(most), " already, was refused"));

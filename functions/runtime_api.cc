@@ -30,6 +30,8 @@ constexpr absl::string_view kErrorType = "Lambda-Runtime-Function-Error-Type";
 // Of the error's JSON, in the trailers of a response that is streamed.
 constexpr absl::string_view kErrorBody = "Lambda-Runtime-Function-Error-Body";
 
+constexpr absl::string_view kNoRoom = "Function.NoRoomForResponse";
+
 constexpr size_t kLargestStartError = 1 << 20;
 // An answer, or an error of the start, that is too late; the connection of one that is larger is closed.
 constexpr size_t kLargestUnwanted = 64 << 10;
@@ -209,14 +211,34 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
   }
 
   std::optional<HttpAnswer> OnBody(const std::shared_ptr<HttpConnection>& connection, size_t bytes,
-                                   std::shared_ptr<void>& room) override {
+                                   BodyRoom& room) override {
     if (options_.bodies == nullptr) return std::nullopt;
-    room = options_.bodies->Take(options_.owner, bytes, options_.bodies_of_owner);
-    return room ? std::nullopt : std::optional(OnNoMemory(connection));
+    const size_t most = options_.bodies_of_owner;
+    if (room.ask_again == nullptr) {
+      room.held = options_.bodies->Take(options_.owner, bytes, most);
+      return room.held ? std::nullopt : std::optional(OnNoMemory(connection));
+    }
+    if (bytes > most) return OnNoMemory(connection);
+    // Who waits has none, so those that have some get on; its invocation's time ends it.
+    room.held = options_.bodies->TakeOrAwait(options_.owner, bytes, most, std::move(room.ask_again));
+    room.later = room.held == nullptr;
+    return std::nullopt;
   }
 
   HttpAnswer OnNoMemory(const std::shared_ptr<HttpConnection>& connection) override {
-    StopAnswering(*connection);
+    if (StopAnswering(*connection)) {
+      // The handler has run: it is not to run again for want of room. Told when the refusal is on its way.
+      asio::post(server_->strand(), [self = shared_from_this(),
+                                     id = invocations_.front().invocation.request_id] {
+        self->Finish(id, {.body = ErrorJson(kNoRoom,
+                                            "the functions of this owner send more at a time than there is "
+                                            "room for: send smaller responses, or fewer at once; one whose "
+                                            "length is told at its beginning waits for room"),
+                          .content_type = "application/json",
+                          .failed = true,
+                          .error_type = std::string(kNoRoom)});
+      });
+    }
     return Error(413, "RequestEntityTooLarge", "Exceeded the size of what may be sent at a time");
   }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "functions/http_client_for_tests.h"
 #include "functions/runtime_api.h"
 #include "functions/runtime_api_for_tests.h"
@@ -18,6 +19,9 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+// A server that does not see a client's end fails a test instead of keeping it for ever.
+constexpr absl::Duration kSeesTheEndWithin = absl::Minutes(1);
 
 class RuntimeApiConnectionsTest : public RuntimeApiFixture {};
 
@@ -148,9 +152,10 @@ TEST_P(RuntimeApiConnectionsTest, WhyItCouldNotStartComesOnOneConnection) {
   EXPECT_EQ(second.Ask(begun + "\r\n").status, 403);
   first.Reset();
   int status = 0;
+  const Deadline seen(kSeesTheEndWithin);
   do {  // until the server has seen the end
     status = HttpClient(address_).Post("/2018-06-01/runtime/init/error", "{}").status;
-  } while (status == 403);
+  } while (status == 403 && !seen.passed());
   EXPECT_EQ(status, 202);
   EXPECT_EQ(HttpClient(address_).Ask(begun + "\r\n").status, 403) << "at once, not when it has sent it all";
   EXPECT_EQ(HttpClient(address_).Post("/2018-06-01/runtime/init/error", "{}").status, 403);
@@ -172,10 +177,67 @@ TEST_P(RuntimeApiConnectionsTest, BodiesOfOneOwnersInstancesHaveNoMoreThanTheirS
   one.Send(absl::StrCat("POST ", ResponsePath(id),
                         " HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 800\r\n\r\n"));
   EXPECT_EQ(one.Read().status, 100);
-  EXPECT_EQ(other.Post("/2018-06-01/runtime/init/error", std::string(300, 'x')).status, 413);
+  EXPECT_EQ(other.Post("/2018-06-01/runtime/init/error", std::string(1001, 'x')).status, 413);
+  HttpClient waits(address);
+  waits.Send(absl::StrCat(
+      "POST /2018-06-01/runtime/init/error HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 300\r\n\r\n"));
   one.Send(std::string(800, 'y'));
   EXPECT_EQ(one.Read().status, 202);
-  EXPECT_EQ(HttpClient(address).Post("/2018-06-01/runtime/init/error", std::string(300, 'x')).status, 202);
+  EXPECT_EQ(waits.Read().status, 100);
+  waits.Send(std::string(300, 'x'));
+  EXPECT_EQ(waits.Read().status, 202);
+}
+
+TEST_P(RuntimeApiConnectionsTest, AnAnswerForWhichThereIsNoRoomWaitsForIt) {
+  RuntimeApi::Options options;
+  options.bodies = std::make_shared<Shares>();
+  options.owner = "alice";
+  options.bodies_of_owner = 1000;
+  Start(options);
+  TestAddress address(GetParam());
+  auto recorder = std::make_shared<Recorder>();
+  auto neighbour = RuntimeApi::Start(threads_, address.TakeListener(), options, recorder);
+  ASSERT_TRUE(neighbour.ok()) << neighbour.status();
+  HttpClient one(address_), other(address);
+  const std::string id = Invoke("1");
+  Invocation second;
+  second.request_id = "second";
+  second.payload = "2";
+  (*neighbour)->Invoke(std::move(second));
+  one.Get(kNext);
+  other.Get(kNext);
+  one.Send(absl::StrCat("POST ", ResponsePath(id),
+                        " HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 800\r\n\r\n"));
+  EXPECT_EQ(one.Read().status, 100);
+  other.Send(absl::StrCat("POST ", ResponsePath("second"), " HTTP/1.1\r\nContent-Length: 800\r\n\r\n",
+                          std::string(800, 'z')));
+  EXPECT_EQ(HttpClient(address).Get("/").status, 404);  // by then it has been seen, most likely
+  one.Send(std::string(800, 'y'));
+  EXPECT_EQ(one.Read().status, 202);
+  EXPECT_EQ(other.Read().status, 202);
+  EXPECT_EQ(recorder_->WaitForAnswer(1).second.body, std::string(800, 'y'));
+  EXPECT_EQ(recorder->WaitForAnswer(1).second.body, std::string(800, 'z'));
+}
+
+// Its length is not told, so it has some room when there is no more.
+TEST_P(RuntimeApiConnectionsTest, AnAnswerThatFindsNoMoreRoomEndsItsInvocation) {
+  RuntimeApi::Options options;
+  options.bodies = std::make_shared<Shares>();
+  options.owner = "alice";
+  options.bodies_of_owner = 100 << 10;
+  Start(options);
+  const std::string id = Invoke("1");
+  HttpClient runtime(address_);
+  runtime.Get(kNext);
+  runtime.Send(absl::StrCat("POST ", ResponsePath(id), " HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
+                            absl::Hex(80 << 10), "\r\n", std::string(80 << 10, 'y'), "\r\n0\r\n\r\n"));
+  EXPECT_EQ(runtime.Read().status, 413);
+  const Answer answer = recorder_->WaitForAnswer(1).second;
+  EXPECT_TRUE(answer.failed);
+  EXPECT_EQ(answer.error_type, "Function.NoRoomForResponse");
+  // It is not given out again.
+  Invoke("2");
+  EXPECT_EQ(HttpClient(address_).Get(kNext).body, "2");
 }
 
 TEST_P(RuntimeApiConnectionsTest, AnUploadThatBreaksOffLeavesTheInvocationToAnother) {
@@ -186,11 +248,12 @@ TEST_P(RuntimeApiConnectionsTest, AnUploadThatBreaksOffLeavesTheInvocationToAnot
   runtime.Send(absl::StrCat("POST ", ResponsePath(id), " HTTP/1.1\r\nContent-Length: 300\r\n\r\na"));
   runtime.Reset();
   HttpReply reply;
+  const Deadline seen(kSeesTheEndWithin);
   do {  // until the server has seen the end
     HttpClient again(address_);
     EXPECT_EQ(again.Get(kNext).body, "1");
     reply = again.Post(ResponsePath(id), "whole");
-  } while (reply.status == 403);
+  } while (reply.status == 403 && !seen.passed());
   EXPECT_EQ(reply.status, 202);
   EXPECT_EQ(recorder_->WaitForAnswer(1).second.body, "whole");
 }

@@ -200,6 +200,12 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   // that it is likely to take. What else is idle is in nobody's way: it goes.
   bool HasMemoryFor(const Function& function, uint64_t standing_bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What one more of its instances is likely to take.
+  static uint64_t LikelyBytes(const Function& function);
+  // Its calls wait, and it has nothing to answer them.
+  bool WaitsForItsFirst(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What is left to the first instances of its owner's functions that wait for them.
+  uint64_t BytesOfFirstOnes(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of those that wait, how many have none that comes.
   uint64_t CallsWithoutInstance(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // How many instances it waits for: for calls, or else for what is always to be there.
@@ -216,6 +222,9 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   // All functions together have as many instances as they may, or as there is memory for, and another
   // owner's, who has fewer than its own, waits for one: this one's next instance that has answered goes.
   bool OwesAnInstance(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // As OwesAnInstance, for want of memory: to a function of the same owner that has none at all. `function`
+  // has calls that wait.
+  bool OwesItsOwnOwner(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends an idle instance, if none can be started for it before one has gone.
   void MakeRoomFor(const Function& asking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Retire(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -2,6 +2,8 @@
 // not.
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <functional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -133,6 +135,34 @@ TEST_F(SchedulerTest, WhatIsEndingIsInTheMemoryForWhichCallsWait) {
   EXPECT_EQ(TextOf(std::move(waits)), "ok 2");
   kept.Open(1);
   EXPECT_EQ(TextOf(std::move(working)), "ok 1");
+}
+
+TEST_F(SchedulerTest, AFunctionIsAnsweredWhileAnotherOfItsOwnerHasAllMemoryAndNeverRests) {
+  // Of one that has answered 10 MiB are known, 32 MiB are guessed of one that has not.
+  for (const uint64_t mib : {44, 12}) {
+    options_.keep_alive.memory_bytes = mib << 20;
+    Gate gate;
+    starter_.Become("hog", AnswersThrough(gate));
+    ScheduledFunction hog = Function("hog"), other = Function("other");
+    hog.owner = other.owner = 1;
+    for (const ScheduledFunction& function : {hog, other}) scheduler().Put(function);
+    gate.Open(1);
+    EXPECT_EQ(TextOf(Invoke("hog")), "ok 1");
+    std::atomic<bool> rests = false;
+    std::function<void(absl::StatusOr<CallResult>)> again = [&](const absl::StatusOr<CallResult>&) {
+      if (!rests) scheduler().Invoke(CallOf("hog", "{}"), again);
+    };
+    for (int i = 0; i < 10; ++i) again(CallResult());
+    ASSERT_TRUE(gate.WaitForWaiting(static_cast<int>(mib / 10)));
+    Told waits = Invoke("other", "2");
+    EXPECT_EQ(Numbers("other").queued, 1u);
+    gate.Open(1 << 30);
+    EXPECT_EQ(TextOf(std::move(waits)), "ok 2");
+    EXPECT_GE(Numbers("hog").invocations, 2u);
+    rests = true;
+    while (Numbers("hog").queued + Numbers("hog").busy > 0) std::this_thread::yield();
+    StopScheduler();
+  }
 }
 
 // It may take as much as its limit says.

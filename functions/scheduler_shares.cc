@@ -51,14 +51,30 @@ uint64_t Core::StandingBytes() const {
   return bytes;
 }
 
+uint64_t Core::LikelyBytes(const Function& function) {
+  const uint64_t guessed = function.profile.instance_bytes;
+  return function.size_known ? guessed : std::max(guessed, function.spec.memory_bytes / kUnknownPart);
+}
+
+bool Core::WaitsForItsFirst(const Function& function) const {
+  return function.instances.empty() && MayHaveMore(function) && CallsWithoutInstance(function) > 0;
+}
+
+uint64_t Core::BytesOfFirstOnes(const Function& function) const {
+  uint64_t bytes = 0;
+  for (const auto& [name, other] : functions_) {
+    if (other->spec.owner == function.spec.owner && WaitsForItsFirst(*other)) bytes += LikelyBytes(*other);
+  }
+  return bytes;
+}
+
 bool Core::HasMemoryFor(const Function& function, uint64_t standing_bytes) const {
   // Those that are always to be there have had their memory set aside; and everybody gets on, if slowly.
-  const uint64_t all_busy = policy_.usage().busy_bytes;
+  uint64_t all_busy = policy_.usage().busy_bytes;
   if (all_busy == 0 || LivingOf(function.spec.owner) == 0 || LacksProvisioned(function)) return true;
+  if (!function.instances.empty()) all_busy += BytesOfFirstOnes(function);
   // Not measured yet, all that are started at once could take far more than was guessed.
-  const uint64_t guessed = function.profile.instance_bytes;
-  const uint64_t bytes =
-      function.size_known ? guessed : std::max(guessed, function.spec.memory_bytes / kUnknownPart);
+  const uint64_t guessed = function.profile.instance_bytes, bytes = LikelyBytes(function);
   const uint64_t busy = all_busy + policy_.Busy(function.id) * (bytes - guessed);
   const bool has = busy + standing_bytes + bytes <= options_.keep_alive.memory_bytes;
   if (!has) memory_is_waited_for_ = true;
@@ -139,9 +155,29 @@ void Core::ServeInTurn(Later* later) {
   }
 }
 
+bool Core::OwesItsOwnOwner(const Function& function) const {
+  if (!memory_is_waited_for_) return false;
+  const absl::Time recent = SteadyNow() - kSoonGone;
+  uint32_t here = 0, going = 0, wanted = 0;
+  for (const InstancePtr& instance : function.instances) {
+    if (instance->state != Instance::State::kEnding) {
+      ++here;
+    } else if (instance->ending_since >= recent) {
+      ++going;
+    }
+  }
+  for (const auto& [name, other] : functions_) {
+    if (other->spec.owner != function.spec.owner || !WaitsForItsFirst(*other)) continue;
+    // Its last one goes to who has waited longer: else it would be handed to and fro at each call.
+    if (here > 1 || other->waiting.front()->arrived < function.waiting.front()->arrived) ++wanted;
+  }
+  return going < wanted;
+}
+
 bool Core::OwesAnInstance(const Function& function) const {
   const bool all = instances_.size() >= options_.most_instances || memory_is_waited_for_;
   if (!all || function.instances.size() <= function.spec.provisioned) return false;
+  if (OwesItsOwnOwner(function)) return true;
   uint64_t wanted = 0;
   uint32_t fewest = UINT32_MAX;
   const uint32_t owner = function.spec.owner, own = LivingOf(owner);

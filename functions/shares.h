@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -18,6 +21,21 @@ class Shares : public std::enable_shared_from_this<Shares> {
   std::shared_ptr<void> Take(const std::string& whose, size_t amount, size_t most)
       ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
+    return TakeNow(whose, amount, most);
+  }
+  // The same; where there is too little left now, `given_back` is called once when there is more: on any
+  // thread, and it must not wait.
+  std::shared_ptr<void> TakeOrAwait(const std::string& whose, size_t amount, size_t most,
+                                    std::function<void()> given_back) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    std::shared_ptr<void> room = TakeNow(whose, amount, most);
+    if (!room && amount <= most) waiting_[whose].push_back(std::move(given_back));
+    return room;
+  }
+
+ private:
+  std::shared_ptr<void> TakeNow(const std::string& whose, size_t amount, size_t most)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     auto found = taken_.find(whose);
     const size_t taken = found == taken_.end() ? 0 : found->second;
     if (amount > most || taken > most - amount) return nullptr;
@@ -25,16 +43,20 @@ class Shares : public std::enable_shared_from_this<Shares> {
     return std::shared_ptr<void>(
         this, [shares = shared_from_this(), whose, amount](void*) { shares->GiveBack(whose, amount); });
   }
-
- private:
   void GiveBack(const std::string& whose, size_t amount) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    auto found = taken_.find(whose);
-    if (found != taken_.end() && (found->second -= amount) == 0) taken_.erase(found);
+    std::vector<std::function<void()>> waited;
+    {
+      absl::MutexLock lock(&mutex_);
+      auto found = taken_.find(whose);
+      if (found != taken_.end() && (found->second -= amount) == 0) taken_.erase(found);
+      if (auto waits = waiting_.extract(whose)) waited = std::move(waits.mapped());
+    }
+    for (const std::function<void()>& given_back : waited) given_back();
   }
 
   absl::Mutex mutex_;
   std::map<std::string, size_t> taken_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::vector<std::function<void()>>> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rekindle::functions

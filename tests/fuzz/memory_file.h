@@ -33,6 +33,7 @@ class MemoryFile : public BlockFile {
   absl::StatusOr<uint64_t> FreeBytes() const override { return 0; }
   absl::Status Allocate(uint64_t, uint64_t) override { return ReadOnly(); }
   bool KeepsAllocated() const override { return false; }
+  bool GivesBackLate() const override { return false; }
   absl::Status Truncate(uint64_t) override { return ReadOnly(); }
   absl::Status PunchHole(uint64_t, uint64_t) override { return ReadOnly(); }
   absl::Status Sync() override { return ReadOnly(); }

@@ -345,11 +345,11 @@ class DaemonTest(SupervisedTest):
             self.assertIn(words, told)
 
     def test_the_end_of_a_job_taken_over_is_known(self):
-        self.start(100, "status=5", options=["--every", "300ms", "--restarts", "0"])
+        self.start(300, "status=5", options=["--every", "300ms", "--restarts", "0"])
         self.wait_for_image()
         self.daemon.kill()
         self.restart_daemon()
-        waiting.until(lambda: len(lines_of(self.numbers)) == 100, "its last line")
+        waiting.until(lambda: len(lines_of(self.numbers)) == 300, "its last line")
         jobs.reap_orphans()
         self.wait_for(lambda job: job["supervised"]["deaths"], "its end")
         self.assertIn("exit status 5", self.state()["deaths"][0])
