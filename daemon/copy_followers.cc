@@ -66,12 +66,9 @@ void CopyFollowers::Loop() {
     Reconcile();
     wakeup_.WaitFor(kReconcileEvery);
   }
-  // All at once first: each has a moment to say that it ends.
-  for (const auto& [job, follower] : followers_) {
-    if (follower->process.running()) follower->process.Signal(SIGTERM).IgnoreError();
-  }
-  const Deadline deadline(kCommandsEndMayTake);
-  for (const auto& [job, follower] : followers_) EndCopying(follower->process, deadline.left());
+  std::vector<Subprocess*> all;
+  for (const auto& [job, follower] : followers_) all.push_back(&follower->process);
+  EndCopying(all, kCommandsEndMayTake);
   followers_.clear();
 }
 
@@ -91,6 +88,7 @@ std::vector<CopyPlan> CopyFollowers::Wanted() const {
 void CopyFollowers::Reconcile() {
   std::map<std::string, CopyPlan> wanted;
   for (CopyPlan& plan : Wanted()) wanted.emplace(plan.job, std::move(plan));
+  std::vector<std::unique_ptr<Follower>> unwanted;
   for (auto it = followers_.begin(); it != followers_.end();) {
     const auto plan = wanted.find(it->first);
     if (plan != wanted.end() && plan->second.SameCommand(it->second->plan)) {
@@ -98,10 +96,13 @@ void CopyFollowers::Reconcile() {
       wanted.erase(plan);
       ++it;
     } else {
-      EndCopying(it->second->process, kCommandsEndMayTake);
+      unwanted.push_back(std::move(it->second));
       it = followers_.erase(it);
     }
   }
+  std::vector<Subprocess*> ending;
+  for (const auto& follower : unwanted) ending.push_back(&follower->process);
+  EndCopying(ending, kCommandsEndMayTake);
   for (auto& [job, plan] : wanted) {
     auto follower = std::make_unique<Follower>();
     follower->plan = std::move(plan);
@@ -155,6 +156,13 @@ void CopyFollowers::NoteTrouble(const CopyPlan& plan, const std::string& why) co
   CopyNotes(store_).Note(plan.user.uid, note, UnixNanos()).IgnoreError();
 }
 
+bool CopyFollowers::CanBeNoted(const CopyPlan& plan) const {
+  v1::NoteCopyRequest note;
+  note.set_name(plan.images);
+  note.set_place(plan.to.place());
+  return CopyNotes(store_).Note(plan.user.uid, note, UnixNanos()).ok();
+}
+
 void CopyFollowers::AwaitCopies(const Deadline& deadline) {
   for (bool told = false;; told = true) {
     std::vector<std::string> missing;
@@ -166,7 +174,7 @@ void CopyFollowers::AwaitCopies(const Deadline& deadline) {
       if (plan.ended_unix_ns != 0 || IsThere(notes, plan)) continue;
       missing.push_back(plan.job);
       const v1::CopyState* note = NoteOf(notes, plan);
-      goes_on = goes_on || note == nullptr || note->last_error().empty();
+      goes_on = goes_on || (note == nullptr ? CanBeNoted(plan) : note->last_error().empty());
     }
     if (missing.empty()) return;
     if (!goes_on || deadline.passed()) {

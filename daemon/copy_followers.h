@@ -47,6 +47,8 @@ class CopyFollowers {
   void Reconcile();
   void Start(Follower& follower);
   void LookAfter(Follower& follower);
+  // Else nobody is ever told that its images are there: its user has too many notes.
+  bool CanBeNoted(const CopyPlan& plan) const;
   // Where the command can't say it.
   void NoteTrouble(const CopyPlan& plan, const std::string& why) const;
 
