@@ -218,15 +218,30 @@ absl::Status TryCopyPlace(const NodeOptions& node, const CopyPlan& plan,
                    " with your environment). No job was started: see to that place, or leave --copy-to out"));
 }
 
-void EndCopying(Subprocess& process, absl::Duration patience) {
-  if (!process.running()) return;
-  process.Signal(SIGTERM).IgnoreError();
-  if (!AwaitExit(process.pidfd(), patience)) process.Signal(SIGKILL).IgnoreError();
-  if (AwaitExit(process.pidfd(), kCommandEndMayTake)) {
-    process.Wait().IgnoreError();
-  } else {
-    process.Release();
+void EndCopying(absl::Span<Subprocess* const> processes, absl::Duration patience) {
+  std::vector<Subprocess*> running;
+  for (Subprocess* process : processes) {
+    if (!process->running()) continue;
+    process->Signal(SIGTERM).IgnoreError();
+    running.push_back(process);
   }
+  const auto await = [&running](const Deadline& deadline) {
+    std::erase_if(running, [&](Subprocess* process) {
+      if (!AwaitExit(process->pidfd(), deadline.left())) return false;
+      process->Wait().IgnoreError();
+      return true;
+    });
+  };
+  await(Deadline(patience));
+  for (Subprocess* process : running) process->Signal(SIGKILL).IgnoreError();
+  if (!running.empty()) await(Deadline(kCommandEndMayTake));
+  // In a wait that nothing interrupts, as for a file server that is away: they end when that does.
+  for (Subprocess* process : running) process->Release();
+}
+
+void EndCopying(Subprocess& process, absl::Duration patience) {
+  Subprocess* const one = &process;
+  EndCopying(absl::MakeConstSpan(&one, 1), patience);
 }
 
 }  // namespace rekindle::daemon

@@ -11,6 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/file_rights.h"
 #include "base/subprocess.h"
 #include "base/unique_fd.h"
@@ -68,8 +70,9 @@ absl::Status CheckCopyTo(const v1::CopyTo& to);
 absl::Status TryCopyPlace(const NodeOptions& node, const CopyPlan& plan,
                           const std::function<bool()>& cancelled);
 
-// Waits for its end, which a file system whose server is gone may keep from it for ever: then it is left
-// alone.
+// Waits for their end, for all together: so long until they are killed, and then for some seconds. A file
+// system whose server is gone may keep a process from ending for ever: then it is left alone.
+void EndCopying(absl::Span<Subprocess* const> processes, absl::Duration patience);
 void EndCopying(Subprocess& process, absl::Duration patience);
 
 }  // namespace rekindle::daemon

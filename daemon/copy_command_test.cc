@@ -52,6 +52,20 @@ TEST(CopyPlanTest, IsTheUsersOfTheNewestImageOfTheName) {
   EXPECT_EQ(CopyPlanOf(record, "llm").newest, "");
 }
 
+TEST(EndCopyingTest, AllAreEndedTogetherAlsoThoseThatDoNotListen) {
+  SubprocessOptions options;
+  options.argv = {"/bin/sh", "-c", "trap '' TERM; exec sleep 1000"};
+  SubprocessOptions listens = options;
+  listens.argv = {"/bin/sleep", "1000"};
+  absl::StatusOr<Subprocess> deaf = Subprocess::Start(options), good = Subprocess::Start(listens);
+  ASSERT_TRUE(deaf.ok() && good.ok());
+  Subprocess never;
+  Subprocess* const all[] = {&*deaf, &never, &*good};
+  EndCopying(all, absl::Milliseconds(20));
+  EXPECT_FALSE(deaf->running());
+  EXPECT_FALSE(good->running());
+}
+
 TEST(CheckCopyToTest, RemotesWithTheirSecretsAreRefused) {
   const auto check = [](const std::string& place) {
     v1::CopyTo to;

@@ -65,12 +65,9 @@ void CopyFollowers::Loop() {
     Reconcile();
     wakeup_.WaitFor(kReconcileEvery);
   }
-  // All at once first: each has a moment to say that it ends.
-  for (const auto& [job, follower] : followers_) {
-    if (follower->process.running()) follower->process.Signal(SIGTERM).IgnoreError();
-  }
-  const Deadline deadline(kCommandsEndMayTake);
-  for (const auto& [job, follower] : followers_) EndCopying(follower->process, deadline.left());
+  std::vector<Subprocess*> all;
+  for (const auto& [job, follower] : followers_) all.push_back(&follower->process);
+  EndCopying(all, kCommandsEndMayTake);
   followers_.clear();
 }
 
@@ -90,6 +87,7 @@ std::vector<CopyPlan> CopyFollowers::Wanted() const {
 void CopyFollowers::Reconcile() {
   std::map<std::string, CopyPlan> wanted;
   for (CopyPlan& plan : Wanted()) wanted.emplace(plan.job, std::move(plan));
+  std::vector<std::unique_ptr<Follower>> unwanted;
   for (auto it = followers_.begin(); it != followers_.end();) {
     const auto plan = wanted.find(it->first);
     if (plan != wanted.end() && plan->second.SameCommand(it->second->plan)) {
@@ -97,10 +95,13 @@ void CopyFollowers::Reconcile() {
       wanted.erase(plan);
       ++it;
     } else {
-      EndCopying(it->second->process, kCommandsEndMayTake);
+      unwanted.push_back(std::move(it->second));
       it = followers_.erase(it);
     }
   }
+  std::vector<Subprocess*> ending;
+  for (const auto& follower : unwanted) ending.push_back(&follower->process);
+  EndCopying(ending, kCommandsEndMayTake);
   for (auto& [job, plan] : wanted) {
     auto follower = std::make_unique<Follower>();
     follower->plan = std::move(plan);
@@ -167,6 +168,13 @@ void CopyFollowers::NoteTrouble(const CopyPlan& plan, const std::string& why) co
   CopyNotes(node_.store).Note(plan.user.uid, note, UnixNanos()).IgnoreError();
 }
 
+bool CopyFollowers::CanBeNoted(const CopyPlan& plan) const {
+  v1::NoteCopyRequest note;
+  note.set_name(plan.images);
+  note.set_place(plan.to.place());
+  return CopyNotes(node_.store).Note(plan.user.uid, note, UnixNanos()).ok();
+}
+
 void CopyFollowers::AwaitCopies(const Deadline& deadline, bool of_ended,
                                 const std::function<bool()>& given_up) {
   // Who waits in the foreground is told when it takes long.
@@ -184,7 +192,7 @@ void CopyFollowers::AwaitCopies(const Deadline& deadline, bool of_ended,
                                                 plan.to.place(), "' tries it again)")
                                  : plan.job);
       const v1::CopyState* note = NoteOf(notes, plan);
-      goes_on = goes_on || note == nullptr || note->last_error().empty();
+      goes_on = goes_on || (note == nullptr ? CanBeNoted(plan) : note->last_error().empty());
     }
     if (missing.empty()) return;
     if (!goes_on || deadline.passed() || (given_up && given_up())) {

@@ -58,6 +58,8 @@ class CopyFollowers {
   void Start(Follower& follower);
   void LookAfter(Follower& follower);
   void TellOfTrouble();
+  // Else nobody is ever told that its images are there: its user has too many notes.
+  bool CanBeNoted(const CopyPlan& plan) const;
   // Where the command can't say it.
   void NoteTrouble(const CopyPlan& plan, const std::string& why) const;
 

@@ -74,12 +74,27 @@ std::string CopyNotes::PathOf(uid_t owner, absl::string_view name, absl::string_
 std::vector<std::string> CopyNotes::Files() const {
   std::vector<std::string> files = ListDirectory(directory_).value_or(std::vector<std::string>());
   std::erase_if(files, [](const std::string& file) { return !absl::EndsWith(file, kNoteSuffix); });
-  if (files.size() > kMostNotes) files.resize(kMostNotes);
+  return files;
+}
+
+// No user's many keep those of others from being listed.
+std::vector<std::string> CopyNotes::FilesToList() const {
+  std::vector<std::string> files = Files();
+  if (files.size() <= kMostNotes) return files;
+  std::map<std::string, std::vector<std::string>> by_owner;
+  for (std::string& file : files) by_owner[file.substr(0, file.find('-'))].push_back(std::move(file));
+  files.clear();
+  for (size_t i = 0; files.size() < kMostNotes; ++i) {
+    for (const auto& [owner, of_owner] : by_owner) {
+      if (i < of_owner.size() && files.size() < kMostNotes) files.push_back(of_owner[i]);
+    }
+  }
   return files;
 }
 
 absl::Status CopyNotes::MakeRoom(uid_t owner, int64_t now_unix_ns) const {
   size_t left = 0;
+  std::vector<std::pair<int64_t, std::string>> ended;
   for (const std::string& file : Files()) {
     if (!absl::StartsWith(file, absl::StrCat(owner, "-"))) continue;
     const std::string path = absl::StrCat(directory_, "/", file);
@@ -88,13 +103,17 @@ absl::Status CopyNotes::MakeRoom(uid_t owner, int64_t now_unix_ns) const {
       RK_RETURN_IF_ERROR(RemoveTree(path));
     } else {
       ++left;
+      if (note.ok() && note->ended()) ended.emplace_back(note->told_unix_ns(), path);
     }
   }
+  // Those that ended first: what is copied now is of more use.
+  std::sort(ended.begin(), ended.end());
+  for (size_t i = 0; i < ended.size() && left >= kMostNotesOfOne; ++i, --left)
+    RK_RETURN_IF_ERROR(RemoveTree(ended[i].second));
   if (left < kMostNotesOfOne) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("uid ", owner, " copies images of ", left,
-                   " names and places already: end one of these ('rekindle copy --follow'), which is "
-                   "forgotten a day later"));
+                   " names and places already: end one of these ('rekindle copy --follow')"));
 }
 
 absl::Status CopyNotes::Note(uid_t owner, const v1::NoteCopyRequest& what, int64_t now_unix_ns,
@@ -152,7 +171,7 @@ std::vector<v1::CopyState> CopyNotes::List(int64_t now_unix_ns) const {
 
 std::vector<v1::CopyState> CopyNotes::All() const {
   std::vector<v1::CopyState> notes;
-  for (const std::string& file : Files()) {
+  for (const std::string& file : FilesToList()) {
     absl::StatusOr<v1::CopyState> note = ReadRecordFile<v1::CopyState>(absl::StrCat(directory_, "/", file));
     if (note.ok()) notes.push_back(*std::move(note));
   }

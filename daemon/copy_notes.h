@@ -37,6 +37,8 @@ class CopyNotes {
 
  private:
   std::vector<std::string> Files() const;
+  // Of each user some, where there are too many.
+  std::vector<std::string> FilesToList() const;
   std::string PathOf(uid_t owner, absl::string_view name, absl::string_view place) const;
   // Makes room for one more of the owner's.
   absl::Status MakeRoom(uid_t owner, int64_t now_unix_ns) const;

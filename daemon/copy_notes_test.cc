@@ -1,5 +1,7 @@
 #include "daemon/copy_notes.h"
 
+#include <algorithm>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -141,6 +143,42 @@ TEST_F(CopyNotesTest, NobodyFillsTheStoreWithThem) {
   EXPECT_TRUE(absl::IsInvalidArgument(notes_.Note(kOtherCopier, hostile, kNow)));
   ASSERT_TRUE(notes_.Note(kOtherCopier, Failed(std::string(100'000, 'x')), kNow).ok());
   for (const v1::CopyState& state : notes_.List(kNow)) EXPECT_LE(state.last_error().size(), 2000u);
+}
+
+TEST_F(CopyNotesTest, WhatEndedFirstMakesRoom) {
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(notes_.Note(kCopier, Request(absl::StrCat("/mnt/", i)), kNow + i).ok());
+  }
+  for (const int i : {7, 3}) {
+    v1::NoteCopyRequest ended = Request(absl::StrCat("/mnt/", i));
+    ended.set_ended(true);
+    ASSERT_TRUE(notes_.Note(kCopier, ended, kNow + 1000 - i).ok());
+  }
+  ASSERT_TRUE(notes_.Note(kCopier, Request("/mnt/new"), kNow + 2000).ok());
+  std::vector<std::string> places;
+  for (const v1::CopyState& state : notes_.List(kNow + 2000)) places.push_back(state.place());
+  EXPECT_THAT(places, SizeIs(100));
+  EXPECT_THAT(places, ::testing::Contains("/mnt/new"));
+  EXPECT_THAT(places, ::testing::Contains("/mnt/3"));
+  EXPECT_THAT(places, ::testing::Not(::testing::Contains("/mnt/7")));
+}
+
+TEST_F(CopyNotesTest, NobodysManyHideThoseOfOthers) {
+  ASSERT_TRUE(notes_.Note(1, Request(), kNow).ok());
+  ASSERT_TRUE(notes_.Note(kOtherCopier, Copied("2"), kNow).ok());
+  const std::string folder = directory_.path() + "/copies";
+  std::string content;
+  for (const std::string& file : *ListDirectory(folder)) {
+    if (file.starts_with("1-")) content = *ReadFile(absl::StrCat(folder, "/", file));
+  }
+  for (int i = 0; i < 2100; ++i) {
+    std::ofstream(absl::StrCat(folder, "/1-", absl::Hex(i, absl::kZeroPad16), ".json")) << content;
+  }
+  const std::vector<v1::CopyState> all = notes_.List(kNow);
+  EXPECT_THAT(all, SizeIs(2000));
+  EXPECT_EQ(std::count_if(all.begin(), all.end(),
+                          [](const v1::CopyState& state) { return state.owner_uid() == kOtherCopier; }),
+            1);
 }
 
 TEST_F(CopyNotesTest, DamagedNotesAreWrittenAnew) {

@@ -583,8 +583,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
         absl::StrCat(what, ": the image that it was to lie on has been removed meanwhile: try again"));
   }
   // The next attempt makes that one anew first.
-  if (absl::IsDataLoss(captured.status()))
-    damaged_->Add(base.info.digest, std::string(captured.status().message()));
+  if (absl::IsDataLoss(captured.status())) return damaged_->Judge(base.info.digest, captured.status());
   RK_RETURN_IF_ERROR(captured.status());
   built.info = std::move(captured->image);
   loaded.AddBelow(loaded_below);

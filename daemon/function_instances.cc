@@ -327,7 +327,7 @@ absl::StatusOr<restore::CloneResult> FunctionInstances::CopyImage(store::Store& 
     return absl::DataLossError(absl::StrCat("image ", options.image, " is damaged: ", *why));
   RK_ASSIGN_OR_RETURN(criu::Installation criu, node_.CriuIfAny());
   absl::StatusOr<restore::CloneResult> copy = node_.clones().Start(store, criu, options);
-  if (absl::IsDataLoss(copy.status())) damaged_->Add(options.image, std::string(copy.status().message()));
+  if (absl::IsDataLoss(copy.status())) return damaged_->Judge(options.image, copy.status());
   return copy;
 }
 
@@ -379,7 +379,9 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& o
   }
   StartedInstance started;
   // What is to be done about it the next start does, which may wait.
-  auto damaged = [images = damaged_, digest](const std::string& why) { images->Add(digest, why); };
+  auto damaged = [images = damaged_, digest](const absl::Status& why) {
+    images->Judge(digest, why).IgnoreError();
+  };
   RK_ASSIGN_OR_RETURN(started.process, FollowCopy(node_, *std::move(copy), std::move(place.place),
                                                   std::move(has_answered), std::move(damaged), order.on_end));
   started.listener = std::move(place.listener);
@@ -499,7 +501,7 @@ absl::StatusOr<std::shared_ptr<LiveTemplate>> FunctionInstances::TemplateUp(cons
 absl::StatusOr<std::shared_ptr<LiveTemplate>> FunctionInstances::TemplateOf(restore::CloneOptions options) {
   const std::string digest = options.image;
   auto up = LiveTemplate::Up(node_, std::move(options));
-  if (absl::IsDataLoss(up.status())) damaged_->Add(digest, std::string(up.status().message()));
+  if (absl::IsDataLoss(up.status())) return damaged_->Judge(digest, up.status());
   return up;
 }
 
@@ -561,8 +563,9 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   absl::StatusOr<CapturedCopy> captured = CaptureNextReadyPoint(
       node_, *store, std::move(options), std::move(capture), {longest, &making.cancellation(), check}, what);
   if (absl::IsDataLoss(captured.status())) {
-    damaged_->Add(live->dependency_digest, std::string(captured.status().message()));
-    files_changed_();
+    const absl::Status judged = damaged_->Judge(live->dependency_digest, captured.status());
+    if (absl::IsDataLoss(judged)) files_changed_();
+    return judged;
   }
   RK_RETURN_IF_ERROR(captured.status());
   {

@@ -130,7 +130,7 @@ class Process : public functions::InstanceProcess {
 
 absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowCopy(
     Node& node, restore::CloneResult copy, InstancePlace place, std::function<void()> has_answered,
-    std::function<void(const std::string& why)> damaged, std::function<void(const InstanceEnd&)> on_end) {
+    std::function<void(const absl::Status& why)> damaged, std::function<void(const InstanceEnd&)> on_end) {
   struct Kept {
     std::shared_ptr<restore::Cgroup> group;
     UniqueFd channel;
@@ -157,7 +157,7 @@ absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowCopy(
                               on_end = std::move(on_end)](const ExitState& exit) mutable {
                                InstanceEnd end = memory->End(exit);
                                end.why = kept->end.why;
-                               if (kept->end.damaged) damaged(end.why);
+                               if (kept->end.damaged) damaged(restore::DamageOf(kept->end, "its copy"));
                                // With the process goes the group, which others don't wait for (JobReaper).
                                kept.reset();
                                memory.reset();

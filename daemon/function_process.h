@@ -34,7 +34,7 @@ struct InstancePlace {
 // be quick.
 absl::StatusOr<std::unique_ptr<functions::InstanceProcess>> FollowCopy(
     Node& node, restore::CloneResult copy, InstancePlace place, std::function<void()> has_answered,
-    std::function<void(const std::string& why)> damaged,
+    std::function<void(const absl::Status& why)> damaged,
     std::function<void(const functions::InstanceEnd&)> on_end);
 
 // `pid`, a child of this process and the first of its session; with it ends all that is in `group`, or, where

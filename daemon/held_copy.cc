@@ -76,7 +76,7 @@ absl::StatusOr<CapturedCopy> CaptureNextReadyPoint(
   if (absl::IsFailedPrecondition(has_after_restore.status())) {
     const restore::SandboxEnd end =
         restore::ReadEndWithin(started.sandbox.control.get(), started.sandbox.directory, kLastWords);
-    if (end.damaged) return absl::DataLossError(absl::StrCat(what, ": ", end.why));
+    if (end.damaged) return restore::DamageOf(end, what);
   }
   if (absl::IsFailedPrecondition(has_after_restore.status()) && started.group != nullptr) {
     // Whichever it was, it is no reason to try again at once.

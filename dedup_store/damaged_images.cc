@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "dedup_store/coding.h"
 #include "dedup_store/image_reader.h"
@@ -15,6 +16,9 @@ namespace rekindle::store {
 namespace {
 
 using Part = ScrubDamage::Part;
+
+// Of a manifest that could not be read: its disk is not asked at each look at the images.
+constexpr absl::Duration kReadAgainAfter = absl::Minutes(5);
 
 class Damage {
  public:
@@ -80,41 +84,69 @@ absl::StatusOr<std::vector<std::string>> DamagedImages::Find(StoreCore& core,
     RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core.catalog().Read());
     RK_ASSIGN_OR_RETURN(images, txn.Images());
   }
-  absl::MutexLock lock(&mutex_);
-  if (std::string encoded = damage.Encode(); encoded != damage_) {
-    damage_ = std::move(encoded);
-    ++number_;
-  }
-  std::set<uint64_t> homes;
+  uint64_t number = 0;
+  std::set<uint64_t> hit;  // by the packs of the manifests
   std::vector<ImageRecord> unknown;
-  for (const ImageRecord& image : images) {
-    homes.insert(image.manifest_pack);
-    if (damage.HasManifest(image.manifest_pack)) continue;
-    const auto known = images_.find(image.manifest_pack);
-    if (known != images_.end() && known->second.asked != number_ &&
-        std::none_of(known->second.packs.begin(), known->second.packs.end(),
-                     [&](uint64_t pack) { return damage.IsIn(pack); })) {
-      known->second.asked = number_;
-      known->second.hit = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (std::string encoded = damage.Encode(); encoded != damage_) {
+      damage_ = std::move(encoded);
+      ++number_;
     }
-    if (known == images_.end() || known->second.asked != number_) unknown.push_back(image);
+    number = number_;
+    const absl::Time now = SteadyNow();
+    std::set<uint64_t> homes;
+    for (const ImageRecord& image : images) {
+      const uint64_t home = image.manifest_pack;
+      homes.insert(home);
+      if (damage.HasManifest(home)) {
+        hit.insert(home);
+        continue;
+      }
+      const auto known = images_.find(home);
+      if (known != images_.end() && known->second.asked != number &&
+          std::none_of(known->second.packs.begin(), known->second.packs.end(),
+                       [&](uint64_t pack) { return damage.IsIn(pack); })) {
+        known->second.asked = number;
+        known->second.hit = false;
+      }
+      if (known != images_.end() && known->second.asked == number) {
+        if (known->second.hit) hit.insert(home);
+        continue;
+      }
+      const auto unread = unread_.find(home);
+      if (unread == unread_.end() || now - unread->second >= kReadAgainAfter) unknown.push_back(image);
+    }
+    const auto gone = [&](const auto& entry) { return homes.count(entry.first) == 0; };
+    std::erase_if(images_, gone);
+    std::erase_if(unread_, gone);
   }
-  std::erase_if(images_, [&](const auto& entry) { return homes.count(entry.first) == 0; });
+  // Without the lock: who asks meanwhile reads them too, and waits for nobody's disk.
   std::vector<std::pair<uint64_t, Known>> notes;
-  const auto note = [&, number = number_](const ImageRecord& image,
-                                          absl::StatusOr<Manifest> manifest) -> absl::Status {
-    if (!manifest.ok()) return absl::OkStatus();  // removed meanwhile; or lost too, for another reason
-    const bool hit = damage.Hits(*manifest);
-    notes.emplace_back(image.manifest_pack, Known{std::move(manifest->packs), number, hit});
+  std::vector<uint64_t> unread;
+  const auto note = [&](const ImageRecord& image, absl::StatusOr<Manifest> manifest) -> absl::Status {
+    if (!manifest.ok()) {  // removed meanwhile; or lost too, for another reason
+      unread.push_back(image.manifest_pack);
+      return absl::OkStatus();
+    }
+    const bool has_it = damage.Hits(*manifest);
+    if (has_it) hit.insert(image.manifest_pack);
+    notes.emplace_back(image.manifest_pack, Known{std::move(manifest->packs), number, has_it});
     return absl::OkStatus();
   };
   RK_RETURN_IF_ERROR(ReadManifests(core, unknown, nullptr, note));
-  for (auto& [pack, known] : notes) images_[pack] = std::move(known);
+  {
+    absl::MutexLock lock(&mutex_);
+    for (auto& [home, read] : notes) {
+      unread_.erase(home);
+      // Who has asked of later damage knows it better.
+      Known& known = images_[home];
+      if (known.asked <= number) known = std::move(read);
+    }
+    for (const uint64_t home : unread) unread_[home] = SteadyNow();
+  }
   for (const ImageRecord& image : images) {
-    const auto known = images_.find(image.manifest_pack);
-    if (damage.HasManifest(image.manifest_pack) ||
-        (known != images_.end() && known->second.asked == number_ && known->second.hit))
-      found.push_back(image.info.reference);
+    if (hit.count(image.manifest_pack) > 0) found.push_back(image.info.reference);
   }
   std::sort(found.begin(), found.end());
   return found;

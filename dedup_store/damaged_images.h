@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "dedup_store/catalog.h"
 #include "dedup_store/scrub.h"
@@ -17,8 +18,8 @@ namespace rekindle::store {
 
 class StoreCore;
 
-// Thread-safe; who asks while another one's question is being answered waits for that. What an image needs
-// never changes, so all manifests are read once, and those that need a damaged pack when damage is news.
+// Thread-safe; nobody waits for what another one reads. What an image needs never changes, so all manifests
+// are read once, and those that need a damaged pack when damage is news.
 class DamagedImages {
  public:
   // References, sorted. Images whose manifests can't be read for another reason have none of it.
@@ -35,6 +36,8 @@ class DamagedImages {
   absl::Mutex mutex_;
   // By the pack of its manifest, which no other image has had.
   std::map<uint64_t, Known> images_ ABSL_GUARDED_BY(mutex_);
+  // Those that could not be read, and when, of the monotonic clock.
+  std::map<uint64_t, absl::Time> unread_ ABSL_GUARDED_BY(mutex_);
   std::string damage_ ABSL_GUARDED_BY(mutex_);  // the one asked about last, and its number
   uint64_t number_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -105,12 +105,11 @@ absl::Status ImageReaderImpl::CheckRoom(const WantedPages& frame, size_t bytes) 
 
 absl::Status ImageReaderImpl::FrameDamaged(const WantedPages& frame, const absl::Status& why) const {
   if (absl::IsDataLoss(why)) ForgetFrames(core_.get(), *packs_[frame.pack], {frame.frame});
-  return absl::Status(
-      why.code(),
-      absl::StrFormat(
-          "image %s, chunk %d: %s (pack %s). Other images are not affected unless they share this "
-          "chunk: `rekindle fsck --read` names them.",
-          record_.info.reference, frame.frame, why.message(), packs_[frame.pack]->path()));
+  return WithMessage(
+      why, absl::StrFormat(
+               "image %s, chunk %d: %s (pack %s). Other images are not affected unless they share this "
+               "chunk: `rekindle fsck --read` names them.",
+               record_.info.reference, frame.frame, why.message(), packs_[frame.pack]->path()));
 }
 
 std::unique_ptr<FrameLoader> ImageReaderImpl::TakeLoader() const {

@@ -90,7 +90,8 @@ class ImageReaderImpl::RangeReader {
       const absl::Status status =
           pack.file().ReadAt(frame.offset(), {stored + (frame.offset() - read.offset), frame.stored_bytes});
       if (absl::IsDataLoss(status)) lost.push_back(piece.frame);
-      if (!status.ok()) first_error.Update(Damaged(piece, status.message(), status.code()));
+      if (!status.ok())
+        first_error.Update(WithMessage(status, Damaged(piece, status.message(), status.code()).message()));
     }
     ForgetFrames(image_.core_.get(), pack, lost);
     return first_error;

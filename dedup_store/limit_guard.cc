@@ -136,6 +136,10 @@ absl::Status LimitGuard::BeforeCommit(const NewImageOptions& image, const Manife
                                       int64_t created_unix_ns) {
   if (checks_.store_is_limited()) {
     RK_ASSIGN_OR_RETURN(notes_bytes_, core_->use().MeasureNotes(*core_));
+    // What is still changing is looked at here, and not while everybody waits for the transaction.
+    sizes_.clear();
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
+    RK_RETURN_IF_ERROR(core_->use().Measure(*core_, txn, &sizes_).status());
   }
   if (!checks_.owner_is_limited()) return absl::OkStatus();
   std::vector<ImageRecord> images;
@@ -177,7 +181,7 @@ absl::Status LimitGuard::MayCommit(Catalog::Txn& txn, const ImageStats& stats, u
     RK_RETURN_IF_ERROR(checks_.Owner(Stage::kCommit, used, count, QuotaBytes(stats)));
   }
   if (checks_.store_is_limited()) {
-    RK_ASSIGN_OR_RETURN(const StoreBytes bytes, core_->use().Measure(*core_, txn));
+    RK_ASSIGN_OR_RETURN(const StoreBytes bytes, core_->use().Measure(*core_, txn, &sizes_));
     RK_RETURN_IF_ERROR(checks_.Store(Stage::kCommit, bytes.total() + notes_bytes_, pack_bytes));
   }
   return absl::OkStatus();

@@ -53,6 +53,7 @@ class LimitGuard {
   // As found at the beginning.
   uint64_t owner_bytes_ = 0, owner_images_ = 0, store_bytes_ = 0;
   uint64_t inherited_bytes_ = 0, notes_bytes_ = 0;  // as found last
+  StoreUse::PackSizes sizes_;
   FileSystemUse file_system_;
   uid_t owner_ = 0;
   absl::Mutex mutex_;

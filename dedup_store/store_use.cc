@@ -26,40 +26,59 @@ bool IsSettled(absl::Time changed) { return absl::Now() - changed > kSettledAfte
 
 }  // namespace
 
-absl::StatusOr<StoreBytes> StoreUse::Measure(StoreCore& core, Catalog::Txn& txn) {
+absl::StatusOr<StoreBytes> StoreUse::Measure(StoreCore& core, Catalog::Txn& txn, PackSizes* sizes) {
   StoreBytes bytes;
   RK_ASSIGN_OR_RETURN(const std::vector<PackRecord> packs, txn.Packs());
   RK_ASSIGN_OR_RETURN(const std::vector<IndexRecord> indexes, txn.Indexes());
   for (const IndexRecord& index : indexes) bytes.metadata_bytes += index.file_bytes;
   bytes.metadata_bytes += txn.bytes_used();
-  absl::MutexLock lock(&mutex_);
-  std::map<uint64_t, KnownPack> known = std::exchange(packs_, {});
+  const auto add = [&bytes](const StoreBytes& of_one) {
+    bytes.pack_bytes += of_one.pack_bytes;
+    bytes.metadata_bytes += of_one.metadata_bytes;
+  };
   for (const PackRecord& pack : packs) {
     if (pack.pages > 0) bytes.metadata_bytes += sizeof(PageTableHeader) + uint64_t{pack.pages} * 8;
-    KnownPack now;
-    now.dead = txn.SharedDead(pack.id);
-    // While gc frees parts of it, and until a gc has noted that it did, it changes.
-    bool keep = now.dead == nullptr || now.dead->given_back;
-    const auto before = known.find(pack.id);
-    if (before != known.end() && before->second.dead == now.dead) {
-      now.bytes = before->second.bytes;
-    } else {
-      // Not opened: there may be tens of thousands.
-      struct stat info;
-      if (::stat(core.pack_path(pack.id).c_str(), &info) != 0) {
-        if (errno == ENOENT || errno == ESTALE) continue;  // gc took it meanwhile
-        return ErrnoStatus(errno, absl::StrCat("looking at ", core.pack_path(pack.id)));
-      }
-      const uint64_t on_disk = static_cast<uint64_t>(info.st_blocks) * 512;
-      now.bytes.metadata_bytes =
-          std::min(on_disk, pack.file_bytes - std::min(pack.file_bytes, pack.stored_bytes));
-      now.bytes.pack_bytes = on_disk - now.bytes.metadata_bytes;
-      keep = keep && IsSettled(absl::TimeFromTimespec(info.st_ctim));
-    }
-    bytes.pack_bytes += now.bytes.pack_bytes;
-    bytes.metadata_bytes += now.bytes.metadata_bytes;
-    if (keep) packs_.emplace_hint(packs_.end(), pack.id, std::move(now));
   }
+  std::vector<const PackRecord*> unknown;
+  {
+    absl::MutexLock lock(&mutex_);
+    std::map<uint64_t, KnownPack> known = std::exchange(packs_, {});
+    for (const PackRecord& pack : packs) {
+      const auto before = known.find(pack.id);
+      if (before != known.end() && before->second.dead == txn.SharedDead(pack.id)) {
+        add(before->second.bytes);
+        packs_.emplace_hint(packs_.end(), pack.id, std::move(before->second));
+      } else if (const auto size = sizes ? sizes->find(pack.id) : PackSizes::iterator();
+                 sizes && size != sizes->end()) {
+        add(size->second);
+      } else {
+        unknown.push_back(&pack);
+      }
+    }
+  }
+  // Without the lock: a file server may take its time.
+  std::map<uint64_t, KnownPack> found;
+  for (const PackRecord* const pack : unknown) {
+    // Not opened: there may be tens of thousands.
+    struct stat info;
+    if (::stat(core.pack_path(pack->id).c_str(), &info) != 0) {
+      if (errno == ENOENT || errno == ESTALE) continue;  // gc took it meanwhile
+      return ErrnoStatus(errno, absl::StrCat("looking at ", core.pack_path(pack->id)));
+    }
+    const uint64_t on_disk = static_cast<uint64_t>(info.st_blocks) * 512;
+    KnownPack now;
+    now.dead = txn.SharedDead(pack->id);
+    now.bytes.metadata_bytes =
+        std::min(on_disk, pack->file_bytes - std::min(pack->file_bytes, pack->stored_bytes));
+    now.bytes.pack_bytes = on_disk - now.bytes.metadata_bytes;
+    add(now.bytes);
+    if (sizes) sizes->emplace(pack->id, now.bytes);
+    // While gc frees parts of it, and until a gc has noted that it did, it changes.
+    if ((now.dead == nullptr || now.dead->given_back) && IsSettled(absl::TimeFromTimespec(info.st_ctim)))
+      found.emplace_hint(found.end(), pack->id, std::move(now));
+  }
+  absl::MutexLock lock(&mutex_);
+  packs_.merge(found);
   return bytes;
 }
 

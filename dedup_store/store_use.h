@@ -26,9 +26,12 @@ struct StoreBytes {
 // notes take while there are the same ones.
 class StoreUse {
  public:
-  // What the catalog knows. Looks at the packs' files that it does not know yet. Reads nothing else: for
-  // transactions too.
-  absl::StatusOr<StoreBytes> Measure(StoreCore& core, Catalog::Txn& txn) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What single packs take, by their ids.
+  using PackSizes = std::map<uint64_t, StoreBytes>;
+  // What the catalog knows. Looks at the packs' files that neither it nor `sizes` knows yet, and tells that
+  // of them. Reads nothing else: for transactions too.
+  absl::StatusOr<StoreBytes> Measure(StoreCore& core, Catalog::Txn& txn, PackSizes* sizes = nullptr)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // What beside it is known of images.
   absl::StatusOr<uint64_t> MeasureNotes(StoreCore& core) ABSL_LOCKS_EXCLUDED(mutex_);
   // Both.

@@ -87,7 +87,7 @@ absl::Status CloneRun::LimitMemory() {
 absl::Status CloneRun::Explain(absl::Status failure) {
   if (absl::IsCancelled(failure)) return failure;
   const SandboxEnd end = in_our_hands_ ? SandboxEnd() : sandbox_.EndWithin(kLastWords);
-  if (end.damaged) return absl::DataLossError(absl::StrCat(What(), ": ", end.why));
+  if (end.damaged) return DamageOf(end, What());
   if (!end.why.empty()) failure = absl::AbortedError(absl::StrCat(What(), ": ", end.why));
   if (group_ == nullptr) return failure;
   return ExplainLimits(failure, What(), group_->limits(), group_->Events());

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/packet_socket.h"
 #include "base/status.h"
+#include "dedup_store/block_io.h"
 #include "restore/descriptor_share.h"
 #include "restore/sandbox.h"
 #include "restore/sandbox_protocol.h"
@@ -590,7 +591,10 @@ void LazyClone::Tick() {
 void LazyClone::Fail(const absl::Status& why) {
   if (ended_ || failed_.exchange(true)) return;
   Log(LogLevel::kError, absl::StrCat("the job of sandbox ", options_.id, " is ended: ", why.message()));
-  const std::string end = absl::StrCat(absl::IsDataLoss(why) ? "X" : "x", std::string(why.message()));
+  const std::string end = absl::StrCat(!absl::IsDataLoss(why)        ? "x"
+                                       : store::IsRefusedByDisk(why) ? "R"
+                                                                     : "X",
+                                       std::string(why.message()));
   if (!Tell(end)) {
     absl::MutexLock lock(&mutex_);
     untold_end_ = end;

@@ -24,6 +24,7 @@
 #include "base/status.h"
 #include "criu/kernel_facts.h"
 #include "criu/restore_preload.h"
+#include "dedup_store/block_io.h"
 #include "restore/sandbox_protocol.h"
 
 namespace rekindle::restore {
@@ -66,6 +67,7 @@ SandboxEnd ParseEnd(const std::string& text) {
     end.exit.signal = json.at("signal");
     end.why = json.at("why");
     end.damaged = json.value("damaged", false);
+    end.refused = json.value("refused", false);
   } catch (const Json::exception&) {
     end.exit.signal = SIGKILL;
     end.why = "its sandbox was killed";
@@ -86,6 +88,12 @@ const char* NameOf(Network network) {
 }
 
 }  // namespace
+
+absl::Status DamageOf(const SandboxEnd& end, absl::string_view what) {
+  const std::string message = absl::StrCat(what, ": ", end.why);
+  if (end.refused) return WithMessage(store::ReadError(EIO, "", 0, 0), message);
+  return absl::DataLossError(message);
+}
 
 Sandbox& Sandbox::operator=(Sandbox&& other) noexcept {
   if (this != &other) {

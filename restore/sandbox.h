@@ -34,7 +34,10 @@ struct SandboxEnd {
   ExitState exit;
   std::string why;       // empty: by itself; else who ended it
   bool damaged = false;  // because its image is damaged, as `why` says
+  bool refused = false;  // the disk said so, which it may not do the next time
 };
+// Of one that is damaged: DataLoss, as store::IsRefusedByDisk where that is all that is known.
+absl::Status DamageOf(const SandboxEnd& end, absl::string_view what);
 
 // One sandbox. Owned by one thread at a time. Destroying it ends everything in it, unless it was released.
 class Sandbox {

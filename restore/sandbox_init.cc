@@ -49,7 +49,7 @@ constexpr int kHighNumbers = 64;  // above every number that a descriptor must h
 struct JobEndNote {
   int code = 0, signal = 0;
   std::string why;  // empty: it ended by itself
-  bool damaged = false;
+  bool damaged = false, refused = false;
 };
 
 class Init {
@@ -326,6 +326,8 @@ class Init {
         kept_.erase((*packet)->bytes.substr(1));
       } else if (absl::StartsWith((*packet)->bytes, "x")) {
         End({0, SIGKILL, (*packet)->bytes.substr(1)});
+      } else if (absl::StartsWith((*packet)->bytes, "R")) {
+        End({0, SIGKILL, (*packet)->bytes.substr(1), /*damaged=*/true, /*refused=*/true});
       } else if (absl::StartsWith((*packet)->bytes, "X")) {
         End({0, SIGKILL, (*packet)->bytes.substr(1), /*damaged=*/true});
       } else {
@@ -380,11 +382,8 @@ class Init {
     ::kill(-1, SIGKILL);
     while (::waitpid(-1, nullptr, __WALL) > 0 || errno == EINTR) {
     }
-    const Json note = {{"event", "end"},
-                       {"code", end.code},
-                       {"signal", end.signal},
-                       {"why", end.why},
-                       {"damaged", end.damaged}};
+    const Json note = {{"event", "end"}, {"code", end.code},       {"signal", end.signal},
+                       {"why", end.why}, {"damaged", end.damaged}, {"refused", end.refused}};
     const std::string text = note.dump(-1, ' ', false, Json::error_handler_t::replace);
     auto file =
         UniqueFd(::openat(kInitDirectory, kStatusFile, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));

@@ -15,14 +15,14 @@
 //   own shared memory {keep: folders}: a /dev/shm of its own, empty but for those of these that lie in it
 //   processes {pids: in the sandbox} -> + [a pidfd each]
 //   watch {pid}: the job's root. When it has ended everything else is, and the init says so unasked:
-//        {event: "end", code, signal, why, damaged}
+//        {event: "end", code, signal, why, damaged, refused}
 //   also {} + [a socket]: requests are taken from it too
 //   make: as above; the sandbox lies in this one, which ends only when the last such has
 //   next pid {pid}: the next process in it gets this PID
 //   end: kills everything.
 // To an init (keeper socket): kN + [userfaultfd N, to be held]; gN: that process has ended, let go of N; d:
 // all memory is there, let go of them all; xWHY: end everything, for that reason; XWHY: the same, because the
-// image is damaged.
+// image is damaged; RWHY: because the disk refused to read it, which it may not do the next time.
 // From it: kJobExited: the job's root has ended, and not by a signal. It says nothing of any other end.
 #pragma once
 
