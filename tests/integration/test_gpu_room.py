@@ -168,6 +168,8 @@ class UnknownJobTest(ForgottenTest):
 
     def test_it_is_listed_before_anybody_asks_for_it(self):
         job = self.park_and_forget()
+        # The management library names those that run.
+        self.start_vector_job("other", first_gpu=1)
         entry = self.gpu_job(job.pid)
         self.assertEqual(entry["state"], "checkpointed")
         self.assertIn("nothing is noted", entry["why"])
