@@ -168,7 +168,8 @@ TEST_F(CopyNotesTest, NobodysManyHideThoseOfOthers) {
   ASSERT_TRUE(notes_.Note(kOtherCopier, Copied("2"), kNow).ok());
   const std::string folder = directory_.path() + "/copies";
   std::string content;
-  for (const std::string& file : *ListDirectory(folder)) {
+  const std::vector<std::string> files = *ListDirectory(folder);
+  for (const std::string& file : files) {
     if (file.starts_with("1-")) content = *ReadFile(absl::StrCat(folder, "/", file));
   }
   for (int i = 0; i < 2100; ++i) {

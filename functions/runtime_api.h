@@ -10,7 +10,8 @@
 //   403 InvalidStateTransition. So is one of them while another connection sends one.
 // - A response that is too large: 413 to the runtime, and the answer is the error
 // Function.ResponseSizeTooLarge.
-// - A response for which those of its owner's other instances leave no room waits for it; where a part of it has
+// - A response for which those of its owner's other instances leave no room waits for it; where a part of it
+// has
 //   come already (its length was not told): 413, and the answer is the error Function.NoRoomForResponse.
 // - An answer for another invocation than the present one (its time is up, it has been answered, it never
 // was):
