@@ -132,9 +132,10 @@ class LostTest(GpuTest):
     def test_lost_while_an_image_is_taken(self):
         job = self.start_on_second()
         # It is out, and its GPU goes.
-        self.sim.inject("checkpoint", "--delay-ms", 1500, "--when", "after", pid=job.pid, nth=1)
+        self.sim.inject("checkpoint", "--delay-ms", 4000, "--when", "after", pid=job.pid, nth=1)
         command = self.cli.start("ckpt", job.pid, "-t", "vector:1")
         self.wait_for_call("checkpoint")
+        waiting.until(lambda: self.used_bytes(SECOND) == 0, "its memory is out")
         self.lose()
         result = self.cli.finish(command)
         self.assertEqual(result.code, DONE, str(result))
