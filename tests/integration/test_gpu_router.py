@@ -325,15 +325,6 @@ class GoneCallerTest(MetricsTest):
                 self.succeed("gpu", "park", server.pid)
                 self.kill(server)
 
-    def test_nor_where_it_goes_before_a_job_on_its_gpu_is_looked_at(self):
-        server = self.start_vector_job("server", bytes=64 * MIB)
-        self.use(server)
-        self.sim.inject("state", "--delay-ms", 1500, pid=server.pid, nth=1)
-        caller = self.cli.start("gpu", "lease", server.pid, "--pin")
-        waiting.until(lambda: any(c["call"] == "state" and c["result"] is None for c in self.sim.calls()), "it is asked")
-        self.end(caller)
-        self.assert_no_lease(server)
-
     def test_nor_of_one_that_waits(self):
         server = self.start_parked("server", 100 * MIB)
         busy = self.start_vector_job("busy", bytes=100 * MIB)
