@@ -1,5 +1,6 @@
 #include "functions/layer_store.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -18,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr Runtime kPython3{RuntimeKind::kPython, ""};
+const Runtime kPython3{RuntimeKind::kPython, ""};
 
 class LayerStoreTest : public ::testing::Test {
  protected:
