@@ -130,7 +130,10 @@ class LineReader {
     std::copy(buffer_.begin() + static_cast<ptrdiff_t>(begin_),
               buffer_.begin() + static_cast<ptrdiff_t>(filled_), buffer_.begin());
     filled_ -= std::exchange(begin_, 0);
-    const size_t wanted = std::min<uint64_t>(buffer_.size() - filled_, DataEnd() - at_);
+    const uint64_t data_end = DataEnd();
+    // Older lines have been dropped in this moment: the next look passes the hole over.
+    if (data_end == at_ && at_ < end_) return true;
+    const size_t wanted = std::min<uint64_t>(buffer_.size() - filled_, data_end - at_);
     const ssize_t got =
         wanted == 0 ? 0 : ::pread(file_, buffer_.data() + filled_, wanted, static_cast<off_t>(at_));
     if (got <= 0) return false;
