@@ -10,7 +10,9 @@
 #include <cstring>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
@@ -479,6 +481,38 @@ absl::Status AddToImage(const WrittenFiles& written, store::ImageWriter& writer,
   return absl::OkStatus();
 }
 
+namespace {
+
+// A file on disk that has a name, and one of the descriptors by which a process may write it.
+struct OpenForWriting {
+  pid_t pid;
+  std::string number, link;  // its descriptor, and /proc/PID/fd/NUMBER
+  bool is_read;              // it may be read by that, too
+  std::string path;
+  struct stat info;
+};
+
+// Files come once for each descriptor. Until `visit` returns false.
+void VisitOpenForWriting(const std::vector<pid_t>& pids,
+                         absl::FunctionRef<bool(const OpenForWriting&)> visit) {
+  for (pid_t pid : pids) {
+    const std::string folder = absl::StrCat("/proc/", pid, "/fd/");
+    for (const std::string& name : ListDirectory(folder).value_or(std::vector<std::string>())) {
+      OpenForWriting open{pid, name, folder + name, false, "", {}};
+      struct stat link_info;
+      if (::lstat(open.link.c_str(), &link_info) != 0 || (link_info.st_mode & S_IWUSR) == 0) continue;
+      open.is_read = (link_info.st_mode & S_IRUSR) != 0;
+      if (::stat(open.link.c_str(), &open.info) != 0 || !S_ISREG(open.info.st_mode) ||
+          open.info.st_nlink == 0)
+        continue;
+      open.path = ReadLink(open.link).value_or("");
+      if (IsOnDisk(open.path) && !visit(open)) return;
+    }
+  }
+}
+
+}  // namespace
+
 void ReadEndingsAhead(const std::vector<pid_t>& pids, WrittenFilesOptions options) {
   if (!options.leases) options.leases = Leases::BeginReading();
   std::map<std::pair<uint64_t, uint64_t>, uint64_t> before;  // their sizes in the image before
@@ -488,26 +522,17 @@ void ReadEndingsAhead(const std::vector<pid_t>& pids, WrittenFilesOptions option
   }
   std::set<std::pair<uint64_t, uint64_t>> seen;
   std::vector<v1::WrittenFile> files;
-  for (pid_t pid : pids) {
-    const std::string folder = absl::StrCat("/proc/", pid, "/fd/");
-    for (const std::string& name : ListDirectory(folder).value_or(std::vector<std::string>())) {
-      const std::string link = folder + name;
-      struct stat info, link_info;
-      if (::lstat(link.c_str(), &link_info) != 0 || (link_info.st_mode & S_IWUSR) == 0) continue;
-      // That is written in place, as it seems, of which no ending is read.
-      if ((link_info.st_mode & S_IRUSR) != 0 && !OpenForAppending(pid, name)) continue;
-      if (::stat(link.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink == 0) continue;
-      const std::string path = ReadLink(link).value_or("");
-      if (info.st_size == 0 || !IsOnDisk(path) || !seen.insert({info.st_dev, info.st_ino}).second) continue;
-      v1::WrittenFile& file = files.emplace_back();
-      file.set_path(path);
-      file.set_device(info.st_dev);
-      file.set_inode(info.st_ino);
-      file.set_size(static_cast<uint64_t>(info.st_size));
-      if (files.size() == kMostEndings) break;
-    }
-    if (files.size() == kMostEndings) break;
-  }
+  VisitOpenForWriting(pids, [&](const OpenForWriting& open) {
+    // That is written in place, as it seems, of which no ending is read.
+    if (open.is_read && !OpenForAppending(open.pid, open.number)) return true;
+    if (open.info.st_size == 0 || !seen.insert({open.info.st_dev, open.info.st_ino}).second) return true;
+    v1::WrittenFile& file = files.emplace_back();
+    file.set_path(open.path);
+    file.set_device(open.info.st_dev);
+    file.set_inode(open.info.st_ino);
+    file.set_size(static_cast<uint64_t>(open.info.st_size));
+    return files.size() < kMostEndings;
+  });
   // By several threads: each waits for a disk or a server.
   std::vector<UniqueFd> open(files.size());
   for (size_t i = 0; i < files.size(); ++i) open[i] = OpenWritten(files[i], options);
@@ -531,36 +556,30 @@ uint64_t EstimateContents(const std::vector<pid_t>& pids, const WrittenFilesOpti
   };
   std::vector<Large> not_small;
   const EarlierFiles earlier(options);
-  for (pid_t pid : pids) {
-    const std::string folder = absl::StrCat("/proc/", pid, "/fd/");
-    for (const std::string& name : ListDirectory(folder).value_or(std::vector<std::string>())) {
-      const std::string link = folder + name;
-      struct stat info, link_info;
-      if (::lstat(link.c_str(), &link_info) != 0 || (link_info.st_mode & S_IWUSR) == 0) continue;
-      if (::stat(link.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink == 0) continue;
-      const std::string path = ReadLink(link).value_or("");
-      if (!IsOnDisk(path) || IsBelow(path, options.ignore_paths)) continue;
-      if (!seen.insert({info.st_dev, info.st_ino}).second) continue;
-      const uint64_t size = static_cast<uint64_t>(info.st_size);
-      const uint64_t bytes = std::min(size, static_cast<uint64_t>(info.st_blocks) * 512);
-      paths.insert(path);
-      if (IsInSharedMemory(path)) {
-        shared += bytes;
-      } else if (size <= options.small_bytes) {
-        small += bytes;
-      } else {  // whether it is written in place, CRIU's images will tell
-        v1::WrittenFile file;
-        file.set_device(info.st_dev);
-        file.set_inode(info.st_ino);
-        file.set_size(size);
-        file.set_born_ns(BornUnixNanos(AT_FDCWD, link, 0));
-        const bool taken = options.contents || IsNew(file.born_ns(), options.new_until_age) ||
-                           ((link_info.st_mode & S_IRUSR) == 0 && !OpenForAppending(pid, name) &&
-                            earlier.BegunSince(file, [] { return UniqueFd(); }));
-        not_small.push_back({path, bytes, taken});
-      }
+  VisitOpenForWriting(pids, [&](const OpenForWriting& open) {
+    const struct stat& info = open.info;
+    if (IsBelow(open.path, options.ignore_paths) || !seen.insert({info.st_dev, info.st_ino}).second)
+      return true;
+    const uint64_t size = static_cast<uint64_t>(info.st_size);
+    const uint64_t bytes = std::min(size, static_cast<uint64_t>(info.st_blocks) * 512);
+    paths.insert(open.path);
+    if (IsInSharedMemory(open.path)) {
+      shared += bytes;
+    } else if (size <= options.small_bytes) {
+      small += bytes;
+    } else {  // whether it is written in place, CRIU's images will tell
+      v1::WrittenFile file;
+      file.set_device(info.st_dev);
+      file.set_inode(info.st_ino);
+      file.set_size(size);
+      file.set_born_ns(BornUnixNanos(AT_FDCWD, open.link, 0));
+      const bool taken = options.contents || IsNew(file.born_ns(), options.new_until_age) ||
+                         (!open.is_read && !OpenForAppending(open.pid, open.number) &&
+                          earlier.BegunSince(file, [] { return UniqueFd(); }));
+      not_small.push_back({open.path, bytes, taken});
     }
-  }
+    return true;
+  });
   const Databases databases(std::move(paths));
   for (const Large& file : not_small) {
     if (file.taken) {

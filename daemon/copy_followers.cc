@@ -37,6 +37,13 @@ const v1::CopyState* NoteOf(const std::vector<v1::CopyState>& notes, const CopyP
   return note == notes.end() ? nullptr : &*note;
 }
 
+v1::NoteCopyRequest NoteAbout(const CopyPlan& plan) {
+  v1::NoteCopyRequest note;
+  note.set_name(plan.images);
+  note.set_place(plan.to.place());
+  return note;
+}
+
 bool IsThere(const std::vector<v1::CopyState>& notes, const CopyPlan& plan) {
   const v1::CopyState* note = NoteOf(notes, plan);
   return plan.newest.empty() || (note != nullptr && note->digest() == plan.newest);
@@ -161,18 +168,13 @@ void CopyFollowers::Start(Follower& follower) {
 void CopyFollowers::NoteTrouble(const CopyPlan& plan, const std::string& why) const {
   Log(LogLevel::kWarning,
       absl::StrCat("images of job '", plan.job, "' are not copied to ", plan.to.place(), ": ", why));
-  v1::NoteCopyRequest note;
-  note.set_name(plan.images);
-  note.set_place(plan.to.place());
+  v1::NoteCopyRequest note = NoteAbout(plan);
   note.set_error(why);
   CopyNotes(node_.store).Note(plan.user.uid, note, UnixNanos()).IgnoreError();
 }
 
 bool CopyFollowers::CanBeNoted(const CopyPlan& plan) const {
-  v1::NoteCopyRequest note;
-  note.set_name(plan.images);
-  note.set_place(plan.to.place());
-  return CopyNotes(node_.store).Note(plan.user.uid, note, UnixNanos()).ok();
+  return CopyNotes(node_.store).Note(plan.user.uid, NoteAbout(plan), UnixNanos()).ok();
 }
 
 void CopyFollowers::AwaitCopies(const Deadline& deadline, bool of_ended,

@@ -201,8 +201,17 @@ absl::StatusOr<JobRegistry::Held> JobRegistry::Lock() const {
   return Held{std::move(here), std::move(lock)};
 }
 
+namespace {
+
+// By its record: it has not been seen to end, and the machine was not started anew since.
+bool MayBeThere(const JobRecord& job) {
+  return !job.exit && job.exited_unix_ns == 0 && job.boot_id == ThisBootId();
+}
+
+}  // namespace
+
 bool JobRegistry::Lives(const JobRecord& job) {
-  if (job.exit || job.exited_unix_ns != 0 || job.boot_id != ThisBootId()) return false;
+  if (!MayBeThere(job)) return false;
   absl::StatusOr<ProcessStat> stat = ReadProcessStat(job.pid);
   // What can't be looked at is not gone for that.
   if (!stat.ok()) return !absl::IsNotFound(stat.status());
@@ -210,7 +219,7 @@ bool JobRegistry::Lives(const JobRecord& job) {
 }
 
 bool JobRegistry::IsThere(const JobRecord& job) {
-  if (job.exit || job.exited_unix_ns != 0 || job.boot_id != ThisBootId()) return false;
+  if (!MayBeThere(job)) return false;
   const absl::StatusOr<ProcessStat> stat = ReadProcessStat(job.pid);
   return stat.ok() && stat->start_ticks == job.start_ticks;
 }

@@ -22,28 +22,10 @@
 #include "base/status.h"
 #include "functions/code_copy.h"
 #include "functions/function_record_file.h"
+#include "functions/service_folders.h"
 
 namespace rekindle::functions {
 namespace {
-
-constexpr absl::string_view kStagingPrefix = ".deploying-";
-constexpr absl::string_view kRemovedPrefix = ".removed-";
-
-absl::Status SyncFolder(const std::string& path) {
-  RK_ASSIGN_OR_RETURN(UniqueFd folder, OpenFile(path, O_RDONLY | O_DIRECTORY));
-  if (::fsync(folder.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing ", path));
-  return absl::OkStatus();
-}
-
-absl::Status MakeFolder(const std::string& path, mode_t mode) {
-  if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) {
-    return ErrnoStatus(errno, absl::StrCat("making folder ", path));
-  }
-  // Whatever the umask.
-  if (::chmod(path.c_str(), mode) != 0)
-    return ErrnoStatus(errno, absl::StrCat("opening the way into ", path));
-  return absl::OkStatus();
-}
 
 // Where it lies it is gone at once, also when a crash interrupts the removal. `path` is
 // STORE/functions/NAME/REVISION or STORE/functions/NAME.

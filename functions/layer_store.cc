@@ -16,28 +16,13 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "functions/service_folders.h"
 
 namespace rekindle::functions {
 namespace {
 
 constexpr absl::string_view kLayers = "/.layers";
-// As the catalog names what is to go after a crash.
-constexpr absl::string_view kStagedLayer = ".deploying-", kRemovedLayer = ".removed-";
 constexpr size_t kDigestDigits = 64;
-
-absl::Status MakeWayTo(const std::string& path) {
-  // Whatever the umask.
-  if ((::mkdir(path.c_str(), kThroughOnly) != 0 && errno != EEXIST) ||
-      ::chmod(path.c_str(), kThroughOnly) != 0)
-    return ErrnoStatus(errno, absl::StrCat("making folder ", path));
-  return absl::OkStatus();
-}
-
-absl::Status SyncFolderAt(const std::string& path) {
-  RK_ASSIGN_OR_RETURN(const UniqueFd folder, OpenFile(path, O_RDONLY | O_DIRECTORY));
-  if (::fsync(folder.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing ", path));
-  return absl::OkStatus();
-}
 
 // Follows no links. What vanishes meanwhile does not count.
 uint64_t BytesIn(const std::string& path) {
@@ -137,7 +122,7 @@ absl::StatusOr<LayerPtr> LayerStore::Bring(const LayerFolder& folder, const Owne
     absl::MutexLock lock(&mutex_);
     if (LayerPtr layer = Present({owner.uid, digest})) return layer;
   }
-  RK_ASSIGN_OR_RETURN(TemporaryDirectory staging, TemporaryDirectory::Make(functions_, kStagedLayer));
+  RK_ASSIGN_OR_RETURN(TemporaryDirectory staging, TemporaryDirectory::Make(functions_, kStagingPrefix));
   if (owner.uid != ::geteuid() && ::chown(staging.path().c_str(), owner.uid, owner.gid) != 0)
     return ErrnoStatus(errno, absl::StrCat("giving ", staging.path(), " to user ", owner.uid));
   CodeCopyOptions copy = options;
@@ -150,13 +135,13 @@ absl::StatusOr<LayerPtr> LayerStore::Bring(const LayerFolder& folder, const Owne
   const std::string of_owner = absl::StrCat(functions_, kLayers, "/", owner.uid);
   absl::MutexLock lock(&mutex_);
   if (LayerPtr layer = Present(key)) return layer;
-  RK_RETURN_IF_ERROR(MakeWayTo(absl::StrCat(functions_, kLayers)));
-  RK_RETURN_IF_ERROR(MakeWayTo(of_owner));
+  RK_RETURN_IF_ERROR(MakeFolder(absl::StrCat(functions_, kLayers), kThroughOnly));
+  RK_RETURN_IF_ERROR(MakeFolder(of_owner, kThroughOnly));
   const std::string path = PathOf(key);
   if (::rename(staging.path().c_str(), path.c_str()) != 0)
     return ErrnoStatus(errno, absl::StrCat("moving a layer to ", path));
   staging.Release();
-  RK_RETURN_IF_ERROR(SyncFolderAt(of_owner));
+  RK_RETURN_IF_ERROR(SyncFolder(of_owner));
   sizes_[key] = bytes;
   return Present(key);
 }
@@ -196,7 +181,7 @@ void LayerStore::Tidy(const std::function<absl::StatusOr<std::set<LayerKey>>()>&
   if (!kept.ok()) return;
   for (const LayerKey& key : idle) {
     if (kept->contains(key)) continue;
-    auto removed = TemporaryDirectory::Make(functions_, kRemovedLayer);
+    auto removed = TemporaryDirectory::Make(functions_, kRemovedPrefix);
     const std::string path = PathOf(key);
     // Where it lies it is gone at once, also when a crash interrupts the removal.
     if (!removed.ok() || ::rename(path.c_str(), absl::StrCat(removed->path(), "/layer").c_str()) != 0) {

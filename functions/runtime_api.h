@@ -4,18 +4,15 @@
 // Where AWS's documentation is silent it does what AWS's runtime interface emulator does
 // (lambda/core/states.go and lambda/rapi in github.com/aws/aws-lambda-runtime-interface-emulator):
 // - `invocation/next` while an invocation is unanswered gives the same invocation again. A runtime that has
-// lost its
-//   connection, or itself, goes on with it.
+//   lost its connection, or itself, goes on with it.
 // - `init/error` and `restore/error` after the first `invocation/next`, and `invocation/next` after either:
 //   403 InvalidStateTransition. So is one of them while another connection sends one.
 // - A response that is too large: 413 to the runtime, and the answer is the error
-// Function.ResponseSizeTooLarge.
+//   Function.ResponseSizeTooLarge.
 // - A response for which those of its owner's other instances leave no room waits for it; where a part of it
-// has
-//   come already (its length was not told): 413, and the answer is the error Function.NoRoomForResponse.
+//   has come already (its length was not told): 413, and the answer is the error Function.NoRoomForResponse.
 // - An answer for another invocation than the present one (its time is up, it has been answered, it never
-// was):
-//   400 InvalidRequestID.
+//   was): 400 InvalidRequestID.
 // - `restore/next` (SnapStart) is answered at once: who asks has been restored, or does not need to be.
 // Responses that are streamed (Lambda-Runtime-Function-Response-Mode) are collected. An error in their
 // trailers makes the answer a failed one.

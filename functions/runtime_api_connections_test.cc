@@ -23,7 +23,17 @@ using ::testing::HasSubstr;
 // A server that does not see a client's end fails a test instead of keeping it for ever.
 constexpr absl::Duration kSeesTheEndWithin = absl::Minutes(1);
 
-class RuntimeApiConnectionsTest : public RuntimeApiFixture {};
+class RuntimeApiConnectionsTest : public RuntimeApiFixture {
+ protected:
+  // What the servers with these have at a time is one owner's.
+  static RuntimeApi::Options WithBodiesOfOwner(size_t bytes) {
+    RuntimeApi::Options options;
+    options.bodies = std::make_shared<Shares>();
+    options.owner = "alice";
+    options.bodies_of_owner = bytes;
+    return options;
+  }
+};
 
 INSTANTIATE_TEST_SUITE_P(Sockets, RuntimeApiConnectionsTest,
                          ::testing::Values(TestAddress::kUnix, TestAddress::kTcp), NameOfSocket);
@@ -162,10 +172,7 @@ TEST_P(RuntimeApiConnectionsTest, WhyItCouldNotStartComesOnOneConnection) {
 }
 
 TEST_P(RuntimeApiConnectionsTest, BodiesOfOneOwnersInstancesHaveNoMoreThanTheirShare) {
-  RuntimeApi::Options options;
-  options.bodies = std::make_shared<Shares>();
-  options.owner = "alice";
-  options.bodies_of_owner = 1000;
+  const RuntimeApi::Options options = WithBodiesOfOwner(1000);
   Start(options);
   TestAddress address(GetParam());
   auto recorder = std::make_shared<Recorder>();
@@ -189,10 +196,7 @@ TEST_P(RuntimeApiConnectionsTest, BodiesOfOneOwnersInstancesHaveNoMoreThanTheirS
 }
 
 TEST_P(RuntimeApiConnectionsTest, AnAnswerForWhichThereIsNoRoomWaitsForIt) {
-  RuntimeApi::Options options;
-  options.bodies = std::make_shared<Shares>();
-  options.owner = "alice";
-  options.bodies_of_owner = 1000;
+  const RuntimeApi::Options options = WithBodiesOfOwner(1000);
   Start(options);
   TestAddress address(GetParam());
   auto recorder = std::make_shared<Recorder>();
@@ -221,10 +225,7 @@ TEST_P(RuntimeApiConnectionsTest, AnAnswerForWhichThereIsNoRoomWaitsForIt) {
 
 // Its length is not told, so it has some room when there is no more.
 TEST_P(RuntimeApiConnectionsTest, AnAnswerThatFindsNoMoreRoomEndsItsInvocation) {
-  RuntimeApi::Options options;
-  options.bodies = std::make_shared<Shares>();
-  options.owner = "alice";
-  options.bodies_of_owner = 100 << 10;
+  RuntimeApi::Options options = WithBodiesOfOwner(100 << 10);
   Start(options);
   const std::string id = Invoke("1");
   HttpClient runtime(address_);

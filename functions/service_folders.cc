@@ -1,0 +1,32 @@
+#include "functions/service_folders.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+namespace rekindle::functions {
+
+absl::Status MakeFolder(const std::string& path, mode_t mode) {
+  if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) {
+    return ErrnoStatus(errno, absl::StrCat("making folder ", path));
+  }
+  if (::chmod(path.c_str(), mode) != 0)
+    return ErrnoStatus(errno, absl::StrCat("opening the way into ", path));
+  return absl::OkStatus();
+}
+
+absl::Status SyncFolder(const std::string& path) {
+  RK_ASSIGN_OR_RETURN(const UniqueFd folder, OpenFile(path, O_RDONLY | O_DIRECTORY));
+  if (::fsync(folder.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing ", path));
+  return absl::OkStatus();
+}
+
+}  // namespace rekindle::functions

@@ -1,0 +1,24 @@
+// Folders that the service makes in STORE/functions, whose contents are their owners'. All functions are
+// thread-safe.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace rekindle::functions {
+
+// What a crash has left under these names is removed at the next start.
+inline constexpr absl::string_view kStagingPrefix = ".deploying-";
+inline constexpr absl::string_view kRemovedPrefix = ".removed-";
+
+// It may be there. With that mode, whatever the umask.
+absl::Status MakeFolder(const std::string& path, mode_t mode);
+
+// What was made, renamed or removed in it is so after a power cut, too.
+absl::Status SyncFolder(const std::string& path);
+
+}  // namespace rekindle::functions
