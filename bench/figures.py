@@ -305,15 +305,35 @@ def kept(path):
         return json.load(file)
 
 
-def write_into(path, text, begin, end):
-    """Puts `text`, which has both markers, where the page has what lies between them."""
+def _section(path, begin, end):
+    """The page, and where its section between the markers begins and ends, both of them included."""
     with open(path, encoding="utf-8") as file:
         page = file.read()
     at = page.find(begin)
     until = page.find(end, at)
     if at < 0 or until < 0:
         raise RuntimeError(f"{path} has no section between the markers {begin!r} and {end!r}")
-    page = page[:at] + text + page[until + len(end) :]
+    return page, at, until + len(end)
+
+
+def page_with(begin, end):
+    """A type for argparse: a page into which `write_into` can write. What is wrong with it is said before
+    anything is measured."""
+
+    def page(path):
+        try:
+            _section(path, begin, end)
+        except (OSError, RuntimeError) as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+        return path
+
+    return page
+
+
+def write_into(path, text, begin, end):
+    """Puts `text`, which has both markers, where the page has what lies between them."""
+    page, at, until = _section(path, begin, end)
+    page = page[:at] + text + page[until:]
     with open(path, "w", encoding="utf-8") as file:
         file.write(page)
 
@@ -328,7 +348,12 @@ def main():
     parser.add_argument(
         "--only", nargs="*", choices=["freeze", "freeze16", "restore", "percent", "torch", "command"]
     )
-    parser.add_argument("--write", metavar="PAGE", help="put the table between the markers of this page")
+    parser.add_argument(
+        "--write",
+        metavar="PAGE",
+        type=page_with(BEGIN, END),
+        help="put the table between the markers of this page",
+    )
     arguments = parser.parse_args()
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: restored jobs come to us
 

@@ -18,7 +18,7 @@ for part in ("tests/integration", "bench"):
     sys.path.insert(0, os.path.join(ROOT, part))
 
 import function_report  # noqa: E402
-from figures import commit, kept, machine, write_into  # noqa: E402
+from figures import commit, kept, machine, page_with, write_into  # noqa: E402
 from function_sections import PARTS, Bench  # noqa: E402
 from function_ways import Function  # noqa: E402
 from function_world import FunctionWorld  # noqa: E402
@@ -48,7 +48,12 @@ def parse(arguments):
     parser.add_argument("--json", metavar="FILE", help="all that was measured; parts that it has and that this run does "
                         "not measure stay")  # fmt: skip
     parser.add_argument("--note", default="", metavar="TEXT", help="what readers of these figures must know")
-    parser.add_argument("--write", metavar="PAGE", help="put the tables between the markers of this page")
+    parser.add_argument(
+        "--write",
+        metavar="PAGE",
+        type=page_with(BEGIN, END),
+        help="put the tables between the markers of this page",
+    )
     given = parser.parse_args(arguments)
     given.bin = os.path.abspath(given.bin)
     return given

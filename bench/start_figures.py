@@ -19,7 +19,7 @@ for part in ("tests/integration", "bench"):
 
 import start_report  # noqa: E402
 import start_sections  # noqa: E402
-from figures import commit, machine, write_into  # noqa: E402
+from figures import commit, machine, page_with, write_into  # noqa: E402
 from harness import cli  # noqa: E402
 from start_ways import CLONE, COLD, EAGER, LAZY, CriuTool, Job  # noqa: E402
 from start_world import World, hook_library  # noqa: E402
@@ -130,7 +130,12 @@ def parse(arguments):
     parser.add_argument("--hook", metavar="FILE", help="librekindle_hook.so [beside the programs]")
     parser.add_argument("--work", metavar="DIR", default="/var/tmp", help="where store and images go")
     parser.add_argument("--json", metavar="OUT", help="all that was measured")
-    parser.add_argument("--write", metavar="PAGE", help="put the tables between the markers of this page")
+    parser.add_argument(
+        "--write",
+        metavar="PAGE",
+        type=page_with(BEGIN, END),
+        help="put the tables between the markers of this page",
+    )
     given = parser.parse_args(arguments)
     given.bin = os.path.abspath(given.bin)
     given.latency_jobs = given.jobs or list("bcdea")

@@ -23,7 +23,7 @@ for part in ("tests/integration", "bench"):
     sys.path.insert(0, os.path.join(ROOT, part))
 
 import store_corpus  # noqa: E402
-from figures import commit, machine, write_into  # noqa: E402
+from figures import commit, machine, page_with, write_into  # noqa: E402
 from harness import cli  # noqa: E402
 from store_checks import differences  # noqa: E402
 from store_contenders import CONTENDERS, Copy, disk_use  # noqa: E402
@@ -317,7 +317,12 @@ def parse(arguments):
     parser.add_argument("--work", metavar="DIR", default="/var/tmp", help="where the repositories go")
     parser.add_argument("--memory", metavar="DIR", default="/dev/shm", help="where images are given back to")
     parser.add_argument("--large-mib", type=int, default=2048, help="size of corpus c")
-    parser.add_argument("--write", metavar="PAGE", help="put the tables between the markers of this page")
+    parser.add_argument(
+        "--write",
+        metavar="PAGE",
+        type=page_with(BEGIN, END),
+        help="put the tables between the markers of this page",
+    )
     return parser.parse_args(arguments)
 
 

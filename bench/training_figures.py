@@ -18,7 +18,7 @@ for part in ("tests/integration", "bench"):
 
 import training_report  # noqa: E402
 import training_sections  # noqa: E402
-from figures import commit, kept, machine, write_into  # noqa: E402
+from figures import commit, kept, machine, page_with, write_into  # noqa: E402
 from harness import cli  # noqa: E402
 from start_figures import criu_tools, leave  # noqa: E402
 from start_world import World  # noqa: E402
@@ -46,7 +46,12 @@ def parse(arguments):
     parser.add_argument("--work", metavar="DIR", default="/var/tmp", help="where store and images go")
     parser.add_argument("--json", metavar="OUT", help="all that was measured; sections that it has and that this run does "
                         "not measure stay")  # fmt: skip
-    parser.add_argument("--write", metavar="PAGE", help="put the tables between the markers of this page")
+    parser.add_argument(
+        "--write",
+        metavar="PAGE",
+        type=page_with(BEGIN, END),
+        help="put the tables between the markers of this page",
+    )
     given = parser.parse_args(arguments)
     given.bin = os.path.abspath(given.bin)
     if given.quick:

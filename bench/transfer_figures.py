@@ -16,7 +16,7 @@ for part in ("tests/integration", "bench"):
     sys.path.insert(0, os.path.join(ROOT, part))
 
 from contenders import StockCriu, criu_in  # noqa: E402
-from figures import commit, machine, write_into  # noqa: E402
+from figures import commit, machine, page_with, write_into  # noqa: E402
 from harness import cli, jobs, waiting  # noqa: E402
 from harness.cli import Cli  # noqa: E402
 from harness.memory_job import MemoryJob  # noqa: E402
@@ -150,7 +150,12 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mib", type=int, default=1024, help="of noise [1024]")
     parser.add_argument("--work", default="/var/tmp", metavar="DIR", help="where stores, folders and files go")
-    parser.add_argument("--write", metavar="PAGE", help="put the table between the markers of this page")
+    parser.add_argument(
+        "--write",
+        metavar="PAGE",
+        type=page_with(BEGIN, END),
+        help="put the table between the markers of this page",
+    )
     given = parser.parse_args()
     cli.BINARIES = os.environ["REKINDLE_BIN_DIR"]
     directory = tempfile.mkdtemp(prefix="rekindle-bench.", dir=given.work)
