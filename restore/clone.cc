@@ -21,7 +21,6 @@
 #include "base/machine.h"
 #include "base/packet_socket.h"
 #include "base/parallel.h"
-#include "base/process_stat.h"
 #include "base/status.h"
 #include "criu/image_files.h"
 #include "rekindle/v1/image_layout.h"
@@ -445,7 +444,14 @@ void CloneStarter::RecordTouchedFiles(store::Store& store, const store::ImageInf
   absl::StatusOr<std::vector<TouchedFile>> known = ReadTouchedFiles(store, image.digest);
   if (!known.ok() && !absl::IsNotFound(known.status())) return;
   const std::vector<TouchedFile> before = known.value_or(std::vector<TouchedFile>());
-  std::vector<TouchedFile> files = known.ok() ? before : FindTouchedFiles(ProcessTree(root));
+  absl::StatusOr<std::vector<TouchedFile>> found = known.ok() ? before : FindTouchedFiles(root);
+  if (!found.ok()) {
+    // The next copy tells.
+    absl::MutexLock lock(&mutex_);
+    files_recorded_.erase(image.digest);
+    return;
+  }
+  std::vector<TouchedFile>& files = *found;
   if (own) std::erase_if(files, [&own](const TouchedFile& file) { return own->Has(file.path); });
   for (TouchedFile& file : files) {
     auto was = checked.find(file.path);

@@ -13,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/parallel.h"
+#include "base/process_stat.h"
+#include "base/status.h"
 #include "restore/touched_pages.h"
 
 namespace rekindle::restore {
@@ -35,10 +37,10 @@ void AskFor(const TouchedFile& file) {
 
 }  // namespace
 
-std::vector<TouchedFile> FindTouchedFiles(const std::vector<pid_t>& pids) {
+absl::StatusOr<std::vector<TouchedFile>> FindTouchedFiles(pid_t root) {
   std::map<std::string, std::map<uint64_t, uint64_t>> found;  // path, then end by offset
-  for (pid_t pid : pids) {
-    VisitTouchedAreas(pid, [&](const TouchedArea& area, const TouchedPages& touched) {
+  const auto visit = [&found](pid_t pid) {
+    return VisitTouchedAreas(pid, [&found](const TouchedArea& area, const TouchedPages& touched) {
       if (!absl::StartsWith(area.path, "/") || absl::EndsWith(area.path, " (deleted)")) return;
       auto& ranges = found[area.path];
       for (size_t i = 0; i < touched.ranges.size(); i += 2) {
@@ -47,8 +49,12 @@ std::vector<TouchedFile> FindTouchedFiles(const std::vector<pid_t>& pids) {
         uint64_t& known_end = ranges[offset];
         known_end = std::max(known_end, end);
       }
-    }).IgnoreError();
+    });
+  };
+  for (pid_t pid : ProcessTree(root)) {
+    if (pid != root) visit(pid).IgnoreError();
   }
+  RK_RETURN_IF_ERROR(visit(root));
   std::vector<TouchedFile> files;
   for (const auto& [path, ranges] : found) {
     TouchedFile& file = files.emplace_back();

@@ -30,8 +30,8 @@ struct TouchedFile {
   friend bool operator==(const TouchedFile& a, const TouchedFile& b) = default;
 };
 
-// Of these processes as they are now; one that has ended is left out.
-std::vector<TouchedFile> FindTouchedFiles(const std::vector<pid_t>& pids);
+// Of a tree of processes as it is now. NotFound: its root has ended, before or meanwhile; others may.
+absl::StatusOr<std::vector<TouchedFile>> FindTouchedFiles(pid_t root);
 
 // Of those that were: see FileIdentities::Check.
 FileIdentities::Checked CheckedOf(const std::vector<TouchedFile>& files);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -81,12 +82,25 @@ TEST_F(MappedFileTest, FindsWhatWasReadAndWritten) {
   (void)got;
   memory[40 * kPageSize] = 'y';
   memory[41 * kPageSize] = 'y';
-  std::vector<TouchedFile> files = FindTouchedFiles({::getpid()});
+  absl::StatusOr<std::vector<TouchedFile>> files = FindTouchedFiles(::getpid());
   ::munmap(memory, kPages * kPageSize);
-  std::erase_if(files, [this](const TouchedFile& file) { return file.path != path(); });
-  ASSERT_EQ(files.size(), 1u);
-  EXPECT_THAT(files[0].ranges, ElementsAre(TouchedFile::Range{2 * kPageSize, kPageSize},
-                                           TouchedFile::Range{40 * kPageSize, 2 * kPageSize}));
+  ASSERT_TRUE(files.ok()) << files.status();
+  std::erase_if(*files, [this](const TouchedFile& file) { return file.path != path(); });
+  ASSERT_EQ(files->size(), 1u);
+  EXPECT_THAT((*files)[0].ranges, ElementsAre(TouchedFile::Range{2 * kPageSize, kPageSize},
+                                              TouchedFile::Range{40 * kPageSize, 2 * kPageSize}));
+}
+
+// Nothing is known of it then; an empty list would say that it had touched nothing.
+TEST(TouchedFilesTest, OfAProcessThatHasEnded) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) ::_exit(0);
+  siginfo_t info;
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  EXPECT_TRUE(absl::IsNotFound(FindTouchedFiles(child).status())) << "it is a zombie";
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_TRUE(absl::IsNotFound(FindTouchedFiles(child).status()));
 }
 
 TEST_F(MappedFileTest, BringsThemIntoMemory) {

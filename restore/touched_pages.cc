@@ -80,6 +80,11 @@ absl::Status VisitTouchedAreas(pid_t pid,
     }
     visit(area, touched);
   }
+  // Of one that ended meanwhile the lists simply were shorter. Its memory is there, or not, at any address.
+  uint64_t entry = 0;
+  if (::pread(pagemap.get(), &entry, sizeof entry, 0) != ssize_t{sizeof entry}) {
+    return absl::NotFoundError(absl::StrCat("process ", pid, " has ended"));
+  }
   return absl::OkStatus();
 }
 

@@ -29,7 +29,7 @@ struct TouchedArea {
   std::string path;                // empty, or in brackets: of no file
 };
 // Each that can be touched at all, and what of it was. Areas beyond all reason (reserved address space) are
-// left out.
+// left out. NotFound: it has ended, before or meanwhile; what was visited may be only a part.
 absl::Status VisitTouchedAreas(pid_t pid,
                                const std::function<void(const TouchedArea&, const TouchedPages&)>& visit);
 

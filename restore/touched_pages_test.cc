@@ -92,9 +92,31 @@ TEST(TouchedPagesTest, FindsWhatAChildHasWritten) {
 
 TEST(TouchedPagesTest, AProcessThatIsGone) {
   const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
   if (child == 0) ::_exit(0);
+  siginfo_t info;
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  EXPECT_FALSE(FindTouchedPages(child).ok()) << "it is a zombie";
   ::waitpid(child, nullptr, 0);
   EXPECT_FALSE(FindTouchedPages(child).ok());
+}
+
+// Whoever takes a part for the whole makes copies that fault for the rest, one page after the other, for good.
+TEST(TouchedPagesTest, OneThatEndsMeanwhileHasToldOnlyAPart) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  int visited = 0;
+  const absl::Status status = VisitTouchedAreas(child, [&](const TouchedArea&, const TouchedPages&) {
+    if (++visited > 1) return;
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+  });
+  EXPECT_GT(visited, 0);
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
 }
 
 }  // namespace
