@@ -218,7 +218,7 @@ int RemoveImages(Client& client, const Output& output, const v1::RemoveImagesReq
   for (const std::string& warning : response->warnings()) output.Warning(warning);
   output.Json(*response);
   output.Text(absl::StrCat("removed ", absl::StrJoin(response->removed(), ", "),
-                           "; 'rekindle gc' frees the space\n"));
+                           "; an administrator's 'rekindle gc' frees the space\n"));
   return kDone;
 }
 

@@ -193,7 +193,7 @@ int ListImages(Client& client, const Output& output, const ImageListing& what) {
     output.Warning(
         absl::StrCat(image.reference(),
                      " can't be restored whole: the disk has damaged what it needs ('rekindle stats' "
-                     "tells where)"));
+                     "tells an administrator where)"));
   }
   return kDone;
 }

@@ -31,6 +31,20 @@ int CollectGarbage(Client& client, const Output& output, const v1::CollectGarbag
   return kDone;
 }
 
+namespace {
+
+// What is damaged in the data only a check that reads it knows, and only a repair that does can mend.
+absl::string_view WhatFsckLeaves(const v1::FsckRequest& request, const v1::FsckResult& result) {
+  if (result.problems().empty()) {
+    return request.read_data() ? ": the store is whole"
+                               : ": its structure is whole ('rekindle fsck --read' checks the data, too)";
+  }
+  if (request.repair()) return ": repaired as far as possible";
+  return request.read_data() ? ": run 'rekindle fsck --read --repair'" : ": run 'rekindle fsck --repair'";
+}
+
+}  // namespace
+
 int Fsck(Client& client, const Output& output, Interrupts& interrupts, const v1::FsckRequest& request) {
   interrupts.SetAction([&client](int) { client.Cancel(); });
   ProgressBar progress(STDERR_FILENO, !output.json());
@@ -51,9 +65,7 @@ int Fsck(Client& client, const Output& output, Interrupts& interrupts, const v1:
   output.Text(
       absl::StrCat("checked ", result->images_checked(), " images, ", result->chunks_checked(), " chunks",
                    request.read_data() ? absl::StrCat(", ", FormatBytes(result->bytes_read()), " read") : "",
-                   result->problems().empty() ? ": the store is whole\n"
-                   : request.repair()         ? ": repaired as far as possible\n"
-                                              : ": run 'rekindle fsck --repair'\n"));
+                   WhatFsckLeaves(request, *result), "\n"));
   return result->problems().empty() || (request.repair() && result->lost_images().empty()) ? kDone : kFailed;
 }
 

@@ -147,6 +147,9 @@ void TransferArguments::AddToImport(CLI::App* command) {
   command->add_option("-t,--tag", reference_, "The image's name [the one that it had]")
       ->type_name("NAME:TAG");
   command->add_flag("--replace", replace_, "Take over a name that exists")->needs(file);
+  command->add_option("--owner", owner_, "The user whose image it becomes [your own]")
+      ->type_name("USER")
+      ->needs(file);
   command->add_option("--parent", parent_, "Deduplicate against this image")->type_name("IMAGE")->needs(criu);
 }
 
@@ -164,6 +167,8 @@ void TransferArguments::AddToCopy(CLI::App* command) {
       command->add_option("-t,--tag", reference_, "The copy's name [the one that the image has]")
           ->type_name("NAME:TAG");
   command->add_flag("--replace", replace_, "Take over a name that exists there");
+  command->add_option("--owner", owner_, "The user there whose image the copy becomes [your own]")
+      ->type_name("USER");
   command->add_flag("--whole", whole_, "Send all of it, also what an image there has of it");
   CLI::Option* follow =
       command->add_flag("--follow", follow_, "Go on with each newer image of that name, until interrupted")
@@ -226,6 +231,7 @@ absl::StatusOr<Command> TransferArguments::Import(const std::string& working_dir
   ImportFromFile what;
   what.begin.set_reference(reference_);
   what.begin.set_replace(replace_);
+  what.begin.set_owner(owner_);
   what.file = file_;
   return what;
 }
@@ -238,6 +244,11 @@ absl::Status TransferArguments::CheckForBucket() const {
     return absl::InvalidArgumentError(
         "--replace: nothing need be replaced in an object store, where of several images of one name the "
         "newest counts");
+  }
+  if (!owner_.empty() && from_.empty()) {
+    return absl::InvalidArgumentError(
+        "--owner: an object store has no owners; whoever takes the image in from there says whose it "
+        "becomes");
   }
   if (from_.empty()) return absl::OkStatus();
   if (follow_) return absl::InvalidArgumentError("--follow goes --to an object store, not --from one");
@@ -266,6 +277,7 @@ absl::StatusOr<Command> TransferArguments::Copy(bool tls, const std::string& wor
   what.bucket = std::move(place.bucket);
   what.begin.set_reference(reference_);
   what.begin.set_replace(replace_);
+  what.begin.set_owner(owner_);
   what.whole = whole_;
   what.check = check_;
   what.follow = follow_;

@@ -40,7 +40,7 @@ class TransferArguments {
   absl::StatusOr<Command> Ls(bool tls, const std::string& working_directory) const;
   absl::Status CheckForBucket() const;
 
-  std::string image_, since_, to_, from_, file_, criu_, reference_, parent_;
+  std::string image_, since_, to_, from_, file_, criu_, reference_, parent_, owner_;
   std::vector<std::string> texts_;
   bool replace_ = false, whole_ = false, follow_ = false, check_ = false;
   uint32_t keep_ = 0;

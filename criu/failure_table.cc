@@ -643,7 +643,7 @@ const KnownFailure kRestoreMisfits[] = {
      {"Magic doesn't match for *", "bytes while * expected from *", "Unexpected EOF on *",
       "Can't read pages data"},
      "The image is damaged or incomplete.",
-     "Check the store with `rekindle fsck`, and restore another image of this job."},
+     "Check the store with `rekindle fsck --read`, and restore another image of this job."},
     {"lsm",
      kOnRestore,
      kCause,

@@ -24,9 +24,8 @@ namespace {
 
 constexpr char kPrivatePrefix[] = "/opt/rekindle/criu";
 constexpr absl::string_view kCure =
-    "; run scripts/setup.sh (as root), which installs a private copy under /opt/rekindle/criu, or name one "
-    "in "
-    "REKINDLE_CRIU";
+    "; install CRIU 4.2 or newer, use Rekindle's bundle, which brings one, or run scripts/setup.sh of its "
+    "sources (on Debian, as root: a private copy under /opt/rekindle/criu), or name one in REKINDLE_CRIU";
 
 // A program that may be CRIU.
 struct Candidate {

@@ -37,8 +37,9 @@ absl::Status CheckPreloaded(int criu_pidfd) {
       "restoring with CRIU: ", kLibrary,
       " is not loaded into it, which keeps it to the rights of the job's user, and the job's file locks. It "
       "is "
-      "linked statically, or a script that starts it drops LD_PRELOAD; use a dynamically linked one "
-      "(scripts/setup.sh installs it), or name one in REKINDLE_CRIU"));
+      "linked statically, or a script that starts it drops LD_PRELOAD; use a dynamically linked one (as "
+      "distributions have it, and scripts/setup.sh of Rekindle's sources installs it), or name one in "
+      "REKINDLE_CRIU"));
 }
 
 absl::Status WriteBounds(const std::string& bounds_file, const Owner& user,

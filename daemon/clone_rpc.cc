@@ -76,6 +76,7 @@ class CloneCall {
     CopyTimeline timeline(request_.timeline());
     restore::CloneOptions options = CloneOptionsFrom(request_.clone(), info_);
     options.cancel_fd = cancel_fd;
+    options.caller = node_.policy().IsAdmin(call_.caller) ? 0 : call_.caller.uid;
     options.timeline = request_.timeline();
     options.name = request_.name();
     if (!options.name.empty() && number > 0) absl::StrAppend(&options.name, "-", number);

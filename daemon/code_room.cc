@@ -90,9 +90,8 @@ absl::Status CodeRoom::Check(uint64_t code_bytes, bool all) const {
         absl::StrCat(needs, "the store ", path_, " may take ", FormatBytes(of_store_.limit),
                      " of disk, of which images take ", FormatBytes(of_store_.images),
                      " and the code of functions ", FormatBytes(of_store_.code),
-                     ". Free space with `rekindle fn rm`, or with `rekindle rm` and then `rekindle gc`, or "
-                     "raise the limit: "
-                     "`rekindle quota --store-max SIZE`"));
+                     ". Free space with `rekindle fn rm`, or with `rekindle rm` and then an administrator's "
+                     "`rekindle gc`, or have him raise the limit: `rekindle quota --store-max SIZE`"));
   }
   struct statvfs fs;
   if (high_water_percent_ == 0 || ::fstatvfs(folder_.get(), &fs) != 0) return absl::OkStatus();
@@ -100,11 +99,12 @@ absl::Status CodeRoom::Check(uint64_t code_bytes, bool all) const {
   const double used = static_cast<double>(fs.f_blocks - fs.f_bfree);
   const double percent = 100 * used / std::max(used + static_cast<double>(fs.f_bavail), 1.0);
   if (percent < high_water_percent_) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      needs, "the file system of the store ", path_, " may be filled up to ", high_water_percent_,
-      " % (its high-water mark) and is ", absl::StrFormat("%.1f", percent),
-      " % full. Free space with `rekindle fn rm`, or with `rekindle rm` and then `rekindle gc`, or move the "
-      "mark: `rekindle quota --high-water PERCENT`"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat(needs, "the file system of the store ", path_, " may be filled up to ",
+                   high_water_percent_, " % (its high-water mark) and is ", absl::StrFormat("%.1f", percent),
+                   " % full. Free space with `rekindle fn rm`, or with `rekindle rm` and then an "
+                   "administrator's `rekindle "
+                   "gc`, or have him move the mark: `rekindle quota --high-water PERCENT`"));
 }
 
 }  // namespace rekindle::daemon

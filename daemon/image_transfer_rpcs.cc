@@ -20,6 +20,7 @@
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
 #include "daemon/stalled_stream.h"
+#include "daemon/user_names.h"
 #include "daemon/version.h"
 #include "restore/restore.h"
 #include "restore/send_image.h"
@@ -164,6 +165,9 @@ absl::Status ReceiveImage(Node& node, const Call& call,
   options.reference = message.begin().reference();
   options.replace = message.begin().replace();
   options.owner = call.caller.uid;
+  if (!message.begin().owner().empty()) {
+    RK_ASSIGN_OR_RETURN(options.owner, UserOfText(message.begin().owner()));
+  }
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kCreate));
   options.spill_directory = store->path();
   CallMonitor monitor(call, [&send](const v1::Progress& progress) {

@@ -1,5 +1,4 @@
 // What keeps the store from growing: quotas and retention.
-#include <pwd.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -29,6 +28,7 @@
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
 #include "daemon/supervised_record.h"
+#include "daemon/user_names.h"
 #include "dedup_store/owner_use.h"
 #include "dedup_store/removal.h"
 #include "dedup_store/retention.h"
@@ -38,45 +38,6 @@
 
 namespace rekindle::daemon {
 namespace {
-
-// Calls a function of the getpw…_r family with a buffer that is large enough.
-template <typename Lookup>
-absl::StatusOr<std::optional<std::pair<std::string, uid_t>>> LookUpUser(Lookup look_up) {
-  constexpr size_t kLargestEntry = size_t{1} << 20;
-  for (std::vector<char> buffer(1024);; buffer.resize(buffer.size() * 2)) {
-    passwd entry;
-    passwd* found = nullptr;
-    int error = look_up(&entry, buffer.data(), buffer.size(), &found);
-    if (error == ERANGE && buffer.size() < kLargestEntry) continue;
-    if (found != nullptr) return std::pair(std::string(found->pw_name), found->pw_uid);
-    // Which of these means "no such user" differs between databases.
-    if (error == 0 || error == ENOENT || error == ESRCH || error == EBADF || error == EPERM)
-      return std::nullopt;
-    return ErrnoStatus(error, "looking for a user");
-  }
-}
-
-std::string UserName(uid_t uid) {
-  auto user = LookUpUser([uid](passwd* entry, char* buffer, size_t size, passwd** found) {
-    return ::getpwuid_r(uid, entry, buffer, size, found);
-  });
-  return user.ok() && *user ? (*user)->first : "";
-}
-
-absl::StatusOr<uid_t> UserOfText(const std::string& text) {
-  uint32_t uid = 0;
-  if (absl::SimpleAtoi(text, &uid)) {
-    if (uid != static_cast<uid_t>(-1)) return uid;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "no user has the number ", text, ", which for the kernel says 'none': give another, or a name"));
-  }
-  RK_ASSIGN_OR_RETURN(auto user, LookUpUser([&](passwd* entry, char* buffer, size_t size, passwd** found) {
-                        return ::getpwnam_r(text.c_str(), entry, buffer, size, found);
-                      }));
-  if (user) return user->second;
-  return absl::NotFoundError(
-      absl::StrCat("this machine knows no user '", text, "': give the name of one, or a number"));
-}
 
 absl::Status DescribeQuota(const Node& node, const Caller& caller, const store::Store& store,
                            const store::StoreLimits& limits, v1::GetQuotaResponse* response) {

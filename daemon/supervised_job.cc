@@ -274,6 +274,7 @@ std::shared_ptr<SupervisedJob> SupervisedJob::Remember(Node& node, v1::Supervise
 
 void SupervisedJob::BeginLife(const RegisteredJob& job) {
   end_ = job.end;
+  end_->OnceSet([wakeup = wakeup_] { wakeup->Notify(); });
   end_unknown_->store(false);
   saw_life_ = true;
   ResetWatch();
@@ -323,7 +324,7 @@ bool SupervisedJob::Wait(double seconds) {
     }
     const double left = seconds - waited.seconds();
     if (left <= 0) return true;
-    wakeup_.WaitFor(absl::Seconds(left));
+    wakeup_->WaitFor(absl::Seconds(left));
   }
 }
 
@@ -606,7 +607,7 @@ absl::StatusOr<v1::StopJobResponse> SupervisedJob::Stop(absl::Duration grace, bo
   }
   // What is wanted is its end: it gets no other image, nor another life.
   if (!checkpoint) cancel_image_.store(true);
-  wakeup_.Notify();
+  wakeup_->Notify();
   // It may be long until the thread comes to it.
   if (!checkpoint) Save();
   constexpr absl::Duration kLookForClient = absl::Milliseconds(200);
@@ -660,6 +661,7 @@ absl::Status SupervisedJob::TakeImageWithin(absl::Duration patience) {
   absl::MutexLock lock(&mutex_);
   if (record_.ended()) return absl::OkStatus();
   const uint64_t mine = ++images_asked_;
+  wakeup_->Notify();
   const Stopwatch waited;
   while (images_answered_ < mine && !record_.ended()) {
     if (record_.stopping() || !HasLife()) {
@@ -699,6 +701,7 @@ absl::Status SupervisedJob::BeginVisit(const std::atomic<bool>& cancelled, uint6
     if (visit_ == 0) {
       *number = visit_ = ++visits_;
       visit_may_freeze_ = false;
+      wakeup_->Notify();
     }
     if (visit_ == *number && visit_may_freeze_) return absl::OkStatus();
     const auto changed = [this, mine = *number]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
@@ -727,7 +730,7 @@ void SupervisedJob::Leave() {
     absl::MutexLock lock(&mutex_);
     had_left = std::exchange(leave_, true);
   }
-  wakeup_.Notify();
+  wakeup_->Notify();
   cancel_image_.store(true);
   if (thread_.joinable() && thread_.get_id() != std::this_thread::get_id()) thread_.join();
   if (!had_left) NoteLeftLife();

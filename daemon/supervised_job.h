@@ -321,7 +321,8 @@ class SupervisedJob {
   std::atomic<bool> cancel_image_{false};
   std::atomic<bool> unsaved_{false};  // the disk did not take the record
   // When somebody wants something else of the thread while there is no life to watch.
-  Wakeup wakeup_;
+  // Of its own thread. Shared with who tells of a life's end, which may be after this is gone.
+  const std::shared_ptr<Wakeup> wakeup_ = std::make_shared<Wakeup>();
 
   // Whose turn it is to write the record. Held while the disk works, and so never together with mutex_ for
   // longer than copying takes.

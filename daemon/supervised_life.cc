@@ -39,7 +39,7 @@
 namespace rekindle::daemon {
 namespace {
 
-// How soon what others want is seen; a death is seen at once.
+// How soon what the job wants is seen; what others want and a death are seen at once.
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 // Threads that waited when their job came back begin to work a little later.
 constexpr double kSpreadSeconds = 1;
@@ -122,7 +122,8 @@ void SupervisedJob::AddRunTime() {
 
 SupervisedJob::Turn SupervisedJob::WatchLife() {
   for (;;) {
-    if (end_->WaitFor(kTick)) return Turn::kDied;
+    wakeup_->WaitFor(kTick);
+    if (end_->WaitFor(absl::ZeroDuration())) return Turn::kDied;
     bool asked, visit;
     {
       absl::MutexLock lock(&mutex_);

@@ -123,13 +123,14 @@ absl::StatusOr<std::vector<std::string>> ListSupervisedRecords(const std::string
 absl::Status CheckIsOfThisMachine(const std::string& directory, const v1::SupervisedJobRecord& record) {
   if (!IsOtherMachine(record.machine())) return absl::OkStatus();
   const std::string newest = record.points().empty() ? "" : record.points().rbegin()->image();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "supervised job '", record.name(), "' is the machine ", record.host(),
-      "'s, which shares this store: see to it there. "
-      "If that machine is gone for good, remove ",
-      SupervisedRecordPath(directory, record.name()),
-      newest.empty() ? ""
-                     : absl::StrCat("; 'rekindle run --from ", newest, "' goes on from its last image")));
+  return absl::FailedPreconditionError(
+      absl::StrCat("supervised job '", record.name(), "' is the machine ", record.host(),
+                   "'s, which shares this store: see to it there. "
+                   "If that machine is gone for good, remove ",
+                   SupervisedRecordPath(directory, record.name()),
+                   newest.empty() ? ""
+                                  : absl::StrCat("; then 'rekindle run --from ", newest,
+                                                 " --every 5m --restarts 10' goes on from its last image")));
 }
 
 std::string ExactNameOf(const v1::RestartPoint& point) {

@@ -505,6 +505,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
     if (problem != told) {
       v1::JobEvent waits;
       waits.mutable_waits()->set_why(ToUtf8(life.status().message()));
+      waits.mutable_waits()->set_down(true);
       events_.Send(waits);
     }
     told = problem;

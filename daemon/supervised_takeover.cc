@@ -89,10 +89,13 @@ void SupervisedJob::LoopAfterTakingOver() {
   }
   const bool is_done = !decided && end && end->exit->code == 0 && end->exit->signal == 0;
   if (other_boot && !at_boot && !is_done) {
-    return Finish({0, SIGKILL}, /*failed=*/true,
-                  absl::StrCat("the machine was restarted, and the job was not to be resumed then",
-                               newest.empty() ? "" : absl::StrCat("; 'rekindle restore ", newest, "' does"),
-                               ": run it with --at-boot"));
+    return Finish(
+        {0, SIGKILL}, /*failed=*/true,
+        absl::StrCat("the machine was restarted, and the job was not to be resumed then",
+                     newest.empty() ? ""
+                                    : absl::StrCat("; 'rekindle run --from ", newest,
+                                                   " --every 5m --restarts 10' goes on from its last image"),
+                     ". With --at-boot it would have gone on by itself"));
   }
   // Where nobody has seen how it ended, that it did well is not to be said of it.
   last_exit_ = end ? *end->exit : ExitState{0, SIGKILL};

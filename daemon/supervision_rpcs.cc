@@ -194,6 +194,7 @@ absl::Status AttachJob(Node& node, const Call& call, const v1::AttachJobRequest&
   if (state.phase() == "waiting" && absl::ConsumePrefix(&why, kNotYet)) {
     v1::JobEvent waits;
     waits.mutable_waits()->set_why(std::string(why));
+    waits.mutable_waits()->set_down(true);
     send(waits);
   }
   if (const std::optional<v1::JobEvent> trouble = job->TroubleOfCopies()) send(*trouble);

@@ -92,6 +92,7 @@ absl::Status TemplateUp(Node& node, const Call& call, const v1::TemplateUpReques
   options.image = info.digest;
   options.cancel_fd = monitor.cancel_fd();
   options.template_instance = true;
+  options.caller = node.policy().IsAdmin(call.caller) ? 0 : call.caller.uid;
   // All of its memory is there before it is forked: its copies' faults then need no pager.
   options.fill = restore::Fill::kEager;
   RK_ASSIGN_OR_RETURN(restore::CloneResult started, node.clones().Start(*store, criu, options));

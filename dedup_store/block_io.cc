@@ -63,9 +63,9 @@ absl::Status FileError(int error_number, absl::string_view what, const std::stri
     if (error_number == ENOSPC && no_inodes) cause = "the file system has no inode left for another file";
     absl::StrAppend(&cause, " (", FormatBytes(free_bytes), " free)");
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat(what, " ", path, ": ", cause,
-                   ". Free some space, or remove images (`rekindle rm`) and run `rekindle gc`."));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      what, " ", path, ": ", cause,
+      ". Free some space, or remove images (`rekindle rm`) and have an administrator run `rekindle gc`."));
 }
 
 absl::Status ReadError(int error_number, const std::string& path, uint64_t offset, uint64_t bytes) {

@@ -124,8 +124,8 @@ absl::Status LimitChecks::Store(Stage stage, uint64_t used_bytes, uint64_t neede
   return absl::ResourceExhaustedError(absl::StrCat(
       "the store ", store_path_, " may take ", FormatBytes(limits_.store_max_bytes), " of disk and takes ",
       FormatBytes(used_bytes), ", ", Need(stage, needed_bytes), " (owner: uid ", owner_,
-      "). Free space with `rekindle rm` or `rekindle prune` and then `rekindle gc`, or raise the limit: "
-      "`rekindle quota --store-max SIZE`"));
+      "). Free space with `rekindle rm` or `rekindle prune` and then an administrator's `rekindle gc`, or "
+      "have him raise the limit: `rekindle quota --store-max SIZE`"));
 }
 
 absl::Status LimitChecks::HighWater(Stage stage, const FileSystemUse& use, uint64_t needed_bytes) const {
@@ -140,8 +140,8 @@ absl::Status LimitChecks::HighWater(Stage stage, const FileSystemUse& use, uint6
                       100.0 * static_cast<double>(use.used_bytes) / static_cast<double>(use.total_bytes)),
       " % full (free: ", FormatBytes(use.free_bytes), "), ", Need(stage, needed_bytes), " (owner: uid ",
       owner_,
-      "). Free space with `rekindle rm` or `rekindle prune` and then `rekindle gc`, or move the mark: "
-      "`rekindle quota --high-water PERCENT`"));
+      "). Free space with `rekindle rm` or `rekindle prune` and then an administrator's `rekindle gc`, or "
+      "have him move the mark: `rekindle quota --high-water PERCENT`"));
 }
 
 }  // namespace rekindle::store

@@ -105,6 +105,9 @@ if grep -n '@' "$WORK/rekindled.service"; then die "the unit is not filled in (a
 for page in man1/rekindle{,-fn,-gpu,-group}.1 man8/rekindled.8; do
   [[ -s $BUNDLE/share/man/$page ]] || die "$page is missing"
 done
+for page in README.md docs/functions.md docs/daemon.md examples/kubernetes/daemonset.yaml; do
+  [[ -s $BUNDLE/share/doc/rekindle/$page ]] || die "$page is missing"
+done
 "$BUNDLE/bin/rekindle-slurm" --help >/dev/null || die "bin/rekindle-slurm does not run"
 
 # The hook is for programs of the machine.

@@ -126,6 +126,9 @@ install -m 755 "$REPO_ROOT/examples/slurm/rekindle-slurm" "$ROOT/bin/"
 install -m 644 "$REPO_ROOT/packaging/rekindle.logrotate" "$ROOT/share/"
 install -m 644 "$REPO_ROOT"/examples/{slurm/rekindle.sbatch,systemd/train.service,systemd/rekindle-prune.service,systemd/rekindle-prune.timer} \
   "$ROOT/share/examples/"
+mkdir -p "$ROOT"/share/{doc/rekindle,completions}
+cp -R --no-preserve=ownership "$REPO_ROOT"/{README.md,docs,examples} "$ROOT/share/doc/rekindle/"
+install -m 644 "$REPO_ROOT"/packaging/completions/* "$ROOT/share/completions/"
 
 if [[ -n $GPU_TESTS ]]; then
   [[ -x $LIBEXEC/rekindle-gpu-helper ]] || die "$BUILD/bin/rekindle-gpu-helper is missing: build it first (scripts/build.sh)."
@@ -157,7 +160,11 @@ The daemon, with which users who are not root can do it, too. As root in this fo
   sed "s|@BUNDLE@|\$PWD|" share/systemd/rekindled.service >/etc/systemd/system/rekindled.service
   systemctl daemon-reload && systemctl enable --now rekindled
 
-The unit names this folder: after an upgrade make it anew in the folder of the new bundle, in the same way, and then
+Where units and scripts look for programs, as those in share/ do:
+
+  ln -sf "\$PWD"/bin/rekindle "\$PWD"/bin/rekindle-slurm /usr/local/bin/
+
+The unit and the links name this folder: after an upgrade make it anew in the folder of the new bundle, in the same way, and then
 
   systemctl daemon-reload && systemctl restart rekindled
 
@@ -166,7 +173,8 @@ loaded its hook.
 
 bin/rekindle-slurm runs a command in a Slurm job that goes on after a preemption (--help; it looks for rekindle in PATH),
 share/examples has a batch script and a systemd unit for it, and a timer that removes old images. man -M share/man rekindle,
-and rekindle-fn, rekindle-gpu, rekindle-group and rekindled.
+and rekindle-fn, rekindle-gpu, rekindle-group and rekindled. share/doc/rekindle has the documents that messages name
+(docs/functions.md and others), share/completions those of shells.
 
 PYTHONPATH=lib/rekindle/python is the runtime hook for Python, NODE_PATH=lib/rekindle/node the one for Node.js,
 lib/rekindle/librekindle_hook.so the one for C. lib/rekindle/runtimes has the Lambda runtimes.

@@ -213,6 +213,11 @@ absl::StatusOr<CloneResult> CloneStarter::Start(store::Store& store, const criu:
       prepared = PrepareFirst(store, criu, options, &prefetch, &preparations);
     RK_ASSIGN_OR_RETURN(image, std::move(prepared));
   }
+  // Before one that stands by could be taken, which anybody's is that began it.
+  if (options.caller != 0) {
+    RK_RETURN_IF_ERROR(Annotate(CheckAllAreHis(image->users, options.caller),
+                                absl::StrCat("cloning ", image->info.reference)));
+  }
   if (!options.log) RK_RETURN_IF_ERROR(image->outputs);
   RK_RETURN_IF_ERROR(CheckProcesses(*image, options.limits));
   Span preparing = SpanSince(begin, "rekindle", "restore", "prepare", {{"kept", prepared_before ? 1 : 0}});
@@ -587,10 +592,11 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
         ": the job had a terminal, which its copies can't share; take an image of it started with "
         "'rekindle run', or with input and output that are no terminal"));
   }
+  RK_ASSIGN_OR_RETURN(prepared->users, UsersOf(*reader));
   // What an administrator has captured of others is not its user's.
   if (const uid_t owner = prepared->info.owner; owner != 0 && owner == prepared->manifest.uid()) {
     RK_RETURN_IF_ERROR(
-        Annotate(CheckAllAreHis(*reader, owner), absl::StrCat("cloning ", prepared->info.reference)));
+        Annotate(CheckAllAreHis(prepared->users, owner), absl::StrCat("cloning ", prepared->info.reference)));
   }
   RK_ASSIGN_OR_RETURN(prepared->user, UserWithBounds(*reader, prepared->manifest));
   RK_ASSIGN_OR_RETURN(prepared->listens, Listens(*reader));

@@ -64,6 +64,7 @@ struct CloneOptions {
   int cancel_fd = -1;
   bool timeline = false;  // keep one; it costs some milliseconds
   bool template_instance = false;
+  uid_t caller = 0;  // all of its processes must be his; 0: they may be anybody's
 };
 
 struct CloneResult {
@@ -99,8 +100,9 @@ struct PreparedImage {
   v1::JobManifest manifest;
   // Its copies may wait before they run: they are told when that is, and no timer of theirs runs meanwhile.
   bool may_stand_by = false;
-  bool listens = false;       // on TCP ports or Unix sockets
-  std::optional<Owner> user;  // see UserWithBounds
+  bool listens = false;          // on TCP ports or Unix sockets
+  std::optional<Owner> user;     // see UserWithBounds
+  std::map<uid_t, pid_t> users;  // see UsersOf
   std::vector<JobLock> locks_of_image;
   std::shared_ptr<const std::vector<criu::RegularFile>> files;
   std::shared_ptr<const CloneSharedMemory> shared_memory;

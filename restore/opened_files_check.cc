@@ -182,20 +182,32 @@ absl::StatusOr<std::optional<Owner>> UserWithBounds(const store::ImageReader& im
   return user;
 }
 
-absl::Status CheckAllAreHis(const store::ImageReader& image, uid_t user) {
+absl::StatusOr<std::map<uid_t, pid_t>> UsersOf(const store::ImageReader& image) {
   RK_ASSIGN_OR_RETURN(const std::string pstree,
                       image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "pstree.img")));
   RK_ASSIGN_OR_RETURN(const std::vector<criu::PstreeEntry> tree, criu::ParsePstree(pstree));
+  std::map<uid_t, pid_t> users;
   for (const criu::PstreeEntry& process : tree) {
     RK_ASSIGN_OR_RETURN(const std::string core,
                         image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "core-", process.pid, ".img")));
     const absl::StatusOr<Owner> owner = criu::ParseOwner(core);
-    if (!owner.ok() || owner->uid == user) continue;  // a zombie's says nothing, and it does nothing
-    return absl::PermissionDeniedError(absl::StrCat("its process ", process.pid, " is of uid ", owner->uid,
-                                                    ", and you are uid ", user,
-                                                    ": only root may have it back"));
+    if (owner.ok()) users.emplace(owner->uid, process.pid);  // a zombie's says nothing, and it does nothing
+  }
+  return users;
+}
+
+absl::Status CheckAllAreHis(const std::map<uid_t, pid_t>& users, uid_t user) {
+  for (const auto& [uid, pid] : users) {
+    if (uid == user) continue;
+    return absl::PermissionDeniedError(absl::StrCat(
+        "its process ", pid, " is of uid ", uid, ", and you are uid ", user, ": only root may have it back"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckAllAreHis(const store::ImageReader& image, uid_t user) {
+  RK_ASSIGN_OR_RETURN(const auto users, UsersOf(image));
+  return CheckAllAreHis(users, user);
 }
 
 absl::Status CheckOpenedFiles(const OpenedFilesCheck& check) {

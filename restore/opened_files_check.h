@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,7 +23,11 @@ namespace rekindle::restore {
 absl::StatusOr<std::optional<Owner>> UserWithBounds(const store::ImageReader& image,
                                                     const v1::JobManifest& manifest);
 
-// PermissionDenied: of an image of `user`'s some process is another's, such as that of a set-uid program.
+// Whose its processes are, with one of each.
+absl::StatusOr<std::map<uid_t, pid_t>> UsersOf(const store::ImageReader& image);
+
+// PermissionDenied: some process is another's, such as that of a set-uid program.
+absl::Status CheckAllAreHis(const std::map<uid_t, pid_t>& users, uid_t user);
 absl::Status CheckAllAreHis(const store::ImageReader& image, uid_t user);
 
 struct OpenedFilesCheck {

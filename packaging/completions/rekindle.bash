@@ -4,7 +4,7 @@ _rekindle_images() {
 }
 
 _rekindle_jobs() {
-  rekindle ps --json 2>/dev/null | grep -o '"name": *"[^"]*"' | cut -d'"' -f4
+  rekindle ps "$@" --json 2>/dev/null | grep -oE '"pid": *[0-9]+, *"name": *"[^"]*"' | cut -d'"' -f6
 }
 
 _rekindle_groups() {
@@ -61,8 +61,8 @@ _rekindle() {
       ;;
     stop) flags='--checkpoint --ckpt --grace' arguments=$(_rekindle_jobs) ;;
     attach) arguments=$(_rekindle_jobs) ;;
-    wait) flags='--timeout' arguments=$(_rekindle_jobs) ;;
-    logs) flags='--follow --tail' arguments=$(_rekindle_jobs) ;;
+    wait) flags='--timeout' arguments=$(_rekindle_jobs --all) ;;
+    logs) flags='--follow --tail' arguments=$(_rekindle_jobs --all) ;;
     ckpt)
       flags='--tag --stop --parent --no-parent --replace --tcp-established --tcp-close --label --staging-memory --gpu-lock-timeout --file-contents --ignore-path --track-path'
       [[ $previous == --parent ]] && arguments=$(_rekindle_images) || arguments="$(_rekindle_jobs) $(ps -eo pid= 2>/dev/null)"
@@ -171,7 +171,7 @@ _rekindle() {
       ;;
     fsck) flags='--read --read-data --repair' ;;
     copy)
-      flags='--to --from --tag --replace --whole --check --follow --keep'
+      flags='--to --from --tag --replace --owner --whole --check --follow --keep'
       [[ $previous == --to || $previous == --from ]] && arguments=$(compgen -f -- "$current") || arguments=$(_rekindle_images)
       ;;
     export)
@@ -179,7 +179,7 @@ _rekindle() {
       [[ $previous == --file ]] && arguments=$(compgen -f -- "$current") || arguments=$(_rekindle_images)
       ;;
     import)
-      flags='--file --criu --tag --parent --replace'
+      flags='--file --criu --tag --parent --replace --owner'
       arguments=$(compgen -f -- "$current")
       ;;
   esac

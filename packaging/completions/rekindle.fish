@@ -4,7 +4,7 @@ function __rekindle_images
 end
 
 function __rekindle_jobs
-    rekindle ps --json 2>/dev/null | string match -ra '"name": *"([^"]*)"' --groups-only
+    rekindle ps --all --json 2>/dev/null | string match -ra '"pid": *[0-9]+, *"name": *"([^"]*)"' --groups-only
 end
 
 function __rekindle_groups
@@ -228,6 +228,7 @@ complete -c rekindle -n '__fish_seen_subcommand_from copy' -l from -r -d 'The sa
 complete -c rekindle -n '__fish_seen_subcommand_from ls; and not __fish_seen_subcommand_from group template fn deps' -l from -r -d 'Images elsewhere'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l copy-to -r -d 'Copy each image there'
 complete -c rekindle -n '__fish_seen_subcommand_from copy' -l check -d 'Only whether it could be'
+complete -c rekindle -n '__fish_seen_subcommand_from copy import' -l owner -x -a '(__fish_complete_users)' -d 'Whose image it becomes'
 complete -c rekindle -n '__fish_seen_subcommand_from copy' -l whole -d 'Also what is there'
 complete -c rekindle -n '__fish_seen_subcommand_from copy' -l follow -d 'Go on with newer images'
 complete -c rekindle -n '__fish_seen_subcommand_from copy' -l keep -x -d 'So many copies stay'

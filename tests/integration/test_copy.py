@@ -278,6 +278,35 @@ class OwnersTest(RekindleTest):
         self.assertFalse(os.path.exists(self.path("stolen")))
         self.assert_refused(user.run("import", "--file", exported, "-t", "mine:1"), NOT_PERMITTED, "uid 1000")
 
+    def test_an_administrator_takes_one_in_for_its_user(self):
+        daemon = self.start_daemon()
+        root = self.make_cli(host=daemon.host)
+        user, other = (self.make_cli(host=daemon.host, uid=uid) for uid in (1000, 1001))
+        elsewhere = self.make_cli(store=self.path("elsewhere"))
+        job, _ = self.start_memory_job(8 * MIB)
+        self.checkpoint(job.pid, "job:1", "--stop", cli=elsewhere)
+        job.reap()
+        exported = self.path("exported")
+        self.succeed("export", "job:1", "--file", exported, cli=elsewhere)
+        self.assert_refused(
+            root.run("import", "--file", exported, "--owner", "nobody-of-this-name"), NOT_FOUND, "nobody-of-this-name"
+        )
+        self.assert_refused(root.run("import", "--file", exported, "--owner", ""), USAGE, "--owner")
+        self.assertEqual(self.succeed("ls", cli=root)["images"], [])
+        taken = self.succeed("import", "--file", exported, "--owner", "1000", cli=root)["image"]
+        self.assertEqual(taken["owner_uid"], 1000)
+        options = ("--to", daemon.host, "-t", "job:2", "--owner", "1000")
+        copied = self.succeed("copy", "job:1", *options, cli=elsewhere)["image"]
+        self.assertEqual(copied["owner_uid"], 1000)
+        self.assertEqual(
+            [image["reference"] for image in self.succeed("ls", cli=user)["images"]], ["job:2", "job:1"]
+        )
+        self.assertEqual(self.succeed("ls", cli=other)["images"], [])
+        # It was root's job, and to have its image makes nobody root.
+        for options in ([], ["--clone"]):
+            self.assert_refused(user.run("restore", "job:1", "--detach", *options), NOT_PERMITTED, "uid 0")
+        self.succeed("rm", "job:1", "job:2", cli=user)
+
 
 class FollowTest(RekindleTest):
     def test_supervised_job_outlives_its_node(self):

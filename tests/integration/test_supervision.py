@@ -341,7 +341,7 @@ class DaemonTest(SupervisedTest):
         self.restart_machine()
         state = self.wait_for(lambda job: job["supervised"]["phase"] == "failed" and job, "its end")["supervised"]
         told = json.dumps(state)
-        for words in ("the machine was restarted", "rekindle restore", "--at-boot"):
+        for words in ("the machine was restarted", "rekindle run --from", "--at-boot"):
             self.assertIn(words, told)
 
     def test_the_end_of_a_job_taken_over_is_known(self):
