@@ -12,6 +12,7 @@ import unittest
 from harness import jobs, procfs, waiting
 from harness.case import MIB, RekindleTest
 from harness.cli import DONE, FAILED, NO_STORE, NOT_FOUND, NOT_PERMITTED, USAGE, Cli, Daemon, binary, environment
+from harness.clones import CloneTest
 from harness.group_case import Exchange
 from harness.nodes import NodesTest
 
@@ -278,10 +279,10 @@ class OwnersTest(RekindleTest):
         self.assertFalse(os.path.exists(self.path("stolen")))
         self.assert_refused(user.run("import", "--file", exported, "-t", "mine:1"), NOT_PERMITTED, "uid 1000")
 
+
+class ForOthersTest(CloneTest):
     def test_an_administrator_takes_one_in_for_its_user(self):
-        daemon = self.start_daemon()
-        root = self.make_cli(host=daemon.host)
-        user, other = (self.make_cli(host=daemon.host, uid=uid) for uid in (1000, 1001))
+        root, user, other = (self.make_cli(host=self.daemon.host, uid=uid) for uid in (0, 1000, 1001))
         elsewhere = self.make_cli(store=self.path("elsewhere"))
         job, _ = self.start_memory_job(8 * MIB)
         self.checkpoint(job.pid, "job:1", "--stop", cli=elsewhere)
@@ -295,7 +296,7 @@ class OwnersTest(RekindleTest):
         self.assertEqual(self.succeed("ls", cli=root)["images"], [])
         taken = self.succeed("import", "--file", exported, "--owner", "1000", cli=root)["image"]
         self.assertEqual(taken["owner_uid"], 1000)
-        options = ("--to", daemon.host, "-t", "job:2", "--owner", "1000")
+        options = ("--to", self.daemon.host, "-t", "job:2", "--owner", "1000")
         copied = self.succeed("copy", "job:1", *options, cli=elsewhere)["image"]
         self.assertEqual(copied["owner_uid"], 1000)
         self.assertEqual(
@@ -305,6 +306,7 @@ class OwnersTest(RekindleTest):
         # It was root's job, and to have its image makes nobody root.
         for options in ([], ["--clone"]):
             self.assert_refused(user.run("restore", "job:1", "--detach", *options), NOT_PERMITTED, "uid 0")
+        self.assert_refused(user.run("template", "up", "job:1", "--name", "roots"), NOT_PERMITTED, "uid 0")
         self.succeed("rm", "job:1", "job:2", cli=user)
 
 
