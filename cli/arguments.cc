@@ -32,7 +32,7 @@ namespace {
 
 constexpr char kExitCodes[] =
     "Exit status: 0 done, 1 failed, 2 bad usage, 3 not found, 4 not permitted, 5 unsupported on this "
-    "machine, 6 no store.";
+    "machine, 6 no store; of wait also 124: time-out.";
 
 bool IsIn(absl::string_view word, const std::vector<std::string>& words) {
   return std::find(words.begin(), words.end(), word) != words.end();
