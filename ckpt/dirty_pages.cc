@@ -35,6 +35,7 @@ absl::StatusOr<DirtyPages::Process> DirtyPages::ArmProcess(pid_t pid,
   RK_ASSIGN_OR_RETURN(process.start_ticks, marks_->StartTicks(pid));
   std::vector<Frames> all;
   for (const AddressRange& range : memory) {
+    if (range.end - range.start < kLeastCleanBytes) continue;  // of which nothing would be left out
     Frames frames;
     frames.first_page = range.start / store::kPageSize;
     frames.frames.resize((range.end - range.start) / store::kPageSize);
@@ -43,6 +44,8 @@ absl::StatusOr<DirtyPages::Process> DirtyPages::ArmProcess(pid_t pid,
     for (uint64_t& entry : frames.frames) entry = FrameOf(entry);
     all.push_back(std::move(frames));
   }
+  std::sort(all.begin(), all.end(),
+            [](const Frames& a, const Frames& b) { return a.first_page < b.first_page; });
   process.memory = std::make_shared<const std::vector<Frames>>(std::move(all));
   RK_RETURN_IF_ERROR(marks_->Clear(pid));
   return process;
@@ -83,6 +86,8 @@ void DirtyPages::Committed(uint64_t generation, const std::string& image_digest)
 
 std::vector<AddressRange> DirtyPages::CleanRanges(pid_t pid, const std::string& image_digest,
                                                   AddressRange range) {
+  // Before anything is looked up: a process may have tens of thousands of these.
+  if (range.end - range.start < kLeastCleanBytes) return {};
   Process process;
   {
     absl::MutexLock lock(&mutex_);
@@ -96,11 +101,15 @@ std::vector<AddressRange> DirtyPages::CleanRanges(pid_t pid, const std::string& 
   absl::StatusOr<uint64_t> start = marks_->StartTicks(pid);
   if (!start.ok() || *start != process.start_ticks) return {};
   std::vector<AddressRange> clean;
-  for (const Frames& frames : *process.memory) {
-    const uint64_t first = frames.first_page * store::kPageSize;
-    const AddressRange common{std::max(range.start, first),
-                              std::min(range.end, first + frames.frames.size() * store::kPageSize)};
-    if (common.start < common.end) AddClean(pid, frames, common, &clean);
+  const auto end_of = [](const Frames& frames) {
+    return (frames.first_page + frames.frames.size()) * store::kPageSize;
+  };
+  auto frames = std::partition_point(process.memory->begin(), process.memory->end(),
+                                     [&](const Frames& one) { return end_of(one) <= range.start; });
+  for (; frames != process.memory->end() && frames->first_page * store::kPageSize < range.end; ++frames) {
+    const AddressRange common{std::max(range.start, frames->first_page * store::kPageSize),
+                              std::min(range.end, end_of(*frames))};
+    if (common.start < common.end) AddClean(pid, *frames, common, &clean);
   }
   std::erase_if(clean, [](const AddressRange& r) { return r.end - r.start < kLeastCleanBytes; });
   return clean;

@@ -41,9 +41,9 @@ class DirtyPages {
   // With the kernel's marks. FailedPrecondition: it has none that can be used.
   static absl::StatusOr<std::unique_ptr<DirtyPages>> Open();
 
-  // Begins to track `memory`, all of which has been copied; its processes must stand still from before the
-  // copy until this returns. The job waits for it: some milliseconds for each GiB. A process whose marks
-  // can't be taken off is not tracked. Returns a number for Committed, never 0.
+  // Begins to track `memory`, disjoint, all of which has been copied; its processes must stand still from
+  // before the copy until this returns. The job waits for it: some milliseconds for each GiB. A process whose
+  // marks can't be taken off is not tracked. Returns a number for Committed, never 0.
   uint64_t Arm(const TaskRanges& memory) ABSL_LOCKS_EXCLUDED(mutex_);
   // What was copied before that Arm is in the image with this digest, whole.
   void Committed(uint64_t generation, const std::string& image_digest) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -59,8 +59,8 @@ class DirtyPages {
   };
   struct Process {
     uint64_t start_ticks = 0, generation = 0;
-    std::string image_digest;  // empty: it is not committed
-    std::shared_ptr<const std::vector<Frames>> memory;
+    std::string image_digest;                           // empty: it is not committed
+    std::shared_ptr<const std::vector<Frames>> memory;  // ascending
   };
 
   absl::StatusOr<Process> ArmProcess(pid_t pid, const std::vector<AddressRange>& memory);

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "base/test_child.h"
 #include "ckpt/pagemap_entry.h"
@@ -43,10 +45,12 @@ class RecordedKernel : public PageMarks {
   };
 
   absl::StatusOr<uint64_t> StartTicks(pid_t pid) override {
+    ++asked;
     if (!processes.contains(pid)) return absl::NotFoundError("it has ended");
     return processes[pid].start_ticks;
   }
   absl::StatusOr<size_t> Read(pid_t pid, uint64_t first_page, absl::Span<uint64_t> entries) override {
+    ++asked;
     if (!processes.contains(pid)) return absl::NotFoundError("it has ended");
     const std::vector<uint64_t>& pagemap = processes[pid].pagemap;
     if (first_page < kBase || first_page - kBase > pagemap.size()) return 0;
@@ -62,6 +66,7 @@ class RecordedKernel : public PageMarks {
 
   std::map<pid_t, Process> processes;
   bool refuses = false;
+  int asked = 0;
 };
 
 class DirtyPagesTest : public testing::Test {
@@ -96,6 +101,30 @@ TEST_F(DirtyPagesTest, OnlyMemoryThatWasCopiedIsClean) {
   pages_.Committed(pages_.Arm({{kJob, {Pages(10, 40), Pages(60, 90)}}}), kImage);
   EXPECT_THAT(Clean(), ElementsAre(Pages(10, 40), Pages(60, 90)));
   EXPECT_THAT(pages_.CleanRanges(kJob, kImage, {0, kPageSize}), IsEmpty());
+}
+
+TEST_F(DirtyPagesTest, EachStretchOfManyIsFound) {
+  std::vector<AddressRange> memory;
+  for (uint64_t first = 0; first + 20 < kPages; first += 24) memory.push_back(Pages(first, first + 20));
+  pages_.Committed(pages_.Arm({{kJob, {memory.rbegin(), memory.rend()}}}), kImage);
+  for (const AddressRange& one : memory) {
+    EXPECT_THAT(pages_.CleanRanges(kJob, kImage, one), ElementsAre(one));
+    EXPECT_THAT(pages_.CleanRanges(kJob, kImage, {one.start - 4 * kPageSize, one.end + 4 * kPageSize}),
+                ElementsAre(one));
+  }
+  EXPECT_EQ(Clean(), memory);
+}
+
+// While the job stands still, of which there may be tens of thousands.
+TEST_F(DirtyPagesTest, OfShortStretchesTheKernelIsNotAsked) {
+  std::vector<AddressRange> memory;
+  for (uint64_t first = 0; first + 15 < kPages; first += 16) memory.push_back(Pages(first, first + 15));
+  const uint64_t armed = pages_.Arm({{kJob, memory}});
+  EXPECT_EQ(std::exchange(kernel_->asked, 0), 1) << "who the process is";
+  pages_.Committed(armed, kImage);
+  kernel_->asked = 0;
+  for (const AddressRange& one : memory) EXPECT_THAT(pages_.CleanRanges(kJob, kImage, one), IsEmpty());
+  EXPECT_EQ(kernel_->asked, 0);
 }
 
 TEST_F(DirtyPagesTest, NothingIsCleanUnlessItsImageIsTheParent) {

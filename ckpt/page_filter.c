@@ -29,7 +29,8 @@
 
 // Smaller areas are not worth a second look.
 #define LEAST_AREA_BYTES (64u << 10)
-#define MOST_AREAS 8192
+// A process has as many, unless vm.max_map_count was raised; what is beyond them goes through CRIU's pipes.
+#define MOST_AREAS 65536
 // CRIU takes as many at once (PAGE_REGIONS_MAX_NR); memory of which every second page is in use has more.
 #define MOST_REGIONS 32768
 
@@ -161,6 +162,21 @@ static int ReadAreas(uint64_t pid) {
   return n == 0;
 }
 
+// The first area that ends behind `address`. CRIU asks about each area of a task by itself: to look from the
+// beginning each time would be the square of their number, while the job stands still.
+static size_t FirstAreaBehind(uint64_t address) {
+  size_t low = 0, high = area_count;
+  while (low < high) {
+    const size_t middle = low + (high - low) / 2;
+    if (areas[middle].end <= address) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
 static int SendAll(const void* data, size_t bytes) {
   const char* at = data;
   while (bytes > 0) {
@@ -196,7 +212,7 @@ static long Hide(int fd, struct ScanArguments* scan, long count) {
   if (pid == 0 || !Connect() || !ReadAreas(pid) || area_count == 0) return count;
 
   struct PageRegion* regions = (struct PageRegion*)(uintptr_t)scan->vec;
-  size_t kept_count = 0, taken_count = 0, low = 0;
+  size_t kept_count = 0, taken_count = 0, low = FirstAreaBehind(scan->start);
   for (long i = 0; i < count; ++i) {
     uint64_t at = regions[i].start, end = regions[i].end;
     if ((regions[i].categories & IS_GUARD) != 0) {  // CRIU passes over it
@@ -243,8 +259,7 @@ static void HideEntries(uint64_t pid, uint64_t start, uint64_t* entries, size_t 
   if (zero == 0) zero = ReadZeroFrame();
   if (zero == 0 || !Connect() || !ReadAreas(pid)) return;
   const uint64_t end = start + count * PAGEMAP_PAGE_BYTES;
-  size_t area = 0;
-  while (area < area_count && areas[area].end <= start) ++area;
+  size_t area = FirstAreaBehind(start);
   uint64_t at = start;
   while (area < area_count && areas[area].start < end) {
     size_t n = 0;

@@ -172,12 +172,12 @@ absl::Status LimitGuard::MayTake(uint64_t bytes, uint64_t reserved) {
 absl::Status LimitGuard::MayCommit(Catalog::Txn& txn, const ImageStats& stats, uint64_t pack_bytes) {
   if (checks_.owner_is_limited()) {
     uint64_t used = inherited_bytes_, count = 0;
-    RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> images, txn.Images());
-    for (const ImageRecord& other : images) {
-      if (other.info.owner != owner_) continue;
+    // Without copies: everybody who commits waits.
+    txn.ForEachImage([&](const ImageRecord& other) {
+      if (other.info.owner != owner_) return;
       ++count;
       used += QuotaBytes(other.info.stats);
-    }
+    });
     RK_RETURN_IF_ERROR(checks_.Owner(Stage::kCommit, used, count, QuotaBytes(stats)));
   }
   if (checks_.store_is_limited()) {

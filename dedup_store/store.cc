@@ -250,9 +250,10 @@ class StoreImpl : public Store {
   absl::StatusOr<StoreStats> Stats() const override {
     StoreStats stats;
     RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
-    RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> images, txn.Images());
-    stats.images = images.size();
-    for (const ImageRecord& image : images) stats.logical_bytes += image.info.stats.logical_bytes;
+    txn.ForEachImage([&stats](const ImageRecord& image) {
+      ++stats.images;
+      stats.logical_bytes += image.info.stats.logical_bytes;
+    });
     RK_ASSIGN_OR_RETURN(std::vector<PackRecord> packs, txn.Packs());
     stats.packs = packs.size();
     for (const PackRecord& pack : packs) stats.chunks += pack.frames;

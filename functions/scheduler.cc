@@ -106,7 +106,7 @@ void Core::Stop() {
     for (const InstancePtr& instance : instances_) give_up(*instance->function);  // older revisions
     instances.assign(instances_.begin(), instances_.end());
     for (const InstancePtr& instance : instances) {
-      instance->state = Instance::State::kEnding;
+      NoteEnding(instance);
       instance->timer.cancel();
       if (instance->current) unserved.push_back(std::exchange(instance->current, nullptr));
       if (instance->api) instance->api->Close();
@@ -251,8 +251,11 @@ void Core::Put(const ScheduledFunction& spec) {
   function->id = policy_.AddFunction(profile, Now(), &actions);
   by_id_.resize(std::max<size_t>(by_id_.size(), function->id + 1));
   by_id_[function->id] = function;
+  if (old) ForgetWants(*old);
   functions_[spec.name] = function;
   if (old) function->waiting = std::exchange(old->waiting, {});
+  NoteWaiting(*function);
+  NoteProvisioned(function);
   function->predecessor = std::move(predecessor);
   Apply(actions, &later);
   // There is no room for both, or no memory.
@@ -269,6 +272,7 @@ void Core::Adjust(const ScheduledFunction& spec) {
   function->spec.timeout = spec.timeout;
   function->spec.provisioned = function->profile.provisioned = spec.provisioned;
   function->spec.most_instances = spec.most_instances;
+  NoteProvisioned(function);
   std::vector<Action> actions;
   policy_.UpdateFunction(function->id, function->profile, Now(), &actions);
   Apply(actions, &later);
@@ -303,6 +307,7 @@ void Core::Remove(const std::string& name) {
   FunctionPtr function = Find(name);
   if (function == nullptr) return;
   functions_.erase(name);
+  ForgetWants(*function);
   Retire(function, &later);
   for (size_t i = 0; i < function->queue.size(); ++i) policy_.Ended(function->id);
   for (auto* queue : {&function->queue, &function->waiting}) {
@@ -396,6 +401,7 @@ void Core::Invoke(std::shared_ptr<const Call> call, std::shared_ptr<Call> own, D
     } else {
       function->waiting.Push(std::move(request));
     }
+    NoteWaiting(*function);
     if (!one_comes) MakeRoomFor(*function);
     return;
   }
@@ -422,6 +428,7 @@ void Core::DropGone(Function& function, bool all, Later* later) {
   if (all) gone = function.waiting.TakeGoneCallers();
   while (!function.waiting.empty() && function.waiting.front()->gone())
     gone.push_back(function.waiting.Pop());
+  if (!gone.empty()) NoteWaiting(function);
   for (RequestPtr& request : gone) {
     request->room.reset();
     later->steps.emplace_back([request = std::move(request)] { request->done(NobodyWaits()); });
@@ -432,6 +439,7 @@ void Core::ServeFirst(const FunctionPtr& function, Later* later) {
   DropGone(*function, /*all=*/false, later);
   if (function->waiting.empty()) return;
   RequestPtr request = function->waiting.Pop();
+  NoteWaiting(*function);
   Dispatch(function, std::move(request), later);
 }
 

@@ -58,6 +58,7 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
   }
   if (!function->waiting.empty()) {
     RequestPtr request = function->waiting.Pop();
+    NoteWaiting(*function);
     // What the policy wanted to go is another one now.
     if (function->drops_owed > 0) --function->drops_owed;
     std::vector<Action> actions;
@@ -255,7 +256,8 @@ void Core::OnEnd(const InstancePtr& instance, const InstanceEnd& end) {
     return;
   }
   const FunctionPtr& function = instance->function;
-  const Instance::State state = std::exchange(instance->state, Instance::State::kEnding);
+  const Instance::State state = instance->state;
+  NoteEnding(instance);
   instance->timer.cancel();
   if (state != Instance::State::kEnding && !end.why.empty()) {
     Log(LogLevel::kWarning, absl::StrCat("instance ", instance->id, " of function '", function->spec.name,
@@ -312,6 +314,7 @@ void Core::Forget(const InstancePtr& instance, Later* later) {
   const uint32_t owner = instance->function->spec.owner;
   const bool all_waited =
       instances_.size() >= options_.most_instances || !OwnerMayHaveMore(owner) || memory_is_waited_for_;
+  ending_.erase(instance);
   if (instances_.erase(instance) == 0) return;
   instance->function->instances.erase(instance);
   --instance->function->counters->living;
@@ -323,8 +326,13 @@ void Core::Forget(const InstancePtr& instance, Later* later) {
   FillProvisioned(Find(instance->function->spec.name), later);
 }
 
-void Core::EndInstance(const InstancePtr& instance) {
+void Core::NoteEnding(const InstancePtr& instance) {
   instance->state = Instance::State::kEnding;
+  if (instances_.contains(instance)) ending_.insert(instance);
+}
+
+void Core::EndInstance(const InstancePtr& instance) {
+  NoteEnding(instance);
   instance->ending_since = SteadyNow();
   instance->timer.cancel();
   if (instance->api) instance->api->Close();

@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -82,8 +83,9 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
     uint32_t image_failures = 0, template_failures = 0;  // the same, of making them, since it last succeeded
     uint32_t drops_owed = 0;                             // the next ones that are idle go
     CallQueue<Request> queue;                            // an instance is being started for each
-    CallQueue<Request> waiting;                          // for one that becomes free: no more may be started
-    std::vector<std::shared_ptr<Instance>> idle;         // the last one used last
+    // For one that becomes free: no more may be started. NoteWaiting is told of each change.
+    CallQueue<Request> waiting;
+    std::vector<std::shared_ptr<Instance>> idle;  // the last one used last
     std::set<std::shared_ptr<Instance>> instances;
   };
   struct Dependency {
@@ -173,12 +175,20 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   // The function's own template is there and can't be forked: it goes, and no other is made.
   void TemplateIsOfNoUse(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DependencyTemplateIsGone(const std::string& image) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What it has counts as standing until Forget.
+  void NoteEnding(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Its end is no surprise from here on.
   void EndInstance(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // It has ended, and nothing of it is left.
   void Forget(const InstancePtr& instance, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts instances for calls that wait, or those of its successor, as far as that may be.
   void ServeWaiting(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of the present revision of a function: calls wait for it now, or none do any more.
+  void NoteWaiting(Function& function) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same of how many are always to be there.
+  void NoteProvisioned(const FunctionPtr& function) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // This revision is the present one no more.
+  void ForgetWants(const Function& function) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops those at the head of the queue that nobody wants any more; `all`: wherever they are.
   void DropGone(Function& function, bool all, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts one for the first call that waits, if one is still wanted: there is room.
@@ -204,10 +214,14 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   static uint64_t LikelyBytes(const Function& function);
   // Its calls wait, and it has nothing to answer them.
   bool WaitsForItsFirst(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What is left to the first instances of its owner's functions that wait for them.
-  uint64_t BytesOfFirstOnes(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // So much has room for the first instances of the owner's functions that wait for them, for which it is
+  // left.
+  bool FirstOnesFit(uint32_t owner, uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of those that wait, how many have none that comes.
   uint64_t CallsWithoutInstance(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Calls visit(function), once, for each that may want an instance: all others want none.
+  template <typename Visit>
+  void ForEachThatMayWant(Visit visit) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // How many instances it waits for: for calls, or else for what is always to be there.
   uint64_t Wants(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An instance of `giver` is in the way of one of `function`, because all, or their owner, have as many as
@@ -274,12 +288,17 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   Micros tick_at_ ABSL_GUARDED_BY(mutex_) = INT64_MAX;
   std::map<FunctionId, boost::asio::steady_timer> refills_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, FunctionPtr> functions_ ABSL_GUARDED_BY(mutex_);
+  // Of thousands few want something at a time, and at each start these alone are looked at: those for which
+  // calls wait, by owner and name, and those of which some are always to be there.
+  std::map<std::pair<uint32_t, std::string>, FunctionPtr> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, FunctionPtr> provisioned_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, ScheduledFunction> reserved_ ABSL_GUARDED_BY(mutex_);  // to be put in, perhaps
   uint64_t last_reservation_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::weak_ptr<Function>> by_id_ ABSL_GUARDED_BY(mutex_);
   std::vector<Dependency> dependencies_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<Counters>> counters_ ABSL_GUARDED_BY(mutex_);
   std::set<InstancePtr> instances_ ABSL_GUARDED_BY(mutex_);         // whose end has not been told yet
+  std::set<InstancePtr> ending_ ABSL_GUARDED_BY(mutex_);            // those of them that are being ended
   std::map<uint32_t, uint32_t> living_of_ ABSL_GUARDED_BY(mutex_);  // how many of these each owner has
   uint32_t started_ ABSL_GUARDED_BY(mutex_) = 0;                    // instances, ever
   // Somebody was refused an instance for want of memory, and may wait for it.

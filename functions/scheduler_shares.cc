@@ -38,16 +38,46 @@ bool Core::OwnerMayHaveMore(uint32_t owner) const {
   return owner == kRoot || LivingOf(owner) < MostInstancesOf(owner);
 }
 
+void Core::NoteWaiting(Function& function) {
+  if (function.waiting.empty()) {
+    if (Find(function.spec.name).get() == &function)
+      waiting_.erase({function.spec.owner, function.spec.name});
+    return;
+  }
+  // Of an older revision none wait: its calls are those of its successor.
+  if (FunctionPtr present = Find(function.spec.name); present.get() == &function)
+    waiting_.try_emplace({function.spec.owner, function.spec.name}, std::move(present));
+}
+
+void Core::NoteProvisioned(const FunctionPtr& function) {
+  if (function->spec.provisioned == 0) {
+    provisioned_.erase(function->spec.name);
+  } else {
+    provisioned_[function->spec.name] = function;
+  }
+}
+
+void Core::ForgetWants(const Function& function) {
+  waiting_.erase({function.spec.owner, function.spec.name});
+  provisioned_.erase(function.spec.name);
+}
+
+template <typename Visit>
+void Core::ForEachThatMayWant(Visit visit) const {
+  for (const auto& [owner_and_name, function] : waiting_) visit(function);
+  for (const auto& [name, function] : provisioned_) {
+    if (function->waiting.empty()) visit(function);
+  }
+}
+
 uint64_t Core::StandingBytes() const {
   uint64_t bytes = 0;
-  for (const auto& [name, function] : functions_) {
+  for (const auto& [name, function] : provisioned_) {
     const uint32_t busy = policy_.Busy(function->id), provisioned = function->spec.provisioned;
     if (busy < provisioned)
       bytes += std::min(policy_.Idle(function->id), provisioned - busy) * function->profile.instance_bytes;
   }
-  for (const InstancePtr& instance : instances_) {
-    if (instance->state == Instance::State::kEnding) bytes += instance->function->profile.instance_bytes;
-  }
+  for (const InstancePtr& instance : ending_) bytes += instance->function->profile.instance_bytes;
   return bytes;
 }
 
@@ -60,23 +90,25 @@ bool Core::WaitsForItsFirst(const Function& function) const {
   return function.instances.empty() && MayHaveMore(function) && CallsWithoutInstance(function) > 0;
 }
 
-uint64_t Core::BytesOfFirstOnes(const Function& function) const {
-  uint64_t bytes = 0;
-  for (const auto& [name, other] : functions_) {
-    if (other->spec.owner == function.spec.owner && WaitsForItsFirst(*other)) bytes += LikelyBytes(*other);
+bool Core::FirstOnesFit(uint32_t owner, uint64_t bytes) const {
+  uint64_t wanted = 0;
+  for (auto it = waiting_.lower_bound({owner, ""});
+       it != waiting_.end() && it->first.first == owner && wanted <= bytes; ++it) {
+    if (WaitsForItsFirst(*it->second)) wanted += LikelyBytes(*it->second);
   }
-  return bytes;
+  return wanted <= bytes;
 }
 
 bool Core::HasMemoryFor(const Function& function, uint64_t standing_bytes) const {
   // Those that are always to be there have had their memory set aside; and everybody gets on, if slowly.
-  uint64_t all_busy = policy_.usage().busy_bytes;
+  const uint64_t all_busy = policy_.usage().busy_bytes;
   if (all_busy == 0 || LivingOf(function.spec.owner) == 0 || LacksProvisioned(function)) return true;
-  if (!function.instances.empty()) all_busy += BytesOfFirstOnes(function);
   // Not measured yet, all that are started at once could take far more than was guessed.
   const uint64_t guessed = function.profile.instance_bytes, bytes = LikelyBytes(function);
   const uint64_t busy = all_busy + policy_.Busy(function.id) * (bytes - guessed);
-  const bool has = busy + standing_bytes + bytes <= options_.keep_alive.memory_bytes;
+  const uint64_t taken = busy + standing_bytes + bytes, most = options_.keep_alive.memory_bytes;
+  const bool has =
+      taken <= most && (function.instances.empty() || FirstOnesFit(function.spec.owner, most - taken));
   if (!has) memory_is_waited_for_ = true;
   return has;
 }
@@ -121,11 +153,11 @@ Core::FunctionPtr Core::NextInTurn(const Function* giver, const std::set<const F
   enum Kind { kCallers, kEvents, kProvisioned };
   using Turn = std::tuple<uint32_t, Kind, absl::Time>;
   Turn first;
-  for (const auto& [name, function] : functions_) {
-    if (without.contains(function.get()) || Wants(*function) == 0) continue;
+  ForEachThatMayWant([&](const FunctionPtr& function) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (without.contains(function.get()) || Wants(*function) == 0) return;
     if (giver ? !MayHaveThatOf(*giver, *function)
               : !OwnerMayHaveMore(function->spec.owner) || !HasMemoryFor(*function, standing_bytes)) {
-      continue;
+      return;
     }
     const bool calls = CallsWithoutInstance(*function) > 0;
     const Turn turn(LivingOf(function->spec.owner),
@@ -133,10 +165,10 @@ Core::FunctionPtr Core::NextInTurn(const Function* giver, const std::set<const F
                     : function->waiting.callers() == 0 ? kEvents
                                                        : kCallers,
                     calls ? function->waiting.front()->arrived : absl::InfinitePast());
-    if (next && !(turn < first)) continue;
+    if (next && !(turn < first)) return;
     next = function;
     first = turn;
-  }
+  });
   return next;
 }
 
@@ -166,10 +198,12 @@ bool Core::OwesItsOwnOwner(const Function& function) const {
       ++going;
     }
   }
-  for (const auto& [name, other] : functions_) {
-    if (other->spec.owner != function.spec.owner || !WaitsForItsFirst(*other)) continue;
+  for (auto it = waiting_.lower_bound({function.spec.owner, ""});
+       it != waiting_.end() && it->first.first == function.spec.owner && wanted <= going; ++it) {
+    const Function& other = *it->second;
+    if (!WaitsForItsFirst(other)) continue;
     // Its last one goes to who has waited longer: else it would be handed to and fro at each call.
-    if (here > 1 || other->waiting.front()->arrived < function.waiting.front()->arrived) ++wanted;
+    if (here > 1 || other.waiting.front()->arrived < function.waiting.front()->arrived) ++wanted;
   }
   return going < wanted;
 }
@@ -181,21 +215,21 @@ bool Core::OwesAnInstance(const Function& function) const {
   uint64_t wanted = 0;
   uint32_t fewest = UINT32_MAX;
   const uint32_t owner = function.spec.owner, own = LivingOf(owner);
-  for (const auto& [name, other] : functions_) {
+  ForEachThatMayWant([&](const FunctionPtr& other) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     const uint32_t living = LivingOf(other->spec.owner);
     // So that two who have about as many don't hand one to and fro.
-    if (other->spec.owner == owner || (living > 0 && living + 1 >= own)) continue;
+    if (other->spec.owner == owner || (living > 0 && living + 1 >= own)) return;
     const uint64_t wants = Wants(*other);
-    if (wants == 0) continue;
+    if (wants == 0) return;
     wanted += wants;
     fewest = std::min(fewest, living);
-  }
+  });
   if (wanted == 0) return false;
   // What goes anyhow is room for others too.
   const absl::Time recent = SteadyNow() - kSoonGone;
   uint32_t going = 0, own_going = 0;
-  for (const InstancePtr& instance : instances_) {
-    if (instance->state != Instance::State::kEnding || instance->ending_since < recent) continue;
+  for (const InstancePtr& instance : ending_) {
+    if (instance->ending_since < recent) continue;
     ++going;
     if (instance->function->spec.owner == owner) ++own_going;
   }
@@ -212,10 +246,15 @@ void Core::MakeRoomFor(const Function& asking) {
   using Rank = std::pair<bool, absl::Time>;
   FunctionPtr whose;
   Rank first;
-  for (const auto& [name, function] : functions_) {
-    if (function->idle.empty() || function->instances.size() <= function->spec.provisioned) continue;
+  // There are fewer instances than there may be functions.
+  for (const InstancePtr& instance : instances_) {
+    const FunctionPtr& function = instance->function;
+    if (function->idle.empty() || function->idle.front() != instance || function->replaced ||
+        function->superseded || function->instances.size() <= function->spec.provisioned) {
+      continue;
+    }
     if (of_its_own && function->spec.owner != owner) continue;
-    const Rank rank(LivingOf(function->spec.owner) < LivingOf(owner), function->idle.front()->idle_since);
+    const Rank rank(LivingOf(function->spec.owner) < LivingOf(owner), instance->idle_since);
     if (whose && !(rank < first)) continue;
     whose = function;
     first = rank;

@@ -120,7 +120,7 @@ void Core::Start(const FunctionPtr& function, const InstancePtr& instance, Start
   auto api = RuntimeApi::Start(threads_, std::move(started->listener), std::move(options), instance);
   if (!api.ok()) {
     instance->process->Kill();
-    instance->state = Instance::State::kEnding;
+    NoteEnding(instance);
     StartFailed(function, instance, api.status(), &later);
   } else {
     instance->api = *std::move(api);

@@ -179,7 +179,8 @@ void RemoveDeadRestores(const std::string& runtime_directory) {
 // What CRIU gets of the image's pages.
 struct ImageDirectory::Pages {
   std::vector<WithheldTask> withheld;
-  std::vector<criu::Pagemap> kept;  // of each object of the manifest
+  std::map<std::string, size_t> numbers;  // of these, by their objects
+  std::vector<criu::Pagemap> kept;        // of each object of the manifest
   uint64_t bytes = 0;
 
   static absl::StatusOr<Pages> Choose(const store::ImageReader& image, const v1::JobManifest& manifest,
@@ -187,6 +188,7 @@ struct ImageDirectory::Pages {
     Pages pages;
     RK_ASSIGN_OR_RETURN(const std::vector<TaskMemory> tasks, ReadTaskMemories(image, manifest));
     pages.withheld = wanted == PagesWanted::kLazy ? ChooseLazy(tasks) : ChooseWithheld(tasks);
+    for (size_t i = 0; i < pages.withheld.size(); ++i) pages.numbers[pages.withheld[i].object] = i;
     for (const v1::PagesObject& object : manifest.pages()) {
       const WithheldTask* task = pages.Of(object);
       criu::Pagemap kept;
@@ -202,10 +204,8 @@ struct ImageDirectory::Pages {
   }
 
   const WithheldTask* Of(const v1::PagesObject& object) const {
-    for (const WithheldTask& task : withheld) {
-      if (task.object == object.object()) return &task;
-    }
-    return nullptr;
+    const auto number = numbers.find(object.object());
+    return number == numbers.end() ? nullptr : &withheld[number->second];
   }
 };
 

@@ -18,28 +18,82 @@ bool MayBeFilled(const criu::Vma& area) {
   return area.plain_anonymous() && (area.prot & PROT_WRITE) != 0 && (area.flags & MAP_GROWSDOWN) == 0;
 }
 
-bool AnyOtherTaskHas(const std::vector<TaskMemory>& tasks, const TaskMemory& self, const criu::Vma& area) {
-  for (const TaskMemory& task : tasks) {
-    if (task.pid == self.pid) continue;
-    for (const criu::Vma& other : task.areas) {
-      if (other.start < area.end && area.start < other.end) return true;
+// Which addresses tasks have. A tree may have hundreds of thousands of areas: each question is a search.
+class AddressesOfTasks {
+ public:
+  explicit AddressesOfTasks(const std::vector<TaskMemory>& tasks) {
+    for (const TaskMemory& task : tasks) {
+      for (const criu::Vma& area : task.areas) up_to_here_.push_back({area.start, {area.end, task.pid}, {}});
+    }
+    std::sort(up_to_here_.begin(), up_to_here_.end(),
+              [](const UpToHere& a, const UpToHere& b) { return a.start < b.start; });
+    End first, second;
+    for (UpToHere& here : up_to_here_) {
+      const End own = here.first;
+      if (own.pid == first.pid || first.end == 0) {
+        if (own.end > first.end) first = own;
+      } else if (own.end > first.end) {
+        second = std::exchange(first, own);
+      } else if (own.end > second.end) {
+        second = own;
+      }
+      here.first = first;
+      here.second = second;
     }
   }
-  return false;
-}
 
-// The present entries of a pagemap, cut at `area`.
-std::vector<criu::PagemapEntry> PresentIn(const criu::Pagemap& pagemap, const criu::Vma& area) {
-  std::vector<criu::PagemapEntry> inside;
-  for (const criu::PagemapEntry& entry : pagemap.entries) {
-    if (!(entry.flags & criu::kPagePresent)) continue;
-    uint64_t begin = std::max(entry.address, area.start);
-    uint64_t end = std::min(entry.address + entry.pages * store::kPageSize, area.end);
-    if (begin >= end) continue;
-    inside.push_back({begin, (end - begin) / store::kPageSize, entry.flags, 0});
+  bool AnyOtherHas(pid_t pid, const criu::Vma& area) const {
+    // Of what begins before the area's end, does the one of another that goes furthest reach into it?
+    auto here = std::lower_bound(up_to_here_.begin(), up_to_here_.end(), area.end,
+                                 [](const UpToHere& at, uint64_t end) { return at.start < end; });
+    if (here == up_to_here_.begin()) return false;
+    --here;
+    const End& furthest = here->first.pid == pid ? here->second : here->first;
+    return furthest.end > area.start;
   }
-  return inside;
-}
+
+ private:
+  struct End {
+    uint64_t end = 0;
+    pid_t pid = 0;
+  };
+  // Of the areas that begin here or before: the one that ends last, and the one of another task that does.
+  struct UpToHere {
+    uint64_t start = 0;
+    End first, second;
+  };
+  std::vector<UpToHere> up_to_here_;
+};
+
+uint64_t EndOf(const criu::PagemapEntry& entry) { return entry.address + entry.pages * store::kPageSize; }
+
+// What a pagemap has, by addresses.
+class PresentPages {
+ public:
+  explicit PresentPages(const criu::Pagemap& pagemap) {
+    for (const criu::PagemapEntry& entry : pagemap.entries) {
+      if (entry.flags & criu::kPagePresent) entries_.push_back(entry);
+    }
+    const auto before = [](const auto& a, const auto& b) { return a.address < b.address; };
+    if (!std::is_sorted(entries_.begin(), entries_.end(), before))
+      std::sort(entries_.begin(), entries_.end(), before);
+  }
+
+  // Cut at `area`.
+  std::vector<criu::PagemapEntry> In(const criu::Vma& area) const {
+    std::vector<criu::PagemapEntry> inside;
+    auto entry = std::partition_point(entries_.begin(), entries_.end(),
+                                      [&](const criu::PagemapEntry& e) { return EndOf(e) <= area.start; });
+    for (; entry != entries_.end() && entry->address < area.end; ++entry) {
+      const uint64_t begin = std::max(entry->address, area.start), end = std::min(EndOf(*entry), area.end);
+      if (begin < end) inside.push_back({begin, (end - begin) / store::kPageSize, entry->flags, 0});
+    }
+    return inside;
+  }
+
+ private:
+  std::vector<criu::PagemapEntry> entries_;  // ascending, disjoint
+};
 
 uint64_t Bytes(const std::vector<criu::PagemapEntry>& entries) {
   uint64_t sum = 0;
@@ -52,12 +106,14 @@ criu::Pagemap Without(const criu::Pagemap& pagemap, const std::vector<criu::Vma>
   criu::Pagemap kept;
   kept.pages_id = pagemap.pages_id;
   for (const criu::PagemapEntry& entry : pagemap.entries) {
-    uint64_t at = entry.address, end = entry.address + entry.pages * store::kPageSize;
-    for (const criu::Vma& area : areas) {
-      if (area.end <= at) continue;
-      if (area.start >= end) break;
-      if (area.start > at) kept.entries.push_back({at, (area.start - at) / store::kPageSize, entry.flags, 0});
-      at = std::min(area.end, end);
+    uint64_t at = entry.address;
+    const uint64_t end = EndOf(entry);
+    auto area = std::partition_point(areas.begin(), areas.end(),
+                                     [at](const criu::Vma& one) { return one.end <= at; });
+    for (; area != areas.end() && area->start < end; ++area) {
+      if (area->start > at)
+        kept.entries.push_back({at, (area->start - at) / store::kPageSize, entry.flags, 0});
+      at = std::min(area->end, end);
     }
     if (at < end) kept.entries.push_back({at, (end - at) / store::kPageSize, entry.flags, 0});
   }
@@ -68,16 +124,18 @@ criu::Pagemap Without(const criu::Pagemap& pagemap, const std::vector<criu::Vma>
 
 std::vector<WithheldTask> ChooseWithheld(const std::vector<TaskMemory>& tasks) {
   std::vector<WithheldTask> chosen;
+  const AddressesOfTasks addresses(tasks);
   for (const TaskMemory& task : tasks) {
     WithheldTask withheld;
     withheld.pid = task.pid;
     withheld.object = task.object.object();
+    const PresentPages pages(task.pagemap);
     std::vector<criu::Vma> areas;
     for (const criu::Vma& area : task.areas) {
       if (!MayBeFilled(area) || area.end - area.start < kLeastWithheldBytes) continue;
-      std::vector<criu::PagemapEntry> present = PresentIn(task.pagemap, area);
+      std::vector<criu::PagemapEntry> present = pages.In(area);
       uint64_t bytes = Bytes(present);
-      if (bytes < kLeastWithheldBytes || AnyOtherTaskHas(tasks, task, area)) continue;
+      if (bytes < kLeastWithheldBytes || addresses.AnyOtherHas(task.pid, area)) continue;
       if (!task.huge_pages_disabled && !(area.madv & 1ull << MADV_NOHUGEPAGE)) {
         withheld.huge_allowed.push_back({area.start, area.end});
       }
@@ -103,9 +161,10 @@ std::vector<WithheldTask> ChooseLazy(const std::vector<TaskMemory>& tasks) {
     WithheldTask withheld;
     withheld.pid = task.pid;
     withheld.object = task.object.object();
+    const PresentPages pages(task.pagemap);
     std::vector<criu::Vma> areas = LazyAreas(task);
     for (const criu::Vma& area : areas) {
-      for (const auto& entry : PresentIn(task.pagemap, area)) {
+      for (const auto& entry : pages.In(area)) {
         withheld.ranges.push_back({entry.address, entry.pages, false});
         withheld.bytes += entry.pages * store::kPageSize;
       }

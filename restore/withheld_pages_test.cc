@@ -3,6 +3,9 @@
 #include <sys/mman.h>
 #include <sys/uio.h>
 
+#include <map>
+#include <random>
+
 #include "base/test_child.h"
 #include "criu/test_images.h"
 #include "dedup_store/store_testing.h"
@@ -113,6 +116,44 @@ TEST(ChooseWithheldTest, MemoryThatMayBeSharedByForkIsLeftToCriu) {
   EXPECT_EQ(chosen[0].pid, 5);
   EXPECT_THAT(Text(chosen[0].ranges), ElementsAre("fe0000000000+1024"));
   EXPECT_THAT(Text(chosen[0].kept), ElementsAre("7f0000000000+1024"));
+}
+
+// Areas of several tasks at random places: against the plain question, asked of each pair.
+TEST(ChooseWithheldTest, WhatAnyOtherTaskHasIsLeftToCriu) {
+  std::mt19937 random(5);
+  size_t withheld = 0, left = 0;
+  for (int round = 0; round < 200; ++round) {
+    std::vector<TaskMemory> tasks;
+    for (pid_t pid = 10; pid < 15; ++pid) {
+      std::vector<criu::Vma> areas;
+      std::vector<criu::PagemapEntry> entries;
+      for (uint64_t at = random() % 4; at < 40; at += 1 + random() % 30) {
+        const uint64_t bytes = (1 + random() % 3) * kMiB;
+        areas.push_back(criu::AnonymousArea(kBase + at * kMiB, bytes));
+        entries.push_back(Present(areas.back().start, bytes));
+        at += bytes / kMiB;
+      }
+      tasks.push_back(Task(pid, std::move(areas), std::move(entries)));
+    }
+    std::map<pid_t, std::vector<std::string>> expected, chosen;
+    for (const TaskMemory& task : tasks) {
+      for (const criu::Vma& area : task.areas) {
+        bool shared = false;
+        for (const TaskMemory& other : tasks) {
+          for (const criu::Vma& its : other.areas)
+            shared |= other.pid != task.pid && its.start < area.end && area.start < its.end;
+        }
+        ++(shared ? left : withheld);
+        if (!shared)
+          expected[task.pid].push_back(
+              absl::StrCat(absl::Hex(area.start), "+", (area.end - area.start) / kPageSize));
+      }
+    }
+    for (const WithheldTask& task : ChooseWithheld(tasks)) chosen[task.pid] = Text(task.ranges);
+    EXPECT_EQ(chosen, expected) << round;
+  }
+  EXPECT_GT(withheld, 100u);
+  EXPECT_GT(left, 100u);
 }
 
 TEST(ChooseWithheldTest, HugePagesWhereTheJobAllowsThem) {
