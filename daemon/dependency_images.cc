@@ -531,6 +531,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
     std::vector<std::string> paths;
     for (const functions::LayerPtr& layer : order.layers->layers) paths.push_back(layer->path());
     copy.environment["REKINDLE_LAYERS"] = absl::StrJoin(paths, ":");
+    copy.temporary.read_only = std::move(paths);
     if (owner->uid != ::geteuid()) {
       copy.environment["REKINDLE_RUN_AS"] = RunAsText(*owner);
       copy.files_owner = *owner;
