@@ -11,15 +11,9 @@
 #include "absl/strings/strip.h"
 #include "base/stable_hash.h"
 #include "cli/copy_source.h"
+#include "rekindle/v1/copy_origins.h"
 
 namespace rekindle::cli {
-
-namespace {
-
-// Which the daemon remembers.
-constexpr int kMostOrigins = 100;
-
-}  // namespace
 
 std::string ShownPlace(const std::string& place) {
   absl::string_view location = place;
@@ -52,7 +46,8 @@ void CopyTrace::Copied(const v1::Image& image, const std::optional<std::vector<s
   } else if (std::find(origins->begin(), origins->end(), OriginOf(image)) == origins->end()) {
     *origins->Add() = OriginOf(image);
   }
-  if (origins->size() > kMostOrigins) origins->DeleteSubrange(0, origins->size() - kMostOrigins);
+  if (origins->size() > v1::kMostCopyOrigins)
+    origins->DeleteSubrange(0, origins->size() - v1::kMostCopyOrigins);
 }
 
 void CopyTrace::Failed(const absl::Status& why) {

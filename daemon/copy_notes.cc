@@ -26,6 +26,7 @@
 #include "daemon/rpcs.h"
 #include "daemon/supervisor.h"
 #include "rekindle/v1/copy_link.h"
+#include "rekindle/v1/copy_origins.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::daemon {
@@ -38,9 +39,7 @@ constexpr absl::Duration kForgetEndedAfter = absl::Hours(24);
 // A large image takes its time on a slow line, and may take longer than it is until the next one.
 constexpr absl::Duration kLagsAfter = absl::Minutes(10);
 constexpr int kLagsPeriods = 2;
-// More than are kept of a name, as a rule.
-constexpr int kMostOrigins = 100;
-constexpr size_t kLongestOrigin = 200;
+constexpr size_t kLongestOrigin = 80;  // it is a digest
 
 std::string ImagesNameOf(absl::string_view reference) {
   return std::string(reference.substr(0, reference.rfind(':')));
@@ -136,7 +135,7 @@ absl::Status CopyNotes::Note(uid_t owner, const v1::NoteCopyRequest& what, int64
   if (what.has_there()) {
     note.clear_there();
     const auto& origins = what.there().origins();
-    for (int i = std::max(0, origins.size() - kMostOrigins); i < origins.size(); ++i)
+    for (int i = std::max(0, origins.size() - v1::kMostCopyOrigins); i < origins.size(); ++i)
       note.add_there(origins[i].substr(0, kLongestOrigin));
   }
   note.set_name(what.name());

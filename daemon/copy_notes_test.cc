@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "rekindle/v1/copy_origins.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -104,7 +105,7 @@ TEST_F(CopyNotesTest, WhatIsThereIsRememberedForWhoeverCopiesNext) {
   v1::NoteCopyRequest many = Request();
   for (int i = 0; i < 500; ++i) many.mutable_there()->add_origins(absl::StrCat(i));
   ASSERT_TRUE(notes_.Note(kCopier, many, kNow + 5).ok());
-  EXPECT_THAT(Only().there(), SizeIs(100));
+  EXPECT_THAT(Only().there(), SizeIs(v1::kMostCopyOrigins));
   EXPECT_EQ(*Only().there().rbegin(), "499");
 }
 

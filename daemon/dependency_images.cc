@@ -249,7 +249,9 @@ bool HasModulesOfLayers(const store::ImageInfo& image) { return image.labels.con
 absl::Status MayHaveOneMore(const std::vector<DependencyImage>& images, uid_t user, bool of_layers) {
   if (user == 0 || user == ::geteuid()) return absl::OkStatus();
   const auto has = std::count_if(images.begin(), images.end(), [&](const DependencyImage& image) {
-    return image.asked_by == user && !image.modules.empty() && image.is_shared() != of_layers;
+    // Of an own image its owner may have written what it says of itself.
+    const uid_t whose = of_layers ? image.info.owner : image.asked_by;
+    return whose == user && !image.modules.empty() && image.is_shared() != of_layers;
   });
   if (static_cast<size_t>(has) < kMostDependencyImagesOfOne) return absl::OkStatus();
   if (of_layers) {
@@ -397,8 +399,14 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::BuildOrder(
   }
   const std::string reference = order.Reference();
   const std::string what = order.What();
+  // One that was made for functions alone would go with them.
+  const auto find = [&] {
+    absl::StatusOr<DependencyImage> there = FindUnchanged(reference);
+    if (there.ok() && order.kept && !there->kept) there = absl::NotFoundError("it is not kept");
+    return there;
+  };
   if (!rebuild) {
-    if (auto there = FindUnchanged(reference); there.ok()) return Found{*std::move(there), true};
+    if (auto there = find(); there.ok()) return Found{*std::move(there), true};
   }
   // In a turn of its own: nobody who has one waits for another.
   std::optional<DependencyImage> below;
@@ -416,7 +424,7 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::BuildOrder(
   const std::unique_ptr<InWork> in_work = InWork::Begin(*this, reference, given_up);
   if (in_work == nullptr || given_up()) return GivenUp(runtime, modules);
   if (!rebuild) {
-    if (auto there = FindUnchanged(reference); there.ok()) return Found{*std::move(there), true};
+    if (auto there = find(); there.ok()) return Found{*std::move(there), true};
   }
   RK_ASSIGN_OR_RETURN(const std::vector<DependencyImage> images, List());
   const auto there = std::find_if(images.begin(), images.end(), [&](const DependencyImage& image) {
@@ -531,6 +539,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
     std::vector<std::string> paths;
     for (const functions::LayerPtr& layer : order.layers->layers) paths.push_back(layer->path());
     copy.environment["REKINDLE_LAYERS"] = absl::StrJoin(paths, ":");
+    copy.temporary.read_only = std::move(paths);
     if (owner->uid != ::geteuid()) {
       copy.environment["REKINDLE_RUN_AS"] = RunAsText(*owner);
       copy.files_owner = *owner;

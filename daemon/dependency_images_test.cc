@@ -33,11 +33,14 @@ TEST(DependencyImagesTest, OneUserHasOnlySoManyMade) {
   // Those with modules of layers count apart.
   EXPECT_TRUE(MayHaveOneMore(images, user, /*of_layers=*/true).ok());
   for (size_t i = 0; i < kMostDependencyImagesOfOne; ++i) {
-    add(other, {"json"});
+    // On an image of his own anybody may have written that another one has asked for it.
+    add(user, {"json"});
+    images.back().info.owner = other;
     images.back().layers = {std::string(64, '0')};
   }
   EXPECT_TRUE(MayHaveOneMore(images, other).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(MayHaveOneMore(images, other, /*of_layers=*/true)));
+  EXPECT_TRUE(MayHaveOneMore(images, user, /*of_layers=*/true).ok());
 }
 
 TEST(DependencyImagesTest, AnImageOfAUserPosesAsNoOther) {

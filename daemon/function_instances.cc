@@ -235,7 +235,11 @@ const absl::Status& FunctionInstances::LimitsUsable() {
 
 restore::OwnTemporary FunctionInstances::TemporaryOf(const functions::FunctionRecord& record) const {
   // It is of the instance's memory.
-  return TemporaryOn(node_.options(), std::min(restore::kMostTemporary, record.spec.memory_bytes / 2));
+  restore::OwnTemporary own =
+      TemporaryOn(node_.options(), std::min(restore::kMostTemporary, record.spec.memory_bytes / 2));
+  // Others have them, too, and what they are called says what is in them.
+  own.read_only = LayersOf(record);
+  return own;
 }
 
 restore::CloneOptions FunctionInstances::OptionsFor(const LiveFunction& live,

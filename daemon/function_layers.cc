@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -141,7 +143,7 @@ void Functions::RemoveUnusedLayerImages(uid_t owner) {
   std::erase_if(*images, [&](const DependencyImage& image) {
     return image.is_shared() || image.kept || image.info.owner != owner;
   });
-  if (images->empty()) return;
+  if (images->empty() || !catalog_->HasItsFolder()) return;
   std::set<std::string> used;
   for (const functions::FunctionRecord& record : catalog_->List()) {
     if (!record.trouble.ok()) return;  // nobody knows which it uses
@@ -156,8 +158,20 @@ void Functions::RemoveUnusedLayerImages(uid_t owner) {
   }
 }
 
+void Functions::TidyLayersNowAndThen() {
+  constexpr absl::Duration kEvery = absl::Seconds(1), kAtLeastEvery = absl::Minutes(1);
+  TidyLayers();  // of what a killed daemon has left
+  for (Stopwatch since; !ending_; tidier_ends_.WaitFor(kEvery)) {
+    // Images may have been removed by others, too.
+    if (!catalog_->layers().TakeAnyGone() && absl::Seconds(since.seconds()) < kAtLeastEvery) continue;
+    TidyLayers();
+    since.Restart();
+  }
+}
+
 void Functions::TidyLayers() {
   catalog_->layers().Tidy([this]() -> absl::StatusOr<std::set<functions::LayerKey>> {
+    if (!catalog_->HasItsFolder()) return absl::UnavailableError("nobody knows whose layers they are");
     std::set<functions::LayerKey> wanted;
     for (const functions::FunctionRecord& record : catalog_->List()) {
       if (!record.trouble.ok()) return absl::UnavailableError("nobody knows which layers it has");

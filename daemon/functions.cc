@@ -41,7 +41,7 @@ constexpr double kShareOfMemory = 0.6;
 constexpr absl::Duration kUsualLongestDiscovery = absl::Minutes(2);
 constexpr absl::Duration kLookForEnd = absl::Milliseconds(100);
 constexpr absl::Duration kTidyEvery = absl::Seconds(1);
-constexpr int kTidiedPerGroups = 10, kTidiedPerLayers = 60;
+constexpr int kTidiedPerGroups = 10;
 // Of what the program that finds imports says.
 constexpr size_t kMostReported = size_t{16} << 20;
 constexpr size_t kShownOfOutput = 300;
@@ -146,7 +146,7 @@ absl::Status Functions::Begin() {
   PlanTidying();
   RemoveLeftImages();
   RemoveUnusedLayerImagesUnlessAtWork(std::nullopt);
-  TidyLayers();
+  layers_tidier_ = std::thread(&Functions::TidyLayersNowAndThen, this);
   for (const functions::FunctionRecord& record : catalog_->List()) {
     if (!record.trouble.ok()) continue;
     if (record.images.dependency_image.empty() && record.spec.starts_from_images()) {
@@ -290,8 +290,6 @@ void Functions::PlanTidying() {
     if (++self->tidied_ < kTidiedPerGroups || self->tidied_ % kTidiedPerGroups == 0)
       restore::Cgroup::RemoveLeftovers();
     self->ScheduleReadAgain();
-    // Images may have been removed by others, too.
-    if (self->tidied_ % kTidiedPerLayers == 0 || self->catalog_->layers().TakeAnyGone()) self->TidyLayers();
     self->PlanTidying();
   });
 }
@@ -305,6 +303,9 @@ void Functions::ScheduleReadAgain() {
 
 Functions::~Functions() {
   if (renewal_) renewal_->Stop();
+  ending_ = true;
+  tidier_ends_.Notify();
+  if (layers_tidier_.joinable()) layers_tidier_.join();
   lifeline_.Cut();
   if (trim_) trim_->cancel();
   events_.reset();

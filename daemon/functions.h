@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -23,6 +24,7 @@
 #include "daemon/function_events.h"
 #include "daemon/function_instances.h"
 #include "daemon/node.h"
+#include "daemon/wakeup.h"
 #include "functions/function_catalog.h"
 #include "functions/function_logs.h"
 #include "functions/invoke_api.h"
@@ -144,6 +146,8 @@ class Functions {
   void ImageMade(const std::string& name, uint64_t revision, const std::string& reference);
   class Front;
   void PlanTidying();
+  // On a thread of its own: all the files of a layer take their time.
+  void TidyLayersNowAndThen();
   // Those that could not be read when the catalog was opened.
   void ScheduleReadAgain() ABSL_LOCKS_EXCLUDED(scheduling_);
   void RemoveLeftImages();
@@ -170,6 +174,9 @@ class Functions {
   std::atomic<const functions::InvokeApi*> serving_{nullptr};  // `front_`, as soon as it is there
   std::unique_ptr<boost::asio::steady_timer> trim_;
   int tidied_ = 0;
+  std::thread layers_tidier_;
+  Wakeup tidier_ends_;
+  std::atomic<bool> ending_{false};
 
   const std::shared_ptr<CallsInWork> in_work_ = std::make_shared<CallsInWork>();
   // What the catalog has and what is scheduled change together. Before mutex_.

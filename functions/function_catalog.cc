@@ -188,6 +188,11 @@ absl::Status FunctionCatalog::TakeFolder() {
   return absl::OkStatus();
 }
 
+bool FunctionCatalog::HasItsFolder() {
+  absl::MutexLock commit(&commit_mutex_);
+  return IsFileAt(lock_, directory_ + "/.lock");
+}
+
 absl::Status FunctionCatalog::FollowFolder() {
   absl::MutexLock commit(&commit_mutex_);
   if (IsFileAt(lock_, directory_ + "/.lock")) return absl::OkStatus();
@@ -256,16 +261,16 @@ FunctionRecord FunctionCatalog::InTrouble(const std::string& name, absl::Status 
 
 std::vector<FunctionRecord> FunctionCatalog::ReadAgain() {
   std::vector<FunctionRecord> read;
-  absl::MutexLock lock(&mutex_);
-  for (auto& [name, record] : records_) {
-    if (!MayPass(record.trouble)) continue;
-    absl::StatusOr<FunctionRecord> again = LoadEntry(name);
-    if (again.ok()) {
-      record = *std::move(again);
-      read.push_back(record);
-    } else if (again.status() != record.trouble) {
-      record = InTrouble(name, again.status());
-    }
+  for (const FunctionRecord& before : List()) {
+    if (!MayPass(before.trouble)) continue;
+    // Without the lock, which all calls of functions need: the disk may take its time. Nobody replaces or
+    // removes what can't be read.
+    absl::StatusOr<FunctionRecord> again = LoadEntry(before.name());
+    if (!again.ok() && again.status() == before.trouble) continue;
+    FunctionRecord now = again.ok() ? *std::move(again) : InTrouble(before.name(), again.status());
+    if (now.trouble.ok()) read.push_back(now);
+    absl::MutexLock lock(&mutex_);
+    records_[before.name()] = std::move(now);
   }
   return read;
 }
@@ -280,7 +285,8 @@ absl::StatusOr<FunctionRecord> FunctionCatalog::LoadEntry(const std::string& nam
   std::vector<LayerPtr> layers;
   for (const std::string& digest : record.layers) {
     absl::StatusOr<LayerPtr> layer = layers_.Find({record.owner.uid, digest});
-    if (!layer.ok()) return absl::DataLossError(layer.status().message());
+    if (absl::IsNotFound(layer.status())) return absl::DataLossError(layer.status().message());
+    RK_RETURN_IF_ERROR(layer.status());
     layers.push_back(*std::move(layer));
   }
   record.folder = std::make_shared<RevisionFolder>(absl::StrCat(folder, "/", revision), std::move(layers));

@@ -141,13 +141,17 @@ class FunctionCatalog {
   absl::StatusOr<FunctionRecord> Find(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<FunctionRecord> List() const ABSL_LOCKS_EXCLUDED(mutex_);  // those in trouble too; by name
 
-  // Reads those again that could not be read, and returns the ones that are in order now.
+  // Reads those again that could not be read, and returns the ones that are in order now. By one thread.
   std::vector<FunctionRecord> ReadAgain() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Damaged ones too, no others in trouble. Code of which instances run stays until they end.
   absl::Status Remove(const std::string& name) ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
 
   LayerStore& layers() { return layers_; }
+
+  // Is what lies in the store now what this knows of? Not where that is away, or another one is in its place,
+  // of whose functions and layers nobody here knows which are of use.
+  bool HasItsFolder() ABSL_LOCKS_EXCLUDED(commit_mutex_);
 
   // Aborted: that revision is not the present one any more.
   absl::Status SetImages(const std::string& name, uint64_t revision, const FunctionImages& images)

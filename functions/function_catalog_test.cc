@@ -167,6 +167,51 @@ TEST_F(FunctionCatalogTest, FunctionsWithTheSameLayerHaveOneCopyOfIt) {
   EXPECT_TRUE(absl::IsDataLoss(Open()->Find("one").status()));
 }
 
+TEST_F(FunctionCatalogTest, ALayerThatCantBeLookedAtIsNotMissing) {
+  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.py"), "layer").ok());
+  FunctionSpec spec = Spec();
+  spec.layers = {Path("layer")};
+  ASSERT_TRUE(Deploy(*Open(), spec).ok());
+  const std::string layers = Store("functions/.layers"), aside = Path("aside");
+  std::filesystem::rename(layers, aside);
+  std::filesystem::create_symlink(layers, layers);  // ELOOP: as any error of the disk
+  auto catalog = Open();
+  EXPECT_TRUE(absl::IsUnavailable(catalog->Find("fn").status())) << catalog->Find("fn").status();
+  std::filesystem::remove(layers);
+  std::filesystem::rename(aside, layers);
+  ASSERT_EQ(catalog->ReadAgain().size(), 1u);
+  EXPECT_EQ(ReadFile(catalog->Find("fn")->folder->layer(0) + "/lib.py").value_or(""), "layer");
+}
+
+// Whoever tidies layers asks the catalog what it has, and whoever reads an entry again looks for its layers.
+TEST_F(FunctionCatalogTest, OneIsReadAgainWhileLayersAreTidied) {
+  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.py"), "layer").ok());
+  FunctionSpec spec = Spec();
+  spec.layers = {Path("layer")};
+  ASSERT_TRUE(Deploy(*Open(), spec).ok());
+  const std::string path = Store("functions/fn/function.json");
+  const std::string text = ReadFile(path).value();
+  ASSERT_TRUE(RemoveTree(path).ok());
+  ASSERT_TRUE(MakeDirectories(path + "/in-the-way").ok());
+  auto catalog = Open();
+  ASSERT_TRUE(absl::IsUnavailable(catalog->Find("fn").status()));
+  ASSERT_TRUE(RemoveTree(path).ok());
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  std::thread reader;
+  size_t read = 0, listed = 0;
+  catalog->layers().Tidy([&]() -> absl::StatusOr<std::set<LayerKey>> {
+    reader = std::thread([&] { read = catalog->ReadAgain().size(); });
+    // As soon as it is open for writing, somebody reads it.
+    const UniqueFd record(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    EXPECT_EQ(::write(record.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+    listed = catalog->List().size();
+    return absl::UnavailableError("nobody knows");
+  });
+  reader.join();
+  EXPECT_EQ(listed, 1u);
+  EXPECT_EQ(read, 1u);
+}
+
 TEST_F(FunctionCatalogTest, CopiesOfLayersThatAnOlderVersionHasMadeAreUsed) {
   FunctionSpec spec = Spec();
   ASSERT_TRUE(Deploy(*Open(), spec).ok());

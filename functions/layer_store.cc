@@ -23,6 +23,7 @@ namespace {
 
 constexpr absl::string_view kLayers = "/.layers";
 constexpr size_t kDigestDigits = 64;
+constexpr uint64_t kBlock = 512;  // of what stat(2) tells
 
 // Follows no links. What vanishes meanwhile does not count.
 uint64_t BytesIn(const std::string& path) {
@@ -31,8 +32,9 @@ uint64_t BytesIn(const std::string& path) {
   for (std::filesystem::recursive_directory_iterator at(path, error), end; !error && at != end;
        at.increment(error)) {
     struct stat info;
+    // Not what a file only says that it has.
     if (::lstat(at->path().c_str(), &info) == 0 && S_ISREG(info.st_mode))
-      bytes += static_cast<uint64_t>(info.st_size);
+      bytes += std::min(static_cast<uint64_t>(info.st_size), static_cast<uint64_t>(info.st_blocks) * kBlock);
   }
   return bytes;
 }
@@ -72,32 +74,47 @@ bool IsLayerDigest(absl::string_view text) {
 
 Layer::~Layer() { *any_gone_ = true; }
 
+uint64_t Layer::bytes() const {
+  absl::MutexLock lock(&mutex_);
+  if (!bytes_) bytes_ = BytesIn(path_);
+  return *bytes_;
+}
+
 std::string LayerStore::PathOf(const LayerKey& key) const {
   return absl::StrCat(functions_, kLayers, "/", key.first, "/", key.second);
 }
 
-LayerPtr LayerStore::Present(const LayerKey& key) {
+absl::StatusOr<LayerPtr> LayerStore::Present(const LayerKey& key) {
   const std::string path = PathOf(key);
-  if (!IsLayerDigest(key.second) || !PathExists(path)) return nullptr;
+  struct stat info;
+  const int error = !IsLayerDigest(key.second) ? ENOENT : ::lstat(path.c_str(), &info) == 0 ? 0 : errno;
+  if (error == ENOENT || error == ENOTDIR)
+    return absl::NotFoundError(absl::StrCat("the layer ", path, " is missing"));
+  if (error != 0) return ErrnoStatus(error, absl::StrCat("looking at the layer ", path));
   std::weak_ptr<const Layer>& known = layers_[key];
   LayerPtr layer = known.lock();
   if (layer == nullptr) {
-    layer = LayerPtr(new Layer(key, path, SizeOf(key), any_gone_));
+    const auto size = sizes_.find(key);
+    // Measured when it is asked for: no start is to wait for all the files of all layers.
+    layer = LayerPtr(
+        new Layer(key, path, size == sizes_.end() ? std::nullopt : std::optional(size->second), any_gone_));
     known = layer;
   }
   return layer;
 }
 
 uint64_t LayerStore::SizeOf(const LayerKey& key) {
-  const auto [known, is_new] = sizes_.try_emplace(key, 0);
-  if (is_new) known->second = BytesIn(PathOf(key));
-  return known->second;
+  const auto [size, is_new] = sizes_.try_emplace(key, 0);
+  if (!is_new) return size->second;
+  const auto known = layers_.find(key);
+  const LayerPtr layer = known == layers_.end() ? nullptr : known->second.lock();
+  size->second = layer != nullptr ? layer->bytes() : BytesIn(PathOf(key));
+  return size->second;
 }
 
 absl::StatusOr<LayerPtr> LayerStore::Find(const LayerKey& key) {
   absl::MutexLock lock(&mutex_);
-  if (LayerPtr layer = Present(key)) return layer;
-  return absl::NotFoundError(absl::StrCat("the layer ", PathOf(key), " is missing"));
+  return Present(key);
 }
 
 absl::StatusOr<LayerPtr> LayerStore::Bring(const LayerFolder& folder, const Owner& owner,
@@ -120,7 +137,7 @@ absl::StatusOr<LayerPtr> LayerStore::Bring(const LayerFolder& folder, const Owne
   RK_RETURN_IF_ERROR(take(survey, nullptr));
   {
     absl::MutexLock lock(&mutex_);
-    if (LayerPtr layer = Present({owner.uid, digest})) return layer;
+    if (auto layer = Present({owner.uid, digest}); !absl::IsNotFound(layer.status())) return layer;
   }
   RK_ASSIGN_OR_RETURN(TemporaryDirectory staging, TemporaryDirectory::Make(functions_, kStagingPrefix));
   if (owner.uid != ::geteuid() && ::chown(staging.path().c_str(), owner.uid, owner.gid) != 0)
@@ -133,15 +150,17 @@ absl::StatusOr<LayerPtr> LayerStore::Bring(const LayerFolder& folder, const Owne
 
   const LayerKey key{owner.uid, digest};
   const std::string of_owner = absl::StrCat(functions_, kLayers, "/", owner.uid);
+  const std::string root = absl::StrCat(functions_, kLayers);
   absl::MutexLock lock(&mutex_);
-  if (LayerPtr layer = Present(key)) return layer;
-  RK_RETURN_IF_ERROR(MakeFolder(absl::StrCat(functions_, kLayers), kThroughOnly));
+  if (auto layer = Present(key); !absl::IsNotFound(layer.status())) return layer;
+  RK_RETURN_IF_ERROR(MakeFolder(root, kThroughOnly));
   RK_RETURN_IF_ERROR(MakeFolder(of_owner, kThroughOnly));
   const std::string path = PathOf(key);
   if (::rename(staging.path().c_str(), path.c_str()) != 0)
     return ErrnoStatus(errno, absl::StrCat("moving a layer to ", path));
   staging.Release();
-  RK_RETURN_IF_ERROR(SyncFolder(of_owner));
+  // The way to it, too: the record that will need it is there after a power cut.
+  for (const std::string& made : {of_owner, root, functions_}) RK_RETURN_IF_ERROR(SyncFolder(made));
   sizes_[key] = bytes;
   return Present(key);
 }

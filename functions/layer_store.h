@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -44,17 +45,20 @@ class Layer {
   const std::string& path() const { return path_; }
   const std::string& digest() const { return key_.second; }
   uid_t owner() const { return key_.first; }
-  uint64_t bytes() const { return bytes_; }
+  // Where that is not known yet it is looked through, which may take seconds.
+  uint64_t bytes() const;
 
  private:
   friend class LayerStore;
-  Layer(LayerKey key, std::string path, uint64_t bytes, std::shared_ptr<std::atomic<bool>> any_gone)
-      : key_(std::move(key)), path_(std::move(path)), bytes_(bytes), any_gone_(std::move(any_gone)) {}
+  Layer(LayerKey key, std::string path, std::optional<uint64_t> bytes,
+        std::shared_ptr<std::atomic<bool>> any_gone)
+      : key_(std::move(key)), path_(std::move(path)), any_gone_(std::move(any_gone)), bytes_(bytes) {}
 
   const LayerKey key_;
   const std::string path_;
-  const uint64_t bytes_;
   const std::shared_ptr<std::atomic<bool>> any_gone_;
+  mutable absl::Mutex mutex_;
+  mutable std::optional<uint64_t> bytes_ ABSL_GUARDED_BY(mutex_);
 };
 using LayerPtr = std::shared_ptr<const Layer>;
 
@@ -69,7 +73,7 @@ class LayerStore {
   // Errors of CodeCopier.
   absl::StatusOr<LayerPtr> Bring(const LayerFolder& folder, const Owner& owner,
                                  const CodeCopyOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
-  // NotFound: there is no such layer.
+  // NotFound: there is no such layer. Any other error: it can't be looked at now.
   absl::StatusOr<LayerPtr> Find(const LayerKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Bytes of all there are.
@@ -83,8 +87,8 @@ class LayerStore {
 
  private:
   std::string PathOf(const LayerKey& key) const;
-  // Null: it is not there.
-  LayerPtr Present(const LayerKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // As Find.
+  absl::StatusOr<LayerPtr> Present(const LayerKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t SizeOf(const LayerKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<LayerKey> All() const;
 

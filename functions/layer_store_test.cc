@@ -118,6 +118,14 @@ TEST_F(LayerStoreTest, OneGoesWhenNobodyRefersToIt) {
   EXPECT_TRUE(PathExists(Bring("one")->path()));
 }
 
+TEST_F(LayerStoreTest, WhatAFileOnlySaysThatItHasDoesNotCount) {
+  const LayerPtr one = Bring("one");
+  ASSERT_EQ(::truncate((one->path() + "/python/lib.py").c_str(), off_t{1} << 40), 0);
+  store_.emplace(Path("functions"));
+  EXPECT_LE((*store_->Find({::geteuid(), one->digest()}))->bytes(), 1u << 20);
+  EXPECT_LE(store_->Sizes().begin()->second, 1u << 20);
+}
+
 TEST_F(LayerStoreTest, UsersShareNothing) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root";
   const Owner anna{kNobody, kNobody, {}}, bert{kNobody - 1, kNobody - 1, {}};

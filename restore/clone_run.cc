@@ -99,7 +99,8 @@ absl::Status CloneRun::Personalize() {
   const OwnPlaces& own = result_.own;
   // One that has not stood by has them since the start.
   const bool resized = options_.temporary.bytes > 0 && options_.temporary.bytes != own.temporary.bytes;
-  if (options_.name != host_name_ || resized)
+  const bool closes = options_.temporary.read_only != own.temporary.read_only;
+  if (options_.name != host_name_ || resized || closes)
     RK_RETURN_IF_ERROR(sandbox_.Set(options_.name, {}, options_.temporary));
   if (options_.files_owner) {
     RK_RETURN_IF_ERROR(Annotate(own.GiveFilesTo(*options_.files_owner, sandbox_), What()));

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -72,6 +73,28 @@ absl::Status MountOwnTemporary(const OwnTemporary& temporary) {
   return absl::OkStatus();
 }
 
+absl::Status MakeReadOnly(const std::vector<std::string>& folders) {
+  // What a mount forbids besides may not be allowed again.
+  constexpr std::pair<unsigned long, unsigned long> kToStay[] = {
+      {ST_NOSUID, MS_NOSUID},   {ST_NODEV, MS_NODEV},           {ST_NOEXEC, MS_NOEXEC},
+      {ST_NOATIME, MS_NOATIME}, {ST_NODIRATIME, MS_NODIRATIME}, {ST_RELATIME, MS_RELATIME}};
+  for (const std::string& folder : folders) {
+    struct statvfs mounted;
+    if (::statvfs(folder.c_str(), &mounted) != 0)
+      return ErrnoStatus(errno, absl::StrCat("looking at ", folder));
+    if ((mounted.f_flag & ST_RDONLY) != 0) continue;
+    unsigned long flags = MS_REMOUNT | MS_BIND | MS_RDONLY;
+    for (const auto& [there, flag] : kToStay) {
+      if ((mounted.f_flag & there) != 0) flags |= flag;
+    }
+    if (::mount(folder.c_str(), folder.c_str(), nullptr, MS_BIND, nullptr) != 0 ||
+        ::mount(nullptr, folder.c_str(), nullptr, flags, nullptr) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("making ", folder, " read-only"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<UniqueFd> MountsWithOwnTemporary(const OwnTemporary& temporary) {
   absl::Status status;
   UniqueFd mounts;
@@ -81,6 +104,7 @@ absl::StatusOr<UniqueFd> MountsWithOwnTemporary(const OwnTemporary& temporary) {
       return;
     }
     status = MountOwnTemporary(temporary);
+    if (status.ok()) status = MakeReadOnly(temporary.read_only);
     mounts.Reset(::open("/proc/thread-self/ns/mnt", O_RDONLY | O_CLOEXEC));
     if (status.ok() && !mounts.valid()) status = ErrnoStatus(errno, "opening /proc/thread-self/ns/mnt");
   };

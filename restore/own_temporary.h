@@ -1,5 +1,5 @@
 // A /tmp and /var/tmp that are a copy's own: in memory, bounded, and gone with the last process that has
-// them.
+// them; and folders that it can't change.
 #pragma once
 
 #include <sys/types.h>
@@ -21,11 +21,16 @@ inline constexpr uint64_t kMostTemporary = uint64_t{512} << 20;
 struct OwnTemporary {
   uint64_t bytes = 0;             // that both together may have; 0: the machine's are used
   std::vector<std::string> keep;  // folders in these that stay where they are; what isn't there is left out
+  std::vector<std::string> read_only = {};  // folders, anywhere, in which nothing can be changed
 };
 
 // In the mount namespace of the calling thread, which must not hand its mounts on to others. A folder that
 // the machine does not have is left out. Thread-safe.
 absl::Status MountOwnTemporary(const OwnTemporary& temporary);
+
+// The same for folders: what is opened by their names from now on can't be changed. One that lies on what is
+// read-only already stays as it is. Not what is mounted in them. Thread-safe.
+absl::Status MakeReadOnly(const std::vector<std::string>& folders);
 
 // A mount namespace that is otherwise the caller's, for setns. Starts a thread. Thread-safe.
 absl::StatusOr<UniqueFd> MountsWithOwnTemporary(const OwnTemporary& temporary);

@@ -30,7 +30,10 @@ TEST(OwnTemporary, OfAProcess) {
   ASSERT_TRUE(kept.ok() && hidden.ok());
   const std::string inner = kept->path() + "/inner/folder", other = kept->path() + "/other";
   ASSERT_TRUE(MakeDirectories(inner).ok() && MakeDirectories(other).ok());
-  const OwnTemporary temporary{uint64_t{1} << 20, {inner, "/tmp/rk-there-is-none", "/usr"}};
+  const std::string closed = inner + "/closed";
+  ASSERT_TRUE(MakeDirectories(closed).ok());
+  ASSERT_TRUE(WriteFileAtomically(closed + "/file", "x").ok());
+  const OwnTemporary temporary{uint64_t{1} << 20, {inner, "/tmp/rk-there-is-none", "/usr"}, {closed, closed}};
   auto mounts = MountsWithOwnTemporary(temporary);
   if (mounts.status().code() == absl::StatusCode::kPermissionDenied) GTEST_SKIP() << mounts.status();
   ASSERT_TRUE(mounts.ok()) << mounts.status();
@@ -42,6 +45,9 @@ TEST(OwnTemporary, OfAProcess) {
       if (!Enter(*mounts)) return 'n';
       if (::access(hidden->path().c_str(), F_OK) == 0 || ::access(other.c_str(), F_OK) == 0) return 'h';
       if (::access(inner.c_str(), F_OK) != 0 || ::access("/usr/bin", F_OK) != 0) return 'k';
+      if (::open((closed + "/file").c_str(), O_WRONLY) >= 0 || errno != EROFS) return 'w';
+      if (::mkdir((closed + "/new").c_str(), 0700) == 0 || ::mkdir((inner + "/new").c_str(), 0700) != 0)
+        return 'o';
       const int file = ::open(kOwn, O_RDWR | O_CREAT | O_EXCL, 0600);
       if (file < 0 || ::access(kOwnSeenToo, F_OK) != 0) return 'f';
       const std::string much(2 << 20, 'x');
@@ -59,6 +65,8 @@ TEST(OwnTemporary, OfAProcess) {
   char said = '?';
   EXPECT_EQ(::read(told[0], &said, 1), 1);
   EXPECT_EQ(said, 'g');
+  // Others go on as before.
+  EXPECT_TRUE(WriteFileAtomically(closed + "/file", "y").ok());
   EXPECT_FALSE(PathExists(kOwn));
   EXPECT_FALSE(PathExists(kOwnSeenToo));
   ::kill(child, SIGKILL);

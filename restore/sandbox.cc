@@ -153,7 +153,8 @@ absl::Status Sandbox::Set(const std::string& host_name,
                   {"host_name", host_name},
                   {"binds", binds},
                   {"temporary", temporary.bytes},
-                  {"keep", temporary.keep}}
+                  {"keep", temporary.keep},
+                  {"read_only", temporary.read_only}}
                  .dump())
       .status();
 }

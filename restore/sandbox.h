@@ -61,7 +61,7 @@ class Sandbox {
   absl::StatusOr<Criu> StartCriu(const std::vector<std::string>& argv,
                                  const std::vector<std::pair<int, int>>& descriptors,
                                  const std::vector<int>& groups);
-  // A /tmp of its own that it has already gets another size.
+  // A /tmp of its own that it has already gets another size; what is read-only already stays so.
   absl::Status Set(const std::string& host_name,
                    const std::vector<std::pair<std::string, std::string>>& binds,
                    const OwnTemporary& temporary);

@@ -262,7 +262,7 @@ class Init {
                                                " in the sandbox (both must be there, and of one kind)"));
       }
     }
-    return absl::OkStatus();
+    return MakeReadOnly(request.value("read_only", std::vector<std::string>()));
   }
 
   static absl::Status Hide(const std::string& folder) {

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import unittest
 
 from harness import procfs, waiting
@@ -19,6 +21,11 @@ def handler(event, context):
         return sum(len(one) for one in much if max(one))
     return len(much)
 """
+
+
+# The same of a library in a virtual environment.
+_LIBRARY, _USES_LIBRARY = _APP.split("\n\n\n")
+_USES_LIBRARY = "from much_library import much\n\n\n" + _USES_LIBRARY
 
 
 class DamageTest(FunctionsTest):
@@ -56,6 +63,9 @@ class DamageTest(FunctionsTest):
             if procfs.alive(pid) and pid not in instances and "bootstrap.py" in procfs.command_line(pid):
                 os.kill(pid, signal.SIGKILL)
 
+    def read_all(self, name):
+        return json.loads(self.cli.run("fn", "invoke", name, "--payload", '{"read": 1}').data["payload"])
+
     def test_it_is_told_and_made_anew(self):
         self.deploy("app", "--deps", "none", "--timeout", "60s", files={"app.py": _APP})
         self.invoke("app")
@@ -66,7 +76,7 @@ class DamageTest(FunctionsTest):
         self.damage()
         self.end_templates()
         self.end_instances("app")
-        told = json.loads(self.cli.run("fn", "invoke", "app", "--payload", '{"read": 1}').data["payload"])
+        told = self.read_all("app")
         if isinstance(told, dict):
             self.assertIn("Rekindle ended it: ", told["errorMessage"])
             self.assertIn("the instance was ended: ", self.cli.run("fn", "logs", "app").out)
@@ -83,6 +93,43 @@ class DamageTest(FunctionsTest):
         self.assertEqual(self.function("app")["function_image"], image)
         self.assertIn("is made anew: it is damaged: ", self.daemon.log_text())
         self.assertEqual(self.invoke("app", {"read": 1})[0], 200 << 20)
+
+    def test_one_with_modules_of_layers(self):
+        venv = self.path("venv")
+        subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", venv], check=True)
+        packages = os.path.join(venv, "lib", "python{}.{}".format(*sys.version_info[:2]), "site-packages")
+        with open(os.path.join(packages, "much_library.py"), "w", encoding="ascii") as file:
+            file.write(_LIBRARY)
+        deployed = {name: self.deploy(name, "--venv", venv, "--timeout", "60s", files={"app.py": _USES_LIBRARY})
+                    for name in ("one", "two")}  # fmt: skip
+        image = deployed["one"]["result"]["dependency_image"]
+        self.assertTrue(image.startswith(f"deps/u{os.getuid()}/"), image)
+        self.assertEqual(deployed["two"]["result"]["dependency_image"], image)
+        built = self.succeed("inspect", image)["image"]["digest"]
+        self.damage()
+        self.end_templates()
+        # From the image until it needs what is damaged, or from something else.
+        told = self.read_all("one")
+        if isinstance(told, dict):
+            self.assertIn("Rekindle ended it: ", told["errorMessage"])
+        else:
+            self.assertEqual(told, 200 << 20)
+
+        def made_anew():
+            shown = self.cli.run("inspect", image)
+            return shown.code == 0 and shown.data["image"]["digest"] != built
+
+        waiting.until(made_anew, "it is made anew", 3 * SECONDS)
+        self.assertIn(f"dependency image '{image}' is made anew: it is damaged: ", self.daemon.log_text())
+        for name in deployed:
+            def from_an_image(name=name):
+                self.end_instances(name)
+                result = self.cli.run("fn", "invoke", name, "--payload", '{"read": 1}')
+                return result.code == 0 and result.data["start_level"] != "cold"
+
+            waiting.until(from_an_image, f"{name} comes from a whole image", 3 * SECONDS)
+            self.assertEqual(self.invoke(name, {"read": 1})[0], 200 << 20)
+            self.assertEqual(self.function(name)["problem"], "")
 
 
 if __name__ == "__main__":

@@ -169,6 +169,65 @@ class SharedTest(LayersTest):
         self.assertEqual(self.answer("hides")["name"], ["layer", "layer"])
 
 
+# Tries to change what it has of its layer, and what lies beside that.
+_CHANGES = '''import errno
+import os
+import their_library
+
+
+def outcome(change, *arguments):
+    try:
+        change(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return "changed"
+
+
+def handler(event, context):
+    path = their_library.__file__
+    new = os.path.join(os.path.dirname(path), "new")
+    return sorted({outcome(open, path, "a"), outcome(open, new, "w"), outcome(os.mkdir, new), outcome(os.unlink, path),
+                   outcome(os.chmod, path, 0o666), outcome(os.utime, path), their_library.WHEN_LOADED})
+'''
+_LIBRARY_CHANGES = '''
+try:
+    open(__file__, "a")
+    WHEN_LOADED = "changed"
+except OSError as error:
+    WHEN_LOADED = {30: "EROFS"}[error.errno]
+'''
+
+
+class ReadOnlyTest(LayersTest):
+    def contents(self):
+        found = {}
+        for folder, _, names in os.walk(os.path.join(self.store, "functions", ".layers")):
+            for name in names:
+                path = os.path.join(folder, name)
+                info = os.lstat(path)
+                with open(path, "rb") as file:
+                    found[path] = file.read(), info.st_mode, info.st_mtime_ns
+        return found
+
+    def test_no_function_changes_what_others_have(self):
+        self.install("their_library.py", _LIBRARY.format(version=1) + _LIBRARY_CHANGES)
+        self.deploy_app("cold", "--no-image", text=_CHANGES)
+        before = self.contents()
+        self.assertEqual(self.invoke("cold", cli=self.alice)[0], ["EROFS"])
+        self.assertEqual(self.deploy_app("one", text=_CHANGES)["warnings"], [])
+        seen, wanted = set(), {*FROM_OWN_IMAGE, "template"}
+        for _ in range(50):
+            answer, about = self.invoke("one", cli=self.alice)
+            self.assertEqual(answer, ["EROFS"], about)
+            seen.add(about["start_level"])
+            if seen & {"template"} and seen & wanted:
+                break
+            self.end_instances("one")
+        self.assertIn("template", seen)
+        self.assertTrue(seen & {"dependency-memory", "dependency-disk"}, seen)
+        self.assertEqual(self.contents(), before)
+
+
 class ChangeTest(LayersTest):
     def test_changed_contents_are_another_layer_and_the_old_one_goes(self):
         before = self.deploy_app("one")["result"]
@@ -221,10 +280,32 @@ class ChangeTest(LayersTest):
             os.makedirs(folder)
         self.restart_daemon()
         self.alice = self.make_cli(host=self.daemon.host, uid=ALICE)
-        self.assertEqual((self.layers(), os.listdir(place)), (deployed["layers"], [str(ALICE)]))
+        waiting.until(lambda: (self.layers(), os.listdir(place)) == (deployed["layers"], [str(ALICE)]), "they have gone",
+                      SECONDS)
         self.assertEqual(self.answer("one")["token"], token)
         self.assertEqual(self.deploy_app("two")["result"]["dependency_image"], deployed["dependency_image"])
         self.assertEqual(self.answer("two")["token"], token)
+
+    def test_another_store_that_has_come_to_its_place_keeps_its_layers(self):
+        """Of whose functions this daemon knows nothing."""
+        theirs = self.deploy_app("theirs", "--deps", "none")["result"]["layers"]
+        self.daemon.stop()
+        other, own = self.store + ".other", self.store + ".own"
+        os.rename(self.store, other)
+        self.restart_daemon()
+        self.alice = self.make_cli(host=self.daemon.host, uid=ALICE)
+        self.install("their_library.py", _LIBRARY.format(version=2))
+        self.deploy_app("own", "--deps", "none")
+        os.rename(self.store, own)
+        os.rename(other, self.store)
+        built = self.succeed("deps", "build", "their_library", "--runtime", "python", "--venv", self.venv,
+                             cli=self.alice)["result"]  # fmt: skip
+        self.assertEqual(self.layers(), sorted(theirs + built["layers"]))
+        self.succeed("deps", "rm", built["reference"], cli=self.alice)
+        self.assertIn(theirs[0], self.layers())
+        os.rename(self.store, other)
+        os.rename(own, self.store)
+        self.assertEqual(self.layers(), built["layers"])
 
     def test_an_image_that_was_removed_comes_back(self):
         image = self.deploy_app("one")["result"]["dependency_image"]
@@ -365,6 +446,34 @@ class BuildTest(LayersTest):
         self.assertIn(f"uid {ALICE}: {self.layers()[0][:8]}", shown)
         self.succeed("deps", "rm", reference, cli=self.alice)
         self.assertEqual((self.layers(), self.layer_images()), ([], []))
+
+    def test_one_that_functions_have_already_stays_from_then_on(self):
+        reference = self.deploy_app("one")["result"]["dependency_image"]
+        build = ("deps", "build", "their_library", "--runtime", "python", "--venv", self.venv)
+        self.assertEqual(self.succeed(*build, cli=self.alice)["result"]["reference"], reference)
+        self.assertTrue(self.succeed(*build, cli=self.alice)["unchanged"])
+        self.answer("one")
+        self.succeed("fn", "rm", "one", cli=self.alice)
+        self.assertEqual([image["reference"] for image in self.layer_images(self.alice)], [reference])
+
+    def test_pruning(self):
+        """What functions start from stays; what goes takes its layer along."""
+        used = self.deploy_app("one")["result"]
+        other = self.environment_of("other")
+        self.install("extra_library.py", "VALUE = 1\n", other)
+        unused = self.succeed("deps", "build", "extra_library", "--runtime", "python", "--venv", other,
+                              cli=self.alice)["result"]  # fmt: skip
+        self.assertEqual(self.layers(), sorted(used["layers"] + unused["layers"]))
+        pruned = self.succeed("prune", "--all", "--keep-label", "no=such")
+        reasons = {image["image"]["reference"]: image.get("reasons") for image in pruned["images"]}
+        self.assertEqual(reasons[used["dependency_image"]], ["function 'one' starts from it"])
+        self.assertEqual(reasons[unused["reference"]], [])
+        self.assertNotIn(unused["reference"], self.references())
+        self.end_instances("one")
+        self.answer("one")
+        self.daemon.stop()
+        self.restart_daemon()
+        waiting.until(lambda: self.layers() == used["layers"], "the layer of what was pruned has gone", SECONDS)
 
     def test_the_owners_quota(self):
         """A layer counts once, and images with modules of it."""
