@@ -5,6 +5,8 @@
 #include <string>
 
 #include "base/file.h"
+#include "base/pidfd.h"
+#include "base/unique_fd.h"
 #include "daemon/rpcs.h"
 #include "dedup_store/store_testing.h"
 #include "rekindle/v1/image_layout.h"
@@ -108,6 +110,39 @@ TEST_F(CancelledCallsTest, Export) {
   EXPECT_TRUE(absl::IsCancelled(
       daemon::ExportImage(*node_, call_, request, [](const v1::TransferEvent&) { return true; })));
   EXPECT_FALSE(PathExists(request.criu_directory()));
+}
+
+// The client goes in the moment in which it is told.
+TEST_F(CancelledCallsTest, AJobOfWhichNobodyIsToldIsEndedAgain) {
+  call_.cancelled = [] { return false; };
+  v1::RunRequest request;
+  request.add_argv("/bin/sleep");
+  request.add_argv("1000");
+  request.set_working_directory("/");
+  request.set_detach(true);
+  UniqueFd process;
+  const absl::Status ran = daemon::Run(*node_, call_, request, [&](const v1::JobEvent& event) {
+    auto opened = OpenProcess(event.started().job().pid());
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    if (opened.ok()) process = *std::move(opened);
+    return false;
+  });
+  EXPECT_TRUE(absl::IsCancelled(ran)) << ran;
+  ASSERT_TRUE(process.valid());
+  EXPECT_TRUE(AwaitExit(process.get(), absl::Minutes(1)));
+}
+
+// Whoever sends invocations may turn to another daemon with it.
+TEST_F(CancelledCallsTest, AnInvocationThatAnEndingDaemonDoesNotBeginIsUnavailable) {
+  node_->TakeNoMoreWork();
+  for (const bool async : {false, true}) {
+    v1::InvokeFunctionRequest request;
+    request.set_name("any");
+    request.set_async(async);
+    v1::InvokeFunctionResponse response;
+    const absl::Status refused = daemon::InvokeFunction(*node_, call_, request, &response);
+    EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  }
 }
 
 }  // namespace

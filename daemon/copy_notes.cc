@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
+#include "base/message_text.h"
 #include "base/record_file.h"
 #include "base/stable_hash.h"
 #include "base/status.h"
@@ -58,6 +59,13 @@ absl::Status CheckNote(const v1::NoteCopyRequest& what) {
     return absl::InvalidArgumentError(absl::StrCat("'", what.name(), "' is no name of images"));
   if (what.place().empty() || what.place().size() > kLongestPlace)
     return absl::InvalidArgumentError("a copy goes to a place whose name has 1 to 4096 bytes");
+  // All of it is kept, and read by whoever lists jobs.
+  if (!what.has_copied()) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(store::NormalizeReference(what.copied().reference()).status());
+  if (what.copied().digest().size() > kLongestOrigin) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the digest of a copied image has at most ", kLongestOrigin, " bytes"));
+  }
   return absl::OkStatus();
 }
 
@@ -159,6 +167,7 @@ absl::Status CopyNotes::Note(uid_t owner, const v1::NoteCopyRequest& what, int64
   }
   note.set_told_unix_ns(now_unix_ns);
   note.set_ended(what.ended());
+  MakeText(&note);  // what was cut may end within a character
   return Annotate(WriteRecordFile(path, note), absl::StrCat("noting a copy of ", what.name()));
 }
 

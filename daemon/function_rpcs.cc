@@ -143,6 +143,8 @@ absl::Status SetFunction(Node& node, const Call& call, const v1::SetFunctionRequ
 
 absl::Status InvokeFunction(Node& node, const Call& call, const v1::InvokeFunctionRequest& request,
                             v1::InvokeFunctionResponse* response) {
+  // What has not begun may be had from another daemon at once.
+  RK_RETURN_IF_ERROR(node.CheckTakesWork());
   RK_ASSIGN_OR_RETURN(std::shared_ptr<Functions> functions, node.functions());
   const size_t most = request.async() ? functions::kLargestAsyncPayload : functions::kLargestPayload;
   if (request.payload().size() > most) {
@@ -188,7 +190,7 @@ absl::Status InvokeFunction(Node& node, const Call& call, const v1::InvokeFuncti
     return absl::CancelledError("the caller has gone; its invocation goes on if it has begun");
   }
   absl::StatusOr<functions::CallResult>& result = answered->result;
-  // Unavailable would mean that this service could not be reached.
+  // Unavailable would mean that it has not begun.
   if (absl::IsUnavailable(result.status())) return absl::AbortedError(result.status().message());
   RK_RETURN_IF_ERROR(result.status());
   response->set_payload(std::move(result->payload));
@@ -228,13 +230,17 @@ absl::Status FunctionLogs(Node& node, const Call& call, const v1::FunctionLogsRe
   options.follow = request.follow();
   options.owner = record.owner.uid;
   options.stop = [&node, &call] { return node.stopping() || (call.cancelled && call.cancelled()); };
-  return functions->logs().Read(request.name(), options, [&send](const functions::LogLine& line) {
+  RK_RETURN_IF_ERROR(functions->logs().Read(request.name(), options, [&send](const functions::LogLine& line) {
     v1::FunctionLogLine out;
     out.set_instance(std::string(line.instance));
     out.set_text(std::string(line.text));
     out.set_unix_ns(line.unix_ns);
     return send(out);
-  });
+  }));
+  // Else it would look as if the function had been removed.
+  if (request.follow() && node.stopping() && functions->Find(call.caller, request.name(), "").ok())
+    return absl::UnavailableError("rekindled ends, and with it what follows the log; the function stays");
+  return absl::OkStatus();
 }
 
 absl::Status FunctionStats(Node& node, const Call& call, const v1::FunctionStatsRequest& request,

@@ -164,6 +164,8 @@ absl::StatusOr<std::shared_ptr<GroupPeer>> ConnectToPeer(const GroupPeerOptions&
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  // What was done with each of a job's files comes as one message.
+  arguments.SetMaxReceiveMessageSize(-1);
   // A connection of its own each time: one that was given up must not make the next call wait for its turn.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   const std::string target = host.empty() ? UnixSocketUri(options.socket) : host;

@@ -72,7 +72,7 @@ class GroupService final : public v1::Groups::Service {
     absl::StatusOr<Call> call = MakeCall(node_, resolve_, kNever, context);
     if (!call.ok()) return ToGrpc(call.status());
     GiveUpByName(calls_, *context, *call);
-    return Guarded([&] { return work(*call); });
+    return Guarded([&] { return ForClient(node_, *call, work(*call)); });
   }
 
   template <typename Caller, typename Stream>

@@ -78,6 +78,11 @@ void GiveUpByName(const std::shared_ptr<NamedCalls>& calls, const grpc::ServerCo
                     cancelled = std::move(call.cancelled)] { return *gives_up || cancelled(); };
 }
 
+absl::Status ForClient(const Node& node, const Call& call, const absl::Status& status) {
+  if (!absl::IsCancelled(status) || !node.stopping() || call.cancelled()) return status;
+  return absl::UnavailableError(absl::StrCat("rekindled ends: ", status.message()));
+}
+
 grpc::Status Guarded(const std::function<absl::Status()>& work) { return ToGrpc(CatchNoMoreThreads(work)); }
 
 }  // namespace rekindle::daemon

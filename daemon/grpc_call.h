@@ -40,6 +40,10 @@ bool WriteText(const Event& event, Writer* writer) {
   return writer->Write(text);
 }
 
+// What a call has come to, for its client: Unavailable where the daemon's end has cancelled what the client
+// has not.
+absl::Status ForClient(const Node& node, const Call& call, const absl::Status& status);
+
 // Runs `work`. The standard library throws where the kernel makes no more threads: ResourceExhausted.
 grpc::Status Guarded(const std::function<absl::Status()>& work);
 

@@ -83,6 +83,22 @@ TEST_F(GrpcCallTest, WhoHasAllItsCallsInWorkCanReleaseLeasesStill) {
   EXPECT_TRUE(MakeCallOf(kUser, CallsOfUsers::Kind::kRelease).ok());
 }
 
+// Who has cancelled nothing is told to try again.
+TEST_F(GrpcCallTest, WhatTheDaemonsEndCancelsIsUnavailable) {
+  Call call;
+  bool by_client = false;
+  call.cancelled = [&] { return by_client; };
+  const absl::Status cancelled = absl::CancelledError("the lease was cancelled");
+  EXPECT_EQ(ForClient(*node_, call, cancelled), cancelled);
+  node_->BeginStopping();
+  const absl::Status told = ForClient(*node_, call, cancelled);
+  EXPECT_EQ(told.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(told.message()), HasSubstr("rekindled ends: the lease"));
+  EXPECT_EQ(ForClient(*node_, call, absl::NotFoundError("none")), absl::NotFoundError("none"));
+  by_client = true;
+  EXPECT_EQ(ForClient(*node_, call, cancelled), cancelled);
+}
+
 // Percent-encoded, as a header field has it, and whole characters.
 TEST(ToGrpcTest, MessagesFitIntoHeaders) {
   for (const char* letter : {"x", "é", "\n", "%", "日"}) {

@@ -176,11 +176,13 @@ class GrpcService final : public v1::Rekindle::Service {
       grpc::ServerReaderWriter<v1::ReceiveImageEvent, v1::ReceiveImageRequest>* stream) override {
     absl::StatusOr<Call> call = MakeCall(node_, resolve_, cancelled_, context);
     if (!call.ok()) return ToGrpc(call.status());
+    GiveUpByName(calls_, *context, *call);
     return Guarded([&]() -> absl::Status {
       RK_RETURN_IF_ERROR(node_.CheckTakesWork());
-      return daemon::ReceiveImage(
+      const absl::Status received = daemon::ReceiveImage(
           node_, *call, [stream](v1::ReceiveImageRequest* request) { return stream->Read(request); },
           [stream](const v1::ReceiveImageEvent& event) { return WriteText(event, stream); });
+      return ForClient(node_, *call, received);
     });
   }
   grpc::Status NoteCopy(grpc::ServerContext* context, const v1::NoteCopyRequest* request,
@@ -237,7 +239,7 @@ class GrpcService final : public v1::Rekindle::Service {
     GiveUpByName(calls_, *context, *call);
     const grpc::Status status = Guarded([&]() -> absl::Status {
       RK_RETURN_IF_ERROR(CheckRequest(*request));
-      return procedure(node_, *call, *request, response);
+      return ForClient(node_, *call, procedure(node_, *call, *request, response));
     });
     MakeText(response);
     return status;
@@ -264,8 +266,9 @@ class GrpcService final : public v1::Rekindle::Service {
     GiveUpByName(calls_, *context, *call);
     return Guarded([&]() -> absl::Status {
       RK_RETURN_IF_ERROR(CheckRequest(*request));
-      return procedure(node_, *call, *request,
-                       [writer](const Event& event) { return WriteText(event, writer); });
+      return ForClient(node_, *call, procedure(node_, *call, *request, [writer](const Event& event) {
+                         return WriteText(event, writer);
+                       }));
     });
   }
 

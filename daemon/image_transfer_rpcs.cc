@@ -17,6 +17,7 @@
 #include "daemon/call_monitor.h"
 #include "daemon/image_lookup.h"
 #include "daemon/proto_conversion.h"
+#include "daemon/request_check.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
 #include "daemon/stalled_stream.h"
@@ -161,6 +162,7 @@ absl::Status ReceiveImage(Node& node, const Call& call,
   if (!read(&message) || !message.has_begin()) {
     return absl::InvalidArgumentError("what is to be done with the image comes first");
   }
+  RK_RETURN_IF_ERROR(CheckRequest(message));
   ckpt::ReceiveOptions options;
   options.reference = message.begin().reference();
   options.replace = message.begin().replace();

@@ -77,11 +77,6 @@ absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
   start.launch.groups = cgroups.processes();
   std::vector<std::string> warnings;
   RK_ASSIGN_OR_RETURN(RegisteredJob job, StartJob(node, start, &warnings));
-  // Whoever gave it up would not know that it runs.
-  if (call.cancelled && call.cancelled()) {
-    if (JobRegistry::Lives(job.record)) ::kill(-job.record.pid, SIGKILL);
-    return absl::CancelledError("interrupted; the job that was just started was ended again");
-  }
   v1::JobEvent event;
   v1::JobStarted* started = event.mutable_started();
   ToProto(job.record, started->mutable_job());
@@ -89,7 +84,11 @@ absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
   started->set_log_offset(start.log_offset);
   started->set_seconds(stopwatch.seconds());
   ToProto(warnings, started->mutable_warnings());
-  send(event);
+  // Whoever gave it up would not know that it runs.
+  if ((call.cancelled && call.cancelled()) || !send(event)) {
+    if (JobRegistry::Lives(job.record)) ::kill(-job.record.pid, SIGKILL);
+    return absl::CancelledError("interrupted; the job that was just started was ended again");
+  }
   if (request.detach()) {
     return request.hold() ? WaitUntilHeld(call, job.record, *job.end) : absl::OkStatus();
   }

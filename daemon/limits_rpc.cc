@@ -88,7 +88,8 @@ absl::StatusOr<std::vector<store::ImageInfo>> Candidates(const Node& node, const
     return !node.policy().MayUse(caller, i.owner) || v1::IsCopyLink(i.reference, i.labels);
   });
   if (request.all()) return images;
-  std::vector<std::string> names;
+  std::set<std::string> known, names;
+  for (const store::ImageInfo& image : images) known.insert(store::NameOfReference(image.reference));
   for (const std::string& name : request.names()) {
     RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(name));
     if (absl::StrContains(name, ':')) {
@@ -96,14 +97,12 @@ absl::StatusOr<std::vector<store::ImageInfo>> Candidates(const Node& node, const
           absl::StrCat("'", name, "' names one image; prune takes names without tags, such as '",
                        store::NameOfReference(reference), "'. `rekindle rm` removes single images"));
     }
-    const bool known = std::any_of(images.begin(), images.end(), [&](const store::ImageInfo& image) {
-      return store::NameOfReference(image.reference) == name;
-    });
-    if (!known) return absl::NotFoundError(absl::StrCat("there is no image of the name ", name));
-    names.push_back(name);
+    if (!known.contains(name))
+      return absl::NotFoundError(absl::StrCat("there is no image of the name ", name));
+    names.insert(name);
   }
   std::erase_if(images, [&](const store::ImageInfo& image) {
-    return std::find(names.begin(), names.end(), store::NameOfReference(image.reference)) == names.end();
+    return !names.contains(store::NameOfReference(image.reference));
   });
   return images;
 }
@@ -233,6 +232,8 @@ absl::Status SetQuota(Node& node, const Call& call, const v1::SetQuotaRequest& r
                       v1::GetQuotaResponse* response) {
   RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "set limits of the store"));
   store::LimitsChange change;
+  if (request.owner().empty() && request.owner_max_bytes() != 0)
+    return absl::InvalidArgumentError("a limit of an owner needs the owner: give a user's name or number");
   if (!request.owner().empty()) {
     RK_ASSIGN_OR_RETURN(uid_t uid, UserOfText(request.owner()));
     change.owner = {uid, request.owner_max_bytes()};

@@ -7,11 +7,14 @@
 #include "absl/strings/match.h"
 #include "daemon/calls_of_users.h"
 #include "daemon/grpc_call.h"
+#include "daemon/peer_credentials.h"
 
 namespace rekindle::daemon {
 namespace {
 
-constexpr size_t kMostReflectionStreams = 8;  // of one user
+// Of one user.
+constexpr size_t kMostReflectionStreams = 8;
+constexpr size_t kMostWatches = PeerRegistry::kNumbersPerIdentity;  // one of each connection
 
 class Limit final : public grpc::experimental::Interceptor {
  public:
@@ -50,14 +53,16 @@ class Factory final : public grpc::experimental::ServerInterceptorFactoryInterfa
   Factory(Node& node, CallerResolver resolve) : node_(node), resolve_(std::move(resolve)) {}
 
   grpc::experimental::Interceptor* CreateServerInterceptor(grpc::experimental::ServerRpcInfo* info) override {
-    if (!absl::StartsWith(info->method(), "/grpc.reflection.")) return nullptr;
-    return new Limit(info->server_context(), node_, resolve_, streams_);
+    const bool watches = absl::string_view(info->method()) == "/grpc.health.v1.Health/Watch";
+    if (!watches && !absl::StartsWith(info->method(), "/grpc.reflection.")) return nullptr;
+    return new Limit(info->server_context(), node_, resolve_, watches ? watches_ : streams_);
   }
 
  private:
   Node& node_;
   const CallerResolver resolve_;
   const std::shared_ptr<CallsOfUsers> streams_ = std::make_shared<CallsOfUsers>(kMostReflectionStreams);
+  const std::shared_ptr<CallsOfUsers> watches_ = std::make_shared<CallsOfUsers>(kMostWatches);
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// gRPC's own reflection service gives each open stream a thread of the daemon, and asks nobody who calls.
+// gRPC's own services ask nobody who calls. Each open stream of the reflection service has a thread of the
+// daemon, each Watch of the health service some memory.
 #pragma once
 
 #include <grpcpp/support/server_interceptor.h>
@@ -10,8 +11,8 @@
 
 namespace rekindle::daemon {
 
-// For grpc::ServerBuilder: cancels a user's streams of it beyond a few. An administrator's are not counted.
-// `node` outlives the server.
+// For grpc::ServerBuilder: cancels a user's streams of these beyond a few. An administrator's are not
+// counted. `node` outlives the server.
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> MakeReflectionLimit(
     Node& node, CallerResolver resolve);
 

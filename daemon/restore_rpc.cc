@@ -94,6 +94,23 @@ absl::Status WritePidfile(int file, const std::string& path, pid_t pid) {
   return WriteFully(file, text.data(), text.size(), path);
 }
 
+// A log that was made for a job, and goes where nothing comes of that: who tries again and again would leave
+// as many.
+class NewLog {
+ public:
+  NewLog() = default;
+  NewLog(const NewLog&) = delete;
+  NewLog& operator=(const NewLog&) = delete;
+  ~NewLog() {
+    if (!path_.empty() && FileSize(path_) == 0) ::unlink(path_.c_str());
+  }
+  void Made(const std::string& path) { path_ = path; }
+  void Keep() { path_.clear(); }
+
+ private:
+  std::string path_;
+};
+
 bool HasSharedMemory(const v1::JobManifest& manifest) {
   return std::any_of(manifest.written_files().begin(), manifest.written_files().end(),
                      [](const v1::WrittenFile& file) { return file.shared_memory(); });
@@ -206,6 +223,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
 
   std::string log = manifest.log();
   UniqueFd log_file;
+  NewLog new_log;
   std::vector<UniqueFd> stdio;
   if (request.into() != 0) {
     RK_ASSIGN_OR_RETURN(stdio, StdioOf(request.into()));
@@ -223,6 +241,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
       RK_ASSIGN_OR_RETURN(JobLog made, MakeDefaultLog(node, call.caller, name));
       log = std::move(made.path);
       log_file = std::move(made.file);
+      new_log.Made(log);
     } else {
       RK_ASSIGN_OR_RETURN(stdio, TakeStdio(call.caller, request));
       for (const UniqueFd& fd : stdio) options.stdio.push_back(fd.get());
@@ -293,6 +312,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   }
   if (!rolled_back.empty()) SendRolledBack(rolled_back, send);
   RK_RETURN_IF_ERROR(result.status());
+  new_log.Keep();
 
   JobRecord record;
   record.name = !request.name().empty() ? request.name() : manifest.job_name();
@@ -336,19 +356,6 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
     result->timeline.push_back(SpanSince(runs, "rekindle", "restore", "answer"));
   }
 
-  // Whoever gave it up would not know that it runs.
-  if (call.cancelled && call.cancelled()) {
-    if (JobRegistry::Lives(job->record))
-      criu::KillTree(result->root, /*reap_root=*/false);  // the reaper has it
-    // It is to name nobody.
-    if (!request.pidfile().empty()) {
-      OpenFileAs(Node::UserOf(call.caller), request.pidfile(), O_WRONLY | O_TRUNC | O_NOCTTY, 0)
-          .status()
-          .IgnoreError();
-    }
-    return absl::CancelledError("the restore was cancelled; the restored job was ended again");
-  }
-
   v1::JobEvent event;
   v1::JobStarted* started = event.mutable_started();
   ToProto(job->record, started->mutable_job());
@@ -360,7 +367,18 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   if (std::string newer = WarningOfNewer(node, *store, call.caller, request.image(), info); !newer.empty())
     started->add_warnings(std::move(newer));
   ToProto(result->command_lines, started->mutable_command_lines());
-  send(event);
+  // Whoever gave it up would not know that it runs.
+  if ((call.cancelled && call.cancelled()) || !send(event)) {
+    if (JobRegistry::Lives(job->record))
+      criu::KillTree(result->root, /*reap_root=*/false);  // the reaper has it
+    // It is to name nobody.
+    if (!request.pidfile().empty()) {
+      OpenFileAs(Node::UserOf(call.caller), request.pidfile(), O_WRONLY | O_TRUNC | O_NOCTTY, 0)
+          .status()
+          .IgnoreError();
+    }
+    return absl::CancelledError("the restore was cancelled; the restored job was ended again");
+  }
   if (request.timeline()) {
     result->timeline.push_back(SpanSince(begin, "rekindle", "restore", "restore"));
     v1::JobEvent followed;

@@ -121,6 +121,8 @@ class GrpcServer final : public Server {
     // Other daemons probe connections over which nothing comes.
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                                static_cast<int>(absl::ToInt64Milliseconds(kPeerProbe / 2)));
+    // So do clients that have no call in work, or they would be thrown out for it.
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     builder.SetMaxReceiveMessageSize(kLargestRequestBytes);
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kLargestMetadataBytes);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostCallsOfConnection);
@@ -153,8 +155,8 @@ class GrpcServer final : public Server {
   }
 
   void Stop(absl::Duration grace) override {
-    if (auto functions = node_.functions(); functions.ok()) (*functions)->TakeNoMore();
     node_.TakeNoMoreWork();
+    if (auto functions = node_.functions(); functions.ok()) (*functions)->TakeNoMore();
     if (server_) server_->GetHealthCheckService()->SetServingStatus(false);
     // Last images and calls in work have it together.
     const Deadline deadline(grace);

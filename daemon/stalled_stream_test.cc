@@ -1,5 +1,6 @@
 #include "daemon/stalled_stream.h"
 
+#include <google/protobuf/unknown_field_set.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "daemon/grpc_service.h"
+#include "daemon/named_calls.h"
 #include "daemon/rpcs.h"
 #include "dedup_store/store_testing.h"
 #include "rekindle/v1/image_layout.h"
@@ -50,11 +52,14 @@ class TransferTest : public StoreTest {
   class Served {
    public:
     Served(daemon::Node& node, const std::string& address)
-        : service_(daemon::MakeGrpcService(node, [](const daemon::Peer&) {
-            daemon::Caller caller;
-            caller.uid = ::geteuid();
-            return caller;
-          })) {
+        : service_(daemon::MakeGrpcService(
+              node,
+              [](const daemon::Peer&) {
+                daemon::Caller caller;
+                caller.uid = ::geteuid();
+                return caller;
+              },
+              nullptr, calls_)) {
       grpc::ServerBuilder builder;
       builder.AddListeningPort(address, grpc::InsecureServerCredentials());
       builder.RegisterService(service_.get());
@@ -64,8 +69,10 @@ class TransferTest : public StoreTest {
     bool ok() const { return server_ != nullptr; }
     v1::Rekindle::Stub& stub() { return *stub_; }
     void Shutdown() { server_->Shutdown(); }
+    daemon::NamedCalls& calls() { return *calls_; }
 
    private:
+    const std::shared_ptr<daemon::NamedCalls> calls_ = std::make_shared<daemon::NamedCalls>();
     const std::shared_ptr<grpc::Service> service_;
     std::unique_ptr<grpc::Server> server_;
     std::unique_ptr<v1::Rekindle::Stub> stub_;
@@ -255,6 +262,53 @@ TEST_F(ReceiveFromStalledSenderTest, OverTheWire) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED) << status.error_message();
   served.Shutdown();
   ExpectNothingHeld();
+}
+
+class ReceiveTest : public TransferTest {
+ protected:
+  void SetUp() override {
+    StoreTest::SetUp();
+    Reopen();
+    UseNode(kForEver);
+  }
+};
+
+TEST_F(ReceiveTest, IsGivenUpByItsName) {
+  daemon::Node node(node_options_);
+  Served served(node, Address());
+  ASSERT_TRUE(served.ok());
+  grpc::ClientContext context;
+  context.AddMetadata(daemon::NamedCalls::kMetadata, "coming");
+  const auto stream = served.stub().ReceiveImage(&context);
+  v1::ReceiveImageRequest message;
+  message.mutable_begin();
+  EXPECT_TRUE(stream->Write(message));
+  const absl::Time latest = absl::Now() + kForEver;
+  while (!served.calls().GiveUp(::geteuid(), "coming") && absl::Now() < latest) {
+  }
+  stream->WritesDone();
+  v1::ReceiveImageEvent event;
+  while (stream->Read(&event)) {
+  }
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+// It may be what a newer client relies on.
+TEST_F(ReceiveTest, WhatIsNotKnownIsRefused) {
+  daemon::Node node(node_options_);
+  daemon::Call call;
+  call.caller.uid = ::geteuid();
+  call.cancelled = [] { return false; };
+  const absl::Status refused = daemon::ReceiveImage(
+      node, call,
+      [](v1::ReceiveImageRequest* message) {
+        v1::ReceiveImageBegin* begin = message->mutable_begin();
+        begin->GetReflection()->MutableUnknownFields(begin)->AddVarint(1000, 1);
+        return true;
+      },
+      [](const v1::ReceiveImageEvent&) { return true; });
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_NE(refused.message().find("1000"), std::string::npos) << refused;
 }
 
 }  // namespace

@@ -149,14 +149,13 @@ absl::Status RunSupervised(Node& node, const Call& call, const v1::RunRequest& r
   v1::JobEvent event;
   RK_ASSIGN_OR_RETURN(std::shared_ptr<SupervisedJob> job,
                       node.supervisor().Run(call, request, event.mutable_started()));
+  std::shared_ptr<JobEventQueue> queue = job->events().Follow();
   // Whoever gave it up would not know that it runs.
-  if (call.cancelled && call.cancelled()) {
+  if ((call.cancelled && call.cancelled()) || !send(event)) {
     RK_RETURN_IF_ERROR(
         job->Stop(absl::Seconds(kDefaultGraceSeconds), /*checkpoint=*/false, nullptr).status());
     return absl::CancelledError("interrupted; the job that was just started was ended again");
   }
-  std::shared_ptr<JobEventQueue> queue = job->events().Follow();
-  send(event);
   if (request.detach()) return absl::OkStatus();
   RK_RETURN_IF_ERROR(SendEvents(node, call, *queue, send));
   // A daemon goes on with it when we have gone.

@@ -6,7 +6,9 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/pidfd.h"
@@ -18,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// StopJob of a job that nobody supervises, and that does not end when it is told to.
+// A job that nobody supervises, and that does not end when it is told to.
 class StopJobTest : public testing::Test {
  protected:
   StopJobTest() {
@@ -91,6 +93,32 @@ TEST_F(StopJobTest, AGraceIsANumber) {
     request_.set_grace_seconds(grace);
     EXPECT_EQ(Stop().code(), absl::StatusCode::kInvalidArgument) << grace;
   }
+}
+
+// Else one request could take all descriptors of the daemon.
+TEST_F(StopJobTest, OneThatIsWaitedForAThousandTimesIsWaitedForOnce) {
+  v1::WaitForJobsRequest request;
+  for (int i = 0; i < 1000; ++i) request.add_jobs(i % 2 == 0 ? "stays" : absl::StrCat(child_.pid()));
+  const auto open_files = [] { return ListDirectory("/proc/self/fd")->size(); };
+  const size_t before = open_files();
+  size_t while_waiting = 0;
+  call_.cancelled = [&] {
+    if (while_waiting == 0) {
+      while_waiting = open_files();
+      EXPECT_EQ(::kill(child_.pid(), SIGKILL), 0);
+    }
+    return false;
+  };
+  std::vector<v1::JobExit> told;
+  const absl::Status waited = WaitForJobs(*node_, call_, request, [&](const v1::JobExit& exit) {
+    told.push_back(exit);
+    return true;
+  });
+  EXPECT_TRUE(waited.ok()) << waited;
+  EXPECT_GT(while_waiting, before);
+  EXPECT_LT(while_waiting, before + 10);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].name(), "stays");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -205,9 +206,12 @@ absl::Status WaitForJobs(Node& node, const Call& call, const v1::WaitForJobsRequ
   const Deadline deadline(request.has_timeout_seconds() ? absl::Seconds(seconds) : absl::InfiniteDuration());
   if (request.jobs().empty()) return absl::InvalidArgumentError("waiting for jobs: none was named");
   std::vector<Awaited> jobs;
+  // Each holds a descriptor: a job that is named a million times has one.
+  std::set<std::string> words, names;
   for (const std::string& word : request.jobs()) {
+    if (!words.insert(word).second) continue;
     RK_ASSIGN_OR_RETURN(Awaited job, Find(node, call, word));
-    jobs.push_back(std::move(job));
+    if (names.insert(job.name).second) jobs.push_back(std::move(job));
   }
   for (;;) {
     for (auto job = jobs.begin(); job != jobs.end();) {

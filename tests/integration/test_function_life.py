@@ -391,11 +391,19 @@ class LogsTest(FunctionsTest):
     def test_follow(self):
         self.deploy("noisy")
         follower = self.cli.start("fn", "logs", "noisy", "--follow")
-        self.addCleanup(self.cli.finish, follower)
-        self.addCleanup(follower.send_signal, signal.SIGINT)
+        self.addCleanup(follower.kill)
         self.invoke("noisy", {"do": "print", "text": "while somebody looks"})
         while "while somebody looks" not in json.loads(follower.stdout.readline())["text"]:
             pass
+        # That is not how it ends when the function is removed.
+        self.daemon.stop()
+        self.assert_refused(self.cli.finish(follower), FAILED, "rekindled ends")
+        self.restart_daemon()
+        follower = self.cli.start("fn", "logs", "noisy", "--follow")
+        self.addCleanup(follower.kill)
+        self.assertTrue(follower.stdout.readline())
+        self.succeed("fn", "rm", "noisy")
+        self.assertEqual(self.cli.finish(follower).code, DONE)
 
 
 def custom_runtime(test):

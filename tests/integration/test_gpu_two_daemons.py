@@ -65,7 +65,7 @@ class TwoDaemonsTest(GpuTest):
         self.first.stop()
         result = at_second.finish(lease)
         self.assertEqual(result.code, DONE, str(result))
-        self.at_first.finish(hold)
+        self.assert_refused(self.at_first.finish(hold), FAILED, "rekindled ends", str(job.pid))
         self.assertEqual(self.leases(at_second, job), 1)
 
 

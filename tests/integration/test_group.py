@@ -253,6 +253,28 @@ class LifeTest(GroupTest):
         self.wait_for_lines([os.path.join(folder, "lines") for folder in folders])
         self.kill_restored()
 
+    def test_what_is_told_of_many_files_gets_there(self):
+        """It is more than gRPC's clients take by themselves, 4 MiB."""
+        folders, members = self.start_writers()
+        logs = os.path.join(folders[0], "logs")
+        folder = logs
+        while len(folder) < 3500:
+            folder = os.path.join(folder, "d" * 250)
+        os.makedirs(folder)
+        files = [os.path.join(folder, f"log{number}") for number in range(700)]
+        for path in files:
+            with open(path, "w", encoding="ascii") as file:
+                file.write("before\n")
+        self.checkpoint_then_death(folders, members, "--track-path", logs)
+        for path in files:
+            with open(path, "a", encoding="ascii") as file:
+                file.write("after\n")
+        told = self.roll_back("append")
+        self.assertGreater(sum(len(told[path]["path"] + told[path]["tail_copy"]) for path in files), 4 << 20)
+        self.assertEqual({os.path.getsize(path) for path in files}, {len("before\n")})
+        self.wait_for_lines([os.path.join(folder, "lines") for folder in folders])
+        self.kill_restored()
+
     @staticmethod
     def tails_in(folder):
         return [name for name in os.listdir(folder) if ".rekindle-tail-" in name]

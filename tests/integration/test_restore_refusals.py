@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import unittest
 
 from harness import clones, jobs, locks, procfs, waiting
@@ -36,6 +37,20 @@ class RestoreRefusalTest(RekindleTest):
             jobs.reap(stranger)
         self.assertEqual(self.restore("x:1"), job.pid)
         memory.wait_for_tick()
+
+    def test_no_log_is_left_of_it(self):
+        job = subprocess.Popen(["sleep", "1000"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+        self.addCleanup(job.stdout.close)
+        self.kill_job_at_end(job.pid)
+        self.checkpoint(job.pid, "x:1")
+        for _ in range(3):
+            self.assert_refused(self.cli.run("restore", "x:1", "--detach"), FAILED, "in use")
+        self.assertEqual(os.listdir(self.path("logs")), [])
+        job.kill()
+        job.wait()
+        self.assertEqual(self.restore("x:1"), job.pid)
+        self.assertEqual(len(os.listdir(self.path("logs"))), 1)
 
     def test_several_at_once(self):
         """One brings the job back, and the others do it no harm."""
