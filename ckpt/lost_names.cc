@@ -6,9 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -43,25 +46,48 @@ absl::StatusOr<UniqueFd> OpenFolder(const std::string& root, const std::string& 
   return OpenFile(absl::StrCat("/proc/self/fd/", place.get()), O_RDONLY | O_DIRECTORY);
 }
 
-// The first by the alphabet; empty: there is none.
-std::string OtherName(const std::string& root, const std::string& folder, const struct stat& file) {
-  absl::StatusOr<UniqueFd> opened = OpenFolder(root, folder);
-  if (!opened.ok()) return "";
-  std::unique_ptr<DIR, int (*)(DIR*)> names(::fdopendir(opened->get()), ::closedir);
-  if (names) opened->Release();
-  std::string found;
-  while (const dirent* entry = names ? ::readdir(names.get()) : nullptr) {
-    const absl::string_view name = entry->d_name;
-    if (entry->d_ino != file.st_ino || absl::StartsWith(name, kExtraNames)) continue;
-    struct stat info;
-    if (::fstatat(::dirfd(names.get()), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 ||
-        info.st_ino != file.st_ino || info.st_dev != file.st_dev) {
-      continue;
+// The names in one folder, by the files that they lead to. Thousands of lost names may be of one folder, with
+// many more that are not lost, while the job stands still: it is read once.
+class FolderNames {
+ public:
+  FolderNames(const std::string& root, std::string folder) : folder_(std::move(folder)) {
+    absl::StatusOr<UniqueFd> opened = OpenFolder(root, folder_);
+    if (!opened.ok()) return;
+    opened_.reset(::fdopendir(opened->get()));
+    if (opened_) opened->Release();
+    while (const dirent* entry = opened_ ? ::readdir(opened_.get()) : nullptr) {
+      const absl::string_view name = entry->d_name;
+      if (absl::StartsWith(name, kExtraNames)) continue;
+      by_inode_.emplace_back(entry->d_ino, text_.size());
+      text_.append(name.data(), name.size() + 1);  // with the zero at its end
     }
-    if (found.empty() || name < found) found = std::string(name);
+    std::sort(by_inode_.begin(), by_inode_.end());
   }
-  return found;
-}
+
+  const std::string& folder() const { return folder_; }
+
+  // The first by the alphabet; empty: there is none.
+  std::string NameOf(const struct stat& file) const {
+    absl::string_view found;
+    auto at = std::lower_bound(by_inode_.begin(), by_inode_.end(), std::pair(file.st_ino, size_t{0}));
+    for (; at != by_inode_.end() && at->first == file.st_ino; ++at) {
+      const char* name = text_.data() + at->second;
+      struct stat info;
+      if (::fstatat(::dirfd(opened_.get()), name, &info, AT_SYMLINK_NOFOLLOW) != 0 ||
+          info.st_ino != file.st_ino || info.st_dev != file.st_dev) {
+        continue;
+      }
+      if (found.empty() || name < found) found = name;
+    }
+    return std::string(found);
+  }
+
+ private:
+  const std::string folder_;
+  std::unique_ptr<DIR, int (*)(DIR*)> opened_{nullptr, ::closedir};
+  std::string text_;
+  std::vector<std::pair<ino_t, size_t>> by_inode_;  // where in the text the name begins
+};
 
 // Is it "/proc/PID/fd/N"?
 bool IsDescriptor(absl::string_view target) {
@@ -130,6 +156,10 @@ absl::StatusOr<LostNames> LookAtLostNames(const std::map<std::string, std::strin
   RK_ASSIGN_OR_RETURN(
       std::vector<criu::ExtraLink> links,
       criu::FindExtraLinks(Content(criu_files, "files.img"), Content(criu_files, "remap-fpath.img")));
+  std::stable_sort(links.begin(), links.end(), [](const criu::ExtraLink& a, const criu::ExtraLink& b) {
+    return FolderOf(a.path) < FolderOf(b.path);
+  });
+  std::optional<FolderNames> folder;  // of the last one
   uint64_t left = content_limit_bytes;
   for (const criu::ExtraLink& link : links) {
     std::string on_disk = absl::StrCat(link.path, ".", run);
@@ -147,7 +177,8 @@ absl::StatusOr<LostNames> LookAtLostNames(const std::map<std::string, std::strin
       names.nameless[replacement.name] = source;
       continue;
     }
-    if (std::string other = OtherName(root, FolderOf(link.path), info); !other.empty()) {
+    if (!folder || folder->folder() != FolderOf(link.path)) folder.emplace(root, FolderOf(link.path));
+    if (const std::string other = folder->NameOf(info); !other.empty()) {
       replacement.name = FolderOf(link.path) + other;
       continue;
     }

@@ -88,6 +88,32 @@ TEST_F(LostNamesTest, AnotherNameInTheFolderIsTaken) {
   EXPECT_EQ(::access(Path("/d/link_remap.12").c_str(), F_OK), 0);
 }
 
+TEST_F(LostNamesTest, EachOfSeveralInSeveralFoldersIsFound) {
+  std::vector<criu::TestFile> files;
+  std::vector<criu::TestRemap> remaps;
+  for (uint32_t i = 0; i < 20; ++i) {
+    const std::string folder = i % 2 == 0 ? "/d/" : "/e/";
+    const std::string extra = absl::StrCat(folder, "link_remap.", 100 + i);
+    Make(extra, absl::StrCat(i));
+    for (const char* name : {"other", "another"}) {
+      ASSERT_EQ(::link(Path(extra).c_str(), Path(absl::StrCat(folder, name, i)).c_str()), 0);
+    }
+    files.push_back({200 + i, absl::StrCat(folder, "lost", i), 7, O_RDONLY, 0});
+    files.push_back({100 + i, extra, 0, O_RDONLY, 0});
+    remaps.push_back({200 + i, 100 + i, 0});
+  }
+  files_["files.img"] = criu::MakeFiles(files);
+  files_["remap-fpath.img"] = criu::MakeRemaps(remaps);
+  auto names = Look();
+  ASSERT_TRUE(names.ok()) << names.status();
+  ASSERT_EQ(names->by_link.size(), 20u);
+  for (uint32_t i = 0; i < 20; ++i) {
+    const std::string folder = i % 2 == 0 ? "/d/" : "/e/";
+    EXPECT_EQ(names->by_link[absl::StrCat(folder, "link_remap.", 100 + i)].name,
+              absl::StrCat(folder, "another", i));
+  }
+}
+
 TEST_F(LostNamesTest, OfAFileWithNamesElsewhereTheContentIsTaken) {
   Link("/e/other");
   ASSERT_EQ(::chmod(Path("/e/other").c_str(), 0604), 0);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -42,8 +43,8 @@ constexpr absl::Duration kLagsAfter = absl::Minutes(10);
 constexpr int kLagsPeriods = 2;
 constexpr size_t kLongestOrigin = 80;  // it is a digest
 
-std::string ImagesNameOf(absl::string_view reference) {
-  return std::string(reference.substr(0, reference.rfind(':')));
+absl::string_view ImagesNameOf(absl::string_view reference) {
+  return reference.substr(0, reference.rfind(':'));
 }
 
 std::string Ago(int64_t unix_ns, int64_t now_unix_ns) {
@@ -226,16 +227,18 @@ std::vector<v1::CopyState> CopyStatesFor(Node& node, const Call& call) {
     return !node.policy().MayUse(call.caller, copy.owner_uid());
   });
   if (copies.empty()) return copies;
-  std::set<std::string> names;
-  for (const v1::CopyState& copy : copies) names.insert(copy.name());
+  // A name may be copied to several places, and a store has many images: each copy meets those of its name
+  // alone.
+  std::map<std::string, std::vector<store::ImageInfo>, std::less<>> images;
+  for (const v1::CopyState& copy : copies) images[copy.name()];
   // What can't be known now is not told.
-  std::vector<store::ImageInfo> images;
   if (auto store = node.OpenStore(Node::Access::kRead); store.ok()) {
-    images = (*store)
-                 ->List([&](const store::ImageInfo& image) {
-                   return names.contains(ImagesNameOf(image.reference));
-                 })
-                 .value_or(images);
+    absl::StatusOr<std::vector<store::ImageInfo>> all = (*store)->List(
+        [&](const store::ImageInfo& image) { return images.contains(ImagesNameOf(image.reference)); });
+    for (store::ImageInfo& image : all.value_or(std::vector<store::ImageInfo>())) {
+      auto of_name = images.find(ImagesNameOf(image.reference));
+      of_name->second.push_back(std::move(image));
+    }
   }
   const std::map<std::string, double> periods = node.supervisor().PeriodsOfImages();
   for (v1::CopyState& copy : copies) {
@@ -243,7 +246,7 @@ std::vector<v1::CopyState> CopyStatesFor(Node& node, const Call& call) {
     owner.kind = Caller::Kind::kLocal;
     owner.uid = copy.owner_uid();
     const auto period = periods.find(copy.name());
-    JudgeCopy(images, node.policy().IsAdmin(owner),
+    JudgeCopy(images[copy.name()], node.policy().IsAdmin(owner),
               absl::Seconds(period == periods.end() ? 0 : period->second), now, &copy);
   }
   return copies;

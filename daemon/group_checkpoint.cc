@@ -160,14 +160,19 @@ class Coordination {
     PassGroupPoint(group_point::kCoordinatorBegun);
     while (!state_.finished()) {
       if (unknown_) return why_;
-      std::optional<Members::Event> event = members_.Next(kLookForCaller);
+      std::optional<Members::Event> event =
+          members_.Next(settled_.empty() ? kLookForCaller : absl::ZeroDuration());
       if (call_.cancelled()) GiveUp();
-      if (!event) continue;
+      if (!event) {
+        NoteSettled();
+        continue;
+      }
       const Order order =
           event->event ? OnEvent(event->member, *event->event) : OnEnd(event->member, event->status);
       if (order == Order::kAbort && why_.ok()) why_ = OutOfTurn(*event);
       Obey(order);
     }
+    NoteSettled();
     if (state_.outcome() == CoordinatorState::Outcome::kAborted) return why_;
     PassGroupPoint(group_point::kCoordinatorCommitted);
     return absl::OkStatus();
@@ -239,7 +244,7 @@ class Coordination {
         return state_.OnStored(member);
       case v1::PartEvent::kCommitted:
         Report(member, "committed");
-        NoteSettled(member);
+        settled_.push_back(static_cast<int>(member));
         return state_.OnCommitted(member);
       case v1::PartEvent::kFailed:
         Report(member, "failed");
@@ -316,11 +321,15 @@ class Coordination {
     members_.TellAll(request);
   }
 
-  void NoteSettled(size_t member) {
-    absl::Status noted = records_.Update(group_.id(), [member](v1::Group& record) {
-      record.mutable_parts(static_cast<int>(member))->set_settled(true);
+  // All that have said so, once nobody else does just now: the record is written as a whole each time, and
+  // synced.
+  void NoteSettled() {
+    const std::vector<int> settled = std::exchange(settled_, {});
+    if (settled.empty()) return;
+    absl::Status noted = records_.Update(group_.id(), [&settled](v1::Group& record) {
+      for (const int member : settled) record.mutable_parts(member)->set_settled(true);
     });
-    // The member is told once more later, which does no harm.
+    // They are told once more later, which does no harm.
     if (!noted.ok()) Log(LogLevel::kWarning, noted.message());
   }
 
@@ -345,6 +354,7 @@ class Coordination {
   CoordinatorState state_;
   std::vector<v1::CheckpointResult> results_;
   std::vector<v1::GroupEvent> reports_;
+  std::vector<int> settled_;  // members of which the record does not say so yet
   absl::Status why_;
   bool unknown_ = false;
   Members members_;

@@ -32,6 +32,7 @@
 #include "daemon/supervised_job.h"
 #include "daemon/supervised_record.h"
 #include "daemon/supervisor.h"
+#include "daemon/thread_time.h"
 #include "dedup_store/store.h"
 #include "rekindle/v1/image_layout.h"
 #include "restore/thread_placement.h"
@@ -44,6 +45,10 @@ constexpr absl::Duration kTick = absl::Milliseconds(50);
 // Threads that waited when their job came back begin to work a little later.
 constexpr double kSpreadSeconds = 1;
 constexpr double kSampleSeconds = 1;
+// To look at a job of thousands of threads takes a while: it is done so seldom that it takes this part of a
+// processor at most, but so often that a hang is found in time.
+constexpr double kMostOfAProcessor = 0.02, kLongestBetweenSamples = 10;
+constexpr double kSamplesInAHang = 10;
 // The first image of a life is taken soon: until there is one, a failure costs what the last image is behind.
 constexpr double kFirstImageSeconds = 5;
 // After an image that could not be taken.
@@ -210,14 +215,19 @@ supervise::ProgressSample SupervisedJob::Sample(bool* kept_from_running) {
 }
 
 void SupervisedJob::LookForProgress(double now) {
-  next_sample_ = now + kSampleSeconds;
+  double longest = kLongestBetweenSamples;
   {
     absl::MutexLock lock(&mutex_);
     AddRunTime();
+    if (const double hang = record_.policy().hang_seconds(); hang > 0)
+      longest = std::clamp(hang / kSamplesInAHang, kSampleSeconds, kLongestBetweenSamples);
   }
   bool kept_from_running = false;
   const uint64_t step_before = last_step_;
+  const double used_before = ThreadCpuSeconds();
   const supervise::ProgressSample sample = Sample(&kept_from_running);
+  const double took = ThreadCpuSeconds() - used_before;
+  next_sample_ = now + std::clamp(took / kMostOfAProcessor, kSampleSeconds, longest);
   if (cpu_sampled_ > 0 && now > cpu_sampled_ && sample.cpu_seconds >= cpu_seconds_) {
     const double rate = (sample.cpu_seconds - cpu_seconds_) / (now - cpu_sampled_);
     cpu_rate_ = cpu_rate_ == 0 ? rate : 0.7 * cpu_rate_ + 0.3 * rate;

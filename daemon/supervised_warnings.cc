@@ -14,12 +14,13 @@
 #include "daemon/job_file.h"
 #include "daemon/job_strays.h"
 #include "daemon/supervised_job.h"
+#include "daemon/thread_time.h"
 
 namespace rekindle::daemon {
 namespace {
 
 // All processes of the machine are looked at for it.
-constexpr double kLookForStraysSeconds = 60;
+constexpr double kLookForStraysSeconds = 60, kRestsAfterLook = 1000;
 constexpr size_t kMostWarnings = 20;
 
 }  // namespace
@@ -88,7 +89,6 @@ std::optional<v1::JobEvent> SupervisedJob::TroubleOfCopies() const {
 Strays SupervisedJob::LookForStrays() {
   const double now = MonotonicSeconds();
   if (strays_told_ || now < next_look_for_strays_) return {};
-  next_look_for_strays_ = now + kLookForStraysSeconds;
   const MarkUses::Use uses = node_.mark_uses().End(mark_, name_);
   const absl::StatusOr<std::vector<JobRecord>> others = OtherJobs();
   pid_t pid;
@@ -96,7 +96,13 @@ Strays SupervisedJob::LookForStrays() {
     absl::MutexLock lock(&mutex_);
     pid = record_.pid();
   }
-  return others.ok() ? FindStrays(Traits(others, static_cast<bool>(uses)), pid) : Strays();
+  Strays strays;
+  const double used_before = ThreadCpuSeconds();
+  if (others.ok()) strays = FindStrays(Traits(others, static_cast<bool>(uses)), pid);
+  // All processes of the machine were looked at, by one of perhaps a thousand jobs.
+  const double took = ThreadCpuSeconds() - used_before;
+  next_look_for_strays_ = now + std::max(kLookForStraysSeconds, kRestsAfterLook * took);
+  return strays;
 }
 
 void SupervisedJob::TellOfStrays(const Strays& before) {
