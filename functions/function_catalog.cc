@@ -190,11 +190,16 @@ absl::Status FunctionCatalog::TakeFolder() {
 
 bool FunctionCatalog::HasItsFolder() {
   absl::MutexLock commit(&commit_mutex_);
-  return IsFileAt(lock_, directory_ + "/.lock");
+  return CheckFolder().ok();
+}
+
+absl::Status FunctionCatalog::CheckFolder() {
+  if (PathExists(directory_)) return FollowFolder();
+  return absl::UnavailableError(
+      absl::StrCat("the store at ", options_.store, " is not there: is its file system mounted?"));
 }
 
 absl::Status FunctionCatalog::FollowFolder() {
-  absl::MutexLock commit(&commit_mutex_);
   if (IsFileAt(lock_, directory_ + "/.lock")) return absl::OkStatus();
   auto names = ListDirectory(directory_);
   for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
@@ -456,7 +461,10 @@ absl::StatusOr<Deployed> FunctionCatalog::Stage(const FunctionSpec& spec, const 
   RK_RETURN_IF_ERROR(Annotate(CheckFunctionName(spec.name), what));
   RK_ASSIGN_OR_RETURN(Claim claim, Claim::Take(*this, spec.name));
   RK_ASSIGN_OR_RETURN(*present, Present(spec, owner, options.replace));
-  RK_RETURN_IF_ERROR(Annotate(FollowFolder(), what));
+  {
+    absl::MutexLock commit(&commit_mutex_);
+    RK_RETURN_IF_ERROR(Annotate(FollowFolder(), what));
+  }
   if (options.code_of) {
     if (present->folder == nullptr || present->folder != options.code_of->folder ||
         !(present->spec == options.code_of->spec)) {
@@ -600,6 +608,7 @@ absl::Status FunctionCatalog::Remove(const std::string& name) {
     if (!MayGo(found->second.trouble)) return TroubleOf(found->second);
     record = found->second;
   }
+  RK_RETURN_IF_ERROR(Annotate(CheckFolder(), absl::StrCat("removing ", name)));
   const std::string folder = FolderOf(name);
   Step("forget");
   if (record.folder) {
@@ -627,6 +636,7 @@ absl::Status FunctionCatalog::SetImages(const std::string& name, uint64_t revisi
     return absl::AbortedError(absl::StrCat("function ", name, " has revision ", record.revision,
                                            " by now: images of revision ", revision, " are of no use"));
   }
+  RK_RETURN_IF_ERROR(CheckFolder());
   record.images = images;
   RK_RETURN_IF_ERROR(WriteFunctionRecord(absl::StrCat(FolderOf(name), "/", kRecordFile), record));
   absl::MutexLock lock(&mutex_);

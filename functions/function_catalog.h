@@ -144,16 +144,17 @@ class FunctionCatalog {
   // Reads those again that could not be read, and returns the ones that are in order now. By one thread.
   std::vector<FunctionRecord> ReadAgain() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Damaged ones too, no others in trouble. Code of which instances run stays until they end.
+  // Damaged ones too, no others in trouble. Code of which instances run stays until they end. Unavailable:
+  // the store is away, or another one.
   absl::Status Remove(const std::string& name) ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
 
   LayerStore& layers() { return layers_; }
 
   // Is what lies in the store now what this knows of? Not where that is away, or another one is in its place,
   // of whose functions and layers nobody here knows which are of use.
-  bool HasItsFolder() ABSL_LOCKS_EXCLUDED(commit_mutex_);
+  bool HasItsFolder() ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
 
-  // Aborted: that revision is not the present one any more.
+  // Aborted: that revision is not the present one any more. Unavailable: the store is away, or another one.
   absl::Status SetImages(const std::string& name, uint64_t revision, const FunctionImages& images)
       ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
 
@@ -164,7 +165,9 @@ class FunctionCatalog {
   absl::Status TakeFolder() ABSL_EXCLUSIVE_LOCKS_REQUIRED(commit_mutex_);
   // The same if it is another one than it was: the store was emptied, or put back. Unavailable: it has
   // functions that are not known.
-  absl::Status FollowFolder() ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
+  absl::Status FollowFolder() ABSL_EXCLUSIVE_LOCKS_REQUIRED(commit_mutex_) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same, but a folder that is away is not made: for what changes entries that are known.
+  absl::Status CheckFolder() ABSL_EXCLUSIVE_LOCKS_REQUIRED(commit_mutex_) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Load();
   absl::StatusOr<FunctionRecord> LoadEntry(const std::string& name);
   // What is known of an entry that can't be loaded.

@@ -183,6 +183,31 @@ TEST_F(FunctionCatalogTest, ALayerThatCantBeLookedAtIsNotMissing) {
   EXPECT_EQ(ReadFile(catalog->Find("fn")->folder->layer(0) + "/lib.py").value_or(""), "layer");
 }
 
+// As a backup that was brought back under a daemon that runs.
+TEST_F(FunctionCatalogTest, WhatAnotherStoreInItsPlaceHasStaysAsItIs) {
+  auto catalog = Open();
+  ASSERT_TRUE(Deploy(*catalog, Spec()).ok());
+  std::filesystem::copy(Store(""), Path("backup"), std::filesystem::copy_options::recursive);
+  SetCode("version 2");
+  ASSERT_TRUE(Deploy(*catalog, Spec(), /*replace=*/true).ok());
+  ASSERT_TRUE(catalog->HasItsFolder());
+  std::filesystem::rename(Store(""), Path("own"));
+  EXPECT_FALSE(catalog->HasItsFolder());
+  EXPECT_TRUE(absl::IsUnavailable(catalog->Remove("fn")));
+  std::filesystem::rename(Path("backup"), Store(""));
+  const std::string record = ReadFile(Store("functions/fn/function.json")).value();
+  EXPECT_FALSE(catalog->HasItsFolder());
+  EXPECT_TRUE(absl::IsUnavailable(catalog->SetImages("fn", 2, {"deps/python:bare", "", {}})));
+  EXPECT_TRUE(absl::IsUnavailable(catalog->Remove("fn")));
+  EXPECT_EQ(ReadFile(Store("functions/fn/function.json")).value_or(""), record);
+  // Its own, or a copy of that, it goes on with.
+  std::filesystem::remove_all(Store(""));
+  std::filesystem::copy(Path("own"), Store(""), std::filesystem::copy_options::recursive);
+  EXPECT_TRUE(catalog->HasItsFolder());
+  EXPECT_TRUE(catalog->SetImages("fn", 2, {"deps/python:bare", "", {}}).ok());
+  EXPECT_TRUE(catalog->Remove("fn").ok());
+}
+
 // Whoever tidies layers asks the catalog what it has, and whoever reads an entry again looks for its layers.
 TEST_F(FunctionCatalogTest, OneIsReadAgainWhileLayersAreTidied) {
   ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.py"), "layer").ok());
