@@ -37,7 +37,7 @@ struct Call {
   std::function<bool()> cancelled;
   // Makes what is being sent to the client fail at once, and all that follows. Any thread; may be null.
   std::function<void()> abandon;
-  std::shared_ptr<void> counted;      // among its user's (calls_of_users.h); null: an administrator's
+  std::shared_ptr<void> counted;      // among those in work (calls_of_users.h)
   const PartOfGroup* part = nullptr;  // of a group's checkpoint or restore; null: of none
   // Of an image that is of no group; null: nobody waits there.
   ckpt::CaptureGate* gate = nullptr;

@@ -1,4 +1,4 @@
-// How many calls each user has in work: each of them takes a thread of the daemon, and what it does.
+// The calls in work, and how many of them each user has: each takes a thread of the daemon, and what it does.
 #pragma once
 
 #include <sys/types.h>
@@ -42,7 +42,23 @@ class CallsOfUsers : public std::enable_shared_from_this<CallsOfUsers> {
                        " calls in work, as many as one user may: wait until some have ended"));
     }
     ++calls_[counted];
+    ++all_;
     return std::shared_ptr<void>(this, [users = shared_from_this(), counted](void*) { users->End(counted); });
+  }
+
+  // An administrator's, who may have any number.
+  std::shared_ptr<void> BeginOfAdministrator() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    ++all_;
+    return std::shared_ptr<void>(this, [users = shared_from_this()](void*) {
+      absl::MutexLock ends(&users->mutex_);
+      --users->all_;
+    });
+  }
+
+  bool AnyInWork() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return all_ > 0;
   }
 
  private:
@@ -50,11 +66,13 @@ class CallsOfUsers : public std::enable_shared_from_this<CallsOfUsers> {
     absl::MutexLock lock(&mutex_);
     auto calls = calls_.find(counted);
     if (--calls->second == 0) calls_.erase(calls);
+    --all_;
   }
 
   const size_t most_of_one_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::map<std::pair<uid_t, Kind>, size_t> calls_ ABSL_GUARDED_BY(mutex_);
+  size_t all_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace rekindle::daemon

@@ -145,5 +145,15 @@ TEST_F(CancelledCallsTest, AnInvocationThatAnEndingDaemonDoesNotBeginIsUnavailab
   }
 }
 
+// It would end with the daemon.
+TEST_F(CancelledCallsTest, AnEndingDaemonPutsUpNoTemplate) {
+  node_->TakeNoMoreWork();
+  v1::TemplateUpRequest request;
+  request.set_image("job:1");
+  v1::Template response;
+  const absl::Status refused = daemon::TemplateUp(*node_, call_, request, &response);
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+}
+
 }  // namespace
 }  // namespace rekindle::store

@@ -168,7 +168,7 @@ absl::Status CopyNotes::Note(uid_t owner, const v1::NoteCopyRequest& what, int64
   }
   note.set_told_unix_ns(now_unix_ns);
   note.set_ended(what.ended());
-  MakeText(&note);  // what was cut may end within a character
+  MakeText(&note);  // what was cut may end within a character, of which protobuf would write to the log
   return Annotate(WriteRecordFile(path, note), absl::StrCat("noting a copy of ", what.name()));
 }
 

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
-#include "base/message_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rekindle/v1/copy_origins.h"
@@ -155,16 +154,6 @@ TEST_F(CopyNotesTest, WhatIsKeptOfAnImageIsBounded) {
   request.mutable_copied()->set_reference(std::string(1 << 20, 'x') + ":1");
   EXPECT_TRUE(absl::IsInvalidArgument(notes_.Note(kCopier, request, kNow)));
   EXPECT_THAT(notes_.List(kNow), IsEmpty());
-}
-
-TEST_F(CopyNotesTest, WhatIsCutIsTextStill) {
-  for (const char* letter : {"é", "日"}) {
-    std::string why = "x";
-    while (why.size() < 4000) why += letter;
-    ASSERT_TRUE(notes_.Note(kCopier, Failed(why), kNow).ok());
-    EXPECT_THAT(Only().last_error(), ::testing::StartsWith("x" + std::string(letter)));
-    EXPECT_TRUE(IsText(Only()));
-  }
 }
 
 TEST_F(CopyNotesTest, WhatEndedFirstMakesRoom) {

@@ -187,6 +187,8 @@ absl::Status InvokeFunction(Node& node, const Call& call, const v1::InvokeFuncti
                      Deadline(CallMonitor::kCancelInterval))) {
     if (!call.cancelled || !call.cancelled()) continue;
     answered->gone = true;
+    if (node.stopping())
+      return absl::AbortedError("rekindled ends; its invocation was cut off if it had begun");
     return absl::CancelledError("the caller has gone; its invocation goes on if it has begun");
   }
   absl::StatusOr<functions::CallResult>& result = answered->result;

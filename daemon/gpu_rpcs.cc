@@ -284,7 +284,7 @@ absl::Status HoldGpu(Node& node, const Call& call, const v1::HoldGpuRequest& req
   // Its pin stays, where that is known to whoever asked for it.
   node.gpu_jobs().TakeBack(grant);
   if (!alive) return absl::NotFoundError(absl::StrCat("process ", job, " has ended, and its lease with it"));
-  if (node.stopping() && !call.cancelled())
+  if (node.stopping())
     return absl::UnavailableError(absl::StrCat("rekindled ends, and with it the lease of process ", job));
   return absl::OkStatus();
 }

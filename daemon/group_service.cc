@@ -15,8 +15,13 @@ namespace {
 
 class GroupService final : public v1::Groups::Service {
  public:
-  GroupService(Node& node, Groups& groups, CallerResolver resolve, std::shared_ptr<NamedCalls> calls)
-      : node_(node), groups_(groups), resolve_(std::move(resolve)), calls_(std::move(calls)) {}
+  GroupService(Node& node, Groups& groups, CallerResolver resolve, std::function<bool()> cancelled,
+               std::shared_ptr<NamedCalls> calls)
+      : node_(node),
+        groups_(groups),
+        resolve_(std::move(resolve)),
+        cancelled_(std::move(cancelled)),
+        calls_(std::move(calls)) {}
 
 #define RK_UNARY(Name)                                                                 \
   grpc::Status Name(grpc::ServerContext* context, const v1::Name##Request* request,    \
@@ -68,11 +73,10 @@ class GroupService final : public v1::Groups::Service {
  private:
   template <typename Work>
   grpc::Status Serve(grpc::ServerContext* context, const Work& work) {
-    static const std::function<bool()> kNever;
-    absl::StatusOr<Call> call = MakeCall(node_, resolve_, kNever, context);
+    absl::StatusOr<Call> call = MakeCall(node_, resolve_, cancelled_, context);
     if (!call.ok()) return ToGrpc(call.status());
     GiveUpByName(calls_, *context, *call);
-    return Guarded([&] { return ForClient(node_, *call, work(*call)); });
+    return Guarded([&] { return ForClient(node_, *call, cancelled_, work(*call)); });
   }
 
   template <typename Caller, typename Stream>
@@ -87,14 +91,17 @@ class GroupService final : public v1::Groups::Service {
   Node& node_;
   Groups& groups_;
   const CallerResolver resolve_;
+  const std::function<bool()> cancelled_;
   const std::shared_ptr<NamedCalls> calls_;
 };
 
 }  // namespace
 
 std::shared_ptr<grpc::Service> MakeGroupService(Node& node, Groups& groups, CallerResolver resolve,
+                                                std::function<bool()> cancelled,
                                                 std::shared_ptr<NamedCalls> calls) {
-  return std::make_shared<GroupService>(node, groups, std::move(resolve), std::move(calls));
+  return std::make_shared<GroupService>(node, groups, std::move(resolve), std::move(cancelled),
+                                        std::move(calls));
 }
 
 }  // namespace rekindle::daemon

@@ -61,7 +61,9 @@ absl::StatusOr<Call> MakeCall(Node& node, const CallerResolver& resolve,
   absl::StatusOr<Caller> caller = resolve(PeerOf(*context));
   if (!caller.ok()) return caller.status();
   Call call;
-  if (!node.policy().IsAdmin(*caller)) {
+  if (node.policy().IsAdmin(*caller)) {
+    call.counted = node.calls().BeginOfAdministrator();
+  } else {
     RK_ASSIGN_OR_RETURN(call.counted, node.calls().Begin(caller->uid, kind));
   }
   node.RecoverJobs();
@@ -78,8 +80,11 @@ void GiveUpByName(const std::shared_ptr<NamedCalls>& calls, const grpc::ServerCo
                     cancelled = std::move(call.cancelled)] { return *gives_up || cancelled(); };
 }
 
-absl::Status ForClient(const Node& node, const Call& call, const absl::Status& status) {
-  if (!absl::IsCancelled(status) || !node.stopping() || call.cancelled()) return status;
+absl::Status ForClient(const Node& node, const Call& call, const std::function<bool()>& cancelled,
+                       const absl::Status& status) {
+  if (!absl::IsCancelled(status) || !node.stopping()) return status;
+  const bool by_daemon = cancelled && cancelled();
+  if (!by_daemon && call.cancelled()) return status;
   return absl::UnavailableError(absl::StrCat("rekindled ends: ", status.message()));
 }
 

@@ -41,8 +41,9 @@ bool WriteText(const Event& event, Writer* writer) {
 }
 
 // What a call has come to, for its client: Unavailable where the daemon's end has cancelled what the client
-// has not.
-absl::Status ForClient(const Node& node, const Call& call, const absl::Status& status);
+// has not. `cancelled` as for MakeCall.
+absl::Status ForClient(const Node& node, const Call& call, const std::function<bool()>& cancelled,
+                       const absl::Status& status);
 
 // Runs `work`. The standard library throws where the kernel makes no more threads: ResourceExhausted.
 grpc::Status Guarded(const std::function<absl::Status()>& work);

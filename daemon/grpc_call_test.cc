@@ -86,17 +86,22 @@ TEST_F(GrpcCallTest, WhoHasAllItsCallsInWorkCanReleaseLeasesStill) {
 // Who has cancelled nothing is told to try again.
 TEST_F(GrpcCallTest, WhatTheDaemonsEndCancelsIsUnavailable) {
   Call call;
-  bool by_client = false;
-  call.cancelled = [&] { return by_client; };
+  bool by_client = false, by_daemon = false;
+  call.cancelled = [&] { return by_client || by_daemon; };
   const absl::Status cancelled = absl::CancelledError("the lease was cancelled");
-  EXPECT_EQ(ForClient(*node_, call, cancelled), cancelled);
+  const auto told = [&](const absl::Status& status) {
+    return ForClient(
+        *node_, call, [&] { return by_daemon; }, status);
+  };
+  EXPECT_EQ(told(cancelled), cancelled);
   node_->BeginStopping();
-  const absl::Status told = ForClient(*node_, call, cancelled);
-  EXPECT_EQ(told.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(told.message()), HasSubstr("rekindled ends: the lease"));
-  EXPECT_EQ(ForClient(*node_, call, absl::NotFoundError("none")), absl::NotFoundError("none"));
+  EXPECT_EQ(told(cancelled).code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(told(cancelled).message()), HasSubstr("rekindled ends: the lease"));
+  EXPECT_EQ(told(absl::NotFoundError("none")), absl::NotFoundError("none"));
   by_client = true;
-  EXPECT_EQ(ForClient(*node_, call, cancelled), cancelled);
+  EXPECT_EQ(told(cancelled), cancelled);
+  by_daemon = true;
+  EXPECT_EQ(told(cancelled).code(), absl::StatusCode::kUnavailable);
 }
 
 // Percent-encoded, as a header field has it, and whole characters.

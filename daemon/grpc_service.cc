@@ -182,7 +182,7 @@ class GrpcService final : public v1::Rekindle::Service {
       const absl::Status received = daemon::ReceiveImage(
           node_, *call, [stream](v1::ReceiveImageRequest* request) { return stream->Read(request); },
           [stream](const v1::ReceiveImageEvent& event) { return WriteText(event, stream); });
-      return ForClient(node_, *call, received);
+      return ForClient(node_, *call, cancelled_, received);
     });
   }
   grpc::Status NoteCopy(grpc::ServerContext* context, const v1::NoteCopyRequest* request,
@@ -239,7 +239,7 @@ class GrpcService final : public v1::Rekindle::Service {
     GiveUpByName(calls_, *context, *call);
     const grpc::Status status = Guarded([&]() -> absl::Status {
       RK_RETURN_IF_ERROR(CheckRequest(*request));
-      return ForClient(node_, *call, procedure(node_, *call, *request, response));
+      return ForClient(node_, *call, cancelled_, procedure(node_, *call, *request, response));
     });
     MakeText(response);
     return status;
@@ -266,9 +266,9 @@ class GrpcService final : public v1::Rekindle::Service {
     GiveUpByName(calls_, *context, *call);
     return Guarded([&]() -> absl::Status {
       RK_RETURN_IF_ERROR(CheckRequest(*request));
-      return ForClient(node_, *call, procedure(node_, *call, *request, [writer](const Event& event) {
-                         return WriteText(event, writer);
-                       }));
+      return ForClient(node_, *call, cancelled_,
+                       procedure(node_, *call, *request,
+                                 [writer](const Event& event) { return WriteText(event, writer); }));
     });
   }
 

@@ -155,8 +155,8 @@ absl::Status SendJobEnds(const Node& node, const Call& call, absl::Span<const Re
   for (size_t left = jobs.size(); left > 0;) {
     const std::optional<size_t> index = ended->Next(kLookForClient);
     if (!index) {
-      if (call.cancelled && call.cancelled()) return absl::OkStatus();
       if (node.stopping()) return absl::UnavailableError("rekindled ends; the job runs on");
+      if (call.cancelled && call.cancelled()) return absl::OkStatus();
       continue;
     }
     const RegisteredJob& job = jobs[*index];

@@ -10,6 +10,8 @@
 #include <grpcpp/server_posix.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -17,10 +19,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/deadline.h"
 #include "base/descriptor_limit.h"
 #include "base/log.h"
+#include "base/parallel.h"
 #include "base/status.h"
 #include "daemon/background_scrub.h"
 #include "daemon/calls_of_users.h"
@@ -57,6 +62,8 @@ constexpr size_t kMostMessageBytes = size_t{512} << 20;
 constexpr int kMostCallsOfConnection = 1000;
 static_assert(kMostCallsOfConnection > CallsOfUsers::kMostOfOne);
 constexpr unsigned kLookAtTlsFilesSeconds = 5;
+// Of calls, at the daemon's end, before they are cancelled.
+constexpr absl::Duration kGivingUpMayTake = absl::Seconds(2), kLookForCalls = absl::Milliseconds(50);
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const TlsOptions& tls) {
   if (tls.certificate.empty() || tls.key.empty() || tls.client_ca.empty()) {
@@ -106,7 +113,8 @@ class GrpcServer final : public Server {
     WatchLeftJobs(node_);
     const CallerResolver resolve = [this](const Peer& peer) { return Resolve(peer); };
     const auto calls = std::make_shared<NamedCalls>();
-    service_ = MakeGrpcService(node_, resolve, nullptr, calls);
+    const std::function<bool()> given_up = [this] { return MonotonicNanos() >= give_up_at_ns_.load(); };
+    service_ = MakeGrpcService(node_, resolve, given_up, calls);
     grpc::ServerBuilder builder;
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
     interceptors.push_back(MakeReflectionLimit(node_, resolve));
@@ -114,7 +122,7 @@ class GrpcServer final : public Server {
     builder.SetResourceQuota(grpc::ResourceQuota("rekindled").Resize(kMostMessageBytes));
     builder.RegisterService(service_.get());
     groups_ = std::make_unique<Groups>(node_, GroupPeers());
-    group_service_ = MakeGroupService(node_, *groups_, resolve, calls);
+    group_service_ = MakeGroupService(node_, *groups_, resolve, given_up, calls);
     builder.RegisterService(group_service_.get());
     calls_service_ = MakeCallsService(node_, calls, resolve);
     builder.RegisterService(calls_service_.get());
@@ -165,13 +173,13 @@ class GrpcServer final : public Server {
       node_.supervisor().CheckpointAll(grace);
       node_.supervisor().AwaitCopies(deadline);
     }
+    give_up_at_ns_ = MonotonicNanos() + absl::ToInt64Nanoseconds(deadline.left());
     node_.BeginStopping();
     // Until now whoever asks is told that the daemon ends, and how far it is.
     metrics_.reset();
     if (listener_) listener_->Stop();
     if (server_) {
-      server_->Shutdown(absl::ToChronoTime(absl::Now() + deadline.left()));
-      server_->Wait();
+      EndCalls(deadline);
     }
     if (auto functions = node_.functions(); functions.ok()) (*functions)->AwaitCalls(deadline);
     server_.reset();
@@ -192,6 +200,29 @@ class GrpcServer final : public Server {
   int tcp_port() const override { return tcp_port_; }
 
  private:
+  // Those of ours have until `deadline`, and then a moment to say that they are given up: what gRPC cancels
+  // can't. What else there is (watches of its health service, calls whose message does not come) is not
+  // waited for.
+  void EndCalls(const Deadline& deadline) {
+    const Deadline last(deadline.left() + kGivingUpMayTake);
+    absl::Notification ended;
+    InParallel(2, [&](size_t part) {
+      if (part == 1) {
+        server_->Shutdown(absl::ToChronoTime(absl::Now() + last.left()));
+        ended.Notify();
+        return;
+      }
+      // What a call has come to is on its way for a moment after it has ended.
+      bool none_before = false;
+      while (!last.passed() && !ended.WaitForNotificationWithTimeout(kLookForCalls)) {
+        const bool none = !node_.calls().AnyInWork();
+        if (none && none_before) grpc_server_cancel_all_calls(server_->c_server());
+        none_before = none;
+      }
+    });
+    server_->Wait();
+  }
+
   // The library does not tell.
   absl::Status WhyNotListening() const {
     if (options_.tls.listen.empty()) return absl::UnavailableError("gRPC does not start");
@@ -258,6 +289,7 @@ class GrpcServer final : public Server {
   Node node_;
   PeerRegistry peers_;
   SparingLog refused_;
+  std::atomic<int64_t> give_up_at_ns_{INT64_MAX};  // of CLOCK_MONOTONIC: what is in work then, at the end
   std::unique_ptr<Groups> groups_;
   std::shared_ptr<grpc::Service> service_, group_service_, calls_service_;
   std::unique_ptr<grpc::Server> server_;

@@ -38,8 +38,8 @@ absl::Status SendEvents(const Node& node, const Call& call, JobEventQueue& queue
       send(*event);
       if (event->has_exited()) return absl::OkStatus();
     }
-    if (call.cancelled && call.cancelled()) return absl::OkStatus();
     if (node.stopping()) return absl::UnavailableError("rekindled ends; the job runs on");
+    if (call.cancelled && call.cancelled()) return absl::OkStatus();
   }
 }
 

@@ -73,6 +73,7 @@ absl::StatusOr<restore::CloneResult> CloneInstead(Node& node, const TemplateReco
 
 absl::Status TemplateUp(Node& node, const Call& call, const v1::TemplateUpRequest& request,
                         v1::Template* response) {
+  RK_RETURN_IF_ERROR(node.CheckTakesWork());  // it would end at once
   RK_RETURN_IF_ERROR(CheckDaemon(node));
   if (!request.name().empty()) RK_RETURN_IF_ERROR(CheckJobName(request.name()));  // its copies are called so
   Stopwatch watch;

@@ -226,11 +226,11 @@ absl::Status WaitForJobs(Node& node, const Call& call, const v1::WaitForJobsRequ
     }
     if (jobs.empty()) return absl::OkStatus();
     if (deadline.passed()) return NotEnded(jobs, seconds);
-    if (call.cancelled && call.cancelled()) return absl::OkStatus();
     if (node.stopping()) {
       return absl::UnavailableError(
           absl::StrCat("rekindled ends; ", jobs.size() == 1 ? "the job runs" : "the jobs run", " on"));
     }
+    if (call.cancelled && call.cancelled()) return absl::OkStatus();
     Pause(jobs, deadline);
   }
 }

@@ -84,8 +84,8 @@ class Connection:
         head = len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big")
         self._socket.sendall(head + payload)
 
-    def call(self, stream, path):
-        """Without a compressed header field, and with an empty message."""
+    def call(self, stream, path, has_message=True):
+        """Without a compressed header field, and with an empty message or none yet."""
 
         def text(value):
             return bytes([len(value)]) + value.encode("ascii")
@@ -94,7 +94,8 @@ class Connection:
         for name, value in (("content-type", "application/grpc"), ("te", "trailers")):
             fields += b"\x00" + text(name) + text(value)
         self.send(_HEADERS, _END_HEADERS, stream, fields)
-        self.send(_DATA, _END_STREAM, stream, bytes(5))
+        if has_message:
+            self.send(_DATA, _END_STREAM, stream, bytes(5))
 
     def receive(self):
         """The kind of the next frame, its flags, stream and payload."""
@@ -133,6 +134,19 @@ class WatchTest(RekindleTest):
         self.assertEqual(self.watch(0, self.MOST + 50)[0], self.MOST + 50)
         first.close()
         waiting.until(lambda: self.watch(_NOBODY, 1)[0] == 1, "there is room again")
+
+
+class EndTest(RekindleTest):
+    def test_it_waits_for_nothing_that_is_no_call_of_its_own(self):
+        """Anybody could keep the next daemon from its place with these."""
+        daemon = self.start_daemon("--grace", "600")
+        connection = Connection(daemon.socket)
+        self.addCleanup(connection.close)
+        connection.call(1, "/grpc.health.v1.Health/Watch")
+        while connection.receive()[0] != _DATA:
+            pass
+        connection.call(3, "/rekindle.v1.Rekindle/GetVersion", has_message=False)
+        daemon.stop()
 
 
 class IdleClientTest(RekindleTest):

@@ -1,6 +1,7 @@
 """Functions when the daemon ends, and when many call at once."""
 
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -92,6 +93,16 @@ class GraceTest(FunctionsTest):
         self.daemon.stop()
         for name in ("call.done", "event.done"):
             self.assertTrue(os.path.exists(self.path(name)), name)
+
+    def test_who_calls_is_told_that_it_was_cut_off(self):
+        self.daemon.stop()
+        self.restart_daemon("--grace", "1")
+        self.deploy("held", "--timeout", "600s", files=self.files)
+        call = self.cli.start("fn", "invoke", "held", "--payload", json.dumps(self.event("call")))
+        self.addCleanup(call.kill)
+        waiting.until(lambda: os.path.exists(self.path("call")), "the call has begun", SECONDS)
+        self.daemon.stop()
+        self.assert_refused(self.cli.finish(call), FAILED, "rekindled ends", "cut off")
 
     def test_the_daemon_of_another_store_leaves_them_alone(self):
         """It has the same runtime folder, as by default."""
