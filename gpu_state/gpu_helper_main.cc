@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdlib>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
