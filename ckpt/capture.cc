@@ -346,6 +346,14 @@ class CaptureRun {
             found.message(), ". Install the driver's libcuda.so.1 beside Rekindle; where that runs in a ",
             "container, have the NVIDIA container toolkit put it there (docs/containers.md)"));
       }
+      if (const pid_t parent = GpuUserAbove(pid); parent != 0) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "capturing process ", options_.pid, ": process ", pid, " was forked by process ", parent,
+            " after that had begun to use CUDA, and still has its NVIDIA devices open, which the driver does "
+            "not save for it: have such children (as those that load data) start by spawn in place of fork "
+            "(PyTorch: DataLoader(…, multiprocessing_context='spawn')), or before the first CUDA call; or, "
+            "with driver 590 and newer, start the job with `cuda-checkpoint --launch-job`"));
+      }
       return absl::FailedPreconditionError(absl::StrCat(
           "capturing process ", options_.pid, ": process ", pid,
           " has an NVIDIA device open and no CUDA state that the driver could save (it may only watch the "
@@ -353,6 +361,17 @@ class CaptureRun {
           "checkpoint"));
     }
     return absl::OkStatus();
+  }
+
+  // 0: nobody.
+  pid_t GpuUserAbove(pid_t pid) const {
+    for (size_t above = 0; above < job_.processes.size(); ++above) {
+      const auto stat = ReadProcessStat(pid);
+      if (!stat.ok()) break;
+      pid = stat->parent;
+      if (std::find(gpu_pids_.begin(), gpu_pids_.end(), pid) != gpu_pids_.end()) return pid;
+    }
+    return 0;
   }
 
   // What the kernel's marks allow to leave out. Where a device writes memory they say nothing.

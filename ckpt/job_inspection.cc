@@ -374,6 +374,11 @@ class DescriptorScan {
       return refuse(absl::StrCat("an InfiniBand device (", d.target, ")"),
                     "start the job without it (NCCL: NCCL_IB_DISABLE=1, UCX: UCX_TLS=^ib)");
     }
+    if (d.target == "/dev/gdrdrv") {
+      return refuse("GDRCopy's device (/dev/gdrdrv)",
+                    "start the job without it (NVSHMEM_DISABLE_GDRCOPY=1, UCX_TLS=^gdr_copy, "
+                    "NCCL_GDRCOPY_ENABLE=0)");
+    }
     if (absl::StartsWith(d.target, "/dev/nvidia")) device_users_.insert(d.pid);
     if (absl::StartsWith(d.target, "/dev/") && !absl::StartsWith(d.target, "/dev/shm/")) AddTerminal(d);
     RK_RETURN_IF_ERROR(CheckRemovedName(d));

@@ -37,6 +37,22 @@ void GpuArbiter::Charge(Job& job, uint64_t bytes) {
   job.host_charge = bytes;
 }
 
+void GpuArbiter::ChargePartsOnce(const Job* no_more) {
+  const auto counts_with_another = [this](const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return std::any_of(jobs_.begin(), jobs_.end(), [&job](const auto& other) {
+      return other.second->host_charge > 0 && job.IsUnder(*other.second);
+    });
+  };
+  for (const auto& [pid, job] : jobs_) {
+    if (job->state != GpuJobState::kParked) continue;
+    if (counts_with_another(*job)) {
+      Charge(*job, 0);
+    } else if (no_more != nullptr && job->IsUnder(*no_more)) {
+      Charge(*job, HostBytes(*job));
+    }
+  }
+}
+
 void GpuArbiter::Use(Job& job) { job.use = ++uses_; }
 
 void GpuArbiter::ChangeBytes(Job& job, DeviceBytes bytes, bool anywhere) {
@@ -44,6 +60,7 @@ void GpuArbiter::ChangeBytes(Job& job, DeviceBytes bytes, bool anywhere) {
   job.bytes = std::move(bytes);
   job.anywhere = anywhere;
   Charge(job, job.state == GpuJobState::kResident ? 0 : HostBytes(job));
+  ChargePartsOnce();
   Nudge(job);
 }
 
@@ -54,6 +71,7 @@ void GpuArbiter::Remove(const JobPtr& job) {
   jobs_.erase(job->id.pid);
   // Until its move has ended it may use host memory.
   if (!job->moving()) Charge(*job, 0);
+  ChargePartsOnce(job.get());
   Nudge(*job);
 }
 
@@ -138,7 +156,7 @@ void GpuArbiter::LookAtTrees(Trees which) {
     for (const auto& [pid, job] : jobs_) {
       if (which == Trees::kAll || !job->ancestors_known) asked.push_back(job->id);
     }
-    if (asked.empty()) return;
+    if (asked.empty()) break;
     mutex_.Unlock();
     std::map<pid_t, std::vector<pid_t>> ancestors = moves_.AncestorsOf(asked);
     mutex_.Lock();
@@ -149,6 +167,7 @@ void GpuArbiter::LookAtTrees(Trees which) {
       job->ancestors_known = true;
     }
   }
+  ChargePartsOnce();
 }
 
 GpuArbiter::JobPtr GpuArbiter::KinThat(const Job& job, bool (*is)(const Job&)) const {

@@ -205,6 +205,9 @@ class GpuArbiter {
   // Of host memory while it is parked.
   uint64_t HostBytes(const Job& job) const;
   void Charge(Job& job, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What is parked as part of a process tree that is charged for counts with that. `no_more`: with this one
+  // its parts counted so far.
+  void ChargePartsOnce(const Job* no_more = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Use(Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Says anew whose turn it is on each GPU.

@@ -262,7 +262,10 @@ absl::Status GpuArbiter::ParkOne(const JobPtr& job) {
   absl::Status parked = moves_.Park(job->id);
   mutex_.Lock();
   job->state = parked.ok() ? GpuJobState::kParked : GpuJobState::kResident;
-  if (!parked.ok() || job->gone) Charge(*job, 0);
+  if (!parked.ok() || job->gone) {
+    Charge(*job, 0);
+    ChargePartsOnce(job.get());
+  }
   if (parked.ok() && !job->gone) MoveKin(*job);
   Nudge(*job);
   if (parked.ok()) return parked;

@@ -90,6 +90,38 @@ TEST_F(GpuArbiterTest, AJobMovesWithTheTreeThatItIsPartOf) {
   EXPECT_EQ(arbiter_->host_bytes(), 4 * kGiB);
 }
 
+TEST_F(GpuArbiterTest, HostMemoryOfATreeAndOfAPartOfItCountsOnce) {
+  Make({{"A", 16}});
+  const DeviceBytes of_tree = {{"A", 8 * kGiB}}, of_part = {{"A", 4 * kGiB}};
+  AddParked(1, {{"A", 8}});
+  // Both were parked before this start.
+  arbiter_->Add(Id(2), of_part, GpuJobState::kParked);
+  AddResident(3, {{"A", 2}});
+  machine_->SetParent(2, 1);
+  ASSERT_TRUE(LeaseAtOnce(3).ok());
+  EXPECT_EQ(arbiter_->host_bytes(), 8 * kGiB);
+  // One of them is looked at again.
+  arbiter_->Add(Id(2), of_part, GpuJobState::kParked);
+  EXPECT_EQ(arbiter_->host_bytes(), 8 * kGiB);
+  arbiter_->Add(Id(1), of_tree, GpuJobState::kParked);
+  EXPECT_EQ(arbiter_->host_bytes(), 8 * kGiB);
+  // The tree is nobody's business any more, and its part is still parked.
+  arbiter_->Forget(Id(1));
+  EXPECT_EQ(arbiter_->host_bytes(), 4 * kGiB);
+  arbiter_->Forget(Id(2));
+  EXPECT_EQ(arbiter_->host_bytes(), 0u);
+}
+
+TEST_F(GpuArbiterTest, APartThatIsParkedCountsStillWhereItsTreeCanNotBe) {
+  Make({{"A", 16}});
+  AddResident(1, {{"A", 8}});
+  arbiter_->Add(Id(2), {{"A", 4 * kGiB}}, GpuJobState::kParked);
+  machine_->SetParent(2, 1);
+  FailNext(Call::kPark, 1, absl::InternalError("no"));
+  EXPECT_FALSE(arbiter_->Park(1).ok());
+  EXPECT_EQ(arbiter_->host_bytes(), 4 * kGiB);
+}
+
 TEST_F(GpuArbiterTest, LeasedAndPinnedJobsAndThoseOnOtherGpusStay) {
   Make({{"A", 12}, {"B", 4}});
   for (pid_t pid : {1, 2, 3}) AddResident(pid, {{"A", 4}});

@@ -14,6 +14,7 @@
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "gpu_state/cuda_abi.h"
+#include "gpu_state/pid_namespace.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -27,11 +28,41 @@ constexpr absl::Duration kLookAtRecordMayTake = absl::Milliseconds(500);
 constexpr absl::Duration kEndOfOtherMayTake = absl::Seconds(5);
 constexpr char kEndedWouldBeThere[] = "a lease or pin would be there that has ended";
 
+// Its PID is another process's here, or nobody's.
+bool IsOfOtherNamespace(const GpuJobLeases& job) {
+  return job.pid_namespace != 0 && job.pid_namespace != gpu::OwnPidNamespace();
+}
+
 GpuArbiterOptions ArbiterOptions(uint64_t host_budget, uint64_t context_bytes) {
   GpuArbiterOptions options;
   options.context_bytes = context_bytes;
   options.host_budget = host_budget;
   return options;
+}
+
+// Of a job on its GPUs of which nothing is told, as in a container: what is `known` from earlier, else all
+// that is used there and of nobody else who is known.
+void AddHidden(const gpu::DeviceView& view, const std::map<pid_t, GpuJobSnapshot>& known, const GpuJobId& job,
+               DeviceBytes* bytes) {
+  const auto earlier = known.find(job.pid);
+  if (earlier != known.end() && earlier->second.id == job) {
+    for (const auto& [uuid, had] : earlier->second.bytes) (*bytes)[uuid] = std::max((*bytes)[uuid], had);
+  }
+  if (absl::c_any_of(*bytes, [](const auto& on_device) { return on_device.second > 0; })) return;
+  const DeviceBytes of_named = gpu::BytesByDevice(view.uses);
+  for (const gpu::GpuDevice& device : view.devices) {
+    uint64_t of_others = 0;
+    for (const auto& [pid, other] : known) {
+      const auto on_device = other.bytes.find(device.uuid);
+      if (pid != job.pid && other.state == GpuJobState::kResident && on_device != other.bytes.end())
+        of_others += on_device->second;
+    }
+    const auto named = of_named.find(device.uuid);
+    if (named != of_named.end()) of_others = std::max(of_others, named->second);
+    const uint64_t used = device.total_bytes - device.free_bytes;
+    if (device.memory_known && used > of_others + gpu::MostOfEmpty(device))
+      (*bytes)[device.uuid] = used - of_others;
+  }
 }
 
 }  // namespace
@@ -91,7 +122,7 @@ absl::Status GpuJobs::CheckNotLeasedElsewhere(pid_t job) {
   if (!record_.IsTakenByOther()) return absl::OkStatus();
   const absl::StatusOr<std::vector<GpuJobLeases>> jobs = record_.Read();
   for (const GpuJobLeases& kept : jobs.value_or(std::vector<GpuJobLeases>())) {
-    if ((kept.leases == 0 && !kept.pinned) || !IsAlive(kept.job)) continue;
+    if ((kept.leases == 0 && !kept.pinned) || IsOfOtherNamespace(kept) || !IsAlive(kept.job)) continue;
     const pid_t pid = kept.job.pid;
     if (!absl::c_linear_search(ProcessTree(job), pid) && !absl::c_linear_search(ProcessTree(pid), job))
       continue;
@@ -118,7 +149,14 @@ void GpuJobs::Inherit() {
                                        : std::string(aside.status().message()));
     return;
   }
+  of_other_namespaces_.clear();
   for (const GpuJobLeases& kept : *jobs) {
+    if (IsOfOtherNamespace(kept)) {
+      // Whether such a job lives its own daemon knows, whose turn comes again.
+      const bool gone = gpu::InFirstPidNamespace() && !gpu::AnyoneIsIn(kept.pid_namespace);
+      if (!gone) of_other_namespaces_.push_back(kept);
+      continue;
+    }
     if (!IsAlive(kept.job)) continue;
     const pid_t pid = kept.job.pid;
     const bool used = kept.leases > 0 || kept.pinned;
@@ -240,7 +278,11 @@ void GpuJobs::Tell(const Found& found, GpuJobState state) {
       if (device.memory_known) totals[device.uuid] = device.total_bytes;
     }
     arbiter_.SetDeviceTotals(std::move(totals));
-    if (state == GpuJobState::kResident) AddUntold(*view, found.id, &bytes);
+    if (state == GpuJobState::kResident) {
+      AddUntold(*view, found.id, &bytes);
+      if (!gpu::InFirstPidNamespace() && gpu::KnownBytes(found.uses) == 0)
+        AddHidden(*view, Known(), found.id, &bytes);
+    }
   }
   const bool anywhere = view.ok() && state == GpuJobState::kParked && !found.unknown.empty();
   if (anywhere) bytes = RoomForUnknown(found, *view);
@@ -548,12 +590,12 @@ absl::Status GpuJobs::Remember(const LeaseOptions& options, GpuGrant* grant) {
 
 absl::Status GpuJobs::WriteRecord() {
   RK_RETURN_IF_ERROR(record_.Take());
-  std::vector<GpuJobLeases> jobs;
+  std::vector<GpuJobLeases> jobs = of_other_namespaces_;
   // Those without a lease too, in the order of their use: it says who makes room first.
   std::vector<GpuJobSnapshot> known = arbiter_.Snapshot();
   absl::c_stable_sort(known, [](const auto& a, const auto& b) { return a.use < b.use; });
   for (const GpuJobSnapshot& job : known)
-    jobs.push_back({job.id, job.leases - job.held, job.pinned, job.ids});
+    jobs.push_back({job.id, job.leases - job.held, job.pinned, job.ids, gpu::OwnPidNamespace()});
   return record_.Write(jobs);
 }
 
@@ -623,12 +665,21 @@ absl::Status GpuJobs::Park(const GpuJobId& job) {
   RK_ASSIGN_OR_RETURN(std::vector<pid_t> pids, mover_.Users(ProcessTree(job.pid)));
   // It may have grown since it was found.
   if (auto view = mover_.Devices(); view.ok()) {
-    DeviceBytes bytes = gpu::BytesByDevice(gpu::UsesOf(view->uses, pids));
+    const std::vector<gpu::GpuUse> uses = gpu::UsesOf(view->uses, pids);
+    DeviceBytes bytes = gpu::BytesByDevice(uses);
     AddUntold(*view, job, &bytes);
+    if (!gpu::InFirstPidNamespace() && gpu::KnownBytes(uses) == 0) AddHidden(*view, Known(), job, &bytes);
     RK_RETURN_IF_ERROR(arbiter_.SetBytes(job, std::move(bytes)));
   }
   RK_ASSIGN_OR_RETURN(auto held, mover_.TakeOut(job.pid, pids, options.lock_timeout));
   RK_RETURN_IF_ERROR(held->Park(options.why));
+  // What it had may have come to light by its leaving. Where that is too much for the budget, it is there
+  // now.
+  std::vector<gpu::GpuUse> had;
+  for (const gpu::LedgerEntry& entry : mover_.Parked().value_or(std::vector<gpu::LedgerEntry>())) {
+    if (absl::c_linear_search(pids, entry.pid)) had.insert(had.end(), entry.uses.begin(), entry.uses.end());
+  }
+  if (gpu::KnownBytes(had) > 0) arbiter_.SetBytes(job, gpu::BytesByDevice(had)).IgnoreError();
   Log(LogLevel::kInfo, absl::StrCat("job ", job.pid, " is parked"));
   return absl::OkStatus();
 }

@@ -185,6 +185,8 @@ class GpuJobs : private GpuMoves {
   absl::Mutex record_mutex_;
   GpuLeaseRecord record_ ABSL_GUARDED_BY(record_mutex_);
   bool inherited_ ABSL_GUARDED_BY(record_mutex_) = false;
+  // What the record says of jobs in other PID namespaces, as in another container: it goes on saying so.
+  std::vector<GpuJobLeases> of_other_namespaces_ ABSL_GUARDED_BY(record_mutex_);
   // Of jobs that are pinned by grants which nobody has confirmed alone: these grants' pins.
   std::map<pid_t, std::set<uint64_t>> unconfirmed_pins_ ABSL_GUARDED_BY(record_mutex_);
   uint64_t pins_ ABSL_GUARDED_BY(record_mutex_) = 0;

@@ -3,6 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <map>
 #include <optional>
@@ -10,10 +16,12 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/process_stat.h"
 #include "base/test_child.h"
+#include "gpu_state/pid_namespace.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -42,6 +50,11 @@ class GpuJobsTest : public ::testing::Test {
     testing::internal::CaptureStderr();
     jobs_->InheritLeases();
     return testing::internal::GetCapturedStderr();
+  }
+  // As a daemon of today writes it here.
+  static GpuJobLeases Written(GpuJobLeases job) {
+    job.pid_namespace = gpu::OwnPidNamespace();
+    return job;
   }
   std::vector<GpuJobLeases> Known() const {
     std::vector<GpuJobLeases> known;
@@ -123,7 +136,53 @@ TEST_F(GpuJobsTest, AReleaseNeedsNoRecord) {
   // The next change tells what this one could not.
   ASSERT_TRUE(RemoveTree(path_).ok());
   EXPECT_EQ(jobs_->Release(leased.pid(), LeaseKind::kLasting).value_or(-1), 0);
-  EXPECT_THAT(*GpuLeaseRecord(path_).Read(), ElementsAre(GpuJobLeases{IdOf(leased), 0, false}));
+  EXPECT_THAT(*GpuLeaseRecord(path_).Read(), ElementsAre(Written({IdOf(leased), 0, false})));
+}
+
+// A process with a PID namespace of its own, as a container's.
+class Container {
+ public:
+  Container() : outer_(fork()) {
+    if (outer_ != 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::unshare(CLONE_NEWPID) == 0 && fork() == 0) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) ::pause();
+  }
+  ~Container() {
+    ::kill(outer_, SIGKILL);
+    ::waitpid(outer_, nullptr, 0);
+  }
+  // Of its inner process, once there is one; 0: it may have none.
+  ino_t pid_namespace() const {
+    for (int look = 0; look < 500; ++look) {
+      for (const pid_t pid : ProcessTree(outer_)) {
+        struct stat theirs;
+        if (pid != outer_ && ::stat(absl::StrCat("/proc/", pid, "/ns/pid").c_str(), &theirs) == 0)
+          return theirs.st_ino;
+      }
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    return 0;
+  }
+
+ private:
+  const pid_t outer_;
+};
+
+TEST_F(GpuJobsTest, LeasesOfJobsInOtherContainersAreKept) {
+  const Container container;
+  GpuJobLeases elsewhere{{1, 12345}, 2, true, {"a"}};
+  elsewhere.pid_namespace = container.pid_namespace();
+  if (elsewhere.pid_namespace == 0) GTEST_SKIP() << "no PID namespace can be made here";
+  TestChild leased;
+  Start({elsewhere, {IdOf(leased), 2, false}});
+  EXPECT_THAT(Known(), ElementsAre(GpuJobLeases{IdOf(leased), 2, false}));
+  ASSERT_TRUE(jobs_->Release(leased.pid(), LeaseKind::kLasting).ok());
+  EXPECT_THAT(*GpuLeaseRecord(path_).Read(), ElementsAre(elsewhere, Written({IdOf(leased), 1, false})));
+  // So they are for the next one.
+  Start();
+  ASSERT_TRUE(jobs_->Release(leased.pid(), LeaseKind::kLasting).ok());
+  EXPECT_THAT(*GpuLeaseRecord(path_).Read(), ElementsAre(elsewhere, Written({IdOf(leased), 0, false})));
 }
 
 TEST_F(GpuJobsTest, WhileAnotherDaemonHasTheRecordItsLeasesAreItsOwn) {
@@ -155,7 +214,7 @@ TEST_F(GpuJobsTest, WhileAnotherDaemonHasTheRecordItsLeasesAreItsOwn) {
   ASSERT_TRUE(left.ok()) << left.status();
   EXPECT_EQ(*left, 0);
   second.reset();
-  EXPECT_THAT(*GpuLeaseRecord(path_).Read(), ElementsAre(GpuJobLeases{of_leased.job, 0, false}));
+  EXPECT_THAT(*GpuLeaseRecord(path_).Read(), ElementsAre(Written({of_leased.job, 0, false})));
 }
 
 TEST_F(GpuJobsTest, ALeaseWaitsForADaemonThatIsEnding) {

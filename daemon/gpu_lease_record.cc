@@ -76,8 +76,11 @@ absl::StatusOr<std::vector<GpuJobLeases>> GpuLeaseRecord::Read() const {
       return UnusableRecord(path_, absl::StrCat("process ", job.pid(), " with more IDs of leases than the ",
                                                 job.leases(), " leases that it has"));
     }
-    jobs.push_back(
-        {{job.pid(), job.start_ticks()}, static_cast<int>(job.leases()), job.pinned(), std::move(ids)});
+    jobs.push_back({{job.pid(), job.start_ticks()},
+                    static_cast<int>(job.leases()),
+                    job.pinned(),
+                    std::move(ids),
+                    job.pid_namespace()});
   }
   return jobs;
 }
@@ -99,6 +102,7 @@ absl::Status GpuLeaseRecord::Write(const std::vector<GpuJobLeases>& jobs) {
     out->set_leases(static_cast<uint32_t>(job.leases));
     out->set_pinned(job.pinned);
     for (const std::string& id : job.ids) out->add_lease_ids(id);
+    out->set_pid_namespace(job.pid_namespace);
   }
   RK_RETURN_IF_ERROR(MakeDirectories(std::filesystem::path(path_).parent_path().string()));
   RK_RETURN_IF_ERROR(WriteRecordFile(path_, file, RecordOutlives::kProcess));

@@ -2,6 +2,7 @@
 // after it: RUNTIME/gpu/leases.json. It goes with a reboot, as the processes do.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <set>
 #include <string>
@@ -20,6 +21,7 @@ struct GpuJobLeases {
   int leases = 0;
   bool pinned = false;
   std::set<std::string> ids = {};  // of those leases that have one
+  uint64_t pid_namespace = 0;      // in which `job` has its PID, by its inode; 0: not known
   friend bool operator==(const GpuJobLeases&, const GpuJobLeases&) = default;
 };
 

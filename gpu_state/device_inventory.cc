@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "base/timed_await.h"
 #include "gpu_state/nvml_abi.h"
+#include "gpu_state/pid_namespace.h"
 
 namespace rekindle::gpu {
 namespace {
@@ -179,9 +180,15 @@ class NvmlInventory : public DeviceInventory {
     if (result != nvml::kSuccess) return NoteUntold(result, &device->uses_known, device);
     for (unsigned i = 0; i < count; ++i) {
       GpuUse use{static_cast<pid_t>(processes[i].pid), device->uuid, std::nullopt};
-      if (processes[i].used_bytes != nvml::kUnknownBytes) use.bytes = processes[i].used_bytes;
+      if (IsTold(processes[i].used_bytes)) use.bytes = processes[i].used_bytes;
       uses->push_back(std::move(use));
     }
+  }
+
+  // In a container some drivers name a process by its PID there, then look for what it has by that number, as
+  // if it were one outside, and find nothing.
+  static bool IsTold(unsigned long long bytes) {
+    return bytes != nvml::kUnknownBytes && (bytes != 0 || InFirstPidNamespace());
   }
 
   void NoteUntold(nvml::Return result, bool* known, GpuDevice* device) const {

@@ -35,8 +35,8 @@ std::string List(absl::Span<const GpuDevice> devices) {
 std::string HowToMend(absl::string_view gpu) {
   return absl::StrCat(
       "Reset it (`nvidia-smi --gpu-reset -i ", gpu,
-      "`, once nobody uses it) or restart the machine; the kernel's log tells why it has gone "
-      "(`dmesg | grep Xid`)");
+      "`, once nobody uses it, rekindled included) or restart the machine; the kernel's log tells why it has "
+      "gone (`dmesg | grep Xid`)");
 }
 
 // Of GPUs without a name: that one may be the one that is looked for.

@@ -114,7 +114,12 @@ class DriverApi : public CheckpointDriver {
     if (restore_thread_ == nullptr)
       return absl::UnimplementedError("the NVIDIA driver does not tell in which thread it works");
     int thread = 0;
-    RK_RETURN_IF_ERROR(CheckOf(pid, restore_thread_(pid, &thread), "asking for the driver's thread"));
+    const cuda::Result result = restore_thread_(pid, &thread);
+    const absl::Status status = CheckOf(pid, result, "asking for the driver's thread");
+    // So it has none.
+    if (result == cuda::kNotInitialized || result == cuda::kInvalidValue)
+      return absl::NotFoundError(status.message());
+    RK_RETURN_IF_ERROR(status);
     return thread;
   }
 

@@ -332,10 +332,20 @@ std::vector<absl::StatusOr<ProcessState>> DriverClient::StatesOnce(absl::Span<co
 absl::StatusOr<std::vector<RestoreThread>> DriverClient::RestoreThreads(absl::Span<const pid_t> pids,
                                                                         absl::Duration timeout) {
   std::vector<RestoreThread> threads;
+  for (const absl::StatusOr<RestoreThread>& thread : EachRestoreThread(pids, timeout)) {
+    RK_RETURN_IF_ERROR(thread.status());
+    threads.push_back(*thread);
+  }
+  return threads;
+}
+
+std::vector<absl::StatusOr<RestoreThread>> DriverClient::EachRestoreThread(absl::Span<const pid_t> pids,
+                                                                           absl::Duration timeout) {
+  std::vector<absl::StatusOr<RestoreThread>> threads;
   for (const absl::StatusOr<HelperAnswer>& answer :
        Call(RequestsFor(HelperRequest::What::kThread, pids), timeout)) {
-    RK_RETURN_IF_ERROR(answer.status());
-    threads.push_back({pids[threads.size()], answer->thread});
+    const pid_t pid = pids[threads.size()];
+    threads.push_back(answer.ok() ? absl::StatusOr<RestoreThread>({pid, answer->thread}) : answer.status());
   }
   return threads;
 }

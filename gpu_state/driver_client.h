@@ -67,6 +67,9 @@ class DriverClient {
   // The threads in which the driver works in them. Does not need them to run.
   absl::StatusOr<std::vector<RestoreThread>> RestoreThreads(absl::Span<const pid_t> pids,
                                                             absl::Duration timeout);
+  // The same for each by itself, in their order. NotFound: there is none.
+  std::vector<absl::StatusOr<RestoreThread>> EachRestoreThread(absl::Span<const pid_t> pids,
+                                                               absl::Duration timeout);
   std::vector<absl::Status> Act(Action action, absl::Span<const pid_t> pids, const ActOptions& options,
                                 absl::Duration timeout);
 

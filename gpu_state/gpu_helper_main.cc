@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdlib>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -41,6 +40,7 @@
 #include "gpu_state/device_plan.h"
 #include "gpu_state/helper_protocol.h"
 #include "gpu_state/keeper_client.h"
+#include "gpu_state/launch_jobs.h"
 #include "gpu_state/ledger.h"
 
 namespace rekindle::gpu {
@@ -222,12 +222,13 @@ class Helper {
           absl::StrCat("what a dead Rekindle had moved stays in host memory: ", room.status().message()));
       return;
     }
-    // All at once: one of several that work together may wait for another.
+    std::vector<pid_t> pids;
+    for (const auto& [pid, how] : job.moved) pids.push_back(pid);
+    const std::vector<std::vector<pid_t>> rounds = RoundsOf(pids);
     for (bool restore : {true, false}) {
-      InParallel(job.moved.size(), [&](size_t i) {
-        const auto& [pid, how] = *std::next(job.moved.begin(), static_cast<std::ptrdiff_t>(i));
-        PutBack(pid, how, restore);
-      });
+      for (const std::vector<pid_t>& round : rounds) {
+        InParallel(round.size(), [&](size_t i) { PutBack(round[i], job.moved.at(round[i]), restore); });
+      }
     }
   }
 
@@ -407,8 +408,12 @@ int main(int argc, char** argv) {
   // We end when our master does, after putting things back, and at nobody else's wish.
   for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
   ::prctl(PR_SET_NAME, rekindle::gpu::kHelperName);
-  // The GPUs of all jobs are its business, and no profiler's library has any in it.
-  for (const char* name : {"CUDA_VISIBLE_DEVICES", "CUDA_INJECTION64_PATH"}) ::unsetenv(name);
+  // The GPUs of all jobs are its business, no profiler's library has any in it, and it is part of no job.
+  for (const char* name : {"CUDA_VISIBLE_DEVICES", "CUDA_INJECTION64_PATH", "CUDA_CHECKPOINT_JOB_FILE"})
+    ::unsetenv(name);
+  // A client of MPS, even one that only initialises the driver, holds the server of its user: the programs of
+  // other users would wait for our end.
+  ::setenv("CUDA_MPS_PIPE_DIRECTORY", "/dev/null", /*overwrite=*/1);
   int64_t room_ms = 0;
   if (argc > 2 && !absl::SimpleAtoi(argv[2], &room_ms)) return 2;
   auto* helper = new rekindle::gpu::Helper(argc > 1 ? argv[1] : "", absl::Milliseconds(room_ms));

@@ -7,11 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "gpu_state/device_plan.h"
 #include "gpu_state/host_memory.h"
+#include "gpu_state/launch_jobs.h"
 
 namespace rekindle::gpu {
 namespace {
@@ -240,6 +242,26 @@ void GpuSession::Watch() {
   }
 }
 
+std::map<pid_t, absl::Status> GpuSession::ActInRounds(Action action, absl::Span<const pid_t> pids,
+                                                      ActOptions options, absl::Duration timeout) {
+  std::map<pid_t, absl::Status> results;
+  // All are locked within one time-out.
+  const absl::Time locked_by = SteadyNow() + options.lock_timeout;
+  bool failed = false;
+  for (const std::vector<pid_t>& round : RoundsOf(pids)) {
+    const bool would_be_undone = action == Action::kLock || action == Action::kCheckpoint;
+    if (failed && would_be_undone) break;
+    if (action == Action::kLock)
+      options.lock_timeout = std::max(locked_by - SteadyNow(), absl::Milliseconds(1));
+    const std::vector<absl::Status> of_round = driver_.Act(action, round, options, timeout);
+    for (size_t i = 0; i < round.size(); ++i) {
+      failed |= !of_round[i].ok();
+      results[round[i]] = of_round[i];
+    }
+  }
+  return results;
+}
+
 template <typename Chosen>
 absl::Status GpuSession::ActOn(Action action, Chosen chosen, const ActOptions& options) {
   std::vector<pid_t> pids;
@@ -258,25 +280,31 @@ absl::Status GpuSession::ActOn(Action action, Chosen chosen, const ActOptions& o
   if (action == Action::kCheckpoint || action == Action::kRestore) {
     for (pid_t pid : pids) own_bytes[pid] = OwnBytes({pid});
   }
-  std::vector<absl::Status> results = driver_.Act(action, pids, options, timeout);
+  const std::map<pid_t, absl::Status> results = ActInRounds(action, pids, options, timeout);
   absl::Status first;
   bool unsure = false;
-  for (size_t i = 0; i < results.size(); ++i) {
-    if (results[i].ok()) {
-      members[i]->now = *StateAfter(members[i]->now, action);
-      own_bytes.erase(pids[i]);
+  for (Member* member : members) {
+    const auto done = results.find(member->pid);
+    if (done == results.end()) {
+      own_bytes.erase(member->pid);
       continue;
     }
-    members[i]->gone = IsGone(members[i]->pid);
-    if (members[i]->gone) {
-      first.Update(absl::AbortedError(absl::StrCat("process ", pids[i], " died")));
+    const absl::Status& result = done->second;
+    if (result.ok()) {
+      member->now = *StateAfter(member->now, action);
+      own_bytes.erase(member->pid);
+      continue;
+    }
+    member->gone = IsGone(member->pid);
+    if (member->gone) {
+      first.Update(absl::AbortedError(absl::StrCat("process ", member->pid, " died")));
       continue;
     }
     // An error that the driver itself told says how it is.
-    if (!absl::IsUnavailable(results[i])) own_bytes.erase(pids[i]);
+    if (!absl::IsUnavailable(result)) own_bytes.erase(member->pid);
     // What a lock's time-out leaves behind is known; nothing else is.
-    unsure |= !(action == Action::kLock && absl::IsDeadlineExceeded(results[i]));
-    first.Update(Annotate(results[i], absl::StrCat(NameOf(action), " of process ", pids[i])));
+    unsure |= !(action == Action::kLock && absl::IsDeadlineExceeded(result));
+    first.Update(Annotate(result, absl::StrCat(NameOf(action), " of process ", member->pid)));
   }
   if (unsure) {
     absl::Status asked = AskUntilPlausible(action, own_bytes);

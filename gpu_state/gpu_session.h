@@ -96,6 +96,10 @@ class GpuSession {
   // `action` on all members that `chosen` accepts, at once. The first error; `now` says what became of each.
   template <typename Chosen>
   absl::Status ActOn(Action action, Chosen chosen, const ActOptions& options = {});
+  // By process. Those that are left out were not asked for it: an earlier one has failed, and what was done
+  // is undone next.
+  std::map<pid_t, absl::Status> ActInRounds(Action action, absl::Span<const pid_t> pids, ActOptions options,
+                                            absl::Duration timeout);
   absl::Status AskStates();
   // After an `action` of which nobody knows how it ended: until the states that the driver tells fit what
   // their own memory was before, by process. Unavailable: they do not.

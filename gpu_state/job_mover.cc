@@ -19,73 +19,23 @@
 #include "base/machine.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "gpu_state/cuda_processes.h"
 #include "gpu_state/hidden_uses.h"
 #include "gpu_state/pid_namespace.h"
 
 namespace rekindle::gpu {
 namespace {
 
-constexpr char kCudaLibrary[] = "libcuda.so";
-constexpr char kCriuCommand[] = "criu", kKeeperCommand[] = "rekindle-gpu-keeper";
 constexpr absl::Duration kStateMayTake = absl::Seconds(60);
 // How long the helper of a dead Rekindle may go on putting things back before we do it.
 constexpr absl::Duration kOthersMayTake = absl::Seconds(60);
 constexpr absl::Duration kGoingOnMayTake = absl::Seconds(2);
 constexpr absl::Duration kLookForOthersEvery = absl::Milliseconds(50);
 
-bool MapsCuda(pid_t pid) {
-  auto maps = ReadFile(absl::StrCat("/proc/", pid, "/maps"));
-  return maps.ok() && absl::StrContains(*maps, kCudaLibrary);
-}
-
 // Of one whose device memory is back.
 void EndWatchOf(pid_t pid) {
   if (!ThreadKeeper::IsWatched(pid)) return;
   if (auto keeper = ThreadKeeper::Hold({pid}); keeper.ok()) (*keeper)->End(/*well=*/true);
-}
-
-bool AThreadRuns(pid_t pid) {
-  const auto threads = ListDirectory(absl::StrCat("/proc/", pid, "/task"));
-  return threads.ok() && absl::c_any_of(*threads, [](const std::string& name) {
-           pid_t thread = 0;
-           if (!absl::SimpleAtoi(name, &thread)) return false;
-           const auto stat = ReadProcessStat(thread);
-           return stat.ok() && stat->state != 't';
-         });
-}
-
-absl::Status IsBeingMovedError(pid_t pid) {
-  return absl::AbortedError(absl::StrCat(
-      "process ", pid, ": its GPU memory is being moved just now; try again when that has ended"));
-}
-
-// The driver's calls are served by a thread of the process: a stopped one never answers.
-absl::Status CheckAnswers(pid_t pid) {
-  if (const std::string frozen = FrozenCgroupOf(pid); !frozen.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat("process ", pid, " is frozen by its cgroup ", frozen,
-                                                      ", and the driver can be asked about its GPU memory "
-                                                      "only while it runs: let it go on first (docker "
-                                                      "unpause, systemctl thaw)"));
-  }
-  auto stat = ReadProcessStat(pid);
-  if (!stat.ok() || (stat->state != 'T' && stat->state != 't')) return absl::OkStatus();
-  // Of a parked one a thread may stand alone; the driver's own does not.
-  if (stat->state == 't' && ThreadKeeper::IsWatched(pid) && AThreadRuns(pid)) return absl::OkStatus();
-  if (const pid_t tracer = TracerOf(absl::StrCat(pid)); stat->state == 't' && tracer != 0) {
-    const std::string command = CommandLineOf(tracer);
-    // It stands still for an image, which ends.
-    if (absl::StrContains(command, kCriuCommand)) return IsBeingMovedError(pid);
-    // Where a parked job is watched, somebody has stopped it.
-    if (!absl::StrContains(command, kKeeperCommand)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("process ", pid, " stands still for process ", tracer, " (", command.substr(0, 40),
-                       "), which traces it, and the driver can be asked about its GPU memory only while it ",
-                       "runs: let it go on there first"));
-    }
-  }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "process ", pid, " is stopped, and the driver can be asked about its GPU memory only while it runs: ",
-      "let it go on first (kill -CONT ", pid, ")"));
 }
 
 HiddenUses HiddenIn(const DeviceView& view, absl::Span<const GpuUse> uses, absl::Span<const pid_t> pids) {
@@ -156,6 +106,7 @@ absl::StatusOr<std::vector<pid_t>> JobMover::Users(absl::Span<const pid_t> pids)
       return states[i].status();
     }
   }
+  LeaveOutForked(driver_, kStateMayTake, &users);
   // The driver denies knowing it and yet has its memory: a capture would lose that.
   auto view = Devices();
   if (!view.ok()) return users;
@@ -224,10 +175,13 @@ std::vector<pid_t> JobMover::UsersMissingIn(const DeviceView& view) {
   users = BeingMoved(candidates);
   std::erase_if(candidates, [&users](pid_t pid) { return absl::c_linear_search(users, pid); });
   const std::vector<absl::StatusOr<ProcessState>> states = States(candidates);
+  std::vector<pid_t> found;
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (states[i].ok() && (!names_running || *states[i] != ProcessState::kRunning))
-      users.push_back(candidates[i]);
+      found.push_back(candidates[i]);
   }
+  LeaveOutForked(driver_, kStateMayTake, &found);
+  users.insert(users.end(), found.begin(), found.end());
   return users;
 }
 

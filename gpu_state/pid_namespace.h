@@ -11,4 +11,7 @@ ino_t OwnPidNamespace();
 // The machine's first one, whose PIDs NVIDIA's management library tells.
 bool InFirstPidNamespace();
 
+// Does a process that we see live in this one? From the first one all are seen.
+bool AnyoneIsIn(ino_t name_space);
+
 }  // namespace rekindle::gpu

@@ -14,6 +14,7 @@
 #   --figures SIZES    no correctness, and the figures for these sizes in GB ("1 8 40"); with servers, but where one of
 #                      them is above 8, which leaves no time for these
 #   --no-servers       nor any servers
+#   --servers SIZES    no correctness and none of these figures: the warm starts of servers of these sizes in GiB alone
 #   --python PROGRAM   that has torch (python3)
 #   --sim              on the simulated driver, without torch and figures: control flow only
 #   --rehearse         with --sim, to check this script: the figures too, for sizes without meaning
@@ -23,8 +24,8 @@ set -uo pipefail
 
 SELF=$(realpath "${BASH_SOURCE[0]}")
 HERE=$(dirname "$SELF")
-FOLDER='' REPORT=gpu-check.md KEPT='' BASE=/var/tmp MINUTES=8 QUICK='' BRIEF='' FIGURES='' SERVERS=1 PYTHON=python3 SIM='' REHEARSE='' ON_CPU=''
-help() { sed -n '5,22s/^# \{0,1\}//p' "$SELF"; }
+FOLDER='' REPORT=gpu-check.md KEPT='' BASE=/var/tmp MINUTES=8 QUICK='' BRIEF='' FIGURES='' SERVERS=1 SERVER_SIZES='' PYTHON=python3 SIM='' REHEARSE='' ON_CPU=''
+help() { sed -n '5,23s/^# \{0,1\}//p' "$SELF"; }
 usage() {
   help >&2
   exit 2
@@ -32,7 +33,7 @@ usage() {
 ARGUMENTS=("$@")
 while (($#)); do
   case $1 in
-    --report | --logs | --work | --python | --minutes | --figures)
+    --report | --logs | --work | --python | --minutes | --figures | --servers)
       (($# > 1)) || usage
       case $1 in
         --report) REPORT=$2 ;;
@@ -41,6 +42,7 @@ while (($#)); do
         --python) PYTHON=$2 ;;
         --minutes) MINUTES=$2 ;;
         --figures) FIGURES=$2 ;;
+        --servers) SERVER_SIZES=$2 ;;
       esac
       shift
       ;;
@@ -63,7 +65,7 @@ while (($#)); do
   shift
 done
 [[ -z $REHEARSE$ON_CPU || -n $SIM ]] || usage
-[[ $MINUTES =~ ^[0-9]+$ && $FIGURES =~ ^[0-9\ ]*$ ]] || usage
+[[ $MINUTES =~ ^[0-9]+$ && $FIGURES$SERVER_SIZES =~ ^[0-9\ ]*$ && -z ${FIGURES:+$SERVER_SIZES} ]] || usage
 die() {
   echo "gpu_check: $*" >&2
   exit 1
@@ -612,6 +614,7 @@ if [[ -n $FIGURES ]]; then
   for size in "${SIZES[@]}"; do ((size <= 8)) || SERVERS=''; done
 fi
 [[ -z $QUICK ]] || SERVERS=''
+[[ -z $SERVER_SIZES ]] || SIZES=()
 if [[ -n $SIM ]]; then
   SMALL=$(mebibytes 8) DEVICE=cpu SERVER_SMALL=8MiB DIGEST_MOST=8000000
   [[ -x $TESTS/gpu_sim/gpu_sim_server ]] || die "$TESTS/gpu_sim is missing: build everything."
@@ -623,7 +626,7 @@ fi
 
 # A move that hangs in the driver is given up while there is time for other checks.
 MOVE_MAY_TAKE=50
-for size in "${SIZES[@]}"; do ((size <= 8)) || MOVE_MAY_TAKE=100; done
+for size in ${SIZES[@]+"${SIZES[@]}"}; do ((size <= 8)) || MOVE_MAY_TAKE=100; done
 export REKINDLE_GPU_MOVE_TIMEOUT=${REKINDLE_GPU_MOVE_TIMEOUT:-$MOVE_MAY_TAKE}
 
 CACHES='the page cache is dropped before each, and the programs loaded'
@@ -654,7 +657,7 @@ report "| transparent huge pages | $(transparent enabled); to make them (defrag)
 report "| PID namespace | $([[ $(readlink /proc/self/ns/pid) == 'pid:[4026531836]' ]] && echo "the machine's" || echo "of its own, as in a container") |" \
   "| memory limit, locked memory | $(cat /sys/fs/cgroup/memory.max 2>/dev/null || echo none seen), $(ulimit -l) KiB |"
 
-if [[ -z $FIGURES ]]; then
+if [[ -z $FIGURES$SERVER_SIZES ]]; then
   [[ -n $BRIEF ]] || probe_driver
   trace_driver
   report "" "## Correctness" "" "| check | result | |" "| --- | --- | --- |"
@@ -703,12 +706,18 @@ else
     "" "| figure | measured | against | ratio | asked | held |" "| --- | --- | --- | --- | --- | --- |"
   if start_daemon; then
     # The largest last, for want of time.
-    for size in "${SIZES[@]}"; do
+    for size in ${SIZES[@]+"${SIZES[@]}"}; do
       ((size > 8)) || figures "$size GB" $((25 + 4 * size)) size_figures "$size"
     done
-    ((SIZES[0] > 8)) || figures "restore of a sparse job" $((20 + 2 * SIZES[0])) sparse_restore "${SIZES[0]}"
-    [[ -z $SERVERS ]] || warm_starts "${SIZES[@]}"
-    for size in "${SIZES[@]}"; do
+    if [[ -n $SERVER_SIZES ]]; then
+      read -r -a server_sizes <<<"$SERVER_SIZES"
+      warm_starts "${server_sizes[@]}"
+    else
+      [[ -z $SERVERS ]] || warm_starts "${SIZES[@]}"
+      # Of its time nothing is asked.
+      ((SIZES[0] > 8)) || figures "restore of a sparse job" $((20 + 2 * SIZES[0])) sparse_restore "${SIZES[0]}"
+    fi
+    for size in ${SIZES[@]+"${SIZES[@]}"}; do
       ((size <= 8)) || figures "$size GB" 60 size_figures "$size"
     done
   else

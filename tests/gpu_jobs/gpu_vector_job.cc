@@ -2,6 +2,9 @@
 // against what the host knows they must be. Whoever watches reads its state file: "STEP DIGEST", where the
 // digest depends on nothing but the options and the step. Ends with 1 and a message on the first wrong
 // number.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,6 +42,8 @@ constexpr char kUsage[] =
     "  --managed       unified memory\n"
     "  --ipc           shares memory with other processes: its handle lies in FILE.ipc\n"
     "  --ipc-open F    opens the memory whose handle lies in F\n"
+    "  --fork          has a child without CUDA calls of its own, forked once memory is there\n"
+    "  --fork-opens F  the device file that this child has open\n"
     "  --init-only     calls cuInit and no more\n"
     "  --load-only     loads libcuda.so.1 and no more\n"
     "  --print-ptx     prints its device code and ends\n";
@@ -52,11 +57,12 @@ constexpr std::pair<const char*, FirstCall> kFirstCalls[] = {{"", FirstCall::kNo
                                                              {"copy", FirstCall::kCopy}};
 
 struct Options {
-  std::string state_file, ipc_open, first_call_name;
+  std::string state_file, ipc_open, first_call_name, fork_opens;
   FirstCall first_call = FirstCall::kNone;
   uint64_t bytes = 16 << 20, gpus = 1, first_gpu = 0, contexts = 1, streams = 1, steps = 0, step_ms = 10,
            seed = 1, spin_ms = 0, grow_bytes = 0;
-  bool sparse = false, managed = false, ipc = false, init_only = false, load_only = false, print_ptx = false;
+  bool sparse = false, managed = false, ipc = false, forks = false, init_only = false, load_only = false,
+       print_ptx = false;
 };
 
 bool Parse(int argc, char** argv, Options* options) {
@@ -69,10 +75,12 @@ bool Parse(int argc, char** argv, Options* options) {
   const std::vector<std::pair<const char*, std::string*>> texts = {
       {"--state-file", &options->state_file},
       {"--ipc-open", &options->ipc_open},
+      {"--fork-opens", &options->fork_opens},
       {"--first-call", &options->first_call_name}};
   const std::vector<std::pair<const char*, bool*>> flags = {{"--sparse", &options->sparse},
                                                             {"--managed", &options->managed},
                                                             {"--ipc", &options->ipc},
+                                                            {"--fork", &options->forks},
                                                             {"--init-only", &options->init_only},
                                                             {"--load-only", &options->load_only},
                                                             {"--print-ptx", &options->print_ptx}};
@@ -110,6 +118,19 @@ bool Parse(int argc, char** argv, Options* options) {
     Pause(options.step_ms);
   }
   std::exit(0);
+}
+
+// As the workers that load data for a training, which end with it.
+void Fork(const Options& options) {
+  const pid_t parent = getpid();
+  const pid_t child = fork();
+  if (child < 0) Die("cannot fork");
+  if (child > 0) return;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (!options.fork_opens.empty() && open(options.fork_opens.c_str(), O_RDWR) < 0)
+    Die("cannot open %s", options.fork_opens.c_str());
+  while (getppid() == parent) pause();
+  _exit(0);
 }
 
 class VectorJob {
@@ -227,6 +248,7 @@ int main(int argc, char** argv) {
   }
   VectorJob job(options);
   job.Allocate();
+  if (options.forks) Fork(options);
   job.Run();
   return 0;
 }

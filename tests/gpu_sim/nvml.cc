@@ -186,8 +186,9 @@ GPU_SIM_NVML nvmlDeviceGetComputeRunningProcesses_v3(nvml::Device device, unsign
   if (uses.size() > room) return nvml::kInsufficientSize;
   for (size_t i = 0; i < uses.size(); ++i) {
     const unsigned outside = settings.pids_from_outside == 0 ? 0 : kFirstPidOutside;
-    processes[i] = {outside + static_cast<unsigned>(uses[i].pid),
-                    settings.bytes_untold == 0 ? uses[i].bytes : nvml::kUnknownBytes, ~0u, ~0u};
+    unsigned long long bytes = settings.bytes_untold == 0 ? uses[i].bytes : nvml::kUnknownBytes;
+    if (settings.bytes_zero != 0) bytes = 0;
+    processes[i] = {outside + static_cast<unsigned>(uses[i].pid), bytes, ~0u, ~0u};
   }
   return nvml::kSuccess;
 }

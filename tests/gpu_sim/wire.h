@@ -75,6 +75,8 @@ struct Settings {
   uint32_t mig = 0;
   uint32_t pids_from_outside = 0;  // the management library names processes as if they were in a container
   uint32_t bytes_untold = 0;       // nor does it tell what each has
+  uint32_t bytes_zero = 0;         // it says that each has nothing
+  uint32_t forks_answer = 0;       // who asks of a forked child is answered by its parent
   uint32_t missing_room_is_final = 1;  // a restore that did not fit can't be repeated
   uint32_t sync_crashes = 1;           // a stream's or context's synchronize while checkpointed
   uint64_t host_extra_bytes = 0;       // what a checkpoint takes of host memory beside the device's

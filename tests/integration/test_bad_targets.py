@@ -89,6 +89,16 @@ class BadPidTest(RekindleTest):
         waiting.until(lambda: os.path.exists(f"/proc/{job.pid}/fd/9"), "the device open")
         self.assert_refused(self.ckpt(job.pid), FAILED, str(job.pid), path, "NCCL_IB_DISABLE=1")
 
+    def test_gdrcopy(self):
+        path = "/dev/gdrdrv"
+        if os.path.exists(path):
+            self.skipTest(f"{path} is there: not ours to touch")
+        os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+        self.addCleanup(os.unlink, path)
+        job = self.start_job(["sh", "-c", "exec sleep 1000 9<>" + path], "gdrcopy")
+        waiting.until(lambda: os.path.exists(f"/proc/{job.pid}/fd/9"), "the device open")
+        self.assert_refused(self.ckpt(job.pid), FAILED, str(job.pid), path, "NCCL_GDRCOPY_ENABLE=0")
+
     def test_init(self):
         self.assert_refused(self.ckpt(1), USAGE, "process 1", "init", "give the PID")
 

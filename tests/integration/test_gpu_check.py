@@ -34,6 +34,13 @@ class ReportTest(RekindleTest):
                 self.assertIn("no time left", rows["1 GB"])
                 self.assertEqual("warm start" in rows, servers, rows)
 
+    def test_servers_alone(self):
+        rows = self.rows("--servers", "1 8", "--minutes", "0")
+        self.assertIn("warm start", rows)
+        self.assertNotIn("1 GB", rows)
+        self.assertNotIn("restore of a sparse job", rows)
+        self.assertNotIn("doctor", rows)
+
     def test_what_the_kernel_made_for_the_memory(self):
         rows = self.rows("--figures", "1", "--no-servers")
         with open("/sys/kernel/mm/transparent_hugepage/enabled", encoding="ascii") as file:

@@ -326,7 +326,7 @@ class GoneCallerTest(MetricsTest):
                 self.kill(server)
 
     def test_nor_of_one_that_waits(self):
-        server = self.start_parked("server", 100 * MIB)
+        server = self.start_parked("server", 64 * MIB)  # with the other one within the budget: else it is refused at once
         busy = self.start_vector_job("busy", bytes=100 * MIB)
         self.succeed("gpu", "lease", busy.pid)
         caller = self.cli.start("gpu", "lease", server.pid, "--pin")
@@ -336,6 +336,20 @@ class GoneCallerTest(MetricsTest):
         self.succeed("gpu", "release", busy.pid)
         self.assert_lease(server, 0, False)
         self.assertTrue(self.is_parked(server))
+
+    def test_nor_of_one_whose_state_is_asked(self):
+        """The job is on its GPU: nothing is moved and nothing waited for."""
+        for signal_number in (signal.SIGKILL, signal.SIGINT):
+            with self.subTest(signal_number):
+                server = self.start_vector_job(f"server{signal_number}", bytes=16 * MIB)
+                self.use(server)
+                self.sim.inject("state", "--delay-ms", 700, pid=server.pid, nth=1)
+                caller = self.cli.start("gpu", "lease", server.pid, "--pin")
+                waiting.until(lambda: any(call["call"] == "state" for call in self.under_way()), "its state is asked")
+                caller.send_signal(signal_number)
+                caller.communicate()
+                self.assert_no_lease(server)
+                self.kill(server)
 
     def test_a_pin_of_somebody_else_stays(self):
         server = self.start_parked("server", 64 * MIB)

@@ -6,12 +6,23 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <string>
 #include <thread>
 
 namespace rekindle::gpu_sim {
 namespace {
 
 using gpu::cuda::Result;
+
+pid_t ParentOf(pid_t pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.compare(0, 5, "PPid:") == 0) return std::atoi(line.c_str() + 5);
+  }
+  return 0;
+}
 
 void KillAndWait(pid_t pid) {
   const int process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
@@ -65,7 +76,10 @@ Result CallCheckpoint(pid_t pid, DoorRequest request, int* value) {
   Reply begun;
   AskOnce({.op = Op::kBeginCall, .call = request.call, .pid = pid}, "", &begun, nullptr);
   request.fault = begun.fault;
-  const Result result = CallWithFault(pid, request, value);
+  Result result = CallWithFault(pid, request, value);
+  // What it has of its parent's leads to that.
+  if (result == gpu::cuda::kNotInitialized && begun.settings.forks_answer != 0)
+    result = CallWithFault(ParentOf(pid), request, value);
   Reply ended;
   AskOnce({.op = Op::kEndCall, .result = result, .id = begun.id}, "", &ended, nullptr);
   return result;

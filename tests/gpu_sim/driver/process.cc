@@ -30,6 +30,12 @@ Result Process::Usable() const {
   return initialized_ && !forked_ ? gpu::cuda::kSuccess : gpu::cuda::kNotInitialized;
 }
 
+// Where the control daemon of MPS listens, whoever initialises the driver is its client from then on.
+void Process::JoinMps() {
+  const char* folder = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
+  mps_ = ConnectTo(std::string(folder != nullptr ? folder : "/tmp/nvidia-mps") + "/control");
+}
+
 Result Process::Init() {
   if (forked_) return gpu::cuda::kNotInitialized;
   const std::lock_guard lock(init_mutex_);
@@ -54,6 +60,7 @@ Result Process::Init() {
     return gpu::cuda::kOperatingSystem;
   }
   pthread_atfork(nullptr, nullptr, AfterForkInChild);
+  JoinMps();
   initialized_ = true;
   return gpu::cuda::kSuccess;
 }

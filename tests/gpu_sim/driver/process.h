@@ -67,6 +67,7 @@ class Process {
  private:
   Process() = default;
   static void AfterForkInChild();
+  void JoinMps();
   void KeepVisibleDevices();
 
   // In the restore thread.
@@ -84,6 +85,7 @@ class Process {
   std::mutex init_mutex_;
   std::atomic<bool> initialized_{false};
   std::atomic<bool> forked_{false};
+  int mps_ = -1;  // its connection
   Gate gate_;
   ServerLink link_;
   Settings settings_;

@@ -1,10 +1,14 @@
 // What lock, checkpoint, restore and unlock do in their target. All of it runs in the restore thread.
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
+#include <optional>
 #include <thread>
 
 #include "tests/gpu_sim/driver/process.h"
@@ -41,6 +45,27 @@ Result Midway(const DoorRequest& request, int caller) {
 
 bool IsWrongSuccess(const DoorRequest& request) { return request.fault.kind == FaultKind::kWrongSuccess; }
 
+// Of the processes of one `cuda-checkpoint --launch-job` one at a time may be moved.
+class TurnOfJob {
+ public:
+  TurnOfJob() {
+    const char* file = std::getenv("CUDA_CHECKPOINT_JOB_FILE");
+    if (file == nullptr) return;
+    descriptor_ = open(file, O_RDWR | O_CLOEXEC);
+    ours_ = descriptor_ >= 0 && flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
+  }
+  ~TurnOfJob() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  TurnOfJob(const TurnOfJob&) = delete;
+  TurnOfJob& operator=(const TurnOfJob&) = delete;
+  bool ours() const { return ours_; }
+
+ private:
+  int descriptor_ = -1;
+  bool ours_ = true;
+};
+
 }  // namespace
 
 DoorReply Process::Handle(const DoorRequest& request, int caller) {
@@ -48,6 +73,9 @@ DoorReply Process::Handle(const DoorRequest& request, int caller) {
     return {gpu::cuda::kSuccess, static_cast<int>(state_.load())};
   }
   DoorReply reply{gpu::cuda::kInvalidValue, 0};
+  const bool moves = request.call != Call::kState && request.call != Call::kRestoreThread;
+  std::optional<TurnOfJob> turn;
+  if (moves && !turn.emplace().ours()) return {gpu::cuda::kUnknown, 0};
   switch (request.call) {
     case Call::kState:
       reply = {Midway(request, caller), static_cast<int>(state_.load())};

@@ -107,6 +107,10 @@ bool ChangeSetting(const std::string& name, const std::string& value, DevicePool
     settings->pids_from_outside = number != 0;
   } else if (name == "bytes-untold") {
     settings->bytes_untold = number != 0;
+  } else if (name == "bytes-zero") {
+    settings->bytes_zero = number != 0;
+  } else if (name == "forks-answer") {
+    settings->forks_answer = number != 0;
   } else if (name == "missing-room-is-final") {
     settings->missing_room_is_final = number != 0;
   } else if (name == "sync-crashes") {

@@ -30,8 +30,9 @@ constexpr char kUsage[] =
     "usage: gpu_sim_server --socket PATH --gpu UUID,MODEL,BYTES [--gpu ...]\n"
     "         [--driver-version 13000] [--driver-text 580.95.05] [--context-bytes N]\n"
     "         [--managed-can-be-checkpointed 0|1] [--pairs-name-visible-gpus 0|1] [--mig 0|1]\n"
-    "         [--pids-from-outside 0|1] [--bytes-untold 0|1] [--missing-room-is-final 0|1]\n"
-    "         [--sync-crashes 0|1] [--host-extra-bytes N] [--leaves-holes 0|1]\n"
+    "         [--pids-from-outside 0|1] [--bytes-untold 0|1] [--bytes-zero 0|1] [--forks-answer 0|1]\n"
+    "         [--missing-room-is-final 0|1] [--sync-crashes 0|1] [--host-extra-bytes N] [--leaves-holes "
+    "0|1]\n"
     "         [--lost-gpu UUID|none] [--silent-gpu UUID|none] [--untold-gpu UUID|none]\n";
 
 class Server {

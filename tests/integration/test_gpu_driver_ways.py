@@ -1,0 +1,183 @@
+"""What drivers do beside what NVIDIA's documents say, as their users have seen it: in containers, with forked children, with
+jobs of `cuda-checkpoint --launch-job`, and where MPS runs."""
+
+import os
+import socket
+import stat
+import unittest
+
+from harness import procfs, waiting
+from harness.cli import DONE, FAILED
+from harness.gpu_case import GpuTest
+from harness.gpu_sim import FIRST, GIB, MIB
+
+
+class ZeroBytesTest(GpuTest):
+    """With the open kernel module the management library names processes by their PIDs in the container, and says of each
+    that it has nothing."""
+
+    def start_sim(self, **options):
+        return super().start_sim(bytes_zero=1, **options)
+
+    def test_a_parked_job_needs_the_room_that_it_had(self):
+        job = self.start_vector_job(bytes=64 * MIB)
+        self.assertGreaterEqual(self.succeed("gpu", "park", job.pid)["bytes"], 64 * MIB)
+        # Of a resume without room the driver would lose it for ever.
+        self.sim.control("reserve", FIRST, 4 * GIB - 32 * MIB)
+        result = self.cli.run("gpu", "resume", job.pid, env={"REKINDLE_GPU_ROOM_TIMEOUT": "0"})
+        self.assert_refused(result, FAILED, "free")
+        self.sim.control("reserve", FIRST, 0)
+        self.succeed("gpu", "resume", job.pid)
+        self.assert_runs(job)
+
+    def test_an_image_needs_the_room_that_its_job_had(self):
+        job = self.start_vector_job(bytes=64 * MIB)
+        self.assertGreaterEqual(self.checkpoint(job.pid, "vector:1", "--stop")["gpu_bytes"], 64 * MIB)
+        job.job.reap()
+        self.sim.control("reserve", FIRST, 4 * GIB - 32 * MIB)
+        self.assert_refused(self.cli.run("restore", "vector:1", "--detach"), FAILED, "free")
+        self.sim.control("reserve", FIRST, 0)
+        self.come_back("vector:1", job)
+        self.assert_runs(job)
+
+    def test_leases_park_others(self):
+        for options in ({"bytes_zero": 1}, {"pids_from_outside": 1}):
+            with self.subTest(options):
+                self.sim.stop()
+                self.sim = super().start_sim(gpus=((FIRST, "NVIDIA H200", 160 * MIB),), **options)
+                first = self.start_vector_job("first", bytes=100 * MIB)
+                self.succeed("gpu", "park", first.pid)
+                daemon = self.start_daemon()
+                self.cli = self.make_cli(host=daemon.host)
+                second = self.start_vector_job("second", bytes=100 * MIB)
+                self.succeed("gpu", "lease", second.pid)
+                self.succeed("gpu", "release", second.pid)
+                # Of the second one nothing was ever told.
+                for job, other in ((first, second), (second, first), (first, second)):
+                    self.succeed("gpu", "lease", job.pid, "--timeout", "20")
+                    self.succeed("gpu", "release", job.pid)
+                    job.wait_for_steps()
+                    self.assertTrue(self.gpu_job(other.pid)["parked"])
+                self.kill(first)
+                self.kill(second)
+                daemon.stop()
+
+
+class LaunchJobTest(GpuTest):
+    """Of the processes of one `cuda-checkpoint --launch-job` the driver moves one at a time."""
+
+    def setUp(self):
+        super().setUp()
+        job_file = self.path("job-file")
+        with open(job_file, "w", encoding="ascii"):
+            pass
+        self.sim.environment["CUDA_CHECKPOINT_JOB_FILE"] = job_file
+        self.tree = self.start_tree_job(3)
+        # Long enough for the others to come while one is moved.
+        for call in ("lock", "checkpoint", "restore", "unlock"):
+            self.sim.inject(call, "--delay-ms", 200)
+
+    def test_park_and_resume(self):
+        self.succeed("gpu", "park", self.tree.pid)
+        self.succeed("gpu", "resume", self.tree.pid)
+        self.assert_all_run()
+
+    def test_an_image(self):
+        self.checkpoint(self.tree.pid, "tree:1")
+        self.assert_all_run()
+        self.checkpoint(self.tree.pid, "tree:2", "--stop")
+        self.tree.job.reap()
+        self.come_back("tree:2", self.tree)
+        self.assert_all_run()
+
+    def test_they_come_back_in_the_order_in_which_they_left(self):
+        self.succeed("gpu", "park", self.tree.pid)
+        self.succeed("gpu", "resume", self.tree.pid)
+        order = {call: [c["pid"] for c in self.sim.calls() if c["call"] == call] for call in ("lock", "checkpoint", "restore")}
+        self.assertEqual(len(order["lock"]), 3)
+        self.assertEqual(order["checkpoint"], order["lock"])
+        self.assertEqual(order["restore"], order["lock"])
+
+    def test_one_that_can_not_be_moved_has_the_others_run_on(self):
+        child = procfs.descendants(self.tree.pid)[1]
+        self.sim.clear()
+        self.sim.inject("checkpoint", "--fail", 2, pid=child)
+        result = self.cli.run("gpu", "park", self.tree.pid)
+        self.assert_refused(result, FAILED, str(child))
+        self.sim.clear()
+        self.assert_all_run()
+
+    def test_its_killed_mover(self):
+        """What its helper brings back is brought back one by one, too."""
+        self.sim.clear()
+        self.sim.inject("checkpoint", "--delay-ms", 1500, "--when", "after")
+        self.sim.inject("restore", "--delay-ms", 200)
+        park = self.cli.start("gpu", "park", self.tree.pid)
+        waiting.until(lambda: self.used_bytes_told() == 0, "all of it is out")
+        park.kill()
+        park.communicate()
+        self.tree.wait_for_steps()
+        self.assertEqual([c for c in self.sim.calls() if c["call"] == "restore" and c["result"] not in (None, 0)], [])
+
+    def assert_all_run(self):
+        self.tree.wait_for_steps()
+        states = {pid: job["state"] for job in self.succeed("gpu", "ps")["jobs"] for pid in job["pids"]}
+        self.assertEqual([states.get(child) for child in procfs.descendants(self.tree.pid)], ["running"] * 3)
+
+    def used_bytes_told(self):
+        return sum(gpu["used"] for gpu in self.sim.stats()["gpus"])
+
+
+class ForkedChildTest(GpuTest):
+    """A child that was forked after the driver's start, as those that load data for a training. Asked of it, the driver may
+    answer for its parent."""
+
+    def test_with_its_parent(self):
+        for answers in (0, 1):
+            with self.subTest(answers=answers):
+                self.sim.control("set", "forks-answer", answers)
+                job = self.start_vector_job(f"job{answers}", fork=True)
+                (child,) = procfs.descendants(job.pid)
+                entry = self.gpu_job(job.pid)
+                self.assertEqual(entry["pids"], [job.pid])
+                self.assertIsNone(self.gpu_job(child))
+                self.succeed("gpu", "park", job.pid)
+                self.assertIsNone(self.gpu_job(child))
+                self.succeed("gpu", "resume", job.pid)
+                self.assert_runs(job)
+                self.kill(job)
+
+
+    def test_with_its_devices(self):
+        """Which CRIU can't carry: the refusal names the cure, before anything has moved."""
+        device = "/dev/nvidia-test"
+        os.mknod(device, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+        self.addCleanup(os.unlink, device)
+        job = self.start_vector_job(fork=True, fork_opens=device)
+        (child,) = procfs.descendants(job.pid)
+        waiting.until(lambda: device in procfs.descriptor_targets(child).values(), "the device open")
+        result = self.cli.run("ckpt", job.pid, "-t", "vector:1")
+        self.assert_refused(result, FAILED, f"process {child} was forked by process {job.pid}", "--launch-job", "spawn")
+        self.assertNotIn("lock", [call["call"] for call in self.sim.calls()])
+        self.assert_runs(job)
+
+
+class MpsTest(GpuTest):
+    def test_the_helper_is_no_client(self):
+        """It stays, and with it the server of its user, for whose end the programs of all other users would wait."""
+        folder = self.path("mps")
+        os.mkdir(folder)
+        with socket.socket(socket.AF_UNIX) as control:
+            control.bind(os.path.join(folder, "control"))
+            control.listen()
+            control.settimeout(0)
+            job = self.start_vector_job()
+            for environment in ({"CUDA_MPS_PIPE_DIRECTORY": folder}, {"CUDA_CHECKPOINT_JOB_FILE": self.path("none")}):
+                self.assertEqual(self.cli.run("gpu", "ps", env=environment).code, DONE)
+            self.assertEqual(self.cli.run("gpu", "park", job.pid, env={"CUDA_MPS_PIPE_DIRECTORY": folder}).code, DONE)
+            with self.assertRaises(BlockingIOError):
+                control.accept()
+
+
+if __name__ == "__main__":
+    unittest.main()
