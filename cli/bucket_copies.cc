@@ -331,12 +331,15 @@ absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent,
       options_.keep, IdOf(OriginOf(sent)), [&](const std::string& id) { return ours.contains(id); },
       now - kUnfinishedAfter);
   const std::set<std::string> going(superfluous.begin(), superfluous.end());
+  const absl::Status removed = bucket_.Remove(name, superfluous);
+  // What could not be removed now is to be known to whoever copies next.
   there->emplace();
   for (auto image = images.complete().rbegin(); image != images.complete().rend(); ++image) {
     const auto our = ours.find(image->origin);
-    if (our != ours.end() && !going.contains(image->JsonObject())) (*there)->push_back(our->second);
+    if (our != ours.end() && (!removed.ok() || !going.contains(image->JsonObject())))
+      (*there)->push_back(our->second);
   }
-  return bucket_.Remove(name, superfluous);
+  return removed;
 }
 
 absl::Status TakeFromBucket(Bucket& bucket, Client& client, const Output& output, const std::string& image,

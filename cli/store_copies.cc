@@ -61,13 +61,18 @@ absl::Status StoreCopies::Prune(const std::string& name, const v1::Image& sent,
   }
   std::stable_partition(copies.begin(), copies.end(),
                         [&](const v1::Image& image) { return OriginOf(image) == OriginOf(sent); });
+  absl::Status removed;
+  const size_t keep = std::min<size_t>(copies.size(), options_.keep);
+  if (copies.size() > keep) {
+    v1::RemoveImagesRequest old;
+    for (size_t i = keep; i < copies.size(); ++i) old.add_images(copies[i].reference());
+    removed = to_.RemoveImages(old).status();
+  }
+  // What could not be removed now is to be known to whoever copies next.
   there->emplace();
-  for (size_t i = std::min<size_t>(copies.size(), options_.keep); i > 0; --i)
+  for (size_t i = removed.ok() ? keep : copies.size(); i > 0; --i)
     (*there)->push_back(OriginOf(copies[i - 1]));
-  if (copies.size() <= options_.keep) return absl::OkStatus();
-  v1::RemoveImagesRequest old;
-  for (size_t i = options_.keep; i < copies.size(); ++i) old.add_images(copies[i].reference());
-  return to_.RemoveImages(old).status();
+  return removed;
 }
 
 absl::Status StoreCopies::Check(const std::string&) {

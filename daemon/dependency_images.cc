@@ -392,6 +392,18 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::BuildWithLayers(
 
 absl::StatusOr<DependencyImages::Found> DependencyImages::BuildOrder(
     const Order& order, const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
+  // It may be made anew, or removed, while this waits for its turn.
+  constexpr int kMostTries = 3;
+  for (int tries = 1;; ++tries) {
+    bool base_has_gone = false;
+    absl::StatusOr<Found> built = TryBuild(order, progress, cancel, &base_has_gone);
+    if (built.ok() || !base_has_gone || tries == kMostTries) return built;
+  }
+}
+
+absl::StatusOr<DependencyImages::Found> DependencyImages::TryBuild(
+    const Order& order, const std::function<void(const char* phase)>& progress, const Cancellation* cancel,
+    bool* base_has_gone) {
   const auto& [runtime, modules, layers, rebuild, kept, user] = order;
   if (runtime.kind == functions::RuntimeKind::kProvided) {
     return absl::InvalidArgumentError(
@@ -443,6 +455,7 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::BuildOrder(
   RK_RETURN_IF_ERROR(node_.MakeRuntimeDirectory());
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kCreate));
   const auto on = [&](const absl::StatusOr<DependencyImage>& base) -> absl::StatusOr<DependencyImage> {
+    *base_has_gone = absl::IsNotFound(base.status());
     RK_RETURN_IF_ERROR(base.status());
     return BuildOn(*store, now, *base, asked_by, progress, cancel);
   };

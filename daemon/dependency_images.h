@@ -135,6 +135,9 @@ class DependencyImages {
   };
   absl::StatusOr<Found> BuildOrder(const Order& order, const std::function<void(const char* phase)>& progress,
                                    const Cancellation* cancel) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same once. `base_has_gone`: what it was to lie on was there, and then not any more.
+  absl::StatusOr<Found> TryBuild(const Order& order, const std::function<void(const char* phase)>& progress,
+                                 const Cancellation* cancel, bool* base_has_gone) ABSL_LOCKS_EXCLUDED(mutex_);
   // The image of the most of these modules, but not all, that there is; `bare`: that of none. NotFound.
   absl::StatusOr<DependencyImage> BaseFor(const functions::Runtime& runtime,
                                           const std::vector<std::string>& modules, bool bare) const;

@@ -61,6 +61,8 @@ constexpr double kBusyIsToldAfterSeconds = 5;
 constexpr size_t kMostReasonsTold = 20;
 // Images put off while the job may be ending.
 constexpr int kMostPostponements = 10;
+// Of one whose process is not there any more.
+constexpr absl::Duration kDeathIsTold = absl::Seconds(1);
 // A job that knows boundaries is given so long to come to the next one.
 constexpr double kBoundaryPatienceSeconds = 20;
 
@@ -473,6 +475,8 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
     interval_.OnImage(cost);
     image_owed_ = false;
   }
+  // Where it has died there is nothing to tell of images; the reaper may be a moment behind.
+  if (absl::IsNotFound(status)) end_->WaitFor(kDeathIsTold);
   TellOfImage(status);
   {
     absl::MutexLock lock(&mutex_);
