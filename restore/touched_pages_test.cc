@@ -101,7 +101,8 @@ TEST(TouchedPagesTest, AProcessThatIsGone) {
   EXPECT_FALSE(FindTouchedPages(child).ok());
 }
 
-// Whoever takes a part for the whole makes copies that fault for the rest, one page after the other, for good.
+// Whoever takes a part for the whole makes copies that fault for the rest, one page after the other, for
+// good.
 TEST(TouchedPagesTest, OneThatEndsMeanwhileHasToldOnlyAPart) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);

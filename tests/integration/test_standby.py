@@ -193,16 +193,28 @@ class MadeTest(StandbyTest):
         self.wait_for_standbys_at_least()
         self.assertTrue(self.stood_by(self.start(image)))
 
+    def recordings_of(self, image):
+        return (self.succeed("inspect", image)["working_set"] or {"recordings": 0})["recordings"]
+
     def starts(self, image, expected):
         """Whether each of some starts, enough for the working set to be known, had a copy that stood by."""
         stood_by = []
-        for number in range(_RECORDINGS + 4):
+
+        def start_one():
             started = self.start(image)
             stood_by.append(self.stood_by(started))
-            if number >= _RECORDINGS:
-                self.assertGreater(started["prefilled_pages"], 0, started)
-                if expected:
-                    self.wait_for_standbys()
+            return started
+
+        # One that was ended while it was still being recorded has told nothing.
+        for _ in range(_MOST_STARTS):
+            self.end(start_one())
+            if self.recordings_of(image) >= _RECORDINGS:
+                break
+        for _ in range(4):
+            started = start_one()
+            self.assertGreater(started["prefilled_pages"], 0, started)
+            if expected:
+                self.wait_for_standbys()
             self.end(started)
         if not expected:
             # None is being made either.
