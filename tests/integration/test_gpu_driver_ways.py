@@ -142,8 +142,8 @@ class PeersTest(GpuTest):
         self.tree = self.start_tree_job(3)
 
     def test_all_run_on(self):
-        """They can't be locked together. All are let go before any is asked, which would wait for that; those that are locked late
-        as well."""
+        """They can't be locked together. All are let go before any is asked, which would wait for that; those that are locked
+        late as well."""
         for command in (("gpu", "park", self.tree.pid, "--lock-timeout", "1"),
                         ("ckpt", self.tree.pid, "-t", "tree:1", "--gpu-lock-timeout", "1")):
             with self.subTest(command):
