@@ -457,7 +457,12 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::TryBuild(
   const auto on = [&](const absl::StatusOr<DependencyImage>& base) -> absl::StatusOr<DependencyImage> {
     *base_has_gone = absl::IsNotFound(base.status());
     RK_RETURN_IF_ERROR(base.status());
-    return BuildOn(*store, now, *base, asked_by, progress, cancel);
+    absl::StatusOr<DependencyImage> made = BuildOn(*store, now, *base, asked_by, progress, cancel);
+    if (!made.ok()) {
+      const absl::StatusOr<DependencyImage> by_now = FindUnchanged(base->info.reference);
+      *base_has_gone = !by_now.ok() || by_now->info.digest != base->info.digest;
+    }
+    return made;
   };
   absl::StatusOr<DependencyImage> built =
       modules.empty() && layers == nullptr ? BuildBare(*store, runtime, asked_by, progress, cancel)
