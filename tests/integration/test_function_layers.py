@@ -205,7 +205,8 @@ class CompiledTest(LayersTest):
         shutil.rmtree(os.path.join(self.packages(), "__pycache__"), ignore_errors=True)
         text = _APP + ("\n\ndef compiled(event, context):\n    spec = their_library.__spec__\n"
                        "    with open(spec.cached, 'rb') as file:\n"
-                       "        return [spec.cached, os.stat(spec.cached).st_uid, spec.origin.encode() in file.read()]\n")
+                       "        content = file.read()\n"
+                       "    return [spec.cached, os.stat(spec.cached).st_uid, spec.origin.encode() in content]\n")
         code = self.code("app", {"app.py": "NAME = 'app'\n" + text})
         deployed = self.deploy("app", "--venv", self.venv, code=code, handler="app.compiled", cli=self.alice)
         self.assertEqual(deployed["warnings"], [])

@@ -20,7 +20,8 @@ import ctypes, os
 _data = os.open("{PACKAGES}/data.bin", os.O_RDONLY)
 SIZE = os.fstat(_data).st_size
 _mmap = ctypes.CDLL(None).mmap
-_mmap.restype, _mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+_mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+_mmap.restype = ctypes.c_void_p
 assert _mmap(None, SIZE, 1, 2, _data, 0) != ctypes.c_void_p(-1).value
 os.close(_data)
 
