@@ -422,7 +422,7 @@ absl::Status FunctionCatalog::CopyCode(const FunctionSpec& spec, const Owner& ow
         });
         RK_RETURN_IF_ERROR(found);
       }
-      RK_ASSIGN_OR_RETURN(layer, layers_.Bring(folder, owner, limits));
+      RK_ASSIGN_OR_RETURN(layer, layers_.Bring(folder, owner, limits, options.prepare_layer));
     }
     if (before.emplace(layer->digest(), layer->bytes()).second) taken += layer->bytes();
     record->code_bytes += layer->bytes();

@@ -138,7 +138,7 @@ _rekindle() {
           esac
           ;;
         set)
-          flags='--memory --timeout --start-timeout --env --no-env --provisioned --max-instances --cpus --net --description --force'
+          flags='--memory --timeout --start-timeout --env --no-env --provisioned --max-instances --cpus --net --description --code --force'
           [[ $previous == --net ]] && arguments='host none own' || arguments=$(_rekindle_functions)
           ;;
         invoke)

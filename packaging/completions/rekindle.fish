@@ -174,6 +174,7 @@ complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcomm
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy set' -l description -x -d 'What it is'
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy' -l replace -d 'Deploy anew'
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy set' -l force -d 'Also where its handler cannot be loaded'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from set' -l code -x -a '(__fish_complete_directories)' -d 'Folder with its new code'
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from set' -l no-env -x -d 'Remove this variable'
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from invoke' -l payload -x -d 'The event: JSON, @FILE or -'
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from invoke' -l client-context -x -d 'For the handler, JSON'
