@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "base/subprocess.h"
+#include "criu/failure.h"
 #include "criu/kernel_facts.h"
 
 namespace rekindle::criu {
@@ -60,7 +61,9 @@ EnvironmentCheck CheckKernelForCriu(const Installation& criu) {
     break;
   }
   if (check.detail.empty()) check.detail = absl::StrCat("`criu check` ended with ", result->exit.ToString());
-  check.cure = "use a kernel with CONFIG_CHECKPOINT_RESTORE and run as root";
+  const Diagnosis known = Diagnose(Operation::kDump, result->output);
+  check.cure = known.id == "loopback-down" ? known.sentence + " " + known.cure
+                                           : "use a kernel with CONFIG_CHECKPOINT_RESTORE and run as root";
   return check;
 }
 

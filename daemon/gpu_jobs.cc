@@ -457,6 +457,7 @@ absl::StatusOr<GpuGrant> GpuJobs::Lease(pid_t job, const LeaseOptions& options) 
 }
 
 void GpuJobs::Confirm(const GpuGrant& grant) {
+  if (!grant.id.empty()) arbiter_.Confirm(grant.job, grant.id);
   if (grant.pin == 0) return;
   absl::MutexLock lock(&record_mutex_);
   // Whoever else takes a pin back finds that somebody wants it; where it was ended meanwhile, it stays so.
@@ -468,7 +469,7 @@ void GpuJobs::TakeBack(const GpuGrant& grant) {
   absl::MutexLock lock(&record_mutex_);
   UndoPin(grant);
   // It may have ended with its job.
-  (void)arbiter_.Release(grant.job.pid, grant.job.start_ticks, grant.kind, grant.id);
+  (void)arbiter_.TakeBack(grant.job, grant.kind, grant.id);
   if (!absl::IsUnavailable(OwnRecord())) WriteRecordOrWarn(kEndedWouldBeThere);
 }
 
@@ -599,7 +600,7 @@ absl::Status GpuJobs::Remember(const LeaseOptions& options, GpuGrant* grant) {
   absl::Status written = WriteRecord();
   if (written.ok()) return written;
   UndoPin(*grant);
-  (void)arbiter_.Release(grant->job.pid, grant->job.start_ticks, options.kind, options.id);
+  (void)arbiter_.TakeBack(grant->job, options.kind, options.id);
   return written;
 }
 

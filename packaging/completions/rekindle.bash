@@ -95,7 +95,7 @@ _rekindle() {
       case ${words[i + 1]} in
         park | swap) flags='--lock-timeout' ;;
         resume) flags='--gpu-map' ;;
-        lease) flags='--timeout --pin --hold --with-id' ;;
+        lease) flags='--timeout --pin --hold --with-id --lease-id' ;;
         release) flags='--unpin --lease-id' ;;
       esac
       [[ $previous == gpu ]] && arguments='ps park resume swap lease release' || arguments=$(_rekindle_jobs)

@@ -99,6 +99,7 @@ complete -c rekindle -n '__fish_seen_subcommand_from gpu; and __fish_seen_subcom
 complete -c rekindle -n '__fish_seen_subcommand_from gpu; and __fish_seen_subcommand_from lease' -l pin -d 'Do not park it for others'
 complete -c rekindle -n '__fish_seen_subcommand_from gpu; and __fish_seen_subcommand_from lease' -l hold -d 'Until this command ends'
 complete -c rekindle -n '__fish_seen_subcommand_from gpu; and __fish_seen_subcommand_from lease' -l with-id -d 'It is released by its ID alone'
+complete -c rekindle -n '__fish_seen_subcommand_from gpu; and __fish_seen_subcommand_from lease' -l lease-id -x -d 'The same with this ID, once'
 complete -c rekindle -n '__fish_seen_subcommand_from gpu; and __fish_seen_subcommand_from release' -l unpin -d 'End its pin, and no lease'
 complete -c rekindle -n '__fish_seen_subcommand_from gpu; and __fish_seen_subcommand_from release' -l lease-id -x -d 'End this lease alone'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l every -x -a 'auto 1m 5m 30m' -d 'Take images and bring it back when it dies'

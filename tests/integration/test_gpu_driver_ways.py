@@ -4,6 +4,7 @@ jobs of `cuda-checkpoint --launch-job`, and where MPS runs."""
 import os
 import socket
 import stat
+import sys
 import unittest
 
 from harness import procfs, waiting
@@ -168,6 +169,38 @@ class LaunchJobTest(GpuTest):
         return sum(gpu["used"] for gpu in self.sim.stats()["gpus"])
 
 
+class PeersTest(GpuTest):
+    """Of processes that work together over NCCL driver 575 answers for none while another one is locked, also when that one was
+    to be locked with it."""
+
+    def setUp(self):
+        super().setUp()
+        peers = self.path("peers")
+        with open(peers, "w", encoding="ascii"):
+            pass
+        self.sim.environment["REKINDLE_GPU_SIM_PEERS"] = peers
+        self.tree = self.start_tree_job(3)
+
+    def test_all_run_on(self):
+        """They can't be locked together. All are let go before any is asked, which would wait for that; those that are locked late
+        as well."""
+        for command in (("gpu", "park", self.tree.pid, "--lock-timeout", "1"),
+                        ("ckpt", self.tree.pid, "-t", "tree:1", "--gpu-lock-timeout", "1")):
+            with self.subTest(command):
+                before = len(self.sim.calls())
+                result = self.cli.run(*command)
+                self.assert_refused(result, FAILED, "lock of process", "did not answer in time")
+                calls = [call["call"] for call in self.sim.calls()[before:]]
+                locks = [i for i, call in enumerate(calls) if call == "lock"]
+                self.assertEqual(len(locks), 3)
+                self.assertEqual(calls[locks[-1] + 1], "unlock", calls)
+                self.tree.wait_for_steps()
+                jobs = self.succeed("gpu", "ps")["jobs"]
+                states = {pid: job["state"] for job in jobs for pid in job["pids"]}
+                self.assertEqual([states.get(child) for child in procfs.descendants(self.tree.pid)], ["running"] * 3)
+                self.assertFalse(any(job["parked"] for job in jobs))
+
+
 class ForkedChildTest(GpuTest):
     """A child that was forked after the driver's start, as those that load data for a training. Asked of it, the driver may
     answer for its parent."""
@@ -200,6 +233,18 @@ class ForkedChildTest(GpuTest):
         self.assert_refused(result, FAILED, f"process {child} was forked by process {job.pid}", "--launch-job", "spawn")
         self.assertNotIn("lock", [call["call"] for call in self.sim.calls()])
         self.assert_runs(job)
+
+
+class LoadedOnlyTest(GpuTest):
+    def test_one_with_a_single_thread_is_not_asked(self):
+        """Where the driver is used it has a thread: what the many others have mapped is none of `gpu ps`'s business."""
+        library = "import ctypes, signal; ctypes.CDLL('libcuda.so.1'); signal.pause()"
+        job = self.start_job([sys.executable, "-c", library], env=self.sim.environment)
+        waiting.until(lambda: procfs.maps_file(job.pid, "libcuda.so"), "the library is loaded")
+        cuda = self.start_vector_job()
+        self.assertIsNone(self.gpu_job(job.pid))
+        self.assertEqual(self.gpu_job(cuda.pid)["state"], "running")
+        self.assertNotIn(job.pid, [call["pid"] for call in self.sim.calls()])
 
 
 class MpsTest(GpuTest):

@@ -2,8 +2,9 @@
 
 import os
 import signal
+import urllib.request
 
-from harness import procfs, waiting
+from harness import jobs, procfs, waiting
 from harness.cli import FAILED, NOT_FOUND
 from harness.clones import CloneTest
 from harness.held_copies import STANDBY_COPIES, HeldCopiesTest
@@ -123,6 +124,18 @@ class ForkTest(TemplateTest):
         started = self.start(template="many")
         self.assertFalse(started.get("forked", False))
         self.assertTrue(self.answer_of(started)["kept"])
+
+    def test_copies_are_counted_with_the_clones(self):
+        self.daemon.stop()
+        port = jobs.free_port()
+        self.daemon_arguments = (*self.daemon_arguments, "--metrics", f"127.0.0.1:{port}")
+        self.restart_daemon()
+        self.make_template()
+        for _ in range(2):
+            self.answer_of(self.start())
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            counted = [line for line in answer.read().decode().splitlines() if line.startswith("rekindle_clones_total")]
+        self.assertEqual(counted, ['rekindle_clones_total{result="done"} 2', 'rekindle_clones_total{result="failed"} 0'])
 
     def test_image_that_clones_are_made_of_is_kept(self):
         self.make_template("many", extra="import threading\n"
