@@ -10,6 +10,7 @@
 #include "cli/copy_command.h"
 #include "cli/image_listing.h"
 #include "cli/logs_command.h"
+#include "cli/run_options.h"
 #include "cli/sim_command.h"
 #include "cli/timeline.h"
 #include "cli/top_command.h"
@@ -65,6 +66,7 @@ struct Invocation {
   GlobalOptions globals;
   Command command;
   TimelineOptions timeline;  // of what restores
+  RunOptions run;
 };
 
 // What is to be done: a command, or a text to print (help) with a status that says whether that was asked for

@@ -113,7 +113,7 @@ int Execute(const Invocation& invocation, const Output& output) {
     terminal_stops = std::make_unique<TerminalStops>();
   std::unique_ptr<Interrupts> interrupts;
   if (HandlesSignals(invocation.command)) {
-    interrupts = std::make_unique<Interrupts>();
+    interrupts = std::make_unique<Interrupts>(invocation.run.stop_on);
   } else {
     UseOneHeap();
   }
@@ -126,7 +126,10 @@ int Execute(const Invocation& invocation, const Output& output) {
           [&](const SimRequest&) -> int { return kBadUsage; },  // done above: it needs no service
           [&](const v1::GetVersionRequest& request) { return GetVersion(client, output, request); },
           [&](const v1::DoctorRequest& request) { return Doctor(client, output, request); },
-          [&](const v1::RunRequest& request) { return RunJob(client, output, *interrupts, request); },
+          [&](const v1::RunRequest& request) {
+            return RunJob(client, endpoint->host, invocation.globals, output, *interrupts, request,
+                          invocation.run);
+          },
           [&](const v1::CheckpointRequest& request) {
             return Checkpoint(client, output, *interrupts, request);
           },

@@ -449,9 +449,8 @@ void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string
     absl::MutexLock lock(&mutex_);
     end_told_ = true;
   }
-  Log(failed ? LogLevel::kWarning : LogLevel::kInfo,
-      absl::StrCat("job '", name_, "' ended for good: ", report));
-  events_.Send(event);
+  Tell(event, failed ? LogLevel::kWarning : LogLevel::kInfo,
+       absl::StrCat("job '", name_, "' ended for good: ", report));
 }
 
 void SupervisedJob::TidyUpEnd() {

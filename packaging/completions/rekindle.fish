@@ -114,6 +114,8 @@ complete -c rekindle -n '__fish_seen_subcommand_from run ckpt' -l track-path -r 
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l keep -x -d 'Images to keep'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l image-name -x -d 'Name of its images'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l from -x -a '(__rekindle_images)' -d 'Go on from this image'
+complete -c rekindle -n '__fish_seen_subcommand_from run' -l resume -d 'Go on from the newest image of its name'
+complete -c rekindle -n '__fish_seen_subcommand_from run' -l stop-on -x -a 'TERM USR1 TERM,USR1' -d 'Signals that end it with a last image'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l overhead -x -d 'With --every auto: share of its time'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l tcp-close -d 'Bring it back without its TCP connections'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l ignore-mismatch -d 'Bring it back although CPU, kernel or CRIU differ'
