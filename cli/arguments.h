@@ -10,6 +10,8 @@
 #include "cli/copy_command.h"
 #include "cli/image_listing.h"
 #include "cli/logs_command.h"
+#include "cli/place_check.h"
+#include "cli/place_pruning.h"
 #include "cli/run_options.h"
 #include "cli/sim_command.h"
 #include "cli/timeline.h"
@@ -60,7 +62,8 @@ using Command = std::variant<
     v1::BuildDependenciesRequest, v1::ListDependenciesRequest, DependenciesRemoval,
     v1::CheckpointGroupRequest, v1::RestoreGroupRequest, v1::ListGroupsRequest, v1::RemoveGroupRequest,
     v1::ResolveGroupRequest, SimRequest, TopRequest, v1::StopJobRequest, v1::AttachJobRequest,
-    v1::WaitForJobsRequest, LogsOfJob, ExportToFile, ImportFromFile, CopyImage>;
+    v1::WaitForJobsRequest, LogsOfJob, ExportToFile, ImportFromFile, CopyImage, PruneElsewhere,
+    FsckElsewhere>;
 
 struct Invocation {
   GlobalOptions globals;

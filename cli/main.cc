@@ -97,6 +97,10 @@ int Execute(const Invocation& invocation, const Output& output) {
       listing != nullptr && !listing->from.empty()) {
     return ListImagesElsewhere(invocation.globals, output, *listing);
   }
+  if (const auto* pruning = std::get_if<PruneElsewhere>(&invocation.command))
+    return PruneImagesElsewhere(invocation.globals, output, *pruning);
+  if (const auto* check = std::get_if<FsckElsewhere>(&invocation.command))
+    return CheckElsewhere(invocation.globals, output, *check);
   Surroundings surroundings;
   surroundings.store = FromEnvironment("REKINDLE_STORE");
   surroundings.host = FromEnvironment("REKINDLE_HOST");
@@ -124,6 +128,8 @@ int Execute(const Invocation& invocation, const Output& output) {
       Overloaded{
           [&](std::monostate) -> int { return kBadUsage; },
           [&](const SimRequest&) -> int { return kBadUsage; },  // done above: it needs no service
+          [&](const PruneElsewhere&) -> int { return kBadUsage; },
+          [&](const FsckElsewhere&) -> int { return kBadUsage; },
           [&](const v1::GetVersionRequest& request) { return GetVersion(client, output, request); },
           [&](const v1::DoctorRequest& request) { return Doctor(client, output, request); },
           [&](const v1::RunRequest& request) {

@@ -83,7 +83,8 @@ _rekindle() {
     tag) flags='--label --replace' arguments=$(_rekindle_images) ;;
     diff | rm) arguments=$(_rekindle_images) ;;
     prune)
-      flags='--all --keep-last --keep-within --keep-label --groups --dry-run --gc'
+      flags='--all --keep-last --keep-within --keep-hourly --keep-daily --keep-weekly --keep-monthly --keep-yearly
+        --keep-label --groups --dry-run --gc --from'
       arguments=$(_rekindle_images | cut -d: -f1 | sort -u)
       ;;
     gc) flags='--dry-run' ;;
@@ -169,7 +170,7 @@ _rekindle() {
       flags='--from'
       [[ $previous == --from ]] && arguments=$(compgen -f -- "$current") || arguments=$(_rekindle_images)
       ;;
-    fsck) flags='--read --read-data --repair' ;;
+    fsck) flags='--read --read-data --repair --from' ;;
     copy)
       flags='--to --from --tag --replace --owner --whole --check --follow --keep'
       [[ $previous == --to || $previous == --from ]] && arguments=$(compgen -f -- "$current") || arguments=$(_rekindle_images)
