@@ -80,14 +80,13 @@ bool HasCapability(int number) {
   return (effective >> number & 1) != 0;
 }
 
-// CRIU keeps its probe of the kernel in /run, if that is a tmpfs.
+// CRIU itself keeps its probe of the kernel in /run, if that is a tmpfs.
 EnvironmentCheck CheckProbeCache() {
+  if (HasCapability(kSysAdmin)) {
+    return {"kernel_probe_cache", true, "Rekindle keeps CRIU's kernel probe, in its runtime folder", "", false};
+  }
   if (CriuKeepsKernelFacts()) {
     return {"kernel_probe_cache", true, "/run is a tmpfs: CRIU keeps its kernel probe there", "", false};
-  }
-  if (HasCapability(kSysAdmin)) {
-    return {"kernel_probe_cache", true,
-            "/run is no tmpfs: Rekindle keeps CRIU's kernel probe, in its runtime folder", "", false};
   }
   return {"kernel_probe_cache", false,
           "/run is no tmpfs: CRIU probes the kernel at every start (30 ms or so)",

@@ -371,9 +371,17 @@ const KnownFailure kSurroundings[] = {
      {"Unable to interrupt task: * (No such process)", "Can't open *: No such process"},
      "Process $1 does not exist, or ended while it was being frozen.",
      "Check the PID (`rekindle ps`) and try again."},
-    {"not-traceable",
+    {"ending-threads",
      kOnDump,
      kCause,
+     StatusCode::kUnavailable,
+     {"Zombies with threads are not supported"},
+     "A process of the job was just ending: its first thread had ended, and others had not.",
+     "Try again."},
+    {"not-traceable",
+     kOnDump,
+     // The error that comes with it may say more.
+     kConsequence,
      StatusCode::kFailedPrecondition,
      {"Unable to interrupt task: * (Operation not permitted)", "Unable to seize task"},
      "Process $1 can't be frozen: a debugger or strace is attached to it, or it is a zombie, a kernel thread "

@@ -34,6 +34,7 @@ const std::map<std::string, std::string> kDumpLogs = {
     {"dump-deleted-map-big", "ghost-too-large"},
     {"dump-device-fuse", "device"},
     {"dump-device-net-tun", "tun-device"},
+    {"dump-ending-threads", "ending-threads"},
     {"dump-epoll-closed", "epoll-closed-file"},
     {"dump-file-locks", "file-locks"},
     {"dump-freeze-timeout", "freeze-timeout"},

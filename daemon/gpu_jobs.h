@@ -143,6 +143,8 @@ class GpuJobs : private GpuMoves {
   DeviceBytes RoomForUnknown(const Found& found, const gpu::DeviceView& view) const;
   // Tells the arbiter what was found; a job that is parked in part is parked.
   void Tell(const Found& found) ABSL_LOCKS_EXCLUDED(mutex_);
+  // One that came back on other GPUs: what is known of it is of these.
+  void Follow(pid_t job, const gpu::DevicePairs& pairs);
   void Tell(const Found& found, GpuJobState state) ABSL_LOCKS_EXCLUDED(mutex_);
   // Resume without telling the arbiter.
   absl::StatusOr<GpuMoved> PutOn(pid_t job, const gpu::DevicePairs& wanted,

@@ -10,7 +10,7 @@ import unittest
 from harness import procfs, waiting
 from harness.cli import DONE, FAILED
 from harness.gpu_case import GpuTest
-from harness.gpu_sim import FIRST, GIB, MIB
+from harness.gpu_sim import FIRST, GIB, MIB, SECOND
 
 
 class ZeroBytesTest(GpuTest):
@@ -62,6 +62,46 @@ class ZeroBytesTest(GpuTest):
                 self.kill(first)
                 self.kill(second)
                 daemon.stop()
+
+
+class ZeroBytesOfTwoTest(GpuTest):
+    """With two GPUs, on each of which there is room for one job."""
+
+    def start_sim(self, **options):
+        gpus = tuple((uuid, "NVIDIA H200", 160 * MIB) for uuid in (FIRST, SECOND))
+        return super().start_sim(gpus=gpus, bytes_zero=1, **options)
+
+    def start_on_second(self, name):
+        job = self.start_vector_job(name, bytes=100 * MIB)
+        self.succeed("gpu", "park", job.pid)
+        self.succeed("gpu", "resume", job.pid, "--gpu-map", f"{FIRST}={SECOND}")
+        return job
+
+    def follow_daemon(self):
+        self.cli = self.make_cli(host=self.start_daemon().host)
+
+    def test_one_that_came_back_elsewhere_counts_there(self):
+        self.follow_daemon()
+        other = self.start_on_second("other")
+        self.succeed("gpu", "park", other.pid)
+        moved = self.start_on_second("moved")
+        self.succeed("gpu", "lease", moved.pid)
+        self.succeed("gpu", "release", moved.pid)
+        self.succeed("gpu", "lease", other.pid, "--timeout", "20")
+        self.assertTrue(self.gpu_job(moved.pid)["parked"])
+        other.wait_for_steps()
+
+    def test_one_on_another_gpu_is_not_parked_in_vain(self):
+        wanted = self.start_on_second("wanted")
+        self.succeed("gpu", "park", wanted.pid)
+        training = self.start_on_second("training")
+        idle = self.start_vector_job("idle", bytes=100 * MIB)
+        self.follow_daemon()
+        self.succeed("gpu", "lease", idle.pid)
+        self.succeed("gpu", "release", idle.pid)
+        self.assert_refused(self.cli.run("gpu", "lease", wanted.pid, "--timeout", "1"), FAILED, str(wanted.pid))
+        self.assertFalse(self.gpu_job(idle.pid)["parked"])
+        training.wait_for_steps()
 
 
 class LaunchJobTest(GpuTest):

@@ -11,6 +11,15 @@ from harness.held_copies import STANDBY_COPIES, HeldCopiesTest
 
 _MOST_STARTS = 12
 
+_ENDS_AT_ONCE = """
+vast = bytearray(512 << 20)
+ready = rekindle.ready
+def ends():
+    ready()
+    os._exit(0)
+rekindle.ready = ends
+"""
+
 
 class TemplateTest(HeldCopiesTest):
     """One template, and copies of it."""
@@ -197,6 +206,18 @@ class TemplateStandbyTest(TemplateTest):
         # What stands by has not run, and is no job.
         self.assertEqual(set(os.listdir(self.answers)), self.instances)
         self.assertEqual(len(self.succeed("ps")["jobs"]), len(started) + 1)
+
+    def test_copies_that_end_at_once(self):
+        """None of them is there long enough to show all that it touches."""
+        self.make_template(extra=_ENDS_AT_ONCE)
+        for _ in range(_MOST_STARTS * 4):
+            started = self.start()
+            self.assertTrue(started["forked"], started)
+            self.wait_for_end(started["job"]["pid"])
+            self.running.remove(started)
+            if self.stood_by(started):
+                return
+        self.fail(f"no copy stood by\n{self.records()}")
 
     def test_limits_hold(self):
         self.make_template()
