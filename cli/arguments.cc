@@ -514,7 +514,8 @@ void Parser::AddPrune() {
       "prune", "Remove images that no rule keeps",
       "  rekindle prune train --keep-last 3\n"
       "  rekindle prune --all --keep-last 1 --keep-within 7d --keep-label keep=yes --dry-run\n"
-      "  rekindle prune --all --keep-within 2w --gc\n"
+      "  rekindle prune --all --keep-within 2d --keep-daily 14 --keep-weekly 8 --keep-monthly 12 --gc\n"
+      "  rekindle prune train --keep-last 3 --from rclone:s3:bucket/images\n"
       "An image is kept when any rule keeps it; --keep-last counts for each name by itself. One that was\n"
       "copied or imported is as young as its arrival in this store.\n"));
 }
@@ -524,8 +525,9 @@ void Parser::AddGc() {
 }
 
 void Parser::AddFsck() {
-  store_arguments_.AddToFsck(
-      AddCommand("fsck", "Check the store", "  rekindle fsck --read\n  rekindle fsck --repair\n"));
+  store_arguments_.AddToFsck(AddCommand("fsck", "Check the store",
+                                        "  rekindle fsck --read\n  rekindle fsck --repair\n"
+                                        "  rekindle fsck --read train --from rclone:s3:bucket/images\n"));
 }
 
 void Parser::AddQuota() {
@@ -568,6 +570,7 @@ void Parser::AddCopy() {
 absl::Status Parser::Finish(const std::vector<std::string>& job,
                             const std::vector<std::string>& environment) {
   const std::string name = app_.get_subcommands().front()->get_name();
+  const bool tls = !globals_.tls_ca.empty() || !globals_.tls_certificate.empty() || !globals_.tls_key.empty();
   if (name == "run") {
     if (job.empty() && !supervision_.GoesOnFromImage())
       return absl::InvalidArgumentError("no command was given: write it after '--'");
@@ -647,10 +650,8 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
   } else if (name == "working-set") {
     command_ = drop_;
   } else if (name == "prune" || name == "gc" || name == "fsck" || name == "quota") {
-    RK_ASSIGN_OR_RETURN(command_, store_arguments_.Finish(name));
+    RK_ASSIGN_OR_RETURN(command_, store_arguments_.Finish(name, tls, working_directory_));
   } else if (name == "export" || name == "import" || name == "copy" || name == "ls") {
-    const bool tls =
-        !globals_.tls_ca.empty() || !globals_.tls_certificate.empty() || !globals_.tls_key.empty();
     RK_ASSIGN_OR_RETURN(command_, transfer_.Finish(name, tls, working_directory_));
   } else if (name == "stats") {
     command_ = stats_;

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "cli/client.h"
 #include "cli/interrupts.h"
@@ -64,6 +65,8 @@ int HoldGpu(Client& client, const Output& output, Interrupts& interrupts, const 
 
 // limit_commands.cc
 int PruneImages(Client& client, const Output& output, const v1::PruneImagesRequest& request);
+// What came of it, wherever the images are.
+int ShowPruned(const Output& output, const absl::StatusOr<v1::PruneImagesResponse>& response, bool dry_run);
 int GetQuota(Client& client, const Output& output, const v1::GetQuotaRequest& request);
 int SetQuota(Client& client, const Output& output, const v1::SetQuotaRequest& request);
 // Two lines: the store and its file system against their limits.

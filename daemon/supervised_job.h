@@ -140,6 +140,7 @@ class SupervisedJob {
   void Loop();
   absl::StatusOr<RegisteredJob> StartFromBeginning(UniqueFd log, std::vector<std::string>* warnings);
   void BeginLife(const RegisteredJob& job);
+  void Await(std::shared_ptr<const JobEnd> end);
   void NoteLife(const JobRecord& life) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether it is done with: not when the image that was to be its last could not be taken.
   bool StopLife();

@@ -55,9 +55,7 @@ void SupervisedJob::TellOfOtherFolder() {
     absl::MutexLock lock(&mutex_);
     pid = record_.pid();
   }
-  // As it was when its program began, wherever that was.
-  constexpr size_t kMostBytes = 6 << 20;
-  const std::string environment = BeginningOfFile(absl::StrCat("/proc/", pid, "/environ"), kMostBytes);
+  const std::string environment = EnvironmentOf(pid);
   for (absl::string_view variable : absl::StrSplit(environment, '\0')) {
     if (!absl::ConsumePrefix(&variable, absl::StrCat(REKINDLE_JOB_FILE_VARIABLE, "="))) continue;
     if (variable == JobFilePath() ||

@@ -525,6 +525,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
                                                   std::move(start.launch.log_file), &warnings)
                           : SupervisedJob::LaunchFromImage(node_, std::move(record), *std::move(hold),
                                                            request.log(), &restarted));
+  start.new_log.Keep();
   ToProto(warnings, started->mutable_warnings());
   WarnOfFiles(restarted, started);
   *started->mutable_job() = job->Describe();
