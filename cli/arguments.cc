@@ -96,6 +96,7 @@ class Parser {
       return parsed;
     }
     parsed.invocation.command = std::move(command_);
+    parsed.invocation.run = run_options_;
     parsed.invocation.timeline = timeline_;
     parsed.invocation.timeline.trace_file = Absolute(timeline_.trace_file, working_directory_);
     return parsed;
@@ -230,6 +231,7 @@ class Parser {
 
   v1::RunRequest run_;
   SupervisionArguments supervision_;
+  RunOptions run_options_;
   std::string run_log_;
   std::vector<std::string> run_words_;
   v1::CheckpointRequest ckpt_;
@@ -296,6 +298,7 @@ void Parser::AddRun() {
       "  rekindle run -- python3 train.py\n"
       "  rekindle run --detach --name web --log /var/log/web.log -- ./server --port 8080\n"
       "  rekindle run --every 5m --restarts 10 --name llm -- python3 train.py\n"
+      "  rekindle run --every 5m --name llm --resume --stop-on TERM -- python3 train.py\n"
       "It gets a session of its own and a log for its output; its standard input is /dev/null, or the\n"
       "file that the command's is. Without --detach its output is shown, SIGINT and SIGTERM go to it,\n"
       "and its exit status (128 + signal when one killed it) is returned, also where the daemon is\n"
@@ -576,6 +579,7 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     run_.set_working_directory(working_directory_);
     run_.set_log(Absolute(run_log_, working_directory_));
     RK_RETURN_IF_ERROR(supervision_.Apply(globals_, working_directory_, &run_));
+    RK_ASSIGN_OR_RETURN(run_options_, supervision_.OptionsOfRun());
     command_ = run_;
   } else if (name == "stop") {
     RK_ASSIGN_OR_RETURN(command_, supervision_.StopRequest());

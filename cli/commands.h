@@ -4,9 +4,11 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "cli/client.h"
 #include "cli/interrupts.h"
 #include "cli/output.h"
+#include "cli/run_options.h"
 #include "cli/timeline.h"
 #include "rekindle/v1/rekindle.pb.h"
 
@@ -14,7 +16,9 @@ namespace rekindle::cli {
 
 // job_commands.cc. `interrupts` sends signals to the job, or cancels what is not done yet. These return the
 // job's own exit status when they waited for it.
-int RunJob(Client& client, const Output& output, Interrupts& interrupts, const v1::RunRequest& request);
+// `host`: of the daemon; empty: in this process.
+int RunJob(Client& client, absl::string_view host, const GlobalOptions& globals, const Output& output,
+           Interrupts& interrupts, const v1::RunRequest& request, const RunOptions& options);
 int RestoreJob(Client& client, const Output& output, Interrupts& interrupts,
                const v1::RestoreRequest& request, const TimelineOptions& timeline);
 int AttachJob(Client& client, const Output& output, Interrupts& interrupts,

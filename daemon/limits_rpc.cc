@@ -175,7 +175,7 @@ absl::Status RemoveUnkept(const Call& call, store::Store& store,
     const auto so_far = [&] {
       return absl::StrCat("removed ", response->removed(), " of ", all.size(), " images, then");
     };
-    if (call.cancelled && call.cancelled())
+    if (call.IsCancelled())
       return absl::CancelledError(absl::StrCat(so_far(), " it was interrupted; the others are still there"));
     // Whoever is restoring one has it open: its bytes stay until he is done.
     const absl::Span<const store::ImageInfo> some = all.subspan(done, store::kRemovedAtOnce);

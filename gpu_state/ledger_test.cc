@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -69,21 +70,35 @@ TEST_F(LedgerTest, EntriesAreReadBack) {
   EXPECT_TRUE(ledger_.List()->empty());
 }
 
+// Until it is killed and waited for.
+pid_t StartChild() {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) ::pause();
+  }
+  return child;
+}
+
+void EndChild(pid_t child) {
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
 TEST_F(LedgerTest, TellsOfSomeAlone) {
-  const pid_t parent = ::getppid();
-  ASSERT_TRUE(ledger_.Put({Entry(::getpid()), Entry(parent)}).ok());
-  auto entries = ledger_.Of({parent, 1});
+  // Not the parent, which may end, be the first process, or be in another PID namespace.
+  const pid_t asked_for = StartChild(), without_entry = StartChild();
+  EXPECT_TRUE(ledger_.Put({Entry(::getpid()), Entry(asked_for)}).ok());
+  auto entries = ledger_.Of({asked_for, without_entry});
+  EndChild(asked_for);
+  EndChild(without_entry);
   ASSERT_TRUE(entries.ok()) << entries.status();
   ASSERT_EQ(entries->size(), 1u);
-  EXPECT_EQ((*entries)[0].pid, parent);
+  EXPECT_EQ((*entries)[0].pid, asked_for);
 }
 
 TEST_F(LedgerTest, ForgetsTheDead) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::pause();
-    ::_exit(0);
-  }
+  const pid_t child = StartChild();
   LedgerEntry of_child = Entry(child);
   LedgerEntry of_another = Entry(::getpid());
   of_another.start_ticks += 1;  // our PID, but another process's
@@ -91,8 +106,7 @@ TEST_F(LedgerTest, ForgetsTheDead) {
   auto entries = ledger_.List();
   ASSERT_EQ(entries->size(), 1u);
   EXPECT_EQ((*entries)[0].pid, child);
-  ::kill(child, SIGKILL);
-  ::waitpid(child, nullptr, 0);
+  EndChild(child);
   EXPECT_TRUE(ledger_.List()->empty());
   EXPECT_TRUE(ListDirectory(ledger_.directory())->empty());
 }

@@ -192,40 +192,46 @@ class BucketTest(RekindleTest):
 
     def test_a_stalled_rclone_is_ended(self):
         self.environment["RCLONE_TIMEOUT"] = "5s"
-        stalled = self.path("stalled")
-        # Once of each kind. Whoever looks at it sees an rclone that moves nothing more.
+        stalls = self.path("stalls-")
+        # Whoever looks at it sees an rclone that moves nothing more.
         self.wrap_rclone(
             'for word in "$@"; do last=$word; done\n'
             'case $last in *.image) kind=image;; *.json) kind=json;; *) kind=folder;; esac\n'
-            f"mark={stalled}.$1.$kind\n"
-            f'if [ -e {stalled} ] && [ ! -e "$mark" ]; then : > "$mark"; kill -STOP $$; fi'
+            f'if [ -e {stalls}$kind ]; then rm {stalls}$kind; kill -STOP $$; fi'
         )
         cli = self.make_cli(store=self.store)
-        job, _ = self.start_memory_job(_SIZE)
-        self.checkpoint(job.pid, "job:1")
-        job.kill_tree()
-        with open(stalled, "w", encoding="ascii"):
-            pass
+
+        def stall_once(kind):
+            with open(stalls + kind, "x", encoding="ascii"):
+                pass
+
+        def assert_ended(said):
+            self.assertIn("has moved nothing for 10s, and was ended", said)
+            self.assertIn("RCLONE_TIMEOUT", said)
+
+        self.three_images()
+        # A listing of whoever follows a job, who tries again.
+        stall_once("folder")
         child = cli.start("copy", "job", "--to", self.bucket, "--follow", json_output=False)
-        said = []
-
-        def is_there():
-            return any(name.endswith(".json") for name in self.objects())
-
-        while not is_there():
-            said.append(child.stderr.readline())
-            self.assertTrue(said[-1], said)
-            # The listing, the image and what is put beside it: each has stalled once, and was tried again.
-            if len([line for line in said if "trying again" in line]) == 3:
-                waiting.until(is_there, "the copy", 120, 0.2)
+        said = child.stderr.readline()
+        assert_ended(said)
+        self.assertIn("trying again", said)
+        waiting.until(lambda: any(name.endswith("-3.json") for name in self.objects()), "the copy", 120, 0.2)
         os.kill(child.pid, signal.SIGINT)
-        self.assertEqual(cli.finish(child).code, DONE)
-        for line in said:
-            self.assertIn("has moved nothing for 10s, and was ended", line)
-            self.assertIn("RCLONE_TIMEOUT", line)
+        result = cli.finish(child)
+        self.assertEqual((result.code, result.err), (DONE, ""), str(result))
+        # The image, and what is put beside it.
+        for tag, kind in (("job:1", "image"), ("job:2", "json")):
+            stall_once(kind)
+            refused = cli.run("copy", tag, "--to", self.bucket)
+            self.assert_refused(refused, FAILED)
+            assert_ended(refused.message)
+            self.assertFalse([name for name in self.objects() if f"-{tag[4:]}.json" in name])
+            self.succeed("copy", tag, "--to", self.bucket, cli=cli)
+            self.assertTrue([name for name in self.objects() if f"-{tag[4:]}.json" in name])
 
         there = self.make_cli(store=self.path("there"))
-        # The object's own rclone is the first that reads one.
+        stall_once("image")
         refused = there.run("copy", "job:1", "--from", self.bucket)
         self.assert_refused(refused, FAILED, "has moved nothing", "taking in job:1")
         self.assertEqual(self.images(there), [])

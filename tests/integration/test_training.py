@@ -11,7 +11,7 @@ from harness.case import MIB
 from harness.small_disk import SmallDisk
 from harness.training import DISTRIBUTED, GPT, RESNET, TrainingTest, crc32c, random_steps
 
-STEPS = 500
+STEPS = 300
 
 
 class KilledTest(TrainingTest):
@@ -116,10 +116,10 @@ class ProcessesTest(TrainingTest):
         self.kill_job(random.Random(seed).choice(sorted(others)))
 
     def test_data_loader_worker(self):
-        self.begin(RESNET, 800, keep=self.KEEP)
+        self.begin(RESNET, 400, keep=self.KEEP)
         self.kill_and_see_it_go_on(lambda: self.kill_one_of(1))
         self.assertEqual(len(self.training.processes()), 3)
-        self.wait_for_step(500)
+        self.wait_for_step(250)
         self.kill_and_see_it_go_on(self.kill_job)
         state = self.assert_ends_as_undisturbed()
         # More when an image was taken after the worker's death and before anybody noticed it.
@@ -128,7 +128,7 @@ class ProcessesTest(TrainingTest):
 
     def test_worker_of_a_distributed_run(self):
         # Some are taken while its processes look for each other, in waits with a time-out.
-        self.begin(DISTRIBUTED, 150, every="2s", keep=self.KEEP)
+        self.begin(DISTRIBUTED, 100, every="2s", keep=self.KEEP)
         self.wait_for_step(30)
         self.kill_and_see_it_go_on(lambda: self.kill_one_of(2))
         state = self.assert_ends_as_undisturbed()

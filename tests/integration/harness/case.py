@@ -65,7 +65,7 @@ class RekindleTest(unittest.TestCase):
             return left
 
         try:
-            waiting.until(lambda: not leftovers(), "nothing left", 5, 0.05)
+            waiting.until(lambda: not leftovers(), "nothing left", poll_seconds=0.05)
         except TimeoutError:
             left = leftovers()
             for pid in procfs.descendants(os.getpid()):
