@@ -122,6 +122,7 @@ class ReadOnlyStoreTest(RekindleTest):
         self.assertIn(refused.code, (FAILED, NOT_PERMITTED), str(refused))
         self.assertIn(self.store, refused.message)
         self.assertIn("read-only", refused.message.lower())
+        self.assert_refused(self.cli.run("rm", "kept:1"), NOT_PERMITTED, "read-only", "remount")
         memory.wait_for_tick()
         # Reading goes on: it is where images are served from on many hosts.
         self.assert_store_whole(["kept:1"])
