@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "absl/strings/str_cat.h"
 #include "base/file.h"
 
 namespace rekindle {
@@ -35,6 +36,12 @@ std::string BeginningOfFile(const std::string& path, size_t most) {
   }
   text.resize(used);
   return text;
+}
+
+std::string EnvironmentOf(pid_t pid) {
+  // The most that the kernel gives to a program that begins; later the process may make it longer.
+  constexpr size_t kMostBytes = 6 << 20;
+  return BeginningOfFile(absl::StrCat("/proc/", pid, "/environ"), kMostBytes);
 }
 
 void ForEachLineOf(const std::string& path, absl::FunctionRef<bool(absl::string_view)> visit) {

@@ -1,7 +1,10 @@
 #include "base/proc_text.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -45,6 +48,15 @@ TEST_F(ProcTextTest, LinesAcrossWhatIsReadAtOnce) {
   EXPECT_TRUE(Lines().empty());
   ASSERT_TRUE(RemoveTree(path_).ok());
   EXPECT_TRUE(Lines().empty());
+}
+
+TEST(EnvironmentOfTest, IsThatOfTheBeginning) {
+  ASSERT_EQ(::setenv("PROC_TEXT_TEST", "set later", 1), 0);
+  const std::string environment = EnvironmentOf(::getpid());
+  EXPECT_THAT(environment, testing::HasSubstr("PATH="));
+  EXPECT_EQ(environment.back(), '\0');
+  EXPECT_THAT(environment, testing::Not(testing::HasSubstr("set later")));
+  EXPECT_EQ(EnvironmentOf(1 << 23), "");  // no PID is that high
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -97,6 +98,16 @@ ProcessChildren::ProcessChildren() {
   }
 }
 
+absl::StatusOr<std::vector<pid_t>> ChildrenOfThread(pid_t pid, absl::string_view thread) {
+  RK_ASSIGN_OR_RETURN(const std::string list,
+                      ReadFile(absl::StrCat("/proc/", pid, "/task/", thread, "/children")));
+  std::vector<pid_t> children;
+  for (const absl::string_view word : absl::StrSplit(list, ' ', absl::SkipWhitespace())) {
+    if (pid_t child = 0; absl::SimpleAtoi(word, &child)) children.push_back(child);
+  }
+  return children;
+}
+
 std::vector<pid_t> ProcessChildren::Tree(pid_t root) const {
   std::vector<pid_t> tree;
   if (living_.contains(root)) tree.push_back(root);
@@ -113,8 +124,8 @@ namespace {
 struct Descent {
   enum class End { kWhole, kChangedMeanwhile, kTooMuch };
   End end = End::kChangedMeanwhile;
-  std::vector<pid_t> living;      // as of ProcessChildren::Tree
-  std::vector<std::string> seen;  // each thread with its children, zombies among them
+  std::vector<pid_t> living;                                     // as of ProcessChildren::Tree
+  std::vector<std::pair<std::string, std::vector<pid_t>>> seen;  // threads with their children
   struct Member {
     pid_t pid, parent;
     // Its number may be another's otherwise, or it has got another parent.
@@ -135,20 +146,18 @@ Descent Descend(pid_t root, size_t most_threads) {
     if (!member.IsThere(stat)) return descent;
     if (stat->ended()) continue;
     descent.living.push_back(pid);
-    const std::string tasks = absl::StrCat("/proc/", pid, "/task");
-    const absl::StatusOr<std::vector<std::string>> threads = ListDirectory(tasks);
+    const absl::StatusOr<std::vector<std::string>> threads =
+        ListDirectory(absl::StrCat("/proc/", pid, "/task"));
     if (!threads.ok()) return descent;
     if (descent.seen.size() + threads->size() > most_threads) {
       descent.end = Descent::End::kTooMuch;
       return descent;
     }
     for (const std::string& thread : *threads) {
-      const absl::StatusOr<std::string> children = ReadFile(absl::StrCat(tasks, "/", thread, "/children"));
+      absl::StatusOr<std::vector<pid_t>> children = ChildrenOfThread(pid, thread);
       if (!children.ok()) return descent;
-      descent.seen.push_back(absl::StrCat(thread, ": ", *children));
-      for (absl::string_view word : absl::StrSplit(*children, ' ', absl::SkipWhitespace())) {
-        if (pid_t child = 0; absl::SimpleAtoi(word, &child)) descent.members.push_back({child, pid});
-      }
+      for (const pid_t child : *children) descent.members.push_back({child, pid});
+      descent.seen.emplace_back(thread, *std::move(children));
     }
   }
   descent.end = Descent::End::kWhole;

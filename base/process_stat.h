@@ -52,6 +52,10 @@ pid_t TracerOf(const std::string& task);
 // All there are at the moment, threads not included.
 std::vector<pid_t> ListProcesses();
 
+// The children of one of its threads (a number), zombies among them, by the kernel's list. One from which a
+// child is taken while it is read may lack another. An error: it has ended, or this kernel has no such lists.
+absl::StatusOr<std::vector<pid_t>> ChildrenOfThread(pid_t pid, absl::string_view thread);
+
 // Whose children which processes are, at one moment: for who wants the trees of several.
 class ProcessChildren {
  public:

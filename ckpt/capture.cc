@@ -22,6 +22,7 @@
 #include "base/parallel.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "base/trace_rights.h"
 #include "base/utf8.h"
 #include "ckpt/capture_session.h"
 #include "ckpt/dirty_pages.h"
@@ -42,6 +43,7 @@
 #include "ckpt/uninterruptible_waits.h"
 #include "criu/image_files.h"
 #include "criu/job_namespaces.h"
+#include "gpu_state/cuda_processes.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::ckpt {
@@ -363,12 +365,15 @@ class CaptureRun {
     return absl::OkStatus();
   }
 
-  // 0: nobody.
+  // The one that it was forked by, without running a program of its own since. 0: nobody.
   pid_t GpuUserAbove(pid_t pid) const {
+    const absl::StatusOr<std::string> program = ProgramOf(pid);
+    if (!program.ok() || !gpu::MapsCuda(pid)) return 0;
     for (size_t above = 0; above < job_.processes.size(); ++above) {
       const auto stat = ReadProcessStat(pid);
       if (!stat.ok()) break;
       pid = stat->parent;
+      if (ProgramOf(pid).value_or("") != *program) break;
       if (std::find(gpu_pids_.begin(), gpu_pids_.end(), pid) != gpu_pids_.end()) return pid;
     }
     return 0;

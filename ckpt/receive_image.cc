@@ -107,7 +107,9 @@ class Receiving {
     }
     // No more than that is believed of what it says of itself.
     RK_ASSIGN_OR_RETURN(arena_, StagingArena::Create(std::min(header_.page_bytes(), budget), budget,
-                                                     options_.spill_directory));
+                                                     options_.spill_directory, nullptr,
+                                                     "let Rekindle have more memory, of which half may be "
+                                                     "taken"));
     return absl::OkStatus();
   }
 

@@ -90,8 +90,9 @@ void KeptStaging::LetKernelHaveIt() {
 absl::StatusOr<std::unique_ptr<StagingArena>> StagingArena::Create(uint64_t expected_bytes,
                                                                    uint64_t budget_bytes,
                                                                    const std::string& spill_directory,
-                                                                   KeptStaging* kept) {
-  std::unique_ptr<StagingArena> arena(new StagingArena(budget_bytes, spill_directory, kept));
+                                                                   KeptStaging* kept,
+                                                                   const char* more_budget) {
+  std::unique_ptr<StagingArena> arena(new StagingArena(budget_bytes, spill_directory, kept, more_budget));
   arena->ReserveAndTouch(RoundUp(std::min(expected_bytes, budget_bytes), kBlockBytes));
   return arena;
 }
@@ -204,8 +205,7 @@ absl::StatusOr<absl::Span<std::byte>> StagingArena::NextSpillBlock() {
 }
 
 std::string StagingArena::HowToSpillLess() const {
-  if (used_bytes_ + kBlockBytes > RoundUp(budget_bytes_, kBlockBytes))
-    return "give more with --staging-memory";
+  if (used_bytes_ + kBlockBytes > RoundUp(budget_bytes_, kBlockBytes)) return more_budget_;
   if (used_bytes_ + kBlockBytes > reserved_bytes_ && MostAddresses() != UINT64_MAX)
     return "let Rekindle have more addresses (RLIMIT_AS: `ulimit -v`)";
   return "let Rekindle have more memory: the kernel promises it no more (vm.overcommit_memory=2 with what "

@@ -54,13 +54,16 @@ class KeptStaging {
 class StagingArena {
  public:
   static constexpr size_t kBlockBytes = 4u << 20;
+  static constexpr char kMoreBudget[] = "give more with --staging-memory";
 
   // Prepares `expected_bytes` of room, of which at most `budget_bytes` in RAM; what comes beyond either is
   // taken from RAM up to the budget, then from an unlinked file in `spill_directory`. `kept` may be null,
   // else it outlives the arena: it gives what the arena before left, and gets what this one leaves.
+  // `more_budget`: how a user gives a larger budget, for errors.
   static absl::StatusOr<std::unique_ptr<StagingArena>> Create(uint64_t expected_bytes, uint64_t budget_bytes,
                                                               const std::string& spill_directory,
-                                                              KeptStaging* kept = nullptr);
+                                                              KeptStaging* kept = nullptr,
+                                                              const char* more_budget = kMoreBudget);
   ~StagingArena();
   StagingArena(const StagingArena&) = delete;
   StagingArena& operator=(const StagingArena&) = delete;
@@ -81,8 +84,11 @@ class StagingArena {
   void HoldsImage(store::ImageInMemory image) { image_ = std::move(image); }
 
  private:
-  StagingArena(uint64_t budget_bytes, std::string spill_directory, KeptStaging* kept)
-      : budget_bytes_(budget_bytes), spill_directory_(std::move(spill_directory)), kept_(kept) {}
+  StagingArena(uint64_t budget_bytes, std::string spill_directory, KeptStaging* kept, const char* more_budget)
+      : budget_bytes_(budget_bytes),
+        spill_directory_(std::move(spill_directory)),
+        kept_(kept),
+        more_budget_(more_budget) {}
 
   void ReserveAndTouch(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void Reserve(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -94,6 +100,7 @@ class StagingArena {
   const uint64_t budget_bytes_;
   const std::string spill_directory_;
   KeptStaging* const kept_;
+  const char* const more_budget_;
   std::byte* base_ = nullptr;
   uint64_t reserved_bytes_ = 0;  // of addresses
   store::ImageInMemory image_;   // of the thread that makes the image

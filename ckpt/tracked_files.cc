@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -173,14 +174,20 @@ std::optional<TrackedFiles::Found> TrackedFiles::Find(std::shared_ptr<Leases> le
   // It leads through /proc, which shows nothing to a thread with the user's rights.
   absl::StatusOr<UniqueFd> root = OpenFile(root_, O_PATH | O_DIRECTORY);
   if (!root.ok()) return Found{{}, NoneIsRecorded(root.status().message())};
+  // Each may hang for as long as a file server is away, and so may those of a job's next images.
+  static std::atomic<int> under_way{0};
+  constexpr int kMostUnderWay = 64;
+  if (under_way.load() >= kMostUnderWay) return std::nullopt;
   const auto work = std::make_shared<Work>();
   const absl::Status begun = CatchNoMoreThreads([&] {
     std::thread([work, search = search_, leases = std::move(leases),
                  place = std::make_shared<UniqueFd>(*std::move(root))] {
       Found found = search->Run(place->get(), *leases);
+      --under_way;
       absl::MutexLock lock(&work->mutex);
       work->found = std::move(found);
     }).detach();
+    ++under_way;
     return absl::OkStatus();
   });
   if (!begun.ok()) return Found{{}, NoneIsRecorded(begun.message())};

@@ -96,6 +96,7 @@ class Parser {
       return parsed;
     }
     parsed.invocation.command = std::move(command_);
+    parsed.invocation.run = run_options_;
     parsed.invocation.timeline = timeline_;
     parsed.invocation.timeline.trace_file = Absolute(timeline_.trace_file, working_directory_);
     return parsed;
@@ -230,6 +231,7 @@ class Parser {
 
   v1::RunRequest run_;
   SupervisionArguments supervision_;
+  RunOptions run_options_;
   std::string run_log_;
   std::vector<std::string> run_words_;
   v1::CheckpointRequest ckpt_;
@@ -296,6 +298,7 @@ void Parser::AddRun() {
       "  rekindle run -- python3 train.py\n"
       "  rekindle run --detach --name web --log /var/log/web.log -- ./server --port 8080\n"
       "  rekindle run --every 5m --restarts 10 --name llm -- python3 train.py\n"
+      "  rekindle run --every 5m --name llm --resume --stop-on TERM -- python3 train.py\n"
       "It gets a session of its own and a log for its output; its standard input is /dev/null, or the\n"
       "file that the command's is. Without --detach its output is shown, SIGINT and SIGTERM go to it,\n"
       "and its exit status (128 + signal when one killed it) is returned, also where the daemon is\n"
@@ -511,7 +514,8 @@ void Parser::AddPrune() {
       "prune", "Remove images that no rule keeps",
       "  rekindle prune train --keep-last 3\n"
       "  rekindle prune --all --keep-last 1 --keep-within 7d --keep-label keep=yes --dry-run\n"
-      "  rekindle prune --all --keep-within 2w --gc\n"
+      "  rekindle prune --all --keep-within 2d --keep-daily 14 --keep-weekly 8 --keep-monthly 12 --gc\n"
+      "  rekindle prune train --keep-last 3 --from rclone:s3:bucket/images\n"
       "An image is kept when any rule keeps it; --keep-last counts for each name by itself. One that was\n"
       "copied or imported is as young as its arrival in this store.\n"));
 }
@@ -521,8 +525,9 @@ void Parser::AddGc() {
 }
 
 void Parser::AddFsck() {
-  store_arguments_.AddToFsck(
-      AddCommand("fsck", "Check the store", "  rekindle fsck --read\n  rekindle fsck --repair\n"));
+  store_arguments_.AddToFsck(AddCommand("fsck", "Check the store",
+                                        "  rekindle fsck --read\n  rekindle fsck --repair\n"
+                                        "  rekindle fsck --read train --from rclone:s3:bucket/images\n"));
 }
 
 void Parser::AddQuota() {
@@ -565,6 +570,7 @@ void Parser::AddCopy() {
 absl::Status Parser::Finish(const std::vector<std::string>& job,
                             const std::vector<std::string>& environment) {
   const std::string name = app_.get_subcommands().front()->get_name();
+  const bool tls = !globals_.tls_ca.empty() || !globals_.tls_certificate.empty() || !globals_.tls_key.empty();
   if (name == "run") {
     if (job.empty() && !supervision_.GoesOnFromImage())
       return absl::InvalidArgumentError("no command was given: write it after '--'");
@@ -573,6 +579,7 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     run_.set_working_directory(working_directory_);
     run_.set_log(Absolute(run_log_, working_directory_));
     RK_RETURN_IF_ERROR(supervision_.Apply(globals_, working_directory_, &run_));
+    RK_ASSIGN_OR_RETURN(run_options_, supervision_.OptionsOfRun());
     command_ = run_;
   } else if (name == "stop") {
     RK_ASSIGN_OR_RETURN(command_, supervision_.StopRequest());
@@ -643,10 +650,8 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
   } else if (name == "working-set") {
     command_ = drop_;
   } else if (name == "prune" || name == "gc" || name == "fsck" || name == "quota") {
-    RK_ASSIGN_OR_RETURN(command_, store_arguments_.Finish(name));
+    RK_ASSIGN_OR_RETURN(command_, store_arguments_.Finish(name, tls, working_directory_));
   } else if (name == "export" || name == "import" || name == "copy" || name == "ls") {
-    const bool tls =
-        !globals_.tls_ca.empty() || !globals_.tls_certificate.empty() || !globals_.tls_key.empty();
     RK_ASSIGN_OR_RETURN(command_, transfer_.Finish(name, tls, working_directory_));
   } else if (name == "stats") {
     command_ = stats_;

@@ -14,7 +14,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "base/uuid.h"
@@ -32,8 +31,6 @@ constexpr int64_t kNanosOfMicro = 1000;
 // A stream is longer than the pages of its image by what it says of them, and by the image's small files.
 constexpr uint64_t kMostBeside = uint64_t{1} << 30;
 constexpr size_t kTagsNamed = 10;
-// What was not written for so long is on its way no more.
-constexpr absl::Duration kUnfinishedAfter = absl::Hours(24);
 // Of an object store that may be what has failed, or with the user waiting for the end.
 constexpr absl::Duration kCleaningPatience = absl::Seconds(10);
 // Whose jobs run now shows in the latest images.
@@ -322,14 +319,10 @@ absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent,
   for (const std::string& origin : origins) ours.emplace(IdOf(origin), origin);
   RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> objects,
                       ObjectsOf(bucket_, name, Bucket::Times::kAsked));
-  // By whose clock the times are is not known: ours, or the one that tells the time of what was put just now.
-  absl::Time now = absl::InfinitePast();
-  for (const BucketObject& object : objects) now = std::max(now, object.written);
-  now = std::min(now, absl::Now());
   const BucketImages images(objects);
   const std::vector<std::string> superfluous = images.Superfluous(
       options_.keep, IdOf(OriginOf(sent)), [&](const std::string& id) { return ours.contains(id); },
-      now - kUnfinishedAfter);
+      UnfinishedBefore(objects));
   const std::set<std::string> going(superfluous.begin(), superfluous.end());
   const absl::Status removed = bucket_.Remove(name, superfluous);
   // What could not be removed now is to be known to whoever copies next.

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "rekindle/v1/copy_link.h"
 
@@ -69,6 +70,14 @@ bool IsStrayLink(const BucketImage& image) {
 std::string IdOf(absl::string_view origin) {
   absl::ConsumePrefix(&origin, "sha256:");
   return std::string(origin.substr(0, kIdDigits));
+}
+
+absl::Time UnfinishedBefore(const std::vector<BucketObject>& objects) {
+  constexpr absl::Duration kUnfinishedAfter = absl::Hours(24);
+  // By whose clock the times are is not known: ours, or the one that tells the time of what was put just now.
+  absl::Time now = absl::InfinitePast();
+  for (const BucketObject& object : objects) now = std::max(now, object.written);
+  return std::min(now, absl::Now()) - kUnfinishedAfter;
 }
 
 BucketImages::BucketImages(const std::vector<BucketObject>& objects) {

@@ -37,6 +37,10 @@ bool IsStrayLink(const BucketImage& image);
 // The part of an image's origin that names it in a bucket.
 std::string IdOf(absl::string_view origin);
 
+// What was not written since then is on its way no more. `objects`: of a folder, with their times, which may
+// be told by another clock than ours.
+absl::Time UnfinishedBefore(const std::vector<BucketObject>& objects);
+
 // Thread-safe once made. No function's time grows faster than the number of images.
 class BucketImages {
  public:
@@ -45,6 +49,9 @@ class BucketImages {
 
   // Those with both their objects, newest first.
   const std::vector<BucketImage>& complete() const { return complete_; }
+  // Those of which one object is not there: on their way, or left of a copy that was broken off. Of one of
+  // which the image itself is not there `bytes` is 0.
+  const std::vector<BucketImage>& incomplete() const { return incomplete_; }
   // What must be taken in, in this order, to have the image of this origin, from a whole one on; empty: it is
   // not there, or something that it builds upon is not.
   std::vector<BucketImage> Chain(absl::string_view id) const;

@@ -14,11 +14,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-// As far as it tells the job. What is no such object tells nothing.
+// As far as it tells whose it is. What is no such object tells nothing.
 v1::Image ImageIn(const Json& marker) {
   const Json image = marker.is_object() ? marker.value("image", Json()) : Json();
   Json known = Json::object();
-  for (const char* key : {"digest", "labels"}) {
+  for (const char* key : {"reference", "digest", "labels"}) {
     if (image.is_object() && image.contains(key)) known[key] = image[key];
   }
   v1::Image read;
@@ -27,8 +27,8 @@ v1::Image ImageIn(const Json& marker) {
 
 }  // namespace
 
-std::map<std::string, std::string> JobsOf(absl::string_view markers) {
-  std::map<std::string, std::string> jobs;
+std::vector<v1::Image> ImagesOfMarkers(absl::string_view markers) {
+  std::vector<v1::Image> images;
   std::istringstream in{std::string(markers)};
   for (Json marker; !(in >> std::ws).eof();) {
     try {
@@ -36,7 +36,14 @@ std::map<std::string, std::string> JobsOf(absl::string_view markers) {
     } catch (const Json::exception&) {
       break;
     }
-    const v1::Image image = ImageIn(marker);
+    images.push_back(ImageIn(marker));
+  }
+  return images;
+}
+
+std::map<std::string, std::string> JobsOf(absl::string_view markers) {
+  std::map<std::string, std::string> jobs;
+  for (const v1::Image& image : ImagesOfMarkers(markers)) {
     std::string job = JobOf(image);
     if (!OriginOf(image).empty() && !job.empty()) jobs[IdOf(OriginOf(image))] = std::move(job);
   }

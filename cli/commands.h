@@ -3,9 +3,12 @@
 
 #include <string>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "cli/client.h"
 #include "cli/interrupts.h"
 #include "cli/output.h"
+#include "cli/run_options.h"
 #include "cli/timeline.h"
 #include "rekindle/v1/rekindle.pb.h"
 
@@ -13,7 +16,9 @@ namespace rekindle::cli {
 
 // job_commands.cc. `interrupts` sends signals to the job, or cancels what is not done yet. These return the
 // job's own exit status when they waited for it.
-int RunJob(Client& client, const Output& output, Interrupts& interrupts, const v1::RunRequest& request);
+// `host`: of the daemon; empty: in this process.
+int RunJob(Client& client, absl::string_view host, const GlobalOptions& globals, const Output& output,
+           Interrupts& interrupts, const v1::RunRequest& request, const RunOptions& options);
 int RestoreJob(Client& client, const Output& output, Interrupts& interrupts,
                const v1::RestoreRequest& request, const TimelineOptions& timeline);
 int AttachJob(Client& client, const Output& output, Interrupts& interrupts,
@@ -60,6 +65,8 @@ int HoldGpu(Client& client, const Output& output, Interrupts& interrupts, const 
 
 // limit_commands.cc
 int PruneImages(Client& client, const Output& output, const v1::PruneImagesRequest& request);
+// What came of it, wherever the images are.
+int ShowPruned(const Output& output, const absl::StatusOr<v1::PruneImagesResponse>& response, bool dry_run);
 int GetQuota(Client& client, const Output& output, const v1::GetQuotaRequest& request);
 int SetQuota(Client& client, const Output& output, const v1::SetQuotaRequest& request);
 // Two lines: the store and its file system against their limits.

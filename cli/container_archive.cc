@@ -97,8 +97,10 @@ std::string ContainerArchiveHint(int fd, const std::string& file) {
   for (const auto& [magic, program] : kCompressions) {
     if (absl::StartsWith(absl::string_view(header.data(), header.size()), magic)) {
       return absl::StrCat("it is compressed (", program,
-                          "), as Rekindle's images never are. If it is the checkpoint of a "
-                          "container, which podman wrote, ",
+                          "). If somebody has compressed what 'rekindle export' wrote: ", program, " -dc ",
+                          file,
+                          " | rekindle import --file -. If it is the checkpoint of a container, which "
+                          "podman wrote, ",
                           HowTo(file));
     }
   }

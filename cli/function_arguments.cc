@@ -126,12 +126,16 @@ void FunctionArguments::AddSettings(CLI::App* command) {
 
 void FunctionArguments::AddSet() {
   set_ = AddCommand(
-      fn_, "set", "Change settings of a function; its code stays",
+      fn_, "set", "Change settings of a function, or its code",
       "  rekindle fn set resize --memory 2G --timeout 1m\n"
       "  rekindle fn set resize --env BUCKET=thumbs --no-env DEBUG --max-instances 20\n"
+      "  rekindle fn set resize --code ./resize\n"
       "What is not given stays as it is. 0 is no limit of --cpus and --max-instances. Instances are\n"
-      "started anew for other memory, CPUs, network or variables; those at work finish what they do.\n");
+      "started anew for other code, memory, CPUs, network or variables; those at work finish what they\n"
+      "do. With --code layers are copied again, too, from the folders that were named when it was "
+      "deployed.\n");
   set_->add_option("name", name_, "The function")->type_name("NAME")->required();
+  set_->add_option("--code", code_, "Folder with its new code; copied")->type_name("DIR");
   AddSettings(set_);
   set_->add_option("--no-env", removed_environment_, "Remove this environment variable; repeatable")
       ->type_name("K")
@@ -192,7 +196,7 @@ absl::StatusOr<Command> FunctionArguments::Finish(const std::string& working_dir
   if (deps_ != nullptr && deps_->parsed()) return FinishDeps(working_directory);
   const std::string command = fn_->get_subcommands().front()->get_name();
   if (command == "deploy") return FinishDeploy(working_directory);
-  if (command == "set") return FinishSet();
+  if (command == "set") return FinishSet(working_directory);
   if (command == "logs") return FinishLogs();
   if (command == "ls") return v1::ListFunctionsRequest();
   if (command == "rm") {
@@ -280,7 +284,7 @@ absl::StatusOr<Command> FunctionArguments::FinishDeploy(const std::string& worki
   return request;
 }
 
-absl::StatusOr<Command> FunctionArguments::FinishSet() const {
+absl::StatusOr<Command> FunctionArguments::FinishSet(const std::string& working_directory) const {
   v1::SetFunctionRequest request;
   RK_RETURN_IF_ERROR(FillLimits(request));
   if (set_->count("--provisioned") > 0) request.set_provisioned(provisioned_);
@@ -294,11 +298,13 @@ absl::StatusOr<Command> FunctionArguments::FinishSet() const {
     }
     request.add_remove_environment(variable);
   }
-  if (request.ByteSizeLong() == 0) {
-    return absl::InvalidArgumentError("say what is to be another one: --memory, --timeout, --env, …");
+  const bool code = set_->count("--code") > 0;
+  if (request.ByteSizeLong() == 0 && !code) {
+    return absl::InvalidArgumentError("say what is to be another one: --code, --memory, --timeout, --env, …");
   }
   request.set_name(name_);
   request.set_force(force_);
+  if (code) return FunctionCode{std::move(request), Absolute(code_, working_directory)};
   return request;
 }
 

@@ -27,7 +27,7 @@ class FunctionArguments {
   void AddSettings(CLI::App* command);
   void AddInvoke();
   absl::StatusOr<Command> FinishDeploy(const std::string& working_directory) const;
-  absl::StatusOr<Command> FinishSet() const;
+  absl::StatusOr<Command> FinishSet(const std::string& working_directory) const;
   absl::StatusOr<Command> FinishLogs() const;
   absl::StatusOr<Command> FinishDeps(const std::string& working_directory) const;
   // A v1::FunctionSpec, or a v1::SetFunctionRequest: what was given of these.

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -114,6 +115,27 @@ int FailedFunction(const Output& output, const FunctionInvocation& invocation,
   return kFailed;
 }
 
+// As rekindled does for SetFunction.
+absl::Status ChangeSettings(const v1::SetFunctionRequest& settings, v1::FunctionSpec* spec) {
+  if (settings.has_memory_bytes()) spec->set_memory_bytes(settings.memory_bytes());
+  if (settings.has_timeout_ms()) spec->set_timeout_ms(settings.timeout_ms());
+  if (settings.has_start_timeout_ms()) spec->set_start_timeout_ms(settings.start_timeout_ms());
+  if (settings.has_provisioned()) spec->set_provisioned(settings.provisioned());
+  if (settings.has_max_instances()) spec->set_max_instances(settings.max_instances());
+  if (settings.has_cpus()) spec->set_cpus(settings.cpus());
+  if (settings.has_network()) spec->set_network(settings.network());
+  if (settings.has_description()) spec->set_description(settings.description());
+  for (const std::string& variable : settings.remove_environment()) {
+    if (spec->mutable_environment()->erase(variable) == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("function '", spec->name(), "' has no variable '",
+                                                     variable, "' that could be removed"));
+    }
+  }
+  for (const auto& [variable, value] : settings.environment())
+    (*spec->mutable_environment())[variable] = value;
+  return absl::OkStatus();
+}
+
 // Empty where nothing was refused.
 std::string RefusalsTable(const v1::FunctionRefusals& refused) {
   const std::pair<const char*, uint64_t> rows[] = {
@@ -195,6 +217,27 @@ int SetFunction(Client& client, const Output& output, Interrupts& interrupts,
                            function.revision(), "\n"));
   if (!function.problem().empty() && set->warnings().empty()) output.Warning(function.problem());
   return kDone;
+}
+
+int ReplaceCode(Client& client, const Output& output, Interrupts& interrupts, const FunctionCode& code) {
+  const v1::SetFunctionRequest& settings = code.settings;
+  const absl::StatusOr<v1::ListFunctionsResponse> all = client.ListFunctions(v1::ListFunctionsRequest());
+  if (!all.ok()) return output.Fail(all.status());
+  const auto present =
+      std::find_if(all->functions().begin(), all->functions().end(),
+                   [&](const v1::Function& function) { return function.spec().name() == settings.name(); });
+  if (present == all->functions().end()) {
+    return output.Fail(absl::NotFoundError(
+        absl::StrCat("there is no function ", settings.name(), ": rekindle fn ls shows which there are")));
+  }
+  v1::DeployFunctionRequest request;
+  request.set_replace(true);
+  request.set_force(settings.force());
+  v1::FunctionSpec& spec = *request.mutable_spec();
+  spec = present->spec();
+  spec.set_code(code.code);
+  if (absl::Status changed = ChangeSettings(settings, &spec); !changed.ok()) return output.Fail(changed);
+  return DeployFunction(client, output, interrupts, request);
 }
 
 int InvokeFunction(Client& client, const Output& output, const FunctionInvocation& invocation) {

@@ -93,8 +93,15 @@ void GpuArguments::AddTo(CLI::App& app) {
   lease->add_flag("--pin", pin_, "Do not park it for others after its release either");
   CLI::Option* hold =
       lease->add_flag("--hold", hold_, "Keep the lease until this command ends, and no longer");
-  lease->add_flag("--with-id", with_id_, "Give the lease an ID, by which alone it is released")
-      ->excludes(hold);
+  CLI::Option* with_id =
+      lease->add_flag("--with-id", with_id_, "Give the lease an ID, by which alone it is released")
+          ->excludes(hold);
+  lease
+      ->add_option("--lease-id", lease_id_,
+                   "The same with this ID: if the job is leased under it already, no second time")
+      ->type_name("ID")
+      ->excludes(hold)
+      ->excludes(with_id);
   CLI::App* release = AddCommand("release", "Give a lease back: the job may be parked for others",
                                  "  rekindle gpu release llama\n  rekindle gpu release llama --unpin\n");
   release->add_option("job", job_, "PID of the job's root process, or a job's name")
@@ -143,6 +150,7 @@ absl::StatusOr<Command> GpuArguments::Finish() const {
     request.set_timeout_seconds(timeout_);
     request.set_pin(pin_);
     request.set_with_id(with_id_);
+    request.set_lease_id(lease_id_);
     if (!hold_) return request;
     v1::HoldGpuRequest hold;
     *hold.mutable_lease() = request;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,13 @@ constexpr absl::string_view kCarefulCommands[] = {"rm", "prune", "gc", "stop", "
 constexpr absl::string_view kCarefulOptions[] = {"--stop", "--replace", "--force", "--repair", "--gc"};
 constexpr size_t kMostOthers = 3;     // commands that have the option
 constexpr size_t kLongestShown = 80;  // of a word that is wrong
+
+// What a word may have been meant for that a command has no place for.
+constexpr std::pair<absl::string_view, absl::string_view> kWordsMeant[] = {
+    {"copy", "the other place is given with --to PLACE or --from PLACE"},
+    {"export", "a file is given with --file FILE, a folder for CRIU's files with --criu DIR"},
+    {"import", "a file is given with --file FILE, a folder of CRIU's files with --criu DIR"},
+};
 
 template <size_t N>
 bool IsOneOf(absl::string_view word, const absl::string_view (&words)[N]) {
@@ -160,8 +168,11 @@ std::string WrongWord(const CLI::App& app, const CLI::App& all, const std::vecto
         }));
   }
   if (left.empty()) return "";
+  const auto meant = std::find_if(std::begin(kWordsMeant), std::end(kWordsMeant),
+                                  [&](const auto& command) { return command.first == path; });
   return absl::StrCat(Quoted(left.front()), left.size() == 1 ? " is a word" : " and what follows are words",
-                      " too many for 'rekindle ", path, "'");
+                      " too many for 'rekindle ", path, "'",
+                      meant == std::end(kWordsMeant) ? "" : absl::StrCat(": ", meant->second));
 }
 
 }  // namespace rekindle::cli

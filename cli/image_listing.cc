@@ -115,17 +115,20 @@ absl::StatusOr<v1::ListImagesResponse> AskWithin(
                                                   ". See whether the file server, or the daemon, is there"));
 }
 
-int ListBucket(const Output& output, const ImageListing& what) {
-  Bucket bucket(what.bucket, kBucketPatience);
+absl::StatusOr<v1::ListImagesResponse> ImagesInBucket(const std::string& from, const std::string& name) {
+  Bucket bucket(name, kBucketPatience);
   const absl::StatusOr<std::vector<BucketObject>> objects = bucket.ListImageObjects();
   if (absl::IsNotFound(objects.status())) {
-    return output.Fail(absl::NotFoundError(absl::StrCat("there are no images in ", what.from, ": ",
-                                                        objects.status().message(),
-                                                        ". See whether that bucket and folder are right")));
+    return absl::NotFoundError(absl::StrCat("there are no images in ", from, ": ", objects.status().message(),
+                                            ". See whether that bucket and folder are right"));
   }
-  if (!objects.ok()) return output.Fail(objects.status());
+  RK_RETURN_IF_ERROR(objects.status());
   v1::ListImagesResponse listed;
   for (v1::Image& image : ImagesOfObjects(*objects)) *listed.add_images() = std::move(image);
+  return listed;
+}
+
+int ShowBucket(const Output& output, v1::ListImagesResponse listed, const ImageListing& what) {
   listed = Chosen(std::move(listed), what.texts);
   if (output.json()) {
     output.Json(listed);
@@ -198,15 +201,20 @@ int ListImages(Client& client, const Output& output, const ImageListing& what) {
   return kDone;
 }
 
+absl::StatusOr<v1::ListImagesResponse> ImagesElsewhere(const GlobalOptions& globals, const std::string& from,
+                                                       const std::string& bucket) {
+  if (!bucket.empty()) return ImagesInBucket(from, bucket);
+  return AskWithin(kStorePatience, from,
+                   [endpoint = OtherEndpoint(globals, from)]() -> absl::StatusOr<v1::ListImagesResponse> {
+                     RK_ASSIGN_OR_RETURN(const std::unique_ptr<Client> there, Client::Open(endpoint));
+                     return there->ListImages({});
+                   });
+}
+
 int ListImagesElsewhere(const GlobalOptions& globals, const Output& output, const ImageListing& what) {
-  if (!what.bucket.empty()) return ListBucket(output, what);
-  absl::StatusOr<v1::ListImagesResponse> listed =
-      AskWithin(kStorePatience, what.from,
-                [endpoint = OtherEndpoint(globals, what.from)]() -> absl::StatusOr<v1::ListImagesResponse> {
-                  RK_ASSIGN_OR_RETURN(const std::unique_ptr<Client> there, Client::Open(endpoint));
-                  return there->ListImages({});
-                });
+  absl::StatusOr<v1::ListImagesResponse> listed = ImagesElsewhere(globals, what.from, what.bucket);
   if (!listed.ok()) return output.Fail(listed.status());
+  if (!what.bucket.empty()) return ShowBucket(output, *std::move(listed), what);
   const v1::ListImagesResponse shown = Chosen(*std::move(listed), what.texts);
   Show(output, shown, what);
   for (const v1::Image& image : shown.images()) {

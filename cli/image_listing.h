@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "cli/bucket.h"
 #include "cli/client.h"
 #include "cli/output.h"
@@ -23,6 +24,11 @@ struct ImageListing {
 // That a text is in no image's name is a note on standard error, and no failure: who looks for the images of
 // a job may be the one who starts it for the first time.
 int ListImages(Client& client, const Output& output, const ImageListing& what);
+
+// What is at a place: a daemon, a store's folder, or an object store (`bucket`, see ImagesOfObjects). One
+// that does not answer is given up after a minute or two.
+absl::StatusOr<v1::ListImagesResponse> ImagesElsewhere(const GlobalOptions& globals, const std::string& from,
+                                                       const std::string& bucket);
 
 // Where `what.from` says. A place that does not answer is given up after a minute or two.
 int ListImagesElsewhere(const GlobalOptions& globals, const Output& output, const ImageListing& what);

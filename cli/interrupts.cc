@@ -7,19 +7,21 @@
 namespace rekindle::cli {
 namespace {
 
-sigset_t Watched() {
+sigset_t Watched(const std::vector<int>& asked) {
   sigset_t set;
   sigemptyset(&set);
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction action;
     if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_IGN) sigaddset(&set, signal);
   }
+  for (const int signal : asked) sigaddset(&set, signal);
   return set;
 }
 
 }  // namespace
 
-Interrupts::Interrupts() : watch_(Watched(), [this](int signal) { Take(signal); }) {}
+Interrupts::Interrupts(const std::vector<int>& asked)
+    : watch_(Watched(asked), [this](int signal) { Take(signal); }) {}
 
 void Interrupts::SetAction(std::function<void(int)> action) {
   absl::MutexLock lock(&mutex_);

@@ -1,8 +1,9 @@
 // Signals that ask the command to end (SIGINT, SIGTERM, SIGHUP), as a call on a thread instead of sudden
-// death. Those that it was started to ignore (nohup) stay ignored.
+// death. Those that it was started to ignore (nohup) stay ignored, unless somebody has asked for them.
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -14,7 +15,8 @@ namespace rekindle::cli {
 // for it. Thread-safe.
 class Interrupts {
  public:
-  Interrupts();
+  // `asked`: these signals, too.
+  explicit Interrupts(const std::vector<int>& asked = {});
 
   // What to do with the next signals; those that came before it had an action are given to it at once.
   void SetAction(std::function<void(int signal)> action) ABSL_LOCKS_EXCLUDED(mutex_);

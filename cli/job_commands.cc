@@ -52,6 +52,12 @@ std::string Percent(uint64_t part, uint64_t whole) {
              : absl::StrFormat("%.1f %%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
+// "SIGKILL"
+std::string NameOfSignal(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? absl::StrCat("SIG", name) : absl::StrCat("signal ", signal);
+}
+
 // What becomes of the timelines of one command: used as soon as the last has come, for the job may run long.
 class Timelines {
  public:
@@ -111,15 +117,17 @@ class Timelines {
 class JobSession {
  public:
   // `lets_go`: SIGHUP, as of a connection that is lost, is no signal for the job, which was there before. For
-  // a supervised one of a daemon it is none as soon as it runs.
+  // a supervised one of a daemon it is none as soon as it runs. `stop_on`: signals that end a supervised job,
+  // with a last image.
   JobSession(Client& client, const Output& output, Interrupts& interrupts, bool detach, bool follow_log,
-             bool lets_go = false)
+             bool lets_go = false, std::vector<int> stop_on = {})
       : client_(client),
         output_(output),
         interrupts_(interrupts),
         detach_(detach),
         follow_log_(follow_log),
         lets_go_(lets_go),
+        stop_on_(std::move(stop_on)),
         progress_(STDERR_FILENO, !output.json()) {
     interrupts_.SetAction([this](int signal) {
       if (lets_go_ && LetGo(signal)) return;
@@ -200,6 +208,7 @@ class JobSession {
                                                  started_->job().name(), "' follows it again"));
     }
     if (!status.ok()) return output_.Fail(status);
+    if (const std::optional<int> stopped = EndWithImage()) return *stopped;
     int code = kDone;
     for (const v1::JobExit& exit : ExitsByNumber()) {
       if (!exit.report().empty()) output_.Warning(absl::StrCat("the job was given up: ", exit.report()));
@@ -215,7 +224,7 @@ class JobSession {
 
  private:
   bool LetGo(int signal) {
-    if (signal != SIGHUP) return false;
+    if (signal != SIGHUP || StopsOn(signal)) return false;
     {
       absl::MutexLock lock(&mutex_);
       hung_up_ = left_ = true;
@@ -366,7 +375,11 @@ class JobSession {
         attached = attached_;
       }
       absl::Status sent;
-      for (const int pid : pids) sent.Update(Signal(pid, signal));
+      if (StopsOn(signal)) {
+        sent = StopWithImage(name, signal);
+      } else {
+        for (const int pid : pids) sent.Update(Signal(pid, signal));
+      }
       if (sent.ok()) return;
       if (!absl::IsUnavailable(sent)) {
         // Between two lives there is nobody who could take a signal.
@@ -382,6 +395,39 @@ class JobSession {
       signal_ = signal;
       return;
     }
+  }
+
+  bool StopsOn(int signal) const {
+    return std::find(stop_on_.begin(), stop_on_.end(), signal) != stop_on_.end();
+  }
+
+  // OK also where no image could be taken, which is told: the job runs on then. Unavailable: nobody was
+  // asked.
+  absl::Status StopWithImage(const std::string& name, int signal) {
+    v1::StopJobRequest stop;
+    stop.set_job(name);
+    stop.set_checkpoint(true);
+    absl::StatusOr<v1::StopJobResponse> stopped = client_.StopJob(stop);
+    if (absl::IsUnavailable(stopped.status())) return stopped.status();
+    if (!stopped.ok()) {
+      output_.Warning(absl::StrCat(NameOfSignal(signal),
+                                   " was to end the job with a last image: ", stopped.status().message()));
+      return absl::OkStatus();
+    }
+    absl::MutexLock lock(&mutex_);
+    stopped_by_ = signal;
+    stopped_ = *std::move(stopped);
+    return absl::OkStatus();
+  }
+
+  // The exit status of one that a signal has ended with a last image.
+  std::optional<int> EndWithImage() {
+    absl::MutexLock lock(&mutex_);
+    if (stopped_by_ == 0) return std::nullopt;
+    output_.Json(stopped_);
+    output_.Note(absl::StrCat("rekindle: ", NameOfSignal(stopped_by_),
+                              ": the job has ended, its last image is ", stopped_.image(), "\n"));
+    return kKilledBySignal + stopped_by_;
   }
 
   std::shared_ptr<const LocalJob> LocalOf(int pid) {
@@ -505,6 +551,7 @@ class JobSession {
   const Output& output_;
   Interrupts& interrupts_;
   const bool detach_, follow_log_, lets_go_;
+  const std::vector<int> stop_on_;
   bool waits_told_ = false;
   absl::Mutex mutex_;
   std::vector<int> pids_ ABSL_GUARDED_BY(mutex_);  // who gets the signals
@@ -515,6 +562,8 @@ class JobSession {
   bool signal_since_told_ ABSL_GUARDED_BY(mutex_) = false;  // one came since the daemon has gone
   bool left_ ABSL_GUARDED_BY(mutex_) = false;               // a supervised job, to itself
   bool hung_up_ ABSL_GUARDED_BY(mutex_) = false;
+  int stopped_by_ ABSL_GUARDED_BY(mutex_) = 0;  // the signal that has ended it with a last image
+  v1::StopJobResponse stopped_ ABSL_GUARDED_BY(mutex_);
   std::map<int, std::shared_ptr<const LocalJob>> locals_ ABSL_GUARDED_BY(mutex_);  // by PID
   bool dry_run_ = false;
   ProgressBar progress_;
@@ -552,6 +601,10 @@ std::string PlaceOfOutput(absl::string_view separator, const v1::Job& job) {
   return job.output().empty() ? "" : absl::StrCat(separator, "its output goes to ", job.output());
 }
 
+void PrintJob(const Output& output, const v1::Job& job) {
+  output.Text(absl::StrCat("PID ", job.pid(), "  name ", job.name(), PlaceOfOutput("  ", job), "\n"));
+}
+
 void PrintStarted(const Output& output, const v1::JobStarted& started, absl::string_view how) {
   const v1::Job& job = started.job();
   output.Text(absl::StrCat(
@@ -561,12 +614,6 @@ void PrintStarted(const Output& output, const v1::JobStarted& started, absl::str
       started.ready_seconds() > 0 ? absl::StrCat(", answered after ", FormatSeconds(started.ready_seconds()))
                                   : "",
       PlaceOfOutput(", ", job), "\n"));
-}
-
-// "SIGKILL"
-std::string NameOfSignal(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return name != nullptr ? absl::StrCat("SIG", name) : absl::StrCat("signal ", signal);
 }
 
 // With how it ended, as far as that is known.
@@ -591,8 +638,10 @@ PipedInput LookAtPipe(int fd, const struct stat& info) {
 
 }  // namespace
 
-int RunJob(Client& client, const Output& output, Interrupts& interrupts, const v1::RunRequest& request) {
-  JobSession session(client, output, interrupts, request.detach(), /*follow_log=*/true);
+int RunJob(Client& client, absl::string_view host, const GlobalOptions& globals, const Output& output,
+           Interrupts& interrupts, const v1::RunRequest& request, const RunOptions& options) {
+  JobSession session(client, output, interrupts, request.detach(), /*follow_log=*/true, /*lets_go=*/false,
+                     options.stop_on);
   v1::RunRequest complete = request;
   struct stat input;
   const bool has_input = ::fstat(STDIN_FILENO, &input) == 0;
@@ -618,12 +667,29 @@ int RunJob(Client& client, const Output& output, Interrupts& interrupts, const v
     case PipedInput::kNone:
       break;
   }
-  const int code =
-      session.Finish(client.Run(complete, [&](const v1::JobEvent& event) { session.OnEvent(event); }));
-  if (request.detach() && session.started() && code == kDone) {
-    const v1::Job& job = session.started()->job();
-    output.Text(absl::StrCat("PID ", job.pid(), "  name ", job.name(), PlaceOfOutput("  ", job), "\n"));
+  const auto on_event = [&](const v1::JobEvent& event) { session.OnEvent(event); };
+  if (options.resume) {
+    const absl::StatusOr<std::optional<v1::Job>> runs = JobThatRuns(client, host, request.name());
+    if (!runs.ok()) return session.Finish(runs.status());
+    if (*runs) {
+      output.Note(absl::StrCat("rekindle: job '", request.name(), "' runs already\n"));
+      if (request.detach()) {
+        v1::JobStarted started;
+        *started.mutable_job() = **runs;
+        output.Json(started);
+        PrintJob(output, **runs);
+        return kDone;
+      }
+      v1::AttachJobRequest attach;
+      attach.set_job(request.name());
+      return session.Finish(client.AttachJob(attach, on_event));
+    }
+    const absl::StatusOr<std::string> how = GoOnFromNewest(client, host, globals, &complete);
+    if (!how.ok()) return session.Finish(how.status());
+    output.Note(absl::StrCat("rekindle: ", *how, "\n"));
   }
+  const int code = session.Finish(client.Run(complete, on_event));
+  if (request.detach() && session.started() && code == kDone) PrintJob(output, session.started()->job());
   return code;
 }
 

@@ -13,6 +13,8 @@ namespace {
 
 using Align = Table::Align;
 
+constexpr size_t kLongestPruned = 200;
+
 std::string PercentOf(uint64_t part, uint64_t whole) {
   if (whole == 0) return "-";
   return absl::StrFormat("%.1f %%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
@@ -69,7 +71,10 @@ int SetQuota(Client& client, const Output& output, const v1::SetQuotaRequest& re
 }
 
 int PruneImages(Client& client, const Output& output, const v1::PruneImagesRequest& request) {
-  absl::StatusOr<v1::PruneImagesResponse> response = client.PruneImages(request);
+  return ShowPruned(output, client.PruneImages(request), request.dry_run());
+}
+
+int ShowPruned(const Output& output, const absl::StatusOr<v1::PruneImagesResponse>& response, bool dry_run) {
   if (!response.ok()) return output.Fail(response.status());
   output.Json(*response);
   const int64_t now = UnixNanos();
@@ -78,21 +83,23 @@ int PruneImages(Client& client, const Output& output, const v1::PruneImagesReque
   for (const v1::PrunedImage& pruned : response->images()) {
     const v1::Image& image = pruned.image();
     gone += pruned.keep() ? 0 : 1;
-    table.AddRow({image.reference(), Age(image.created_unix_ns(), now),
+    table.AddRow({Shown(image.reference(), kLongestPruned), Age(image.created_unix_ns(), now),
                   FormatBytes(image.stored_bytes() + image.metadata_bytes()),
-                  pruned.keep()       ? "kept"
-                  : request.dry_run() ? "would be removed"
-                                      : "removed",
-                  pruned.keep() ? Shown(absl::StrJoin(pruned.reasons(), ", "), 100) : "no rule keeps it"});
+                  pruned.keep() ? "kept"
+                  : dry_run     ? "would be removed"
+                                : "removed",
+                  pruned.keep()     ? Shown(absl::StrJoin(pruned.reasons(), ", "), 100)
+                  : image.damaged() ? "what it builds upon is not there"
+                                    : "no rule keeps it"});
   }
   if (!response->images().empty()) output.Text(table.ToString());
   std::string text =
-      absl::StrCat(request.dry_run() ? "would remove " : "removed ", gone, gone == 1 ? " image" : " images",
+      absl::StrCat(dry_run ? "would remove " : "removed ", gone, gone == 1 ? " image" : " images",
                    " that brought ", FormatBytes(response->removed_stored_bytes()));
   if (response->has_garbage()) {
     absl::StrAppend(&text, "; freed ", FormatBytes(response->garbage().bytes_freed()), "\n");
   } else {
-    absl::StrAppend(&text, request.dry_run() || gone == 0 ? "\n" : "; 'rekindle gc' frees the space\n");
+    absl::StrAppend(&text, dry_run || gone == 0 ? "\n" : "; 'rekindle gc' frees the space\n");
   }
   output.Text(text);
   return kDone;

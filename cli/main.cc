@@ -70,6 +70,7 @@ bool HandlesSignals(const Command& command) {
          std::holds_alternative<v1::SwapGpuRequest>(command) || std::holds_alternative<TopRequest>(command) ||
          std::holds_alternative<v1::DeployFunctionRequest>(command) ||
          std::holds_alternative<v1::SetFunctionRequest>(command) ||
+         std::holds_alternative<FunctionCode>(command) ||
          std::holds_alternative<v1::CheckpointGroupRequest>(command) ||
          std::holds_alternative<v1::RestoreGroupRequest>(command) ||
          std::holds_alternative<v1::BuildDependenciesRequest>(command);
@@ -96,6 +97,10 @@ int Execute(const Invocation& invocation, const Output& output) {
       listing != nullptr && !listing->from.empty()) {
     return ListImagesElsewhere(invocation.globals, output, *listing);
   }
+  if (const auto* pruning = std::get_if<PruneElsewhere>(&invocation.command))
+    return PruneImagesElsewhere(invocation.globals, output, *pruning);
+  if (const auto* check = std::get_if<FsckElsewhere>(&invocation.command))
+    return CheckElsewhere(invocation.globals, output, *check);
   Surroundings surroundings;
   surroundings.store = FromEnvironment("REKINDLE_STORE");
   surroundings.host = FromEnvironment("REKINDLE_HOST");
@@ -112,7 +117,7 @@ int Execute(const Invocation& invocation, const Output& output) {
     terminal_stops = std::make_unique<TerminalStops>();
   std::unique_ptr<Interrupts> interrupts;
   if (HandlesSignals(invocation.command)) {
-    interrupts = std::make_unique<Interrupts>();
+    interrupts = std::make_unique<Interrupts>(invocation.run.stop_on);
   } else {
     UseOneHeap();
   }
@@ -123,9 +128,14 @@ int Execute(const Invocation& invocation, const Output& output) {
       Overloaded{
           [&](std::monostate) -> int { return kBadUsage; },
           [&](const SimRequest&) -> int { return kBadUsage; },  // done above: it needs no service
+          [&](const PruneElsewhere&) -> int { return kBadUsage; },
+          [&](const FsckElsewhere&) -> int { return kBadUsage; },
           [&](const v1::GetVersionRequest& request) { return GetVersion(client, output, request); },
           [&](const v1::DoctorRequest& request) { return Doctor(client, output, request); },
-          [&](const v1::RunRequest& request) { return RunJob(client, output, *interrupts, request); },
+          [&](const v1::RunRequest& request) {
+            return RunJob(client, endpoint->host, invocation.globals, output, *interrupts, request,
+                          invocation.run);
+          },
           [&](const v1::CheckpointRequest& request) {
             return Checkpoint(client, output, *interrupts, request);
           },
@@ -193,6 +203,7 @@ int Execute(const Invocation& invocation, const Output& output) {
           [&](const v1::SetFunctionRequest& request) {
             return SetFunction(client, output, *interrupts, request);
           },
+          [&](const FunctionCode& code) { return ReplaceCode(client, output, *interrupts, code); },
           [&](const FunctionInvocation& what) { return InvokeFunction(client, output, what); },
           [&](const v1::ListFunctionsRequest& request) { return ListFunctions(client, output, request); },
           [&](const v1::FunctionLogsRequest& request) { return ShowFunctionLogs(client, output, request); },

@@ -20,17 +20,22 @@ class StoreArguments {
   void AddToFsck(CLI::App* fsck);
   void AddToQuota(CLI::App* quota);
   // What was asked for; `command` is the name of the one that was given.
-  absl::StatusOr<Command> Finish(absl::string_view command) const;
+  // `tls`: files for daemons of other machines were named.
+  absl::StatusOr<Command> Finish(absl::string_view command, bool tls,
+                                 const std::string& working_directory) const;
 
  private:
-  absl::StatusOr<Command> FinishPrune() const;
+  absl::StatusOr<Command> FinishPrune(bool tls, const std::string& working_directory) const;
+  absl::StatusOr<Command> FinishFsck(bool tls, const std::string& working_directory) const;
   absl::StatusOr<Command> FinishQuota() const;
 
   v1::PruneImagesRequest prune_;
   std::vector<std::string> prune_names_, prune_labels_;
-  std::string prune_within_;
+  std::string prune_within_, prune_from_;
   v1::CollectGarbageRequest gc_;
   v1::FsckRequest fsck_;
+  std::vector<std::string> fsck_names_;
+  std::string fsck_from_;
   std::string quota_owner_, quota_max_, quota_store_max_, quota_high_water_;
 };
 

@@ -65,7 +65,7 @@ absl::Status StoreCopies::Prune(const std::string& name, const v1::Image& sent,
   const size_t keep = std::min<size_t>(copies.size(), options_.keep);
   if (copies.size() > keep) {
     v1::RemoveImagesRequest old;
-    for (size_t i = keep; i < copies.size(); ++i) old.add_images(copies[i].reference());
+    for (size_t i = keep; i < copies.size(); ++i) old.add_images(RequestFor(copies[i]));
     removed = to_.RemoveImages(old).status();
   }
   // What could not be removed now is to be known to whoever copies next.

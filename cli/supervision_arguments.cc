@@ -47,8 +47,9 @@ absl::StatusOr<double> Share(const std::string& text) {
 
 const std::vector<std::string>& SupervisionArguments::OptionsWithValue() {
   static const auto* options = new std::vector<std::string>{
-      "--every",       "--restarts",   "--backoff", "--retry-for",  "--hang",     "--hang-sign", "--rollback",
-      "--ignore-path", "--track-path", "--keep",    "--image-name", "--overhead", "--from",      "--copy-to"};
+      "--every",      "--restarts", "--backoff",     "--retry-for",  "--hang",
+      "--hang-sign",  "--rollback", "--ignore-path", "--track-path", "--keep",
+      "--image-name", "--overhead", "--from",        "--copy-to",    "--stop-on"};
   return *options;
 }
 
@@ -79,6 +80,14 @@ void SupervisionArguments::AddTo(CLI::App* run) {
   run->add_option("--from", from_,
                   "In the place of a command: an image that it goes on from, with what was its own")
       ->type_name("IMAGE");
+  run->add_flag(
+      "--resume", resume_,
+      "Go on from the newest image of its --name where there is one, and with the job itself where it "
+      "runs; else begin with the command");
+  run->add_option(
+         "--stop-on", stop_on_,
+         "Signals to this command, as from a scheduler, that end the job with a last image: TERM,USR1")
+      ->type_name("SIGNAL,...");
   rollback_.AddToRun(run);
   run->add_option("--keep", keep_, "Images to keep of it [3]")->type_name("N");
   run->add_option("--image-name", image_name_, "Name of its images, without tag [its own]")
@@ -100,9 +109,10 @@ void SupervisionArguments::AddTo(CLI::App* run) {
 absl::Status SupervisionArguments::Apply(const GlobalOptions& globals, const std::string& working_directory,
                                          v1::RunRequest* request) const {
   static constexpr const char* kOnlyWith[] = {
-      "--backoff",    "--retry-for", "--hang-sign",       "--rollback", "--ignore-path",
-      "--track-path", "--keep",      "--image-name",      "--overhead", "--at-boot",
-      "--from",       "--tcp-close", "--ignore-mismatch", "--copy-to"};
+      "--backoff",         "--retry-for",  "--hang-sign", "--rollback",
+      "--ignore-path",     "--track-path", "--keep",      "--image-name",
+      "--overhead",        "--at-boot",    "--from",      "--tcp-close",
+      "--ignore-mismatch", "--copy-to",    "--resume",    "--stop-on"};
   if (run_->count("--every") == 0 && run_->count("--restarts") == 0 && run_->count("--hang") == 0) {
     for (const char* option : kOnlyWith) {
       if (run_->count(option) != 0) {
@@ -111,6 +121,15 @@ absl::Status SupervisionArguments::Apply(const GlobalOptions& globals, const std
       }
     }
     return absl::OkStatus();
+  }
+  if (resume_ && !from_.empty())
+    return absl::InvalidArgumentError("--resume finds the image that --from would name: give one of the two");
+  if (resume_ && request->name().empty())
+    return absl::InvalidArgumentError("--resume goes by --name: give it");
+  if (!stop_on_.empty() && request->detach()) {
+    return absl::InvalidArgumentError(
+        "--stop-on is for signals to this command, which ends at once with --detach: 'rekindle stop "
+        "--checkpoint' ends a job so");
   }
   v1::Supervision* policy = request->mutable_supervision();
   if (every_ == "auto") {
@@ -151,6 +170,15 @@ absl::Status SupervisionArguments::Apply(const GlobalOptions& globals, const std
   policy->set_ignore_mismatch(ignore_mismatch_);
   return copy_to_.empty() ? absl::OkStatus()
                           : FillCopyTo(globals, working_directory, policy->mutable_copy_to());
+}
+
+absl::StatusOr<RunOptions> SupervisionArguments::OptionsOfRun() const {
+  RunOptions options;
+  options.resume = resume_;
+  if (!stop_on_.empty()) {
+    RK_ASSIGN_OR_RETURN(options.stop_on, ParseStopSignals(stop_on_));
+  }
+  return options;
 }
 
 absl::Status SupervisionArguments::FillCopyTo(const GlobalOptions& globals,

@@ -9,6 +9,7 @@
 #include "base/command_line.h"
 #include "cli/logs_command.h"
 #include "cli/rollback_arguments.h"
+#include "cli/run_options.h"
 #include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::cli {
@@ -24,6 +25,8 @@ class SupervisionArguments {
   absl::Status Apply(const GlobalOptions& globals, const std::string& working_directory,
                      v1::RunRequest* request) const;
   bool GoesOnFromImage() const { return !from_.empty(); }
+  // Once that was applied.
+  absl::StatusOr<RunOptions> OptionsOfRun() const;
 
   void AddToStop(CLI::App* stop);
   absl::StatusOr<v1::StopJobRequest> StopRequest() const;
@@ -38,10 +41,11 @@ class SupervisionArguments {
   absl::Status FillCopyTo(const GlobalOptions& globals, const std::string& working_directory,
                           v1::CopyTo* to) const;
 
-  std::string every_, backoff_, retry_for_, hang_, hang_sign_, image_name_, overhead_, from_, copy_to_;
+  std::string every_, backoff_, retry_for_, hang_, hang_sign_, image_name_, overhead_, from_, copy_to_,
+      stop_on_;
   RollbackArguments rollback_;
   uint32_t restarts_ = 3, keep_ = 3;
-  bool at_boot_ = false, tcp_close_ = false, ignore_mismatch_ = false;
+  bool at_boot_ = false, tcp_close_ = false, ignore_mismatch_ = false, resume_ = false;
   CLI::App* run_ = nullptr;
   std::string stop_target_, grace_, attach_target_;
   bool stop_checkpoint_ = false;

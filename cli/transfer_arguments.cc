@@ -18,8 +18,6 @@
 namespace rekindle::cli {
 namespace {
 
-constexpr char kPlaces[] = "HOST|DIR|rclone:REMOTE:PATH";
-
 // What follows "rclone:"; empty: `place` is no object store. "rclone:7443" is a machine of that name.
 std::string BucketIn(absl::string_view place) {
   if (!absl::ConsumePrefix(&place, "rclone:")) return "";

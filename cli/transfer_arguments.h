@@ -11,6 +11,9 @@
 
 namespace rekindle::cli {
 
+// As options name such places.
+inline constexpr char kPlaces[] = "HOST|DIR|rclone:REMOTE:PATH";
+
 // Where images are besides the store at hand.
 struct ImagePlace {
   std::string

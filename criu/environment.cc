@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "base/subprocess.h"
+#include "criu/failure.h"
 #include "criu/kernel_facts.h"
 
 namespace rekindle::criu {
@@ -60,7 +61,9 @@ EnvironmentCheck CheckKernelForCriu(const Installation& criu) {
     break;
   }
   if (check.detail.empty()) check.detail = absl::StrCat("`criu check` ended with ", result->exit.ToString());
-  check.cure = "use a kernel with CONFIG_CHECKPOINT_RESTORE and run as root";
+  const Diagnosis known = Diagnose(Operation::kDump, result->output);
+  check.cure = known.id == "loopback-down" ? known.sentence + " " + known.cure
+                                           : "use a kernel with CONFIG_CHECKPOINT_RESTORE and run as root";
   return check;
 }
 
@@ -77,14 +80,13 @@ bool HasCapability(int number) {
   return (effective >> number & 1) != 0;
 }
 
-// CRIU keeps its probe of the kernel in /run, if that is a tmpfs.
+// CRIU itself keeps its probe of the kernel in /run, if that is a tmpfs.
 EnvironmentCheck CheckProbeCache() {
+  if (HasCapability(kSysAdmin)) {
+    return {"kernel_probe_cache", true, "Rekindle keeps CRIU's kernel probe, in its runtime folder", "", false};
+  }
   if (CriuKeepsKernelFacts()) {
     return {"kernel_probe_cache", true, "/run is a tmpfs: CRIU keeps its kernel probe there", "", false};
-  }
-  if (HasCapability(kSysAdmin)) {
-    return {"kernel_probe_cache", true,
-            "/run is no tmpfs: Rekindle keeps CRIU's kernel probe, in its runtime folder", "", false};
   }
   return {"kernel_probe_cache", false,
           "/run is no tmpfs: CRIU probes the kernel at every start (30 ms or so)",

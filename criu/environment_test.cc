@@ -56,6 +56,17 @@ TEST(EnvironmentTest, CriusOwnCheckIsPassedOn) {
   EXPECT_TRUE(checks["criu"].ok);
   EXPECT_FALSE(checks["criu_check"].ok);
   EXPECT_THAT(checks["criu_check"].detail, HasSubstr("the kernel is no good"));
+  EXPECT_THAT(checks["criu_check"].cure, HasSubstr("CONFIG_CHECKPOINT_RESTORE"));
+}
+
+TEST(EnvironmentTest, WhereTheLoopbackInterfaceIsDownNoOtherKernelHelps) {
+  Installation criu;
+  criu.version = {4, 2, 0};
+  criu.origin = "test";
+  criu.command = {
+      "/bin/sh", "-c",
+      "echo 'Error (criu/kerndat.c:732): Unable to connect a socket: Network is unreachable'; exit 1"};
+  EXPECT_THAT(Checks(criu)["criu_check"].cure, HasSubstr("ip link set lo up"));
 }
 
 }  // namespace

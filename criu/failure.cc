@@ -154,6 +154,11 @@ absl::Status FailureStatus(Operation operation, const ExitState& exit, absl::str
   return status;
 }
 
+bool WasOfTheMoment(const absl::Status& status) {
+  const std::string id = DiagnosisId(status);
+  return id == "ending-threads" || id == "in-flight";
+}
+
 std::string DiagnosisId(const absl::Status& status) {
   return std::string(status.GetPayload(kDiagnosisUrl).value_or(absl::Cord()));
 }

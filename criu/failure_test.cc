@@ -34,6 +34,7 @@ const std::map<std::string, std::string> kDumpLogs = {
     {"dump-deleted-map-big", "ghost-too-large"},
     {"dump-device-fuse", "device"},
     {"dump-device-net-tun", "tun-device"},
+    {"dump-ending-threads", "ending-threads"},
     {"dump-epoll-closed", "epoll-closed-file"},
     {"dump-file-locks", "file-locks"},
     {"dump-freeze-timeout", "freeze-timeout"},
@@ -176,6 +177,10 @@ TEST(FailureTest, WordingTakenFromTheProgram) {
        "Error (criu/seccomp.c:1): Dumping seccomp filters not supported: Operation not permitted", "seccomp"},
       {Operation::kDump, "Error (criu/rseq.c:1): 77 has rseq but kernel lacks get_rseq_conf feature",
        "kernel-feature"},
+      {Operation::kDump,
+       "Error (criu/kerndat.c:732): Unable to connect a socket: Network is unreachable\n"
+       "Error (criu/crtools.c:280): Could not initialize kernel features detection.",
+       "loopback-down"},
       {Operation::kRestore, "Error (criu/cpu.c:1): cpu: CPU instruction capabilities do not match run time",
        "cpu-features"},
       {Operation::kRestore, "Error (criu/cr-restore.c:1): Pid 80 do not match expected 77", "pid-in-use"},

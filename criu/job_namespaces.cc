@@ -164,7 +164,6 @@ absl::Status JobNamespaces::Enter(int flags) const {
 }
 
 void JobNamespaces::LearnKernel(const Installation& criu, const std::string& directory) {
-  if (!enters_mounts() && CriuKeepsKernelFacts()) return;
   absl::StatusOr<std::string> known = criu::LearnKernel(criu.command, directory);
   if (known.ok()) {
     known_ = *std::move(known);

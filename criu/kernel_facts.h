@@ -1,5 +1,5 @@
-// What CRIU finds out about the kernel by trying things, among others in /tmp. It keeps that in /run, and
-// only if that is a tmpfs; for a CRIU that works elsewhere (sandboxes, containers) it is kept by us.
+// What CRIU finds out about the kernel by trying things, among others in /tmp. It keeps that in /run, only if
+// that is a tmpfs, and only until a CRIU of another build does the same; so it is kept by us.
 #pragma once
 
 #include <string>

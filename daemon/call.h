@@ -45,6 +45,9 @@ struct Call {
   // an image that somebody asked for.
   ckpt::KeptStaging* kept_staging = nullptr;
   const store::ImageInMemory* in_memory = nullptr;  // see restore::RestoreOptions
+
+  // As `cancelled`, where there is a client.
+  bool IsCancelled() const { return cancelled && cancelled(); }
 };
 
 // Sends one message of a stream; false when nobody listens any more. May block while the client is slow:

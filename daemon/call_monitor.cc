@@ -10,7 +10,7 @@ namespace rekindle::daemon {
 
 CallMonitor::CallMonitor(const Call& call, EventSink<v1::Progress> sink)
     : call_(call), sink_(std::move(sink)) {
-  if (call_.cancelled && call_.cancelled()) cancellation_.Cancel();
+  if (call_.IsCancelled()) cancellation_.Cancel();
   thread_ = std::thread(&CallMonitor::Loop, this);
 }
 
@@ -52,7 +52,7 @@ void CallMonitor::Loop() {
         report = std::exchange(latest_, std::nullopt);
       }
     }
-    if (!cancelled() && call_.cancelled && call_.cancelled()) cancellation_.Cancel();
+    if (!cancelled() && call_.IsCancelled()) cancellation_.Cancel();
     if (report) {
       sent_phase = report->phase();
       next_send = SteadyNow() + kProgressInterval;

@@ -25,7 +25,7 @@ class CallsOfUsers : public std::enable_shared_from_this<CallsOfUsers> {
 
   // Beside these of calls that others of its own may wait for: leases that end let its leases begin.
   static constexpr size_t kMostReleasesOfOne = 64;
-  enum class Kind { kAny, kRelease };
+  enum class Kind { kAny, kRelease, kOfAdministrator };
 
   explicit CallsOfUsers(size_t most_of_one = kMostOfOne) : most_of_one_(most_of_one) {}
 
@@ -41,38 +41,35 @@ class CallsOfUsers : public std::enable_shared_from_this<CallsOfUsers> {
           absl::StrCat("uid ", user, " has ", calls,
                        " calls in work, as many as one user may: wait until some have ended"));
     }
-    ++calls_[counted];
-    ++all_;
-    return std::shared_ptr<void>(this, [users = shared_from_this(), counted](void*) { users->End(counted); });
+    return Count(counted);
   }
 
   // An administrator's, who may have any number.
   std::shared_ptr<void> BeginOfAdministrator() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    ++all_;
-    return std::shared_ptr<void>(this, [users = shared_from_this()](void*) {
-      absl::MutexLock ends(&users->mutex_);
-      --users->all_;
-    });
+    return Count({0, Kind::kOfAdministrator});
   }
 
   bool AnyInWork() const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    return all_ > 0;
+    return !calls_.empty();
   }
 
  private:
+  std::shared_ptr<void> Count(const std::pair<uid_t, Kind>& counted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    ++calls_[counted];
+    return std::shared_ptr<void>(this, [users = shared_from_this(), counted](void*) { users->End(counted); });
+  }
+
   void End(const std::pair<uid_t, Kind>& counted) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     auto calls = calls_.find(counted);
     if (--calls->second == 0) calls_.erase(calls);
-    --all_;
   }
 
   const size_t most_of_one_;
   mutable absl::Mutex mutex_;
   std::map<std::pair<uid_t, Kind>, size_t> calls_ ABSL_GUARDED_BY(mutex_);
-  size_t all_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace rekindle::daemon

@@ -19,6 +19,7 @@
 #include "ckpt/capture.h"
 #include "ckpt/held_job.h"
 #include "ckpt/standing_job.h"
+#include "criu/failure.h"
 #include "daemon/call_monitor.h"
 #include "daemon/connection_locks.h"
 #include "daemon/image_lookup.h"
@@ -36,7 +37,8 @@
 namespace rekindle::daemon {
 namespace {
 
-// Of an image for a caller, while the job's supervisor takes its own.
+// Of an image for a caller while the job's supervisor takes its own, and of one that met something of the
+// moment.
 constexpr int kMostTries = 5;
 
 class CaptureReporter : public ckpt::CaptureObserver {
@@ -213,7 +215,9 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     if (visit && result.ok()) visit->OnStored();
     // The supervisor may have begun with its next one just now. A group that has heard of this one has given
     // up with it.
-    if (!supervised || !absl::IsAborted(result.status()) || (of_group && of_group->reached())) break;
+    const bool again =
+        criu::WasOfTheMoment(result.status()) || (supervised && absl::IsAborted(result.status()));
+    if (!again || monitor.cancelled().load() || (of_group && of_group->reached())) break;
   }
   monitor.Stop();
   node.counts().captures.Add(result.status());

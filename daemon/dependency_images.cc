@@ -292,6 +292,7 @@ std::optional<std::string> DependencyImages::Change(const DependencyImage& image
   auto store = node_.OpenStore(Node::Access::kRead);
   if (!command.ok() || !store.ok()) return std::nullopt;
   if (auto why = damaged_->Why(image.info.digest)) return absl::StrCat("it is damaged: ", *why);
+  if (auto why = refused_->Why(image.info.digest)) return absl::StrCat("a start from it was refused: ", *why);
   auto note = (*store)->GetNote(image.info.digest, store::kLoadedFilesNote);
   if (absl::IsNotFound(note.status())) return "what it has loaded was not noted by the Rekindle that made it";
   if (!note.ok() && !absl::IsDataLoss(note.status())) return std::nullopt;
@@ -457,7 +458,13 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::TryBuild(
   const auto on = [&](const absl::StatusOr<DependencyImage>& base) -> absl::StatusOr<DependencyImage> {
     *base_has_gone = absl::IsNotFound(base.status());
     RK_RETURN_IF_ERROR(base.status());
-    return BuildOn(*store, now, *base, asked_by, progress, cancel);
+    absl::StatusOr<DependencyImage> made = BuildOn(*store, now, *base, asked_by, progress, cancel);
+    if (!made.ok()) {
+      const absl::StatusOr<DependencyImage> by_now = FindUnchanged(base->info.reference);
+      *base_has_gone =
+          absl::IsNotFound(made.status()) || !by_now.ok() || by_now->info.digest != base->info.digest;
+    }
+    return made;
   };
   absl::StatusOr<DependencyImage> built =
       modules.empty() && layers == nullptr ? BuildBare(*store, runtime, asked_by, progress, cancel)
@@ -595,6 +602,11 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
                               labels = LabelsOf(built);
                               progress("capture");
                             });
+  // The next attempt makes that one anew first.
+  if (!ready && IsRefusedForOtherFiles(captured.status())) {
+    refused_->Note(base.info.digest, captured.status());
+    return absl::NotFoundError(captured.status().message());
+  }
   if (absl::IsFailedPrecondition(captured.status()) && !ready) {
     written.Reset();
     return absl::InvalidArgumentError(

@@ -24,6 +24,7 @@
 #include "daemon/cancellation.h"
 #include "daemon/damaged_images.h"
 #include "daemon/node.h"
+#include "daemon/refused_images.h"
 #include "functions/fair_turns.h"
 #include "functions/function_spec.h"
 #include "functions/layer_store.h"
@@ -75,10 +76,14 @@ class DependencyImages {
  public:
   // `made` is told of each image that has been made, before Build returns, and on its thread: also of one
   // that others are to lie on. There may have been one of that reference, which functions still start from.
-  // `damaged`: what is damaged is not built upon, and has changed; it hears of what is found here.
-  DependencyImages(Node& node, std::shared_ptr<DamagedImages> damaged,
+  // `damaged`, `refused`: what is so is not built upon, and has changed; they hear of what is found here.
+  DependencyImages(Node& node, std::shared_ptr<DamagedImages> damaged, std::shared_ptr<RefusedImages> refused,
                    std::function<void(const std::string& reference)> made)
-      : node_(node), damaged_(std::move(damaged)), made_(std::move(made)), turns_(kBuilds, kBuildsOfOne) {}
+      : node_(node),
+        damaged_(std::move(damaged)),
+        refused_(std::move(refused)),
+        made_(std::move(made)),
+        turns_(kBuilds, kBuildsOfOne) {}
 
   struct Found {
     DependencyImage image;
@@ -110,8 +115,9 @@ class DependencyImages {
   absl::StatusOr<std::vector<DependencyImage>> List() const;
   // NotFound: it is none.
   absl::StatusOr<DependencyImage> Find(const std::string& reference) const;
-  // Why an image that is made now would be another one: what it has loaded was upgraded since, or it is
-  // damaged. Nothing: it would not, or none can be made now.
+  // Why an image that is made now would be another one: what it has loaded was upgraded since, a start from
+  // it was refused for other files that have changed, or it is damaged. Nothing: it would not, or none can be
+  // made now.
   std::optional<std::string> Change(const DependencyImage& image) const;
 
  private:
@@ -158,6 +164,7 @@ class DependencyImages {
 
   Node& node_;
   const std::shared_ptr<DamagedImages> damaged_;
+  const std::shared_ptr<RefusedImages> refused_;
   const std::function<void(const std::string& reference)> made_;
   absl::Mutex mutex_;
   std::set<std::string> in_work_ ABSL_GUARDED_BY(mutex_);  // references

@@ -30,17 +30,32 @@ void DependencyRenewal::LookSoon() {
   soon_ = true;
 }
 
+void DependencyRenewal::ImageMade() {
+  absl::MutexLock lock(&mutex_);
+  soon_ = image_made_ = true;
+}
+
 void DependencyRenewal::Loop() {
+  bool first = true;
   for (absl::Duration wait = times_.first_look;; wait = times_.between_looks) {
+    bool rested = false;
     {
       absl::MutexLock lock(&mutex_);
       const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || soon_; };
       AwaitUntil(mutex_, absl::Condition(&wanted), Deadline(wait));
       if (stopping_) return;
       soon_ = false;
+      rested = std::exchange(image_made_, false);
     }
     Look();
+    if (!cancel_.cancelled()) LookForThoseWithout(std::exchange(first, false), rested);
   }
+}
+
+DependencyRenewal::Rest DependencyRenewal::NextRest(const Rest* last) const {
+  const absl::Duration length =
+      last == nullptr ? times_.first_rest : std::min(last->length * 2, times_.longest_rest);
+  return {SteadyNow() + length, length};
 }
 
 void DependencyRenewal::Look() {
@@ -63,10 +78,35 @@ void DependencyRenewal::Look() {
                                            "possible; it is tried again: ",
                                            renewed.message()));
     }
-    const absl::Duration length = resting == rests_.end()
-                                      ? times_.first_rest
-                                      : std::min(resting->second.length * 2, times_.longest_rest);
-    rests_[reference] = {SteadyNow() + length, length};
+    rests_[reference] = NextRest(resting == rests_.end() ? nullptr : &resting->second);
+  }
+}
+
+void DependencyRenewal::LookForThoseWithout(bool first, bool rested) {
+  const std::set<Function> without = work_.without();
+  std::erase_if(rests_of_functions_, [&](const auto& rest) { return !without.contains(rest.first); });
+  for (const Function& function : without) {
+    const auto resting = rests_of_functions_.find(function);
+    const bool known = resting != rests_of_functions_.end();
+    // It was tried just now, by who has deployed it.
+    if (!known && !first) {
+      rests_of_functions_[function] = NextRest(nullptr);
+      if (!rested) continue;
+    }
+    if (known && !rested && SteadyNow() < resting->second.until) continue;
+    const absl::Status made = CatchNoMoreThreads([&] { return work_.make(function, cancel_); });
+    if (cancel_.cancelled()) return;
+    if (made.ok()) {
+      Log(LogLevel::kInfo, absl::StrCat("function '", function.first,
+                                        "' has its dependency image now, which it could not have before"));
+      continue;
+    }
+    Log(LogLevel::kWarning,
+        absl::StrCat(
+            "function '", function.first,
+            "' has no dependency image still, and starts from nothing; it is tried again: ", made.message()));
+    Rest& rest = rests_of_functions_[function];
+    rest = NextRest(known || !first ? &rest : nullptr);
   }
 }
 

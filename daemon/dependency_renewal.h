@@ -1,13 +1,16 @@
 // Keeps dependency images as an interpreter that is started now would be: in the background those are made
-// anew whose files were upgraded since. Functions go on from the old image until the new one is there.
+// anew whose files were upgraded since. Functions go on from the old image until the new one is there. Those
+// that could have none when they were deployed get it here, as soon as it can be made.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -20,17 +23,21 @@ namespace rekindle::daemon {
 // Thread-safe.
 class DependencyRenewal {
  public:
+  using Function = std::pair<std::string, uint64_t>;  // name and revision
   // Called on a thread of its own, one after the other.
   struct Work {
     std::function<std::set<std::string>()> in_use;  // references of the images that are looked at
     // Why one has to be made anew; nothing: it is as it should be.
     std::function<std::optional<std::string>(const std::string& reference)> change;
     std::function<absl::Status(const std::string& reference, const Cancellation& cancel)> renew;
+    // Functions, with their revisions, that start from nothing for want of an image.
+    std::function<std::set<Function>()> without;
+    std::function<absl::Status(const Function& function, const Cancellation& cancel)> make;
   };
   struct Times {
     absl::Duration first_look = absl::Seconds(5), between_looks = absl::Minutes(1);
-    // After an attempt the same image is left alone, twice as long each time: an upgrade may be under way, or
-    // what it needs be gone.
+    // After an attempt the same image, or function, is left alone, twice as long each time: an upgrade may be
+    // under way, or what it needs be gone. That of a deployment is one.
     absl::Duration first_rest = absl::Minutes(1), longest_rest = absl::Hours(1);
   };
   explicit DependencyRenewal(Work work) : DependencyRenewal(std::move(work), Times()) {}
@@ -41,6 +48,8 @@ class DependencyRenewal {
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
   // A start has shown that something was changed, or one more image is used.
   void LookSoon() ABSL_LOCKS_EXCLUDED(mutex_);
+  // An image was made, which others may have waited for: functions without one have rested enough.
+  void ImageMade() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Rest {
@@ -49,13 +58,17 @@ class DependencyRenewal {
   };
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
   void Look();
+  void LookForThoseWithout(bool first, bool rested);
+  Rest NextRest(const Rest* last) const;
 
   const Work work_;
   const Times times_;
   Cancellation cancel_;
-  std::map<std::string, Rest> rests_;  // the thread's own
+  std::map<std::string, Rest> rests_;  // the thread's own, as the next
+  std::map<Function, Rest> rests_of_functions_;
   absl::Mutex mutex_;
-  bool soon_ ABSL_GUARDED_BY(mutex_) = false, stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool soon_ ABSL_GUARDED_BY(mutex_) = false, image_made_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

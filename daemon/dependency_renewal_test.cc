@@ -37,7 +37,22 @@ class DependencyRenewalTest : public ::testing::Test {
               while (hangs_ && !cancel.cancelled()) mutex_.AwaitWithTimeout(absl::Condition(&never_), kSoon);
               if (mends_) changed_.erase(reference);
               return mends_ ? absl::OkStatus() : absl::UnavailableError("no");
+            },
+            [this] {
+              absl::MutexLock lock(&mutex_);
+              return without_;
+            },
+            [this](const DependencyRenewal::Function& function, const Cancellation& /*cancel*/) {
+              absl::MutexLock lock(&mutex_);
+              made_.push_back(function);
+              if (mends_) without_.erase(function);
+              return mends_ ? absl::OkStatus() : absl::UnavailableError("no");
             }};
+  }
+  void AwaitMade(size_t times) {
+    absl::MutexLock lock(&mutex_);
+    const auto so_often = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return made_.size() >= times; };
+    mutex_.Await(absl::Condition(&so_often));
   }
   void AwaitRenewed(size_t times) {
     absl::MutexLock lock(&mutex_);
@@ -55,6 +70,8 @@ class DependencyRenewalTest : public ::testing::Test {
   std::set<std::string> in_use_ = {"a", "b"};
   std::map<std::string, std::string> changed_;
   std::vector<std::string> renewed_;
+  std::set<DependencyRenewal::Function> without_;
+  std::vector<DependencyRenewal::Function> made_;
   int looks_ = 0;
   bool mends_ = true, hangs_ = false, never_ = false, lacks_threads_ = false;
 };
@@ -102,6 +119,40 @@ TEST_F(DependencyRenewalTest, WhatCannotBeMadeIsTriedAgainAfterARest) {
   AwaitLooks(5);
   absl::MutexLock lock(&mutex_);
   EXPECT_EQ(renewed_.size(), 1);
+}
+
+TEST_F(DependencyRenewalTest, MakesThoseThatCouldNotBeMadeWhenTheirFunctionWasDeployed) {
+  without_ = {{"f", 2}};
+  mends_ = false;
+  DependencyRenewal renewal(Work(), {kSoon, kSoon, kNotHere, kNotHere});
+  AwaitMade(1);  // a daemon that is started tries them all
+  {
+    absl::MutexLock lock(&mutex_);
+    without_.insert({"g", 1});
+  }
+  AwaitLooks(3);
+  {
+    // Who has deployed it has tried that just now, and the first one rests.
+    absl::MutexLock lock(&mutex_);
+    EXPECT_EQ(made_.size(), 1);
+    mends_ = true;
+  }
+  renewal.ImageMade();
+  AwaitMade(3);
+  AwaitLooks(3);
+  absl::MutexLock lock(&mutex_);
+  EXPECT_EQ(made_, (std::vector<DependencyRenewal::Function>{{"f", 2}, {"f", 2}, {"g", 1}}));
+}
+
+TEST_F(DependencyRenewalTest, ThoseAreTriedAgainAfterARest) {
+  DependencyRenewal renewal(Work(), {kSoon, kSoon, kSoon, kSoon});
+  AwaitLooks(2);
+  {
+    absl::MutexLock lock(&mutex_);
+    mends_ = false;
+    without_ = {{"f", 2}};
+  }
+  AwaitMade(3);
 }
 
 TEST_F(DependencyRenewalTest, EndsInTheMiddle) {

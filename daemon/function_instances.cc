@@ -20,7 +20,6 @@
 #include "base/status.h"
 #include "base/unix_socket.h"
 #include "ckpt/capture.h"
-#include "criu/failure.h"
 #include "daemon/dependency_images.h"
 #include "daemon/function_process.h"
 #include "daemon/function_runtime.h"
@@ -29,8 +28,6 @@
 #include "daemon/instance_record.h"
 #include "daemon/loaded_function.h"
 #include "daemon/runtime_port.h"
-#include "restore/compatibility.h"
-#include "restore/file_identities.h"
 #include "restore/pager_client.h"
 
 namespace rekindle::daemon {
@@ -85,16 +82,10 @@ bool IsImageOf(const functions::FunctionRecord& record, const store::ImageInfo& 
          });
 }
 
-// Of a start: what the image needs was upgraded, moved, or removed.
-bool IsOfOtherFiles(const absl::Status& refused) {
-  if (absl::StrContains(refused.message(), restore::kAnotherBuild)) return true;
-  if (restore::IsRefusedForFiles(refused)) return true;
-  const std::string diagnosis = criu::DiagnosisId(refused);
-  return diagnosis == "file-changed" || diagnosis == "file-missing" || diagnosis == "cwd-missing";
-}
-
 // Of a start: the image is of no use any more, and another one can be made.
-bool IsOfNoUse(const absl::Status& refused) { return IsOfOtherFiles(refused) || absl::IsDataLoss(refused); }
+bool IsOfNoUse(const absl::Status& refused) {
+  return IsRefusedForOtherFiles(refused) || absl::IsDataLoss(refused);
+}
 
 }  // namespace
 
@@ -132,11 +123,13 @@ class FunctionInstances::Making {
 
 FunctionInstances::FunctionInstances(
     Node& node, functions::FunctionLogs& logs, std::shared_ptr<DamagedImages> damaged,
+    std::shared_ptr<RefusedImages> refused,
     std::function<void(const std::string& name, uint64_t revision, const std::string& reference)> image_made,
     std::function<void()> files_changed)
     : node_(node),
       logs_(logs),
       damaged_(std::move(damaged)),
+      refused_(std::move(refused)),
       image_made_(std::move(image_made)),
       files_changed_(std::move(files_changed)),
       directory_(InstanceRecords(node.options().runtime_directory, node.options().store)) {}
@@ -364,6 +357,8 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& o
     // The image of its dependencies was removed.
     if (absl::IsNotFound(copy.status()) && digest == live->dependency_digest) files_changed_();
     if (IsOfNoUse(copy.status())) {
+      if (digest == live->dependency_digest && IsRefusedForOtherFiles(copy.status()))
+        refused_->Note(digest, copy.status());
       files_changed_();
       if (digest != live->dependency_digest) {
         RK_RETURN_IF_ERROR(DropRefusedImage(live, digest, copy.status()));
@@ -448,6 +443,7 @@ absl::StatusOr<uint64_t> FunctionInstances::MakeTemplate(const std::string& func
     options.temporary = TemporaryOn(node_.options(), restore::kMostTemporary);
     auto made = TemplateOf(std::move(options));
     if (IsOfNoUse(made.status())) {
+      if (IsRefusedForOtherFiles(made.status())) refused_->Note(info.digest, made.status());
       files_changed_();
       return absl::UnavailableError(made.status().message());  // it can be forked once it is made anew
     }

@@ -17,6 +17,7 @@
 #include "daemon/cancellation.h"
 #include "daemon/damaged_images.h"
 #include "daemon/node.h"
+#include "daemon/refused_images.h"
 #include "functions/function_catalog.h"
 #include "functions/function_logs.h"
 #include "functions/instance_process.h"
@@ -47,10 +48,11 @@ struct LiveFunction {
 class FunctionInstances : public functions::InstanceStarter {
  public:
   // `image_made` is told of each new image of a function: its reference. `files_changed`: a start has found
-  // that files which its image needs are other ones now, or that the one of its dependencies has gone, or is
-  // damaged, which `damaged` says.
+  // that files which its image needs are other ones now (`refused` says of which one of dependencies that is
+  // so), or that the one of its dependencies has gone, or is damaged, which `damaged` says.
   FunctionInstances(
       Node& node, functions::FunctionLogs& logs, std::shared_ptr<DamagedImages> damaged,
+      std::shared_ptr<RefusedImages> refused,
       std::function<void(const std::string& name, uint64_t revision, const std::string& reference)>
           image_made,
       std::function<void()> files_changed);
@@ -115,6 +117,7 @@ class FunctionInstances : public functions::InstanceStarter {
   Node& node_;
   functions::FunctionLogs& logs_;
   const std::shared_ptr<DamagedImages> damaged_;
+  const std::shared_ptr<RefusedImages> refused_;
   const std::function<void(const std::string&, uint64_t, const std::string&)> image_made_;
   const std::function<void()> files_changed_;
   const std::string directory_;  // of sockets

@@ -20,11 +20,17 @@
 #include "daemon/code_room.h"
 #include "daemon/function_runtime.h"
 #include "daemon/functions.h"
+#include "daemon/owner_program.h"
 #include "functions/layer_folder.h"
 #include "functions/layer_store.h"
+#include "restore/own_temporary.h"
 
 namespace rekindle::daemon {
 namespace {
+
+constexpr absl::Duration kLongestCompiling = absl::Minutes(5);
+constexpr char kCompilers[] = "4";  // processes
+constexpr uint64_t kCompilersOutput = uint64_t{16} << 10;
 
 // Of folders with packages for Python in a layer.
 std::vector<std::string> PackageFolders(const std::string& layer) {
@@ -185,6 +191,48 @@ void Functions::TidyLayers() {
   });
 }
 
+functions::PrepareLayer Functions::CompileLayers(
+    const functions::Runtime& runtime, const Owner& owner,
+    const std::function<void(const char* phase, uint64_t bytes)>& progress, const Cancellation* cancel) {
+  if (runtime.kind != functions::RuntimeKind::kPython) return nullptr;
+  return [this, &runtime, &owner, &progress, cancel](const std::string& staged,
+                                                     const std::string& path) -> absl::Status {
+    OwnerProgram program;
+    program.name = "compile";
+    program.working_directory = absl::StrCat(staged, "/python");
+    if (!PathExists(program.working_directory)) return absl::OkStatus();
+    RK_ASSIGN_OR_RETURN(program.command, RuntimeCommand(runtime, ""));
+    // No code of the layer's is run. What is compiled already is only looked at; tracebacks name `path`.
+    program.command.resize(1);
+    for (const std::string& argument :
+         {std::string("-I"), std::string("-m"), std::string("compileall"), std::string("-qq"),
+          std::string("-j"), std::string(kCompilers), std::string("-s"), staged, std::string("-p"), path,
+          program.working_directory}) {
+      program.command.push_back(argument);
+    }
+    program.environment = BaseEnvironment();
+    program.owner = owner;
+    program.temporary = TemporaryOn(node_.options(), restore::kMostTemporary);
+    functions::FunctionSpec most;
+    most.memory_bytes = functions::kMostMemoryBytes;
+    program.limits = FunctionInstances::LimitsOf(most);
+    program.longest = kLongestCompiling;
+    program.most_output = kCompilersOutput;
+    progress("compile", 0);
+    const absl::StatusOr<OwnerProgramEnd> end = RunOwnerProgram(node_, program, cancel);
+    if (absl::IsCancelled(end.status())) return Annotate(end.status(), "compiling the modules of a layer");
+    // There may be files that are no Python of this version: all others are compiled.
+    if (!end.ok() || end->late) {
+      Log(LogLevel::kWarning, absl::StrCat("not all modules of the layer ", path,
+                                           " are compiled, and each start compiles those that it imports: ",
+                                           end.ok() ? absl::StrCat("that took more than ",
+                                                                   absl::FormatDuration(kLongestCompiling))
+                                                    : std::string(end.status().message())));
+    }
+    return absl::OkStatus();
+  };
+}
+
 absl::StatusOr<DependencyImages::Found> Functions::CoverFor(
     const functions::FunctionRecord& record, functions::FunctionImages* images,
     const std::function<void(const char* phase)>& progress, const Cancellation* cancel,
@@ -257,6 +305,7 @@ absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
   OwnersLayers layers{{caller.uid, caller.gid, caller.groups}, {}, {}};
   progress("copy", 0);
   RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
+  const functions::PrepareLayer compile = CompileLayers(runtime, layers.owner, progress, cancel);
   for (size_t i = 0; i < folders.size(); ++i) {
     RK_ASSIGN_OR_RETURN(const CodeRoom room,
                         CodeRoom::Of(*store, node_.options().store, catalog_->List(),
@@ -272,7 +321,8 @@ absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
     options.progress = [&progress](uint64_t bytes) { progress("copy", bytes); };
     options.may_take = [&room](uint64_t bytes) { return room.Check(bytes, /*all=*/false); };
     options.cancelled = cancel != nullptr ? &cancel->cancelled() : nullptr;
-    RK_ASSIGN_OR_RETURN(functions::LayerPtr layer, catalog_->layers().Bring(folder, layers.owner, options));
+    RK_ASSIGN_OR_RETURN(functions::LayerPtr layer,
+                        catalog_->layers().Bring(folder, layers.owner, options, compile));
     layers.layers.push_back(std::move(layer));
   }
   std::vector<std::string> paths;

@@ -231,7 +231,7 @@ absl::Status FunctionLogs(Node& node, const Call& call, const v1::FunctionLogsRe
   options.since_unix_ns = request.since_unix_ns();
   options.follow = request.follow();
   options.owner = record.owner.uid;
-  options.stop = [&node, &call] { return node.stopping() || (call.cancelled && call.cancelled()); };
+  options.stop = [&node, &call] { return node.stopping() || call.IsCancelled(); };
   RK_RETURN_IF_ERROR(functions->logs().Read(request.name(), options, [&send](const functions::LogLine& line) {
     v1::FunctionLogLine out;
     out.set_instance(std::string(line.instance));

@@ -1,7 +1,6 @@
 #include "daemon/functions.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <boost/asio/steady_timer.hpp>
@@ -25,8 +24,7 @@
 #include "daemon/function_runtime.h"
 #include "daemon/http_callers.h"
 #include "daemon/instance_record.h"
-#include "daemon/job_members.h"
-#include "daemon/process_output.h"
+#include "daemon/owner_program.h"
 #include "functions/request_id.h"
 #include "restore/cgroup.h"
 #include "restore/hook_message.h"
@@ -39,7 +37,6 @@ using functions::RuntimeKind;
 // Of what is free when the daemon starts: for instances, templates and what else is kept of functions.
 constexpr double kShareOfMemory = 0.6;
 constexpr absl::Duration kUsualLongestDiscovery = absl::Minutes(2);
-constexpr absl::Duration kLookForEnd = absl::Milliseconds(100);
 constexpr absl::Duration kTidyEvery = absl::Seconds(1);
 constexpr int kTidiedPerGroups = 10;
 // Of what the program that finds imports says.
@@ -126,7 +123,7 @@ absl::Status Functions::Begin() {
   functions::SchedulerOptions options;
   threads_ = std::make_unique<functions::HttpThreads>(options.threads.http);
   instances_ = std::make_unique<FunctionInstances>(
-      node_, *logs_, damaged_,
+      node_, *logs_, damaged_, refused_,
       // On the scheduler's threads, which end before this.
       [this](const std::string& name, uint64_t revision, const std::string& image) {
         ImageMade(name, revision, image);
@@ -150,11 +147,7 @@ absl::Status Functions::Begin() {
   for (const functions::FunctionRecord& record : catalog_->List()) {
     if (!record.trouble.ok()) continue;
     if (record.images.dependency_image.empty() && record.spec.starts_from_images()) {
-      Log(LogLevel::kWarning,
-          absl::StrCat(
-              "function '", record.name(),
-              "' has no dependency image, which could not be built when it was deployed: it starts from "
-              "nothing until it is deployed again"));
+      Log(LogLevel::kWarning, absl::StrCat("function '", record.name(), "': ", WhyNoDependencyImage(record)));
     }
     absl::MutexLock lock(&scheduling_);
     Schedule(record);
@@ -190,7 +183,34 @@ DependencyRenewal::Work Functions::RenewalWork() {
             &cancel)
         .status();
   };
+  work.without = [this] {
+    std::set<DependencyRenewal::Function> without;
+    for (const functions::FunctionRecord& record : catalog_->List()) {
+      if (record.trouble.ok() && record.images.dependency_image.empty() && record.spec.starts_from_images())
+        without.emplace(record.name(), record.revision);
+    }
+    return without;
+  };
+  work.make = [this](const DependencyRenewal::Function& function, const Cancellation& cancel) {
+    const auto record = catalog_->Find(function.first);
+    // It was removed or deployed again meanwhile, or somebody else has seen to it.
+    if (!record.ok() || record->revision != function.second || !record->images.dependency_image.empty())
+      return absl::OkStatus();
+    RK_RETURN_IF_ERROR(node_.CheckStoreIsThere());
+    return BringBackDependenciesOf(*record, cancel);
+  };
   return work;
+}
+
+std::string Functions::WhyNoDependencyImage(const functions::FunctionRecord& record) const {
+  absl::MutexLock lock(&mutex_);
+  const auto why = without_image_.find(record.name());
+  return absl::StrCat(
+      "it has no dependency image, which could not be built when it was deployed, and starts from nothing; "
+      "that is tried again in the background",
+      why == without_image_.end() || why->second.first != record.revision
+          ? ""
+          : absl::StrCat(": ", why->second.second));
 }
 
 // What the image had loaded went with it; what its functions need is in their records.
@@ -219,13 +239,19 @@ absl::Status Functions::BringBackDependenciesOf(const functions::FunctionRecord&
   RK_ASSIGN_OR_RETURN(const DependencyImages::Found found,
                       CoverFor(
                           record, &images, [](const char* /*phase*/) {}, &cancel, &warnings));
-  // As it was deployed, or later.
-  if (!warnings.empty()) return absl::UnavailableError(warnings.front());
-  instances_->DropTemplate("", 0, gone);
-  scheduler_->LostTemplate(gone);
-  instances_->DropImage(record.name(), record.revision);  // it was made of the one that has gone
+  if (gone.empty()) {
+    for (const std::string& warning : warnings)
+      Log(LogLevel::kWarning, absl::StrCat("function '", record.name(), "': ", warning));
+  } else {
+    // As it was deployed, or later.
+    if (!warnings.empty()) return absl::UnavailableError(warnings.front());
+    instances_->DropTemplate("", 0, gone);
+    scheduler_->LostTemplate(gone);
+    instances_->DropImage(record.name(), record.revision);  // it was made of the one that has gone
+  }
   auto now = catalog_->Find(record.name());
   if (!now.ok() || now->revision != record.revision) return absl::OkStatus();
+  if (gone.empty()) now->images = images;  // what of its layers it has
   now->images.dependency_image = found.image.info.reference;
   const absl::Status noted = catalog_->SetImages(now->name(), now->revision, now->images);
   if (!absl::IsAborted(noted)) RK_RETURN_IF_ERROR(noted);
@@ -256,6 +282,7 @@ void Functions::RemoveLeftImages() {
 }
 
 void Functions::DependencyImageMade(const std::string& reference) {
+  renewal_->ImageMade();
   instances_->DropTemplate("", 0, reference);
   scheduler_->LostTemplate(reference);
   for (const functions::FunctionRecord& record : catalog_->List()) {
@@ -346,9 +373,7 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
         dependency.status().message());
     Log(LogLevel::kWarning, absl::StrCat("function '", record.name(), "': ", function.only_cold));
   } else if (record.spec.starts_from_images()) {
-    function.only_cold =
-        "it has no dependency image, which could not be built when it was deployed: it starts from nothing "
-        "until it is deployed again";
+    function.only_cold = WhyNoDependencyImage(record);
   }
   const bool has_image = instances_->Add(record, dependency.ok() ? &dependency->info : nullptr);
   function.has_image = has_image && dependency.ok();
@@ -363,71 +388,37 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
 
 absl::StatusOr<Functions::Imports> Functions::Discover(const functions::FunctionRecord& record,
                                                        const Cancellation* cancel) {
-  LaunchOptions launch;
-  RK_ASSIGN_OR_RETURN(launch.argv, DiscoveryCommand(record));
+  OwnerProgram program;
+  program.name = "discovery";
+  RK_ASSIGN_OR_RETURN(program.command, DiscoveryCommand(record));
   InstanceIdentity identity;
-  identity.instance = "discovery";
-  Environment environment = InstanceEnvironment(record, identity);
-  environment.merge(BaseEnvironment());
-  environment.erase("NODE_OPTIONS");  // in instances it comes too late to have an effect
-  std::string mark;
-  if (!FunctionInstances::LimitsUsable().ok()) {
-    environment[kInstanceMark] = absl::StrCat("discovery-", functions::NewRequestId());
-    mark = absl::StrCat(kInstanceMark, "=", environment[kInstanceMark]);
-  }
-  launch.environment = AsStrings(environment);
-  launch.working_directory = record.folder->code();
-  launch.run_as = UserOf(record.owner);
-  RK_ASSIGN_OR_RETURN(launch.mounts, restore::MountsWithOwnTemporary(instances_->TemporaryOf(record)));
-  std::unique_ptr<restore::Cgroup> group;  // ends what it leaves running
-  if (auto made = restore::Cgroup::Make();
-      made.ok() && (*made)->Set(FunctionInstances::LimitsOf(record.spec)).ok()) {
-    group = *std::move(made);
-    launch.groups = group->processes();
-  }
-  RK_ASSIGN_OR_RETURN(auto output, ProcessOutput::Make(kMostReported));
-  launch.log_file = output->TakeWriteEnd();
-  RK_RETURN_IF_ERROR(output->Follow());
-  const std::string records = InstanceRecords(node_.options().runtime_directory, node_.options().store);
-  RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
-  RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
-  launch.log_file.Reset();
-  const InstanceRecord left(absl::StrCat(records, "/discovery-", pid, ".pid"), pid, group.get(), mark);
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end,
-                      AdoptWithGroup(node_.reaper(), pid, [pid, mark, uid = record.owner.uid] {
-                        const std::optional<uid_t> user = uid == 0 ? std::nullopt : std::optional(uid);
-                        if (!mark.empty()) SendKillToJobMembers({pid, mark, user, {}});
-                      }));
-  const Deadline deadline(LongestDiscovery(record) + kDiscoveryGrace);
-  bool unwanted = false;
-  while (!end->WaitFor(kLookForEnd)) {
-    unwanted = node_.stopping() || (cancel != nullptr && cancel->cancelled());
-    if (!unwanted && !deadline.passed()) continue;
-    ::kill(pid, SIGKILL);
-    break;
-  }
-  const bool late = deadline.passed();
-  const std::optional<ExitState> exit = end->WaitFor(absl::InfiniteDuration());
-  group.reset();
-  if (!mark.empty()) KillJobMembers({0, mark, std::nullopt, {}});
-  if (unwanted) {
-    return absl::CancelledError(absl::StrCat("finding out what function '", record.name(), "' imports: ",
-                                             node_.stopping() ? "the daemon is ending" : "cancelled"));
-  }
-  const std::string text = output->Text();
+  identity.instance = program.name;
+  program.environment = InstanceEnvironment(record, identity);
+  program.environment.merge(BaseEnvironment());
+  program.environment.erase("NODE_OPTIONS");  // in instances it comes too late to have an effect
+  program.working_directory = record.folder->code();
+  program.owner = record.owner;
+  program.temporary = instances_->TemporaryOf(record);
+  program.limits = FunctionInstances::LimitsOf(record.spec);
+  program.longest = LongestDiscovery(record) + kDiscoveryGrace;
+  program.most_output = kMostReported;
+  const absl::StatusOr<OwnerProgramEnd> end = RunOwnerProgram(node_, program, cancel);
+  if (!end.ok())
+    return Annotate(end.status(), absl::StrCat("finding out what function '", record.name(), "' imports"));
+  const std::string& text = end->output;
   // What the code has written comes first.
   const size_t line = text.rfind("\n{");
   const size_t begin = line != std::string::npos ? line : text.find('{');
   const nlohmann::json result =
       nlohmann::json::parse(begin == std::string::npos ? text : text.substr(begin), nullptr, false);
-  if (!result.is_object() && late) {
+  if (!result.is_object() && end->late) {
     return absl::FailedPreconditionError(absl::StrCat("Sandbox.Timedout: it was not loaded within ",
                                                       absl::FormatDuration(LongestDiscovery(record))));
   }
   if (!result.is_object()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "Runtime.ExitError: its process ended while it was loaded: ", exit ? exit->ToString() : "", ": ",
-        text.substr(text.size() - std::min(text.size(), kShownOfOutput))));
+        "Runtime.ExitError: its process ended while it was loaded: ", end->exit ? end->exit->ToString() : "",
+        ": ", text.substr(text.size() - std::min(text.size(), kShownOfOutput))));
   }
   if (!restore::FlagOf(result, "ok")) {
     const auto error = result.find("error");
@@ -481,6 +472,7 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
     names->erase(std::unique(names->begin(), names->end()), names->end());
   }
   if (record.spec.starts_from_images()) {
+    const functions::FunctionImages wanted = images;
     auto covered = CoverFor(record, &images, progress, cancel, warnings);
     if (absl::IsCancelled(covered.status())) return covered.status();
     if (covered.ok()) {
@@ -493,8 +485,13 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
           ". Check the spelling, install it, or leave it out: what the code folder has is loaded with the "
           "function"));
     } else {
+      images = wanted;  // for the next attempt
       warnings->push_back(
-          absl::StrCat("it has no dependency image and starts from nothing: ", covered.status().message()));
+          absl::StrCat("it has no dependency image and starts from nothing until it can be built, which is "
+                       "tried again in the background: ",
+                       covered.status().message()));
+      absl::MutexLock lock(&mutex_);
+      without_image_[record.name()] = {record.revision, std::string(covered.status().message())};
     }
   }
   return images;
@@ -562,6 +559,7 @@ absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
   options.may_take = [&room_now](uint64_t bytes, bool all) { return room_now.Check(bytes, all); };
   options.cancelled = cancel != nullptr ? &cancel->cancelled() : nullptr;
   RK_ASSIGN_OR_RETURN(options.python, PythonVersion(spec.runtime));
+  options.prepare_layer = CompileLayers(spec.runtime, owner, progress, cancel);
   const auto find_images = [&](functions::FunctionRecord record, bool replaces_one) {
     // The same code imports the same, unless it looks at variables.
     if (code_of && code_of->spec.environment == spec.environment &&
@@ -621,7 +619,7 @@ void Functions::Call(const Caller& caller, functions::Call call, functions::Sche
 }
 
 Functions::Functions(Node& node)
-    : node_(node), dependencies_(node, damaged_, [this](const std::string& reference) {
+    : node_(node), dependencies_(node, damaged_, refused_, [this](const std::string& reference) {
         DependencyImageMade(reference);
       }) {}
 
@@ -662,6 +660,7 @@ absl::Status Functions::Remove(const Caller& caller, const std::string& name) {
     scheduler_->Remove(name);
     absl::MutexLock lock(&mutex_);
     if (auto scheduled = scheduled_.extract(name)) revision = scheduled.mapped();
+    without_image_.erase(name);
   }
   if (revision != 0) instances_->Remove(name, revision, /*await_image=*/true);
   logs_->Remove(name).IgnoreError();

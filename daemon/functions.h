@@ -113,6 +113,8 @@ class Functions {
                                                        const std::function<void(const char* phase)>& progress,
                                                        const Cancellation* cancel,
                                                        std::vector<std::string>* warnings);
+  // For people, of one that should have one.
+  std::string WhyNoDependencyImage(const functions::FunctionRecord& record) const ABSL_LOCKS_EXCLUDED(mutex_);
   void Schedule(const functions::FunctionRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(scheduling_);
   // Aborted: it is not the present revision any more.
   absl::Status ScheduleIfPresent(const functions::FunctionRecord& record) ABSL_LOCKS_EXCLUDED(scheduling_);
@@ -128,6 +130,11 @@ class Functions {
                                                    const std::function<void(const char* phase)>& progress,
                                                    const Cancellation* cancel,
                                                    std::vector<std::string>* warnings);
+  // Compiles what layers for Python have, so that no start has to, where nothing can write it down. What is
+  // given is to stay there as long as this is used.
+  functions::PrepareLayer CompileLayers(
+      const functions::Runtime& runtime, const Owner& owner,
+      const std::function<void(const char* phase, uint64_t bytes)>& progress, const Cancellation* cancel);
   // As long as somebody is at work with a user's layers, no image that has modules of them is removed because
   // no function uses it.
   class WorkWithLayers {
@@ -161,6 +168,7 @@ class Functions {
 
   Node& node_;
   const std::shared_ptr<DamagedImages> damaged_ = std::make_shared<DamagedImages>();
+  const std::shared_ptr<RefusedImages> refused_ = std::make_shared<RefusedImages>();
   DependencyImages dependencies_;
   std::unique_ptr<functions::FunctionLogs> logs_;
   std::unique_ptr<functions::FunctionCatalog> catalog_;
@@ -183,8 +191,11 @@ class Functions {
   absl::Mutex scheduling_;
   absl::Mutex layers_mutex_;
   std::map<uid_t, int> at_work_with_layers_ ABSL_GUARDED_BY(layers_mutex_);
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::map<std::string, uint64_t> scheduled_ ABSL_GUARDED_BY(mutex_);  // revisions, by name
+  // Why the dependency image of a revision could not be made when it was deployed; of the last one of each
+  // name.
+  std::map<std::string, std::pair<uint64_t, std::string>> without_image_ ABSL_GUARDED_BY(mutex_);
   Lifeline<Functions> lifeline_{this};
 };
 

@@ -101,7 +101,11 @@ void GpuArbiter::Inherit(const GpuJobId& id, int leases, bool pinned, const std:
   absl::MutexLock lock(&mutex_);
   JobPtr job = FindOrMake(id);
   job->leases += leases;
-  for (const std::string& lease : ids) job->leases += job->ids.insert(lease).second ? 1 : 0;
+  for (const std::string& lease : ids) {
+    const auto [claims, is_new] = job->ids.try_emplace(lease);
+    claims->second.known = true;
+    if (is_new) ++job->leases;
+  }
   job->pinned |= pinned;
 }
 
@@ -245,7 +249,33 @@ void GpuArbiter::Stop() {
 
 absl::Status GpuArbiter::Release(pid_t pid, uint64_t start_ticks, LeaseKind kind, const std::string& id) {
   absl::MutexLock lock(&mutex_);
-  JobPtr job = Find(pid, start_ticks);
+  return End(Find(pid, start_ticks), pid, kind, id);
+}
+
+void GpuArbiter::Confirm(const GpuJobId& of, const std::string& id) {
+  absl::MutexLock lock(&mutex_);
+  const JobPtr job = Find(of.pid, of.start_ticks);
+  if (job == nullptr) return;
+  const auto claims = job->ids.find(id);
+  if (claims == job->ids.end()) return;
+  claims->second.known = true;
+  if (claims->second.unconfirmed > 0) --claims->second.unconfirmed;
+}
+
+absl::Status GpuArbiter::TakeBack(const GpuJobId& of, LeaseKind kind, const std::string& id) {
+  absl::MutexLock lock(&mutex_);
+  const JobPtr job = Find(of.pid, of.start_ticks);
+  if (job != nullptr && !id.empty()) {
+    const auto claims = job->ids.find(id);
+    if (claims != job->ids.end()) {
+      if (claims->second.unconfirmed > 0) --claims->second.unconfirmed;
+      if (claims->second.known || claims->second.unconfirmed > 0) return absl::OkStatus();
+    }
+  }
+  return End(job, of.pid, kind, id);
+}
+
+absl::Status GpuArbiter::End(const JobPtr& job, pid_t pid, LeaseKind kind, const std::string& id) {
   if (job == nullptr) {
     return absl::NotFoundError(
         absl::StrCat("job ", pid, " has ended, and its leases with it, or is no CUDA job that is known"));

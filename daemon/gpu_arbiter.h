@@ -94,8 +94,9 @@ struct LeaseOptions {
   absl::Time deadline = absl::InfiniteFuture();
   // The job stays on its GPU after the lease too.
   bool pin = false;
-  // Names a lease of LeaseKind::kLasting, which then ends by this alone; no other one ever has it. Empty:
-  // it has none.
+  // Names a lease of LeaseKind::kLasting, which then ends by this alone. Where the job has one of this name
+  // already, that is it: who asks again takes no second one. To be followed by GpuArbiter::Confirm or
+  // TakeBack. Empty: it has none.
   std::string id = "";
   // Is the lease wanted no more? Asked by the calling thread alone, without a lock: now and then while it
   // waits, after GpuArbiter::Wake, and after each move. May be empty.
@@ -174,6 +175,12 @@ class GpuArbiter {
   // lease, or no more.
   absl::Status Release(pid_t job, uint64_t start_ticks = 0, LeaseKind kind = LeaseKind::kLasting,
                        const std::string& id = "") ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whoever asked for the lease with this ID knows of it. Does nothing where it has ended meanwhile.
+  void Confirm(const GpuJobId& job, const std::string& id) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Nobody will know of a lease that was given: it ends. One with an ID stays where somebody else who asked
+  // for it knows of it, or may still come to. Errors as of Release.
+  absl::Status TakeBack(const GpuJobId& job, LeaseKind kind, const std::string& id)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Does a request wait for one of its GPUs?
   bool IsWanted(pid_t job) const ABSL_LOCKS_EXCLUDED(mutex_);
   // A pinned job isn't parked to make room. Moves nothing.
@@ -200,6 +207,10 @@ class GpuArbiter {
 
   JobPtr Find(pid_t pid, uint64_t start_ticks) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   JobPtr FindOrMake(const GpuJobId& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status End(const JobPtr& job, pid_t pid, LeaseKind kind, const std::string& id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // It is leased under this request's ID, on its GPUs, and stays there.
+  bool HasItAlready(const Job& job, const LeaseOptions& options) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(const JobPtr& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ChangeBytes(Job& job, DeviceBytes bytes, bool anywhere) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of host memory while it is parked.

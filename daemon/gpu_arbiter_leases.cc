@@ -43,7 +43,8 @@ absl::StatusOr<GpuLease> GpuArbiter::Lease(pid_t pid, const LeaseOptions& option
   absl::Status served;
   if (stopped_ || job.gone) {
     served = CheckWanted(request);
-  } else if (job.state != GpuJobState::kResident || AnyoneWaitsFor(job) || KinThat(job, IsMoving)) {
+  } else if (!HasItAlready(job, options) &&
+             (job.state != GpuJobState::kResident || AnyoneWaitsFor(job) || KinThat(job, IsMoving))) {
     request.devices = DevicesOf(job.bytes);
     queue_.push_back(&request);
     Reorder();
@@ -58,10 +59,20 @@ absl::StatusOr<GpuLease> GpuArbiter::Lease(pid_t pid, const LeaseOptions& option
                                         : counters_.refused);
     return served;
   }
-  ++counters_.leases;
-  ++job.leases;
+  const bool has_id = options.kind == LeaseKind::kLasting && !options.id.empty();
+  bool is_new = true;
+  if (has_id) {
+    const auto [claims, made] = job.ids.try_emplace(options.id);
+    ++claims->second.unconfirmed;
+    is_new = made;
+  }
+  if (is_new) {
+    ++counters_.leases;
+    ++job.leases;
+  }
   if (options.kind == LeaseKind::kHeld) ++job.held;
-  if (options.kind == LeaseKind::kLasting && !options.id.empty()) job.ids.insert(options.id);
+  // Those that ask for the same lease have it by now.
+  for (Request* other : queue_) other->nudged |= has_id && other->job == request.job;
   job.pinned |= options.pin;
   Use(job);
   GpuLease lease;
@@ -70,6 +81,11 @@ absl::StatusOr<GpuLease> GpuArbiter::Lease(pid_t pid, const LeaseOptions& option
   lease.parked = std::move(request.parked);
   lease.seconds = request.since.seconds();
   return lease;
+}
+
+bool GpuArbiter::HasItAlready(const Job& job, const LeaseOptions& options) const {
+  return options.kind == LeaseKind::kLasting && job.ids.count(options.id) > 0 &&
+         job.state == GpuJobState::kResident && KinThat(job, IsMoving) == nullptr;
 }
 
 absl::Status GpuArbiter::Serve(Request& request) {
@@ -83,6 +99,7 @@ absl::Status GpuArbiter::Serve(Request& request) {
     AskCancelled(request);
     absl::Status wanted = CheckWanted(request);
     if (!wanted.ok() && !(first && absl::IsDeadlineExceeded(wanted))) return wanted;
+    if (HasItAlready(job, request.options)) return absl::OkStatus();
     if (request.devices != DevicesOf(job.bytes)) {
       request.devices = DevicesOf(job.bytes);
       Reorder();

@@ -63,7 +63,12 @@ struct GpuArbiter::Job {
   GpuJobState state = GpuJobState::kResident;
   int leases = 0;  // `held` of them LeaseKind::kHeld
   int held = 0;
-  std::set<std::string> ids;  // of the others as many have these
+  // Who asked for a lease with an ID, of those that have been given it.
+  struct Claims {
+    int unconfirmed = 0;  // may still be told of it, or go before that
+    bool known = false;   // to one of the others
+  };
+  std::map<std::string, Claims> ids;  // of the others as many have these
   bool pinned = false;
   bool gone = false;  // no longer in jobs_
   bool ancestors_known = false;

@@ -117,7 +117,7 @@ std::vector<GpuJobSnapshot> GpuArbiter::Snapshot() const {
     snapshot.bytes = job->bytes;
     snapshot.leases = job->leases;
     snapshot.held = job->held;
-    snapshot.ids = job->ids;
+    for (const auto& [lease, claims] : job->ids) snapshot.ids.insert(lease);
     snapshot.pinned = job->pinned;
     snapshot.use = job->use;
     int position = 0;

@@ -147,6 +147,53 @@ TEST_F(GpuArbiterTest, LeasedAndPinnedJobsAndThoseOnOtherGpusStay) {
   EXPECT_THAT(machine_->TakeCalls(), ElementsAre("park 3", "resume 1"));
 }
 
+TEST_F(GpuArbiterTest, ALeaseWithAnIdIsTakenOnce) {
+  Make({{"A", 10}});
+  AddResident(1, {{"A", 6}});
+  AddParked(2, {{"A", 6}});
+  LeaseOptions named = Within(absl::ZeroDuration());
+  named.id = "a";
+  ASSERT_TRUE(Lease(1, named).ok());
+  Asked waits(this, 2);
+  AwaitWaits(1);
+  // It is not to wait for who waits for its end.
+  EXPECT_TRUE(Lease(1, named).ok());
+  EXPECT_EQ(Look(1).leases, 1);
+  EXPECT_EQ(arbiter_->counters().leases, 1u);
+  // The first one's caller has gone, the second one's may know of it still.
+  EXPECT_TRUE(arbiter_->TakeBack(Id(1), LeaseKind::kLasting, "a").ok());
+  EXPECT_EQ(Look(1).leases, 1);
+  arbiter_->Confirm(Id(1), "a");
+  ASSERT_TRUE(Lease(1, named).ok());
+  EXPECT_TRUE(arbiter_->TakeBack(Id(1), LeaseKind::kLasting, "a").ok());
+  EXPECT_EQ(Look(1).leases, 1);
+  EXPECT_TRUE(arbiter_->Release(1, 0, LeaseKind::kLasting, "a").ok());
+  EXPECT_TRUE(waits.Result().ok());
+  EXPECT_EQ(Look(1).leases, 0);
+  arbiter_->Confirm(Id(1), "a");
+  EXPECT_EQ(Look(1).leases, 0);
+  EXPECT_TRUE(absl::IsFailedPrecondition(arbiter_->TakeBack(Id(1), LeaseKind::kLasting, "a")));
+}
+
+TEST_F(GpuArbiterTest, ALeaseWithAnIdThatNobodyKnowsOfEnds) {
+  Make({{"A", 10}});
+  AddResident(1, {{"A", 6}});
+  LeaseOptions named;
+  named.id = "a";
+  for (int asked = 0; asked < 2; ++asked) ASSERT_TRUE(Lease(1, named).ok());
+  EXPECT_TRUE(arbiter_->TakeBack(Id(1), LeaseKind::kLasting, "a").ok());
+  EXPECT_EQ(Look(1).leases, 1);
+  EXPECT_TRUE(arbiter_->TakeBack(Id(1), LeaseKind::kLasting, "a").ok());
+  EXPECT_EQ(Look(1).leases, 0);
+  EXPECT_THAT(Look(1).ids, IsEmpty());
+  // One from before a restart somebody knows of.
+  arbiter_->Inherit(Id(1), 0, /*pinned=*/false, {"b"});
+  named.id = "b";
+  ASSERT_TRUE(Lease(1, named).ok());
+  EXPECT_TRUE(arbiter_->TakeBack(Id(1), LeaseKind::kLasting, "b").ok());
+  EXPECT_EQ(Look(1).leases, 1);
+}
+
 TEST_F(GpuArbiterTest, JobsWithInheritedLeasesAndPinsStay) {
   Make({{"A", 12}});
   for (pid_t pid : {1, 2, 3}) AddResident(pid, {{"A", 4}});

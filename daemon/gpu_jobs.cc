@@ -41,9 +41,10 @@ GpuArbiterOptions ArbiterOptions(uint64_t host_budget, uint64_t context_bytes) {
 }
 
 // Of a job on its GPUs of which nothing is told, as in a container: what is `known` from earlier, else all
-// that is used there and of nobody else who is known.
+// that is used there and of nobody else who is known. Where it is told on which GPUs it is, of those alone.
 void AddHidden(const gpu::DeviceView& view, const std::map<pid_t, GpuJobSnapshot>& known, const GpuJobId& job,
                DeviceBytes* bytes) {
+  const DeviceBytes told = *bytes;
   const auto earlier = known.find(job.pid);
   if (earlier != known.end() && earlier->second.id == job) {
     for (const auto& [uuid, had] : earlier->second.bytes) (*bytes)[uuid] = std::max((*bytes)[uuid], had);
@@ -51,6 +52,7 @@ void AddHidden(const gpu::DeviceView& view, const std::map<pid_t, GpuJobSnapshot
   if (absl::c_any_of(*bytes, [](const auto& on_device) { return on_device.second > 0; })) return;
   const DeviceBytes of_named = gpu::BytesByDevice(view.uses);
   for (const gpu::GpuDevice& device : view.devices) {
+    if (!told.empty() && !told.contains(device.uuid)) continue;
     uint64_t of_others = 0;
     for (const auto& [pid, other] : known) {
       const auto on_device = other.bytes.find(device.uuid);
@@ -393,9 +395,22 @@ absl::StatusOr<GpuMoved> GpuJobs::PutOn(pid_t job, const gpu::DevicePairs& wante
   return GpuMoved{gpu::KnownBytes(record.uses), true};
 }
 
+void GpuJobs::Follow(pid_t job, const gpu::DevicePairs& pairs) {
+  const std::map<pid_t, GpuJobSnapshot> known = Known();
+  const auto it = known.find(job);
+  if (it == known.end() || pairs.empty()) return;
+  DeviceBytes bytes;
+  for (const auto& [uuid, had] : it->second.bytes) {
+    const auto pair = absl::c_find_if(pairs, [&u = uuid](const auto& one) { return one.first == u; });
+    bytes[pair == pairs.end() ? uuid : pair->second] += had;
+  }
+  arbiter_.Add(it->second.id, std::move(bytes), GpuJobState::kParked, /*anywhere=*/false);
+}
+
 absl::StatusOr<GpuMoved> GpuJobs::Resume(pid_t job, const gpu::DevicePairs& wanted,
                                          const std::function<bool()>& cancelled) {
   RK_ASSIGN_OR_RETURN(GpuMoved moved, PutOn(job, wanted, cancelled));
+  if (moved.moved) Follow(job, wanted);
   // It may be parked again for others, and may be elsewhere now.
   if (moved.moved || Known().count(job) > 0) {
     if (auto now = FindAtRest(job); now.ok()) Tell(*now);
@@ -442,6 +457,7 @@ absl::StatusOr<GpuGrant> GpuJobs::Lease(pid_t job, const LeaseOptions& options) 
 }
 
 void GpuJobs::Confirm(const GpuGrant& grant) {
+  if (!grant.id.empty()) arbiter_.Confirm(grant.job, grant.id);
   if (grant.pin == 0) return;
   absl::MutexLock lock(&record_mutex_);
   // Whoever else takes a pin back finds that somebody wants it; where it was ended meanwhile, it stays so.
@@ -453,7 +469,7 @@ void GpuJobs::TakeBack(const GpuGrant& grant) {
   absl::MutexLock lock(&record_mutex_);
   UndoPin(grant);
   // It may have ended with its job.
-  (void)arbiter_.Release(grant.job.pid, grant.job.start_ticks, grant.kind, grant.id);
+  (void)arbiter_.TakeBack(grant.job, grant.kind, grant.id);
   if (!absl::IsUnavailable(OwnRecord())) WriteRecordOrWarn(kEndedWouldBeThere);
 }
 
@@ -584,7 +600,7 @@ absl::Status GpuJobs::Remember(const LeaseOptions& options, GpuGrant* grant) {
   absl::Status written = WriteRecord();
   if (written.ok()) return written;
   UndoPin(*grant);
-  (void)arbiter_.Release(grant->job.pid, grant->job.start_ticks, options.kind, options.id);
+  (void)arbiter_.TakeBack(grant->job, options.kind, options.id);
   return written;
 }
 

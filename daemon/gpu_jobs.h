@@ -70,10 +70,10 @@ class GpuJobs : private GpuMoves {
   // file system, names the file. Unavailable: another daemon has the record. To be followed by Confirm or
   // TakeBack.
   absl::StatusOr<GpuGrant> Lease(pid_t job, const LeaseOptions& options) ABSL_LOCKS_EXCLUDED(record_mutex_);
-  // Whoever asked for it knows of it: the pin stays.
+  // Whoever asked for it knows of it: the lease and its pin stay.
   void Confirm(const GpuGrant& grant) ABSL_LOCKS_EXCLUDED(record_mutex_);
-  // Nobody knows of it, and nobody would give it back: it ends, and its pin unless somebody else has pinned
-  // the job too.
+  // Nobody knows of it, and nobody would give it back: it ends, unless somebody else who asked for one with
+  // its ID has it too, and its pin unless somebody else has pinned the job too.
   void TakeBack(const GpuGrant& grant) ABSL_LOCKS_EXCLUDED(record_mutex_);
   // Ends a lease, that with this `id` or one without, whether the record can be told or not. Gives the number
   // of leases that are left. Unavailable: another daemon has the record.
@@ -143,6 +143,8 @@ class GpuJobs : private GpuMoves {
   DeviceBytes RoomForUnknown(const Found& found, const gpu::DeviceView& view) const;
   // Tells the arbiter what was found; a job that is parked in part is parked.
   void Tell(const Found& found) ABSL_LOCKS_EXCLUDED(mutex_);
+  // One that came back on other GPUs: what is known of it is of these.
+  void Follow(pid_t job, const gpu::DevicePairs& pairs);
   void Tell(const Found& found, GpuJobState state) ABSL_LOCKS_EXCLUDED(mutex_);
   // Resume without telling the arbiter.
   absl::StatusOr<GpuMoved> PutOn(pid_t job, const gpu::DevicePairs& wanted,

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
@@ -216,6 +218,19 @@ absl::Status SwapGpu(Node& node, const Call& call, const v1::SwapGpuRequest& req
 
 namespace {
 
+// What a client calls a lease.
+absl::Status CheckLeaseId(const std::string& id) {
+  constexpr size_t kLongest = 64;
+  const bool fits =
+      id.size() <= kLongest && absl::c_all_of(id, [](char c) {
+        return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
+      });
+  if (fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("'", id, "' can't be the ID of a lease: give at most ",
+                                                 kLongest,
+                                                 " letters, digits, '-', '_' and '.', such as a UUID"));
+}
+
 // To be confirmed, or taken back.
 absl::StatusOr<GpuGrant> TakeLease(Node& node, const Call& call, const v1::LeaseGpuRequest& request,
                                    LeaseKind kind, v1::LeaseGpuResponse* response) {
@@ -227,6 +242,16 @@ absl::StatusOr<GpuGrant> TakeLease(Node& node, const Call& call, const v1::Lease
   options.pin = request.pin();
   options.cancelled = GivesUp(node, call);
   if (request.with_id() && kind == LeaseKind::kLasting) options.id = NewUuid();
+  if (!request.lease_id().empty()) {
+    if (kind == LeaseKind::kHeld || request.with_id()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a lease with an ID of the client's ",
+                       kind == LeaseKind::kHeld ? "lasts until it is released: HoldGpu's ends with its call"
+                                                : "needs none of the daemon's: leave out with_id"));
+    }
+    RK_RETURN_IF_ERROR(CheckLeaseId(request.lease_id()));
+    options.id = request.lease_id();
+  }
   Stopwatch watch;
   RK_ASSIGN_OR_RETURN(GpuGrant grant, node.gpu_jobs().Lease(job, options));
   // Nobody would ever give it back.

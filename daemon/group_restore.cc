@@ -266,7 +266,7 @@ absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupReques
                      }});
   }
   CallPeers(looks, call.cancelled);
-  if (call.cancelled && call.cancelled())
+  if (call.IsCancelled())
     return absl::CancelledError("the group's restore was given up; nothing was restored");
   std::vector<std::string> images;  // where they are, which may be copies
   for (int i = 0; i < group.parts_size(); ++i) {

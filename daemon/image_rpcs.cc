@@ -234,8 +234,7 @@ absl::Status RemoveThese(Node& node, const Call& call, store::Store& store,
     return node.policy().MayUseImage(call.caller, info.owner, "remove", info.reference);
   };
   for (size_t done = 0; done < images.size(); done += store::kRemovedAtOnce) {
-    if (call.cancelled && call.cancelled())
-      return absl::CancelledError("it was interrupted; all others are still there");
+    if (call.IsCancelled()) return absl::CancelledError("it was interrupted; all others are still there");
     const absl::Span<const NamedImage> some = images.subspan(done, store::kRemovedAtOnce);
     std::vector<store::ImageInfo> infos, found;
     for (const NamedImage& image : some) {

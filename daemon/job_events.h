@@ -51,7 +51,8 @@ class JobEvents {
     }
     return queue;
   }
-  void Send(const v1::JobEvent& event) ABSL_LOCKS_EXCLUDED(mutex_) {
+  // Does anybody get it now?
+  bool Send(const v1::JobEvent& event) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     if (event.has_exited()) last_ = event;
     for (auto it = followers_.begin(); it != followers_.end();) {
@@ -62,6 +63,7 @@ class JobEvents {
         it = followers_.erase(it);
       }
     }
+    return !followers_.empty();
   }
 
  private:

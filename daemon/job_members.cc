@@ -12,9 +12,7 @@
 #include <set>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/file.h"
@@ -39,10 +37,7 @@ bool CarriesMark(pid_t pid, const JobTraits& job) {
   // Last of all its environment, to read which it must be let into its memory: a stranger may hang with the
   // lock of that held.
   if ((job.user && !IsOfUser(pid, *job.user)) || !IsInOurPidNamespace(pid).value_or(false)) return false;
-  // The most that the kernel gives to a program that begins; later the process may make it longer.
-  constexpr size_t kMostBytes = 6 << 20;
-  const std::string between = absl::StrCat(
-      std::string(1, '\0'), BeginningOfFile(absl::StrCat("/proc/", pid, "/environ"), kMostBytes));
+  const std::string between = absl::StrCat(std::string(1, '\0'), EnvironmentOf(pid));
   return absl::StrContains(between, absl::StrCat(std::string(1, '\0'), job.mark, std::string(1, '\0')));
 }
 
@@ -111,10 +106,10 @@ std::optional<bool> HasKilledChildIn(const std::vector<pid_t>& tree) {
     if (!threads.ok()) continue;  // it has ended
     for (const std::string& thread : *threads) {
       if (left-- == 0) return std::nullopt;
-      const auto children = ReadFile(absl::StrCat(tasks, "/", thread, "/children"));
+      const absl::StatusOr<std::vector<pid_t>> children = ChildrenOfThread(pid, thread);
       if (!children.ok() && PathExists(tasks)) return std::nullopt;
-      for (absl::string_view word : absl::StrSplit(children.value_or(""), ' ', absl::SkipWhitespace())) {
-        if (pid_t child = 0; absl::SimpleAtoi(word, &child) && WasKilled(ReadProcessStat(child))) return true;
+      for (const pid_t child : children.value_or(std::vector<pid_t>())) {
+        if (WasKilled(ReadProcessStat(child))) return true;
       }
     }
   }

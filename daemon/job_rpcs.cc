@@ -49,8 +49,7 @@ absl::Status WaitUntilHeld(const Call& call, const JobRecord& job, const JobEnd&
                        "output is in ",
                        job.log));
     }
-    if (call.cancelled && call.cancelled())
-      return absl::CancelledError("the caller has gone; the job runs on");
+    if (call.IsCancelled()) return absl::CancelledError("the caller has gone; the job runs on");
   }
 }
 
@@ -85,10 +84,11 @@ absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
   started->set_seconds(stopwatch.seconds());
   ToProto(warnings, started->mutable_warnings());
   // Whoever gave it up would not know that it runs.
-  if ((call.cancelled && call.cancelled()) || !send(event)) {
+  if (call.IsCancelled() || !send(event)) {
     if (JobRegistry::Lives(job.record)) ::kill(-job.record.pid, SIGKILL);
     return absl::CancelledError("interrupted; the job that was just started was ended again");
   }
+  start.new_log.Keep();
   if (request.detach()) {
     return request.hold() ? WaitUntilHeld(call, job.record, *job.end) : absl::OkStatus();
   }

@@ -91,7 +91,7 @@ absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::Ru
     RK_ASSIGN_OR_RETURN(JobLog log, MakeDefaultLog(node, call.caller, name));
     launch.log = std::move(log.path);
     launch.log_file = std::move(log.file);
-    start.log_is_new = true;
+    start.new_log = std::move(log.made);
   } else {
     RK_RETURN_IF_ERROR(CheckAbsolute(request.log(), "the log"));
     launch.log = request.log();
@@ -108,22 +108,18 @@ absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::Ru
 absl::StatusOr<RegisteredJob> StartJob(Node& node, const JobStart& start,
                                        std::vector<std::string>* warnings) {
   warnings->insert(warnings->end(), start.warnings.begin(), start.warnings.end());
-  absl::StatusOr<pid_t> pid = LaunchJob(start.launch, warnings);
-  if (!pid.ok()) {
-    if (start.log_is_new) ::unlink(start.launch.log.c_str());
-    return pid.status();
-  }
+  RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(start.launch, warnings));
   JobRecord record = start.record;
-  record.pid = *pid;
+  record.pid = pid;
   record.started_unix_ns = UnixNanos();
   absl::StatusOr<RegisteredJob> job = RegisterJob(node, std::move(record), /*unique_name=*/false);
   if (!job.ok()) {
-    ::kill(-*pid, SIGKILL);
-    while (::waitpid(*pid, nullptr, 0) < 0 && errno == EINTR) {
+    ::kill(-pid, SIGKILL);
+    while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
     }
     return job.status();
   }
-  Log(LogLevel::kInfo, absl::StrCat("job '", job->record.name, "' started: PID ", *pid));
+  Log(LogLevel::kInfo, absl::StrCat("job '", job->record.name, "' started: PID ", pid));
   return job;
 }
 

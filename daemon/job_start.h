@@ -18,7 +18,7 @@ struct JobStart {
   LaunchOptions launch;
   JobRecord record;         // without a PID
   uint64_t log_offset = 0;  // where its output will begin
-  bool log_is_new = false;  // made for it
+  NewLog new_log;           // where it was made for it; for who has told of the job to keep
   std::vector<std::string> warnings;
 };
 
@@ -29,7 +29,7 @@ absl::StatusOr<std::string> InputPath(const Caller& caller, int fd);
 // Checks the request and opens the job's log.
 absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::RunRequest& request);
 
-// Launches and registers it. After an error nothing of it is left, nor the log if it was made for it. Adds to
+// Launches and registers it. After an error nothing of it is left. Adds to
 // `warnings`, also those of the plan.
 absl::StatusOr<RegisteredJob> StartJob(Node& node, const JobStart& start, std::vector<std::string>* warnings);
 

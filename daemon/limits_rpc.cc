@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -25,6 +25,7 @@
 #include "daemon/function_image_uses.h"
 #include "daemon/old_copy_links.h"
 #include "daemon/proto_conversion.h"
+#include "daemon/prune_rules.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
 #include "daemon/supervised_record.h"
@@ -61,24 +62,6 @@ absl::Status DescribeQuota(const Node& node, const Caller& caller, const store::
   return absl::OkStatus();
 }
 
-absl::StatusOr<store::RetentionRules> RulesOf(const v1::PruneImagesRequest& request) {
-  store::RetentionRules rules;
-  rules.keep_last = request.keep_last();
-  rules.keep_within_ns = request.keep_within_ns();
-  for (const v1::Label& label : request.keep_labels()) {
-    rules.keep_labels.emplace_back(label.key(), label.value());
-  }
-  if (rules.keep_within_ns < 0) return absl::InvalidArgumentError("keep_within_ns: a time can't be negative");
-  if (rules.empty()) {
-    return absl::InvalidArgumentError(
-        "nothing says what to keep, and all of it would go: give --keep-last, --keep-within or --keep-label");
-  }
-  if (request.all() == !request.names().empty()) {
-    return absl::InvalidArgumentError("say which images: the names of some, or --all, and not both");
-  }
-  return rules;
-}
-
 // Those that the caller may remove, of the names asked for.
 absl::StatusOr<std::vector<store::ImageInfo>> Candidates(const Node& node, const Caller& caller,
                                                          const store::Store& store,
@@ -91,12 +74,7 @@ absl::StatusOr<std::vector<store::ImageInfo>> Candidates(const Node& node, const
   std::set<std::string> known, names;
   for (const store::ImageInfo& image : images) known.insert(store::NameOfReference(image.reference));
   for (const std::string& name : request.names()) {
-    RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(name));
-    if (absl::StrContains(name, ':')) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", name, "' names one image; prune takes names without tags, such as '",
-                       store::NameOfReference(reference), "'. `rekindle rm` removes single images"));
-    }
+    RK_RETURN_IF_ERROR(CheckPrunedName(name));
     if (!known.contains(name))
       return absl::NotFoundError(absl::StrCat("there is no image of the name ", name));
     names.insert(name);
@@ -197,7 +175,7 @@ absl::Status RemoveUnkept(const Call& call, store::Store& store,
     const auto so_far = [&] {
       return absl::StrCat("removed ", response->removed(), " of ", all.size(), " images, then");
     };
-    if (call.cancelled && call.cancelled())
+    if (call.IsCancelled())
       return absl::CancelledError(absl::StrCat(so_far(), " it was interrupted; the others are still there"));
     // Whoever is restoring one has it open: its bytes stay until he is done.
     const absl::Span<const store::ImageInfo> some = all.subspan(done, store::kRemovedAtOnce);
@@ -254,14 +232,15 @@ absl::Status PruneImages(Node& node, const Call& call, const v1::PruneImagesRequ
   if (request.collect_garbage()) {
     RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "collect the store's garbage"));
   }
-  RK_ASSIGN_OR_RETURN(store::RetentionRules rules, RulesOf(request));
+  RK_ASSIGN_OR_RETURN(const RetentionRules rules, RulesOf(request));
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store,
                       node.OpenStore(request.dry_run() ? Node::Access::kRead : Node::Access::kWrite));
   RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, Candidates(node, call.caller, *store, request));
   RK_ASSIGN_OR_RETURN(const NeededBySupervised needed, FindNeeded(node));
   RK_ASSIGN_OR_RETURN(const FunctionImageUses of_functions, FunctionImageUses::Of(node.options().store));
   const std::vector<TemplateRecord> templates = node.templates().List();
-  std::vector<store::RetentionDecision> decisions = DecideRetention(std::move(images), rules, UnixNanos());
+  std::vector<store::RetentionDecision> decisions =
+      DecideRetention(std::move(images), rules, UnixNanos(), absl::LocalTimeZone());
   for (store::RetentionDecision& decision : decisions) {
     std::vector<std::string> reasons = needed.ReasonsFor(decision.image);
     for (std::string& reason : of_functions.ReasonsFor(decision.image.reference)) {
@@ -297,8 +276,10 @@ absl::Status PruneImages(Node& node, const Call& call, const v1::PruneImagesRequ
     const CallMonitor monitor(call, [](const v1::Progress&) { return true; });
     store::GcOptions options;
     options.cancel = &monitor.cancelled();
-    RK_ASSIGN_OR_RETURN(store::GcReport report, store->Gc(options));
-    ToProto(report, response->mutable_garbage());
+    const absl::StatusOr<store::GcReport> report = store->Gc(options);
+    if (!report.ok())
+      return Annotate(report.status(), absl::StrCat("removed ", response->removed(), " images, then"));
+    ToProto(*report, response->mutable_garbage());
   }
   return absl::OkStatus();
 }

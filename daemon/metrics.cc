@@ -125,6 +125,12 @@ void AddSupervised(const v1::Job& job, const Labels& labels, Families& out) {
   out.Counter("job_checkpoints_total", "Images taken of a supervised job.", Number(state.checkpoints()),
               labels);
   out.Counter("job_restarts_total", "Times that it was brought back.", Number(state.restarts()), labels);
+  if (state.has_attempts()) {
+    out.Counter("job_attempts_total", "Restarts used up of those that it may have; others cost none.",
+                Number(state.attempts()), labels);
+  }
+  out.Gauge("job_restarts_limit", "How many restarts may be used up before it is given up.",
+            Number(state.policy().restarts()), labels);
   out.Counter("job_frozen_seconds_total", "Time that it stood still for images.",
               state.total_freeze_seconds(), labels);
   out.Gauge("job_last_freeze_seconds", "Time that it stood still for the last one.",

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status.h"
@@ -38,9 +39,15 @@ absl::Status CheckEnum(const FieldDescriptor& field, int value) {
 }
 
 absl::Status CheckNumber(const FieldDescriptor& field, double value) {
-  if (std::isfinite(value)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", field.name(), "' of the request is ", value, ": give a finite number"));
+  if (!std::isfinite(value)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", field.name(), "' of the request is ", value, ": give a finite number"));
+  }
+  if (value < 0 && absl::EndsWith(field.name(), "_seconds")) {
+    return absl::InvalidArgumentError(absl::StrCat("'", field.name(), "' of the request is ", value,
+                                                   ": no time is negative; leave it out for the default"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckBytes(const FieldDescriptor& field, absl::string_view bytes) {

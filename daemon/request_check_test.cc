@@ -65,6 +65,17 @@ TEST(RequestCheckTest, NumbersThatAreNone) {
   }
 }
 
+TEST(RequestCheckTest, NegativeTimes) {
+  v1::LeaseGpuRequest lease;
+  lease.set_timeout_seconds(-1);
+  ExpectRefused(lease, "timeout_seconds");
+  lease.set_timeout_seconds(0.5);
+  EXPECT_TRUE(CheckRequest(lease).ok());
+  v1::RunRequest run;
+  run.mutable_supervision()->set_hang_seconds(-0.5);
+  ExpectRefused(run, "hang_seconds");
+}
+
 TEST(RequestCheckTest, NulBytes) {
   const std::string nul("/tmp/a\0b", 8);
   v1::RunRequest argv, folder, variable, log;

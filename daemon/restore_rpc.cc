@@ -94,23 +94,6 @@ absl::Status WritePidfile(int file, const std::string& path, pid_t pid) {
   return WriteFully(file, text.data(), text.size(), path);
 }
 
-// A log that was made for a job, and goes where nothing comes of that: who tries again and again would leave
-// as many.
-class NewLog {
- public:
-  NewLog() = default;
-  NewLog(const NewLog&) = delete;
-  NewLog& operator=(const NewLog&) = delete;
-  ~NewLog() {
-    if (!path_.empty() && FileSize(path_) == 0) ::unlink(path_.c_str());
-  }
-  void Made(const std::string& path) { path_ = path; }
-  void Keep() { path_.clear(); }
-
- private:
-  std::string path_;
-};
-
 bool HasSharedMemory(const v1::JobManifest& manifest) {
   return std::any_of(manifest.written_files().begin(), manifest.written_files().end(),
                      [](const v1::WrittenFile& file) { return file.shared_memory(); });
@@ -241,7 +224,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
       RK_ASSIGN_OR_RETURN(JobLog made, MakeDefaultLog(node, call.caller, name));
       log = std::move(made.path);
       log_file = std::move(made.file);
-      new_log.Made(log);
+      new_log = std::move(made.made);
     } else {
       RK_ASSIGN_OR_RETURN(stdio, TakeStdio(call.caller, request));
       for (const UniqueFd& fd : stdio) options.stdio.push_back(fd.get());
@@ -312,7 +295,6 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   }
   if (!rolled_back.empty()) SendRolledBack(rolled_back, send);
   RK_RETURN_IF_ERROR(result.status());
-  new_log.Keep();
 
   JobRecord record;
   record.name = !request.name().empty() ? request.name() : manifest.job_name();
@@ -368,7 +350,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
     started->add_warnings(std::move(newer));
   ToProto(result->command_lines, started->mutable_command_lines());
   // Whoever gave it up would not know that it runs.
-  if ((call.cancelled && call.cancelled()) || !send(event)) {
+  if (call.IsCancelled() || !send(event)) {
     if (JobRegistry::Lives(job->record))
       criu::KillTree(result->root, /*reap_root=*/false);  // the reaper has it
     // It is to name nobody.
@@ -379,6 +361,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
     }
     return absl::CancelledError("the restore was cancelled; the restored job was ended again");
   }
+  new_log.Keep();
   if (request.timeline()) {
     result->timeline.push_back(SpanSince(begin, "rekindle", "restore", "restore"));
     v1::JobEvent followed;

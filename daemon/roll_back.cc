@@ -49,7 +49,7 @@ void RollbackOfFiles::GiveUp() {
 std::vector<v1::FileRollback> RollbackOfFiles::Reports() const {
   std::vector<v1::FileRollback> files;
   for (const restore::FileAction& action : plan_) {
-    if (restore::IsCutLast(action) && !tells_of_cut_) continue;
+    if (restore::IsCutLast(action) && !action.cut_off && !tells_of_cut_) continue;
     v1::FileRollback& report = files.emplace_back(action.report);
     report.set_path(ToUtf8(report.path()));
     report.set_why(ToUtf8(report.why()));

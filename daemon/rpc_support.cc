@@ -156,7 +156,7 @@ absl::Status SendJobEnds(const Node& node, const Call& call, absl::Span<const Re
     const std::optional<size_t> index = ended->Next(kLookForClient);
     if (!index) {
       if (node.stopping()) return absl::UnavailableError("rekindled ends; the job runs on");
-      if (call.cancelled && call.cancelled()) return absl::OkStatus();
+      if (call.IsCancelled()) return absl::OkStatus();
       continue;
     }
     const RegisteredJob& job = jobs[*index];
@@ -218,6 +218,10 @@ absl::StatusOr<RegisteredJob> RegisterJob(Node& node, JobRecord record, bool uni
   return job;
 }
 
+NewLog::~NewLog() {
+  if (!path_.empty() && FileSize(path_) == 0) ::unlink(path_.c_str());
+}
+
 absl::StatusOr<JobLog> MakeDefaultLog(const Node& node, const Caller& caller, absl::string_view job_name) {
   const std::string& folder = node.options().log_directory;
   // Users reach their own logs in it by name; which others there are is not theirs to see.
@@ -232,11 +236,10 @@ absl::StatusOr<JobLog> MakeDefaultLog(const Node& node, const Caller& caller, ab
     if (log.file.valid()) break;
     if (errno != EEXIST) return ErrnoStatus(errno, absl::StrCat("making the job's log ", log.path));
   }
+  log.made = NewLog(log.path);
   if (std::optional<RunAs> user = Node::UserOf(caller);
       user && ::fchown(log.file.get(), user->uid, user->gid) != 0) {
-    int error = errno;
-    ::unlink(log.path.c_str());
-    return ErrnoStatus(error, absl::StrCat("giving the job's log ", log.path, " to user ", user->uid));
+    return ErrnoStatus(errno, absl::StrCat("giving the job's log ", log.path, " to user ", user->uid));
   }
   return log;
 }

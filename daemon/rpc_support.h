@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -64,11 +65,30 @@ absl::StatusOr<RegisteredJob> RegisterJob(Node& node, JobRecord record, bool uni
 absl::StatusOr<RegisteredJob> RegisterJob(Node& node, JobRecord record, bool unique_name, UniqueFd ended,
                                           std::function<ExitState(int ended)> how);
 
+// A log that was made for a job. Where nothing comes of the job, it goes again, unless something is in it.
+class NewLog {
+ public:
+  NewLog() = default;
+  explicit NewLog(std::string path) : path_(std::move(path)) {}
+  NewLog(NewLog&& other) noexcept : path_(std::exchange(other.path_, std::string())) {}
+  NewLog& operator=(NewLog&& other) noexcept {
+    std::swap(path_, other.path_);
+    return *this;
+  }
+  ~NewLog();
+  // The job is there.
+  void Keep() { path_.clear(); }
+
+ private:
+  std::string path_;
+};
+
 // A new log file under the default log folder, named after the job and the time, which the caller may read
 // and write.
 struct JobLog {
   std::string path;
   UniqueFd file;
+  NewLog made;
 };
 absl::StatusOr<JobLog> MakeDefaultLog(const Node& node, const Caller& caller, absl::string_view job_name);
 

@@ -273,8 +273,7 @@ std::shared_ptr<SupervisedJob> SupervisedJob::Remember(Node& node, v1::Supervise
 }
 
 void SupervisedJob::BeginLife(const RegisteredJob& job) {
-  end_ = job.end;
-  end_->OnceSet([wakeup = wakeup_] { wakeup->Notify(); });
+  Await(job.end);
   end_unknown_->store(false);
   saw_life_ = true;
   ResetWatch();
@@ -287,6 +286,11 @@ void SupervisedJob::BeginLife(const RegisteredJob& job) {
   }
   Save();
   TellOfOtherFolder();
+}
+
+void SupervisedJob::Await(std::shared_ptr<const JobEnd> end) {
+  end_ = std::move(end);
+  end_->OnceSet([wakeup = wakeup_] { wakeup->Notify(); });
 }
 
 void SupervisedJob::NoteLife(const JobRecord& life) {
@@ -445,9 +449,8 @@ void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string
     absl::MutexLock lock(&mutex_);
     end_told_ = true;
   }
-  Log(failed ? LogLevel::kWarning : LogLevel::kInfo,
-      absl::StrCat("job '", name_, "' ended for good: ", report));
-  events_.Send(event);
+  Tell(event, failed ? LogLevel::kWarning : LogLevel::kInfo,
+       absl::StrCat("job '", name_, "' ended for good: ", report));
 }
 
 void SupervisedJob::TidyUpEnd() {

@@ -19,6 +19,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/process_stat.h"
 #include "ckpt/staging_arena.h"
 #include "daemon/copy_command.h"
@@ -139,6 +140,7 @@ class SupervisedJob {
   void Loop();
   absl::StatusOr<RegisteredJob> StartFromBeginning(UniqueFd log, std::vector<std::string>* warnings);
   void BeginLife(const RegisteredJob& job);
+  void Await(std::shared_ptr<const JobEnd> end);
   void NoteLife(const JobRecord& life) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether it is done with: not when the image that was to be its last could not be taken.
   bool StopLife();
@@ -231,6 +233,9 @@ class SupervisedJob {
   // supervised_warnings.cc
   // Of a message, so that it is told once: names, times and addresses in it differ each time.
   static std::string WithoutNumbers(absl::string_view message);
+  // Tells those who follow the job, and the log: not that of a command that supervises and follows it, which
+  // is what the same user looks at.
+  void Tell(const v1::JobEvent& event, LogLevel level, const std::string& text);
   // Tells its owner, once.
   void Warn(const std::string& warning) ABSL_LOCKS_EXCLUDED(mutex_);
   // Its processes that no image of it has. Looked for now and then, until some were told.
@@ -268,7 +273,9 @@ class SupervisedJob {
   // `log` as for LaunchFromImage.
   absl::StatusOr<RegisteredJob> RestoreFrom(const v1::RestartPoint& point, v1::JobRestarted* restarted,
                                             const std::string& log = "");
-  void NoteDeath(const supervise::Death& death) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `words`: what it said at last; may be empty.
+  void NoteDeath(const supervise::Death& death, absl::string_view words)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of work, if it died when the last death was.
   double LostSeconds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Until then its last life, of which nobody saw the end, has lasted at least; of the machine's clock.

@@ -528,7 +528,8 @@ void SupervisedJob::TellOfImage(const absl::Status& taken) {
     if (reasons_told_.empty()) return;
     reasons_told_.clear();
     event.mutable_images_missing();
-    return events_.Send(event);
+    events_.Send(event);
+    return;
   }
   // Aborted: somebody else captures the job, who has an image then. A group may wait for long before it has.
   const double now = MonotonicSeconds();
@@ -544,9 +545,8 @@ void SupervisedJob::TellOfImage(const absl::Status& taken) {
   if (reasons_told_.size() >= kMostReasonsTold ||
       !reasons_told_.insert(WithoutNumbers(taken.message())).second)
     return;
-  Log(LogLevel::kWarning, absl::StrCat("no image was taken of job '", name_, "': ", taken.message()));
   event.mutable_images_missing()->set_why(ToUtf8(taken.message()));
-  events_.Send(event);
+  Tell(event, LogLevel::kWarning, absl::StrCat("no image was taken of job '", name_, "': ", taken.message()));
 }
 
 bool SupervisedJob::RemoveOldImages(bool make_room) {

@@ -1,6 +1,8 @@
 // A supervised job that has died: whether, when and from where it goes on.
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -10,9 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -22,6 +26,7 @@
 #include "base/timeline.h"
 #include "base/utf8.h"
 #include "daemon/hindrance.h"
+#include "daemon/job_launcher.h"
 #include "daemon/oom_kill.h"
 #include "daemon/rpcs.h"
 #include "daemon/supervised_job.h"
@@ -55,6 +60,27 @@ double SecondsBetween(int64_t from_ns, int64_t to_ns) {
 // By the clock that nobody sets, if it was this boot's.
 double SecondsSince(int64_t ns, int64_t unix_ns) {
   return ns > 0 ? SecondsBetween(ns, MonotonicNanos()) : SecondsBetween(unix_ns, UnixNanos());
+}
+
+// The last line of what it wrote: what most programs say before they end by their own doing. Its log shows
+// that no more once it is rolled back. Empty: there is none that could be read.
+std::string LastWords(const std::optional<RunAs>& user, const std::string& log) {
+  constexpr size_t kLooksAt = 4096, kShown = 200;
+  // The file may be anything by now, of which the job's user is told no more than he can read himself.
+  const absl::StatusOr<UniqueFd> file =
+      OpenFileAs(user, log, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | O_NOFOLLOW, 0);
+  struct stat info;
+  if (!file.ok() || ::fstat(file->get(), &info) != 0 || !S_ISREG(info.st_mode)) return "";
+  std::string end(std::min(kLooksAt, static_cast<size_t>(info.st_size)), '\0');
+  const ssize_t got =
+      ::pread(file->get(), end.data(), end.size(), info.st_size - static_cast<off_t>(end.size()));
+  if (got <= 0) return "";
+  end.resize(static_cast<size_t>(got));
+  absl::string_view text = absl::StripTrailingAsciiWhitespace(end);
+  // Progress bars begin their line anew with the second.
+  if (const size_t line = text.find_last_of("\n\r"); line != absl::string_view::npos)
+    text.remove_prefix(line + 1);
+  return ToUtf8(absl::StripLeadingAsciiWhitespace(text), kShown);
 }
 
 }  // namespace
@@ -162,11 +188,11 @@ void SupervisedJob::SortPoints() {
       [](const v1::RestartPoint& a, const v1::RestartPoint& b) { return a.number() < b.number(); });
 }
 
-void SupervisedJob::NoteDeath(const Death& death) {
+void SupervisedJob::NoteDeath(const Death& death, absl::string_view words) {
   auto* deaths = record_.mutable_deaths();
   const absl::Time died = absl::Now() - absl::Nanoseconds(since_death_ns_);
   deaths->Add(absl::StrCat(absl::FormatTime("%Y-%m-%d %H:%M:%S", died, absl::LocalTimeZone()), " ",
-                           supervise::Describe(death)));
+                           supervise::Describe(death), words.empty() ? "" : ": ", words));
   std::rotate(deaths->begin(), deaths->end() - 1, deaths->end());
   if (deaths->size() > kDeathsKept) deaths->DeleteSubrange(kDeathsKept, deaths->size() - kDeathsKept);
 }
@@ -308,11 +334,18 @@ bool SupervisedJob::BringBack(Death death) {
   FindPoints();
   if (death.kind == Death::Kind::kHung) ForgetImagesOfHang();
   const std::string how = supervise::Describe(death);
+  const bool well = death.kind == Death::Kind::kExited && death.code == 0;
+  std::string log;
+  {
+    absl::MutexLock lock(&mutex_);
+    log = record_.log();
+  }
+  // What somebody else ended had not come to say why.
+  const std::string words = well || supervise::MayComeFromOutside(death) ? "" : LastWords(User(), log);
   bool meant;
   {
     absl::MutexLock lock(&mutex_);
-    const bool well = death.kind == Death::Kind::kExited && death.code == 0;
-    if (!well) NoteDeath(death);
+    if (!well) NoteDeath(death, words);
     // However long it took for that: it may have had much to write.
     meant = !well && record_.will_end_until_ns() != 0;
     if (!meant && !well) {
@@ -500,13 +533,14 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
         break;
     }
     const std::string problem = absl::StrCat(kNotYet, life.status().message());
-    if (hindrance != Hindrance::kOtherMachine || problem != told)
-      Log(LogLevel::kWarning, absl::StrCat("job '", name_, "': ", problem));
+    const std::string log = absl::StrCat("job '", name_, "': ", problem);
     if (problem != told) {
       v1::JobEvent waits;
       waits.mutable_waits()->set_why(ToUtf8(life.status().message()));
       waits.mutable_waits()->set_down(true);
-      events_.Send(waits);
+      Tell(waits, LogLevel::kWarning, log);
+    } else if (hindrance != Hindrance::kOtherMachine) {
+      Log(LogLevel::kWarning, log);
     }
     told = problem;
     restarted->set_hindered_by(std::string(life.status().message()));

@@ -143,16 +143,18 @@ absl::StatusOr<bool> SupervisedJob::AdoptLife() {
   RK_RETURN_IF_ERROR(Annotate(pidfd.status(), "watching a supervised job"));
   ExpectExitOf(life->pid);
   if (!JobRegistry::Lives(*life)) return false;
-  RK_ASSIGN_OR_RETURN(end_, node_.reaper().Watch(
-                                *std::move(pidfd),
-                                [pid = life->pid, unknown = end_unknown_](int ended) {
-                                  return ExitOfStranger(ended, pid, unknown.get());
-                                },
-                                [&node = node_, life = *life, unknown = end_unknown_](const ExitState& exit) {
-                                  if (unknown->load()) return;
-                                  const absl::Status recorded = node.jobs().SetExit(life, exit);
-                                  if (!recorded.ok()) Log(LogLevel::kWarning, recorded.message());
-                                }));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end,
+                      node_.reaper().Watch(
+                          *std::move(pidfd),
+                          [pid = life->pid, unknown = end_unknown_](int ended) {
+                            return ExitOfStranger(ended, pid, unknown.get());
+                          },
+                          [&node = node_, life = *life, unknown = end_unknown_](const ExitState& exit) {
+                            if (unknown->load()) return;
+                            const absl::Status recorded = node.jobs().SetExit(life, exit);
+                            if (!recorded.ok()) Log(LogLevel::kWarning, recorded.message());
+                          }));
+  Await(std::move(end));
   saw_life_ = true;
   bool is_another;
   {

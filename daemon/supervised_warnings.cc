@@ -31,6 +31,11 @@ std::string SupervisedJob::WithoutNumbers(absl::string_view message) {
   return words;
 }
 
+void SupervisedJob::Tell(const v1::JobEvent& event, LogLevel level, const std::string& text) {
+  const bool told = events_.Send(event);
+  if (node_.options().daemon || !told) Log(level, text);
+}
+
 void SupervisedJob::Warn(const std::string& warning) {
   const std::string text = ToUtf8(warning);
   {
@@ -39,10 +44,9 @@ void SupervisedJob::Warn(const std::string& warning) {
       return;
     warnings_.push_back(text);
   }
-  Log(LogLevel::kWarning, absl::StrCat("job '", name_, "': ", text));
   v1::JobEvent event;
   event.mutable_warning()->set_warning(text);
-  events_.Send(event);
+  Tell(event, LogLevel::kWarning, absl::StrCat("job '", name_, "': ", text));
 }
 
 void SupervisedJob::TellOfOtherFolder() {
@@ -51,9 +55,7 @@ void SupervisedJob::TellOfOtherFolder() {
     absl::MutexLock lock(&mutex_);
     pid = record_.pid();
   }
-  // As it was when its program began, wherever that was.
-  constexpr size_t kMostBytes = 6 << 20;
-  const std::string environment = BeginningOfFile(absl::StrCat("/proc/", pid, "/environ"), kMostBytes);
+  const std::string environment = EnvironmentOf(pid);
   for (absl::string_view variable : absl::StrSplit(environment, '\0')) {
     if (!absl::ConsumePrefix(&variable, absl::StrCat(REKINDLE_JOB_FILE_VARIABLE, "="))) continue;
     if (variable == JobFilePath() ||

@@ -39,7 +39,7 @@ absl::Status SendEvents(const Node& node, const Call& call, JobEventQueue& queue
       if (event->has_exited()) return absl::OkStatus();
     }
     if (node.stopping()) return absl::UnavailableError("rekindled ends; the job runs on");
-    if (call.cancelled && call.cancelled()) return absl::OkStatus();
+    if (call.IsCancelled()) return absl::OkStatus();
   }
 }
 
@@ -68,7 +68,7 @@ absl::Status AwaitExitOf(int pidfd, const Deadline& deadline, const Node& node, 
   while (!AwaitExit(pidfd, std::min(deadline.left(), kLookForClient)) && !deadline.passed()) {
     constexpr absl::string_view kGoesOn =
         "; the job was told to end, and what is left of it after that is left alone";
-    if (call.cancelled && call.cancelled()) return absl::CancelledError(absl::StrCat("given up", kGoesOn));
+    if (call.IsCancelled()) return absl::CancelledError(absl::StrCat("given up", kGoesOn));
     if (node.stopping()) return absl::UnavailableError(absl::StrCat("rekindled ends", kGoesOn));
   }
   return absl::OkStatus();
@@ -151,7 +151,7 @@ absl::Status RunSupervised(Node& node, const Call& call, const v1::RunRequest& r
                       node.supervisor().Run(call, request, event.mutable_started()));
   std::shared_ptr<JobEventQueue> queue = job->events().Follow();
   // Whoever gave it up would not know that it runs.
-  if ((call.cancelled && call.cancelled()) || !send(event)) {
+  if (call.IsCancelled() || !send(event)) {
     RK_RETURN_IF_ERROR(
         job->Stop(absl::Seconds(kDefaultGraceSeconds), /*checkpoint=*/false, nullptr).status());
     return absl::CancelledError("interrupted; the job that was just started was ended again");
@@ -161,7 +161,7 @@ absl::Status RunSupervised(Node& node, const Call& call, const v1::RunRequest& r
   // A daemon goes on with it when we have gone.
   if (!node.options().daemon) {
     node.supervisor().AwaitCopies(Deadline(kLastCopyMayTake), /*of_ended=*/true,
-                                  [&] { return call.cancelled && call.cancelled(); });
+                                  [&] { return call.IsCancelled(); });
   }
   return absl::OkStatus();
 }

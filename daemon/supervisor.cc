@@ -376,6 +376,33 @@ void WarnOfFiles(const v1::JobRestarted& restarted, v1::JobStarted* started) {
       absl::StrCat(changed, changed == 1 ? " file is" : " files are", " again as when the image was taken"));
 }
 
+// What whoever has a job begin with its command should know: most who do that once more want it to go on.
+void WarnOfBeginning(Node& node, const Call& call, const v1::RunRequest& request,
+                     const v1::SupervisedJobRecord& record, std::vector<std::string>* warnings) {
+  const v1::Supervision& policy = record.policy();
+  if (policy.hang_seconds() > 0 && policy.restarts() > 0 && !policy.every_auto() &&
+      policy.every_seconds() == 0) {
+    warnings->push_back(
+        "no images of it are taken by interval: when it hangs or dies it begins anew, over what it has "
+        "written, unless somebody has taken one. With --every it goes on from the last");
+  }
+  const std::string images = policy.image_name().empty() ? ImageNameOf(record.name()) : policy.image_name();
+  const auto store = node.OpenStore(Node::Access::kRead);
+  if (!store.ok()) return;
+  const absl::StatusOr<store::ImageInfo> newest = FindImageFor(node, **store, call.caller, images, "restore");
+  if (!newest.ok() || newest->owner != call.caller.uid) return;
+  // A name that was made of the command is that of many.
+  const auto command = newest->labels.find(v1::kCommandLabel);
+  if (request.name().empty() &&
+      (command == newest->labels.end() || command->second != absl::StrJoin(record.argv(), " ")))
+    return;
+  warnings->push_back(absl::StrCat("there are images of an earlier job of this name, the newest ",
+                                   newest->reference, ", and this one begins anew. `rekindle run --from ",
+                                   newest->reference,
+                                   " …` goes on from it, and with --resume a job does so "
+                                   "wherever there is one"));
+}
+
 // When the first image is taken it would be too late: the job would run without any.
 absl::Status CheckNameOfImages(const v1::RunRequest& request) {
   const std::string& given = request.supervision().image_name();
@@ -491,12 +518,14 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
   const std::string name = record.name();
   v1::JobRestarted restarted;
   std::vector<std::string> warnings = std::move(start.warnings);
+  if (request.from_image().empty()) WarnOfBeginning(node_, call, request, record, &warnings);
   RK_ASSIGN_OR_RETURN(std::shared_ptr<SupervisedJob> job,
                       request.from_image().empty()
                           ? SupervisedJob::Launch(node_, std::move(record), *std::move(hold),
                                                   std::move(start.launch.log_file), &warnings)
                           : SupervisedJob::LaunchFromImage(node_, std::move(record), *std::move(hold),
                                                            request.log(), &restarted));
+  start.new_log.Keep();
   ToProto(warnings, started->mutable_warnings());
   WarnOfFiles(restarted, started);
   *started->mutable_job() = job->Describe();

@@ -152,6 +152,10 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
   info.reference = record.image;
   CallMonitor monitor(call, [](const v1::Progress&) { return true; });
   std::vector<RegisteredJob> jobs;
+  const auto counted = [&node](const absl::Status& started) {
+    node.counts().clones.Add(started);
+    return started;
+  };
   const uint32_t count = std::max<uint32_t>(request.clone().count(), 1);
   for (uint32_t i = 1; i <= count; ++i) {
     Stopwatch watch;
@@ -169,9 +173,9 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
       event.mutable_started()->add_warnings(absl::StrCat("a clone was made: ", why));
       copy = CloneInstead(node, record, options, why);
     } else if (!copy.ok() && record.instance->lost()) {
-      return HasEnded(record);
+      return counted(HasEnded(record));
     }
-    if (!copy.ok()) return copy.status();
+    if (!copy.ok()) return counted(copy.status());
     timeline.Started(&*copy);
     const UniqueFd root = std::move(copy->root_pidfd);
     const UniqueFd init(::fcntl(copy->sandbox.init.get(), F_DUPFD_CLOEXEC, 0));
@@ -179,8 +183,9 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
     details.name = options.name;
     details.image = record.image;
     details.kind = "clone";
-    RK_ASSIGN_OR_RETURN(RegisteredJob job, RegisterCopy(node, call.caller, *std::move(copy), details, watch,
-                                                        monitor.cancel_fd(), event.mutable_started()));
+    absl::StatusOr<RegisteredJob> job = RegisterCopy(node, call.caller, *std::move(copy), details, watch,
+                                                     monitor.cancel_fd(), event.mutable_started());
+    RK_RETURN_IF_ERROR(counted(job.status()));
     event.mutable_started()->set_forked(forked);
     if (count > 1) event.mutable_started()->set_number(i);
     if (forked && event.started().ready_seconds() > 0) record.instance->HasAnswered(root, options);
@@ -192,7 +197,7 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
     node.templates().CountCopy(record.name);
     RK_RETURN_IF_ERROR(TellOrEnd(event, init.get(), send));
     if (auto followed = timeline.Finish(event.started())) send(*followed);
-    jobs.push_back(std::move(job));
+    jobs.push_back(*std::move(job));
   }
   monitor.Stop();
   if (request.detach()) return absl::OkStatus();

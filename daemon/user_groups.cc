@@ -1,7 +1,6 @@
 #include "daemon/user_groups.h"
 
 #include <grp.h>
-#include <pwd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "daemon/user_names.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -20,21 +20,17 @@ constexpr size_t kMostOfEntry = size_t{1} << 20;  // a group's has the names of 
 }  // namespace
 
 std::optional<UserGroups> GroupsOfUser(uid_t uid) {
-  passwd entry{}, *found = nullptr;
-  std::vector<char> buffer(size_t{16} << 10);
-  while (::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) == ERANGE &&
-         buffer.size() < kMostOfEntry) {
-    buffer.resize(buffer.size() * 2);
-  }
-  if (found == nullptr) return std::nullopt;
+  const absl::StatusOr<std::optional<User>> found = FindUser(uid);
+  if (!found.ok() || !*found) return std::nullopt;
+  const auto& [name, number, group] = **found;
   UserGroups user;
-  user.group = found->pw_gid;
+  user.group = group;
   // It says how many there are, which may be more by the next time.
   int count = 64;
   for (int room = 0; room < count;) {
     room = count;
     user.groups.resize(static_cast<size_t>(room));
-    ::getgrouplist(found->pw_name, found->pw_gid, user.groups.data(), &count);
+    ::getgrouplist(name.c_str(), group, user.groups.data(), &count);
   }
   user.groups.resize(static_cast<size_t>(count));
   std::sort(user.groups.begin(), user.groups.end());

@@ -3,8 +3,6 @@
 #include <pwd.h>
 
 #include <cerrno>
-#include <optional>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -16,14 +14,14 @@ namespace {
 
 // Calls a function of the getpw…_r family with a buffer that is large enough.
 template <typename Lookup>
-absl::StatusOr<std::optional<std::pair<std::string, uid_t>>> LookUpUser(Lookup look_up) {
+absl::StatusOr<std::optional<User>> LookUpUser(Lookup look_up) {
   constexpr size_t kLargestEntry = size_t{1} << 20;
   for (std::vector<char> buffer(1024);; buffer.resize(buffer.size() * 2)) {
     passwd entry;
     passwd* found = nullptr;
     int error = look_up(&entry, buffer.data(), buffer.size(), &found);
     if (error == ERANGE && buffer.size() < kLargestEntry) continue;
-    if (found != nullptr) return std::pair(std::string(found->pw_name), found->pw_uid);
+    if (found != nullptr) return User{found->pw_name, found->pw_uid, found->pw_gid};
     // Which of these means "no such user" differs between databases.
     if (error == 0 || error == ENOENT || error == ESRCH || error == EBADF || error == EPERM)
       return std::nullopt;
@@ -33,11 +31,15 @@ absl::StatusOr<std::optional<std::pair<std::string, uid_t>>> LookUpUser(Lookup l
 
 }  // namespace
 
-std::string UserName(uid_t uid) {
-  auto user = LookUpUser([uid](passwd* entry, char* buffer, size_t size, passwd** found) {
+absl::StatusOr<std::optional<User>> FindUser(uid_t uid) {
+  return LookUpUser([uid](passwd* entry, char* buffer, size_t size, passwd** found) {
     return ::getpwuid_r(uid, entry, buffer, size, found);
   });
-  return user.ok() && *user ? (*user)->first : "";
+}
+
+std::string UserName(uid_t uid) {
+  const absl::StatusOr<std::optional<User>> user = FindUser(uid);
+  return user.ok() && *user ? (*user)->name : "";
 }
 
 absl::StatusOr<uid_t> UserOfText(const std::string& text) {
@@ -50,7 +52,7 @@ absl::StatusOr<uid_t> UserOfText(const std::string& text) {
   RK_ASSIGN_OR_RETURN(auto user, LookUpUser([&](passwd* entry, char* buffer, size_t size, passwd** found) {
                         return ::getpwnam_r(text.c_str(), entry, buffer, size, found);
                       }));
-  if (user) return user->second;
+  if (user) return user->uid;
   return absl::NotFoundError(
       absl::StrCat("this machine knows no user '", text, "': give the name of one, or a number"));
 }

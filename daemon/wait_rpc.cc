@@ -230,7 +230,7 @@ absl::Status WaitForJobs(Node& node, const Call& call, const v1::WaitForJobsRequ
       return absl::UnavailableError(
           absl::StrCat("rekindled ends; ", jobs.size() == 1 ? "the job runs" : "the jobs run", " on"));
     }
-    if (call.cancelled && call.cancelled()) return absl::OkStatus();
+    if (call.IsCancelled()) return absl::OkStatus();
     Pause(jobs, deadline);
   }
 }

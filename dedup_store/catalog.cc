@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "dedup_store/catalog_files.h"
@@ -464,7 +465,12 @@ absl::StatusOr<std::shared_ptr<Catalog>> Catalog::Open(const std::string& path, 
   static absl::Mutex mutex(absl::kConstInit);
   static auto* const opened = new std::map<std::tuple<BlockIo*, dev_t, ino_t>, std::weak_ptr<Catalog>>;
   struct stat st;
-  if (stat(path.c_str(), &st) != 0) return ErrnoStatus(errno, absl::StrCat("opening ", path));
+  if (stat(path.c_str(), &st) != 0) {
+    if (errno != ENOENT) return ErrnoStatus(errno, absl::StrCat("opening ", path));
+    return absl::DataLossError(absl::StrCat("the folder of the catalog, ", path,
+                                            ", is missing. `rekindle fsck --repair` makes a new one from the "
+                                            "packs."));
+  }
   std::shared_ptr<Catalog> catalog;
   {
     absl::MutexLock lock(&mutex);
@@ -498,6 +504,7 @@ absl::Status Catalog::Create(const std::string& path, BlockIo* io) {
 
 absl::StatusOr<bool> Catalog::Rebuild(const std::string& path, BlockIo* io,
                                       const std::function<absl::StatusOr<Found>()>& find) {
+  RK_RETURN_IF_ERROR(MakeDirectories(path, 0700));
   const CatalogFiles files(path, io);
   RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> lock, files.LockForWriting());
   absl::StatusOr<LoadedLog> loaded = files.Load(/*writable=*/false, /*locked=*/true);

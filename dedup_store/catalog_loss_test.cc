@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "dedup_store/hooked_disk.h"
 #include "dedup_store/store_testing.h"
 
@@ -136,6 +138,44 @@ TEST_F(CatalogLossTest, WhatGcGaveBackIsNoDamageOfACatalogThatWasMadeAgain) {
   image_.ExpectIn(*store_, "job:2");
   RK_ASSERT_OK(store_->Gc({}));
   ExpectWhole();
+}
+
+// As of a copy of the store that left it out.
+TEST_F(CatalogLossTest, AMissingFolderIsMadeAgainFromThePacks) {
+  store_.reset();
+  RK_ASSERT_OK(RemoveTree(options_.path + "/catalog"));
+  const absl::Status refused = Store::Open(options_).status();
+  EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+  EXPECT_TRUE(absl::StrContains(refused.message(), "fsck --repair")) << refused;
+  options_.rebuild_catalog = true;
+  Reopen();
+  EXPECT_TRUE(Check(true).lost_images.empty());
+  options_.rebuild_catalog = false;
+  Reopen();
+  ExpectWhole();
+  image_.ExpectIn(*store_, "job:2");
+  RK_ASSERT_OK(image_.Commit(*store_, "job:3", "job:2"));
+}
+
+// What only helps.
+TEST_F(CatalogLossTest, OtherMissingFoldersAreMadeAnew) {
+  for (const bool open : {false, true}) {
+    SCOPED_TRACE(open);
+    for (const char* name : {"index", "tmp"})
+      RK_ASSERT_OK(RemoveTree(absl::StrCat(options_.path, "/", name)));
+    EXPECT_EQ(Check(false).problems.size(), 2u) << "the store is not as it is to be";
+    GcOptions looks;
+    looks.dry_run = true;
+    RK_ASSERT_OK(store_->Gc(looks));
+    if (open) {
+      Check(true);
+    } else {
+      Reopen();
+    }
+    ExpectWhole();
+    RK_ASSERT_OK(image_.Commit(*store_, absl::StrCat("job:", open), "job:2"));
+    RK_ASSERT_OK(store_->Gc({}));
+  }
 }
 
 }  // namespace

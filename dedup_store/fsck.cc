@@ -75,6 +75,13 @@ class Checker {
       Problem(absl::StrCat(core_->rebuilt_because(), "; it was made again from the packs"));
     }
     for (std::string& problem : core_->catalog().Problems()) Problem(std::move(problem));
+    for (const char* name : StoreCore::kHelpFolders) {
+      const std::string folder = absl::StrCat(core_->path(), "/", name);
+      if (!PathExists(folder))
+        Problem(
+            absl::StrCat("the folder ", folder, " is missing; nothing is lost: it is made anew with repair"));
+    }
+    if (options_.repair) core_->MakeHelpFolders();
     for (const ImageRecord& record : images) homes_.insert(record.manifest_pack);
     for (const PackRecord& record : packs) total_bytes_ += record.stored_bytes;
     if (options_.repair) RK_RETURN_IF_ERROR(CheckThatPacksAreThere(packs));

@@ -383,9 +383,16 @@ class Collector {
     return core_->catalog().Update([&](Catalog::Txn& txn) { return txn.PutDead(pack_id, dead); });
   }
 
+  // None of a folder that is not there.
+  static absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& folder) {
+    absl::StatusOr<std::vector<std::string>> names = ListDirectory(folder);
+    if (absl::IsNotFound(names.status())) return std::vector<std::string>();
+    return names;
+  }
+
   // Files that the catalog does not know, and whose writer does not hold its lock any more.
   absl::Status RemoveLeftovers(const std::string& folder) {
-    RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(folder));
+    RK_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(folder));
     RK_ASSIGN_OR_RETURN(Catalog::Txn then, core_->catalog().Read());
     for (const std::string& name : names) {
       RK_RETURN_IF_ERROR(CheckCancelled());
@@ -416,7 +423,7 @@ class Collector {
 
   // Page tables of packs that are gone. A writer makes the pack first, so one without is nobody's.
   absl::Status RemoveOrphanedTables() {
-    RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(core_->index_folder()));
+    RK_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(core_->index_folder()));
     for (const std::string& name : names) {
       uint64_t pack_id = IdOfFileName(name, ".pages");
       if (pack_id == 0 || PathExists(core_->pack_path(pack_id))) continue;
@@ -467,7 +474,10 @@ class Collector {
 }  // namespace
 
 absl::StatusOr<GcReport> CollectGarbage(const std::shared_ptr<StoreCore>& core, const GcOptions& options) {
-  if (!options.dry_run) RK_RETURN_IF_ERROR(core->CheckWritable());
+  if (!options.dry_run) {
+    RK_RETURN_IF_ERROR(core->CheckWritable());
+    core->MakeHelpFolders();
+  }
   return Collector(core, options).Run();
 }
 

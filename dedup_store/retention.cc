@@ -2,63 +2,36 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace rekindle::store {
-
-namespace {
-
-std::string Duration(int64_t ns) {
-  struct Unit {
-    int64_t seconds;
-    const char* letter;
-  };
-  constexpr Unit kUnits[] = {{7 * 24 * 3600, "w"}, {24 * 3600, "d"}, {3600, "h"}, {60, "m"}};
-  const int64_t seconds = ns / 1'000'000'000;
-  for (const Unit& unit : kUnits) {
-    if (seconds % unit.seconds == 0) return absl::StrCat(seconds / unit.seconds, unit.letter);
-  }
-  return absl::StrCat(seconds, "s");
-}
-
-}  // namespace
 
 std::string NameOfReference(const std::string& reference) {
   return reference.substr(0, reference.rfind(':'));
 }
 
 std::vector<RetentionDecision> DecideRetention(std::vector<ImageInfo> images, const RetentionRules& rules,
-                                               int64_t now_unix_ns) {
+                                               int64_t now_unix_ns, absl::TimeZone zone) {
   auto group_of = [](const ImageInfo& image) {
     return std::make_tuple(NameOfReference(image.reference), image.owner);
   };
   std::stable_sort(images.begin(), images.end(), [&](const ImageInfo& a, const ImageInfo& b) {
     return std::tuple(group_of(a), b.commit_number) < std::tuple(group_of(b), a.commit_number);
   });
+  std::vector<RetainedImage> judged;
+  judged.reserve(images.size());
+  for (const ImageInfo& image : images) {
+    judged.push_back({absl::StrCat(NameOfReference(image.reference), ":", image.owner), image.created_unix_ns,
+                      image.created_unix_ns, &image.labels});
+  }
+  std::vector<std::vector<std::string>> reasons = ReasonsToKeep(judged, rules, now_unix_ns, zone);
   std::vector<RetentionDecision> decisions;
   decisions.reserve(images.size());
-  uint64_t position = 0;
-  for (ImageInfo& image : images) {
-    const bool same_group = !decisions.empty() && group_of(decisions.back().image) == group_of(image);
-    position = same_group ? position + 1 : 1;
-    RetentionDecision decision;
-    if (position <= rules.keep_last) {
-      decision.reasons.push_back(absl::StrCat("last ", rules.keep_last, ": number ", position));
-    }
-    // A clock that went back must not make an image look old: one of the future is kept.
-    if (rules.keep_within_ns > 0 && image.created_unix_ns >= now_unix_ns - rules.keep_within_ns) {
-      decision.reasons.push_back(absl::StrCat("within ", Duration(rules.keep_within_ns)));
-    }
-    for (const auto& [key, value] : rules.keep_labels) {
-      auto label = image.labels.find(key);
-      if (label != image.labels.end() && label->second == value) {
-        decision.reasons.push_back(absl::StrCat("label ", key, "=", value));
-      }
-    }
-    decision.keep = rules.empty() || !decision.reasons.empty();
-    decision.image = std::move(image);
-    decisions.push_back(std::move(decision));
+  for (size_t i = 0; i < images.size(); ++i) {
+    const bool keep = rules.empty() || !reasons[i].empty();
+    decisions.push_back({std::move(images[i]), keep, std::move(reasons[i])});
   }
   return decisions;
 }

@@ -221,6 +221,13 @@ absl::StatusOr<std::shared_ptr<StoreCore>> StoreCore::Open(const StoreOptions& o
   RK_ASSIGN_OR_RETURN(StoreIdentity identity, ReadIdentity(path));
   if (!identity.problem.empty()) Log(LogLevel::kWarning, identity.problem);
   if (!options.read_only && access(path.c_str(), W_OK) != 0) {
+    if (errno == EROFS) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the store ", path,
+          " can't be written: its file system is mounted read-only, by hand, or "
+          "by the kernel after an error of the disk ('dmesg' tells). See to that, and remount it "
+          "(mount -o remount,rw)"));
+    }
     return absl::PermissionDeniedError(
         absl::StrCat("the store ", path, " can't be written: ", ErrnoStatus(errno, "access").message(),
                      ". Open it read-only, or as its owner."));
@@ -235,8 +242,14 @@ absl::StatusOr<std::shared_ptr<StoreCore>> StoreCore::Open(const StoreOptions& o
     catalog = Catalog::Open(path + "/catalog", core->io());
   }
   RK_RETURN_IF_ERROR(catalog.status());
+  if (!options.read_only) core->MakeHelpFolders();
   core->catalog_ = *std::move(catalog);
   return core;
+}
+
+void StoreCore::MakeHelpFolders() const {
+  if (!PathExists(packs_folder())) return;  // it is not mounted
+  for (const char* name : kHelpFolders) (void)::mkdir(absl::StrCat(path_, "/", name).c_str(), 0700);
 }
 
 absl::Status StoreCore::CheckWritable() const {

@@ -55,6 +55,11 @@ class StoreCore {
   // Why the catalog was made again from the packs when the store was opened; empty: it was not.
   const std::string& rebuilt_because() const { return rebuilt_because_; }
 
+  // All of what lies in these can be lost, and so can they: a copy of the store may have come without. Where
+  // one can't be made, whoever needs it says so.
+  static constexpr const char* kHelpFolders[] = {"index", "tmp"};
+  void MakeHelpFolders() const;
+
   // PermissionDenied for a store that was opened read-only. Unavailable as CheckIsThere.
   absl::Status CheckWritable() const;
   // See Store.

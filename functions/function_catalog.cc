@@ -195,8 +195,13 @@ bool FunctionCatalog::HasItsFolder() {
 
 absl::Status FunctionCatalog::CheckFolder() {
   if (PathExists(directory_)) return FollowFolder();
-  return absl::UnavailableError(
-      absl::StrCat("the store at ", options_.store, " is not there: is its file system mounted?"));
+  if (!PathExists(options_.store)) {
+    return absl::UnavailableError(
+        absl::StrCat("the store at ", options_.store, " is not there: is its file system mounted?"));
+  }
+  return absl::UnavailableError(absl::StrCat(
+      "the store at ", options_.store,
+      " has lost its functions: is its file system mounted? If it was emptied, deploy them again"));
 }
 
 absl::Status FunctionCatalog::FollowFolder() {
@@ -417,7 +422,7 @@ absl::Status FunctionCatalog::CopyCode(const FunctionSpec& spec, const Owner& ow
         });
         RK_RETURN_IF_ERROR(found);
       }
-      RK_ASSIGN_OR_RETURN(layer, layers_.Bring(folder, owner, limits));
+      RK_ASSIGN_OR_RETURN(layer, layers_.Bring(folder, owner, limits, options.prepare_layer));
     }
     if (before.emplace(layer->digest(), layer->bytes()).second) taken += layer->bytes();
     record->code_bytes += layer->bytes();
@@ -615,7 +620,9 @@ absl::Status FunctionCatalog::Remove(const std::string& name) {
     const std::string file = absl::StrCat(folder, "/", kRecordFile);
     if (::unlink(file.c_str()) != 0 && errno != ENOENT)
       return ErrnoStatus(errno, absl::StrCat("removing ", file));
-    RK_RETURN_IF_ERROR(SyncFolder(folder));
+    // The folder may have been removed with the store.
+    if (const absl::Status synced = SyncFolder(folder); !synced.ok() && !absl::IsNotFound(synced))
+      return synced;
     record.folder->unwanted_ = true;
   } else {
     RK_RETURN_IF_ERROR(Discard(directory_, folder));

@@ -98,6 +98,7 @@ struct DeployOptions {
   // of all, now and then, and when all is there; with the owner's rights over files.
   std::function<absl::Status(uint64_t bytes, bool all)> may_take;
   const std::atomic<bool>* cancelled = nullptr;  // ends it with Cancelled, until the record is written
+  PrepareLayer prepare_layer;
   // Called when the code of a new revision lies in its folder, before anything makes it the present one:
   // finds its images. May take long; other calls may deploy or remove the function meanwhile.
   std::function<absl::Status(const FunctionRecord& staged, FunctionImages* images)> prepare;

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
@@ -118,7 +119,14 @@ absl::StatusOr<LayerPtr> LayerStore::Find(const LayerKey& key) {
 }
 
 absl::StatusOr<LayerPtr> LayerStore::Bring(const LayerFolder& folder, const Owner& owner,
-                                           const CodeCopyOptions& options) {
+                                           const CodeCopyOptions& options, const PrepareLayer& prepare) {
+  // It parts the folders of REKINDLE_LAYERS, PATH and NODE_PATH.
+  if (absl::StrContains(functions_, ':')) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "layers would lie below ", functions_,
+        ", and nothing finds modules and programs below a folder that has a colon in its name: give "
+        "rekindled another --store, or deploy without layers"));
+  }
   CodeCopyOptions survey = options;
   survey.without_compiled = true;
   survey.may_take = nullptr;
@@ -145,10 +153,14 @@ absl::StatusOr<LayerPtr> LayerStore::Bring(const LayerFolder& folder, const Owne
   CodeCopyOptions copy = options;
   copy.without_compiled = true;
   RK_RETURN_IF_ERROR(take(copy, &staging.path()));  // it may have been changed meanwhile
+  const LayerKey key{owner.uid, digest};
+  if (prepare) {
+    RK_RETURN_IF_ERROR(prepare(staging.path(), PathOf(key)));
+    bytes = BytesIn(staging.path());
+  }
   RK_ASSIGN_OR_RETURN(const UniqueFd staged, OpenFile(staging.path(), O_RDONLY | O_DIRECTORY));
   if (::syncfs(staged.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing ", staging.path()));
 
-  const LayerKey key{owner.uid, digest};
   const std::string of_owner = absl::StrCat(functions_, kLayers, "/", owner.uid);
   const std::string root = absl::StrCat(functions_, kLayers);
   absl::MutexLock lock(&mutex_);

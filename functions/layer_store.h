@@ -62,6 +62,11 @@ class Layer {
 };
 using LayerPtr = std::shared_ptr<const Layer>;
 
+// What is done to a new copy before anybody uses it: `staged` is where it lies, `path` where it is going to.
+// May add what does not count for its digest (CodeCopyOptions::without_compiled). An error: there is no
+// layer.
+using PrepareLayer = std::function<absl::Status(const std::string& staged, const std::string& path)>;
+
 // Thread-safe. One process at a time has the layers of a store: who has its FunctionCatalog.
 class LayerStore {
  public:
@@ -70,9 +75,10 @@ class LayerStore {
 
   // The layer with the contents of this folder, with the owner's rights over files: the one that is there, or
   // a copy. What of that is limited by `options`, and what is asked and told, counts what is copied alone.
-  // Errors of CodeCopier.
+  // Errors of CodeCopier, and FailedPrecondition where no runtime could find what lies in the layer.
   absl::StatusOr<LayerPtr> Bring(const LayerFolder& folder, const Owner& owner,
-                                 const CodeCopyOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
+                                 const CodeCopyOptions& options, const PrepareLayer& prepare = nullptr)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // NotFound: there is no such layer. Any other error: it can't be looked at now.
   absl::StatusOr<LayerPtr> Find(const LayerKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
 

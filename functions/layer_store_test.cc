@@ -63,6 +63,39 @@ class LayerStoreTest : public ::testing::Test {
   std::optional<LayerStore> store_;
 };
 
+TEST_F(LayerStoreTest, ANewCopyIsPreparedBeforeItIsThere) {
+  const Owner owner{::geteuid(), ::getegid(), {}};
+  int times = 0;
+  const auto bring = [&](bool works) {
+    return store_->Bring(
+        {Path("one"), "", ""}, owner, {}, [&](const std::string& staged, const std::string& path) {
+          ++times;
+          EXPECT_FALSE(PathExists(path));
+          EXPECT_TRUE(PathExists(staged + "/python/lib.py"));
+          std::filesystem::create_directory(staged + "/python/__pycache__");
+          EXPECT_TRUE(
+              WriteFileAtomically(staged + "/python/__pycache__/lib.pyc", std::string(10'000, 'x'), 0644)
+                  .ok());
+          return works ? absl::OkStatus() : absl::CancelledError("no");
+        });
+  };
+  EXPECT_TRUE(absl::IsCancelled(bring(false).status()));
+  EXPECT_TRUE(store_->Sizes().empty());
+  const auto made = bring(true);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_TRUE(PathExists((*made)->path() + "/python/__pycache__/lib.pyc"));
+  EXPECT_GT((*made)->bytes(), 10'000);
+  EXPECT_EQ(*bring(true), *made);
+  EXPECT_EQ(times, 2);
+}
+
+TEST_F(LayerStoreTest, BelowAColonNothingWouldFindThem) {
+  ASSERT_EQ(::mkdir(Path("a:b").c_str(), 0711), 0);
+  LayerStore other(Path("a:b"));
+  const auto layer = other.Bring({Path("one"), "", ""}, {::geteuid(), ::getegid(), {}}, {});
+  EXPECT_TRUE(absl::IsFailedPrecondition(layer.status())) << layer.status();
+}
+
 TEST_F(LayerStoreTest, TheSameContentsAreOneLayer) {
   Copy("one", "two");
   // Neither when it was written, nor what Python has compiled of it.

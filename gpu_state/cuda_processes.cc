@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <iterator>
+#include <map>
 #include <string>
 
 #include "absl/algorithm/container.h"
@@ -28,17 +29,29 @@ bool AThreadRuns(pid_t pid) {
          });
 }
 
-// One of those above it uses CUDA, or might.
-bool IsBelowCuda(pid_t pid) {
-  std::vector<pid_t> above;
-  for (auto stat = ReadProcessStat(pid); stat.ok() && stat->parent > 1;
-       stat = ReadProcessStat(above.back())) {
-    // A PID may have gone to another process between two looks.
-    if (stat->parent == pid || absl::c_linear_search(above, stat->parent)) return false;
-    above.push_back(stat->parent);
-    if (MapsCuda(stat->parent)) return true;
-  }
-  return false;
+// Which of them are below one that may use CUDA. Each of those above them is looked at once.
+std::vector<pid_t> BelowCuda(absl::Span<const pid_t> pids) {
+  std::map<pid_t, bool> may_use;
+  const auto is_below = [&may_use](pid_t pid) {
+    std::vector<pid_t> above;
+    for (auto stat = ReadProcessStat(pid); stat.ok() && stat->parent > 1;
+         stat = ReadProcessStat(above.back())) {
+      const pid_t parent = stat->parent;
+      // A PID may have gone to another process between two looks.
+      if (parent == pid || absl::c_linear_search(above, parent)) return false;
+      above.push_back(parent);
+      const auto [known, is_new] = may_use.try_emplace(parent, false);
+      if (is_new) {
+        const auto of_parent = ReadProcessStat(parent);
+        known->second = of_parent.ok() && MayUseCuda(parent, *of_parent);
+      }
+      if (known->second) return true;
+    }
+    return false;
+  };
+  std::vector<pid_t> below;
+  absl::c_copy_if(pids, std::back_inserter(below), is_below);
+  return below;
 }
 
 }  // namespace
@@ -46,6 +59,10 @@ bool IsBelowCuda(pid_t pid) {
 bool MapsCuda(pid_t pid) {
   auto maps = ReadFile(absl::StrCat("/proc/", pid, "/maps"));
   return maps.ok() && absl::StrContains(*maps, kCudaLibrary);
+}
+
+bool MayUseCuda(pid_t pid, const ProcessStat& stat) {
+  return stat.threads > 1 && !stat.kernel_thread() && MapsCuda(pid);
 }
 
 absl::Status IsBeingMovedError(pid_t pid) {
@@ -82,8 +99,7 @@ absl::Status CheckAnswers(pid_t pid) {
 }
 
 void LeaveOutForked(DriverClient& driver, absl::Duration timeout, std::vector<pid_t>* pids) {
-  std::vector<pid_t> children;
-  absl::c_copy_if(*pids, std::back_inserter(children), IsBelowCuda);
+  const std::vector<pid_t> children = BelowCuda(*pids);
   if (children.empty()) return;
   const auto threads = driver.EachRestoreThread(children, timeout);
   for (size_t i = 0; i < children.size(); ++i) {

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/process_stat.h"
 #include "gpu_state/driver_client.h"
 
 namespace rekindle::gpu {
@@ -16,6 +17,10 @@ inline constexpr char kCudaLibrary[] = "libcuda.so";
 
 // Has it loaded the driver's library? Many do to look for a GPU, and use none.
 bool MapsCuda(pid_t pid);
+
+// The same of any process of the machine: the driver works in a thread of its own in each that uses it, so of
+// those with one thread, which most are, the list of what they have mapped is not made.
+bool MayUseCuda(pid_t pid, const ProcessStat& stat);
 
 // Aborted: somebody moves it.
 absl::Status IsBeingMovedError(pid_t pid);

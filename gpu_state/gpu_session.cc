@@ -262,6 +262,21 @@ std::map<pid_t, absl::Status> GpuSession::ActInRounds(Action action, absl::Span<
   return results;
 }
 
+void GpuSession::UndoLocks(absl::Span<Member* const> members, const std::map<pid_t, absl::Status>& results) {
+  std::vector<pid_t> pids;
+  for (const Member* member : members) {
+    const auto locked = results.find(member->pid);
+    const bool unanswered = locked != results.end() && absl::IsUnavailable(locked->second);
+    if (!member->gone && (unanswered || member->now == ProcessState::kLocked)) pids.push_back(member->pid);
+  }
+  // Behind a lock that is still to be carried out. Of one that is not locked it is refused.
+  const std::map<pid_t, absl::Status> unlocked = ActInRounds(Action::kUnlock, pids, {}, kGrace);
+  for (Member* member : members) {
+    const auto done = unlocked.find(member->pid);
+    if (done != unlocked.end() && done->second.ok()) member->now = ProcessState::kRunning;
+  }
+}
+
 template <typename Chosen>
 absl::Status GpuSession::ActOn(Action action, Chosen chosen, const ActOptions& options) {
   std::vector<pid_t> pids;
@@ -307,6 +322,7 @@ absl::Status GpuSession::ActOn(Action action, Chosen chosen, const ActOptions& o
     first.Update(Annotate(result, absl::StrCat(NameOf(action), " of process ", member->pid)));
   }
   if (unsure) {
+    if (action == Action::kLock) UndoLocks(members, results);
     absl::Status asked = AskUntilPlausible(action, own_bytes);
     if (!asked.ok() && !absl::IsNotFound(asked)) first = Both(first, asked);
   }

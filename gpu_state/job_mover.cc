@@ -169,7 +169,7 @@ std::vector<pid_t> JobMover::UsersMissingIn(const DeviceView& view) {
   for (pid_t pid : ListProcesses()) {
     const bool named = absl::c_any_of(view.uses, [pid](const GpuUse& use) { return use.pid == pid; });
     auto stat = ReadProcessStat(pid);
-    if (!named && stat.ok() && stat->name != kHelperName && MapsCuda(pid)) candidates.push_back(pid);
+    if (!named && stat.ok() && stat->name != kHelperName && MayUseCuda(pid, *stat)) candidates.push_back(pid);
   }
   if (candidates.empty()) return users;
   users = BeingMoved(candidates);

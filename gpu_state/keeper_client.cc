@@ -347,7 +347,7 @@ void ThreadKeeper::Read() {
       }
       process = processes_[message.id];
     }
-    if (process != 0) PopulateFresh(process, message.address, message.bytes);
+    if (process != 0) PopulateFresh(process, message.id, message.address, message.bytes);
     (void)Send(kKeeperGoOn, message.id);
   }
 }

@@ -4,17 +4,16 @@
 #include <string>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "base/file.h"
+#include "base/proc_text.h"
 
 namespace rekindle::gpu {
 namespace {
 
 bool IsOfLaunchJob(pid_t pid) {
   constexpr char kVariable[] = "CUDA_CHECKPOINT_JOB_FILE=";
-  const std::string environment = ReadFile(absl::StrCat("/proc/", pid, "/environ")).value_or("");
+  const std::string environment = EnvironmentOf(pid);
   for (const absl::string_view entry : absl::StrSplit(environment, '\0')) {
     if (absl::StartsWith(entry, kVariable)) return true;
   }

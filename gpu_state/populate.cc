@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/parallel.h"
+#include "gpu_state/thread_placement.h"
 
 namespace rekindle::gpu {
 namespace {
@@ -42,15 +43,17 @@ bool HasPage(int pagemap, uint64_t address) {
 
 }  // namespace
 
-void PopulateFresh(pid_t pid, uint64_t address, uint64_t bytes) {
+void PopulateFresh(pid_t pid, pid_t thread, uint64_t address, uint64_t bytes) {
   const uint64_t first = (address + kHugePage - 1) / kHugePage, end = (address + bytes) / kHugePage;
   if (end <= first) return;
   const auto pagemap = OpenFile(absl::StrCat("/proc/", pid, "/pagemap"), O_RDONLY);
   std::atomic<uint64_t> next{first};
   const auto count = static_cast<size_t>((end - first + kBlocksAtOnce - 1) / kBlocksAtOnce);
-  const size_t threads =
-      std::min({count, kMostThreads, static_cast<size_t>(std::thread::hardware_concurrency())});
+  const ThreadPlacement placement = ThreadPlacement::Of(pid, thread);
+  size_t threads = std::min({count, kMostThreads, static_cast<size_t>(std::thread::hardware_concurrency())});
+  if (placement.processors() > 0) threads = std::min(threads, placement.processors());
   InParallel(std::max<size_t>(threads, 1), [&](size_t) {
+    const ThreadPlacement::Adopted adopted(placement);
     for (uint64_t block; (block = next.fetch_add(kBlocksAtOnce)) < end;) {
       const uint64_t blocks = std::min(kBlocksAtOnce, end - block);
       if (!Touch(pid, block * kHugePage, kHugePage, blocks)) return;

@@ -71,19 +71,19 @@ class PopulateTest : public testing::Test {
 
 TEST_F(PopulateTest, WholeBlocksOfHugePages) {
   ASSERT_NO_FATAL_FAILURE(Start(/*without_huge_pages=*/false));
-  PopulateFresh(pid_, memory_, kFreshBytes);
+  PopulateFresh(pid_, pid_, memory_, kFreshBytes);
   EXPECT_EQ(Present(), kFreshBytes / kFreshPage);
 }
 
 TEST_F(PopulateTest, WhereThereAreNoHugePagesTheSmallOnes) {
   ASSERT_NO_FATAL_FAILURE(Start(/*without_huge_pages=*/true));
-  PopulateFresh(pid_, memory_, kFreshBytes);
+  PopulateFresh(pid_, pid_, memory_, kFreshBytes);
   EXPECT_EQ(Present(), kFreshBytes / kFreshPage);
 }
 
 TEST_F(PopulateTest, NothingBesideIt) {
   ASSERT_NO_FATAL_FAILURE(Start(/*without_huge_pages=*/true));
-  PopulateFresh(pid_, memory_ + 3 * kFreshBlock + kFreshPage, 2 * kFreshBlock);
+  PopulateFresh(pid_, pid_, memory_ + 3 * kFreshBlock + kFreshPage, 2 * kFreshBlock);
   EXPECT_EQ(Present(), kFreshBlock / kFreshPage);
 }
 

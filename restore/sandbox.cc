@@ -260,9 +260,8 @@ void SandboxFactory::RemoveLeftovers() {
   }
 }
 
-// CRIU keeps what it knows of the kernel only if /run is a tmpfs, and probing costs it more than a restore.
+// Probing costs CRIU more than a restore.
 void SandboxFactory::LearnKernel(const std::vector<std::string>& criu) {
-  if (criu::CriuKeepsKernelFacts()) return;
   auto known = criu::LearnKernel(criu, directory_);
   if (known.ok()) kdat_ = *std::move(known);
 }

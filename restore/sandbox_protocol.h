@@ -9,8 +9,8 @@
 //   criu {argv, environment: what is to be different in it, descriptors: numbers in CRIU, groups: how many} +
 //   [descriptors…, cgroup.procs files…]
 //        -> + [CRIU's RPC socket, pidfd of CRIU]
-//   set {host_name, binds: [[from, to]…], temporary: bytes, keep: folders}: the last two as OwnTemporary;
-//        where it has one already, that gets another size
+//   set {host_name, binds: [[from, to]…], temporary: bytes, keep: folders, read_only: folders}: the last
+//        three as OwnTemporary; where it has one already, that gets another size
 //   hide {folder}: it is an empty one from now on
 //   own shared memory {keep: folders}: a /dev/shm of its own, empty but for those of these that lie in it
 //   processes {pids: in the sandbox} -> + [a pidfd each]

@@ -36,6 +36,8 @@ constexpr char kHasEnded[] = "the template has ended: put up a new one";
 constexpr pid_t kForkers = 1;
 // A copy that has come to write more than this until it answers is left to do so itself.
 constexpr uint64_t kMostTouchedBytes = uint64_t{128} << 20;
+// Copies that ended before one could see all that they touched: no later one is waited for.
+constexpr int kMostParts = 4;
 constexpr char kNotSaid[] = "it does not say why";
 
 // What it has open in a /tmp, /var/tmp or /dev/shm of its own; empty: nothing. A copy opens what the template
@@ -194,18 +196,21 @@ void Template::HasAnswered(const UniqueFd& root, const CloneOptions& options) {
 }
 
 void Template::Learn(const Answered& copy) {
-  absl::StatusOr<pid_t> pid = PidOf(copy.root.get());
-  if (!pid.ok()) return;  // it has ended: the next one will do
-  absl::StatusOr<TouchedPages> touched = FindTouchedPages(*pid);
-  if (!touched.ok() || touched->ranges.empty()) return;
-  absl::StatusOr<UniqueFd> list = MakeTouchList(*touched);
+  TouchedPages touched;
+  const absl::StatusOr<pid_t> pid = PidOf(copy.root.get());
+  if (pid.ok()) touched = FindTouchedPages(*pid).value_or(TouchedPages());
+  if (touched.ranges.empty()) touched.whole = false;  // it has ended
+  absl::StatusOr<UniqueFd> list = MakeTouchList(touched);
   if (!list.ok()) Log(LogLevel::kWarning, std::string(list.status().message()));
   {
     absl::MutexLock lock(&mutex_);
-    learned_ = true;
-    own_bytes_ = touched->own_bytes;
-    if (list.ok() && own_bytes_ <= kMostTouchedBytes) {
-      touch_list_ = std::make_shared<const UniqueFd>(*std::move(list));
+    // What those that ended meanwhile have shown is better than nothing, until one shows all of it.
+    learned_ = touched.whole || ++parts_ == kMostParts;
+    if (touched.whole || touched.own_bytes > own_bytes_) {
+      own_bytes_ = touched.own_bytes;
+      touch_list_ = list.ok() && own_bytes_ <= kMostTouchedBytes
+                        ? std::make_shared<const UniqueFd>(*std::move(list))
+                        : nullptr;
     }
   }
   if (standby_ != nullptr) WantMore(copy.options);
@@ -213,11 +218,11 @@ void Template::Learn(const Answered& copy) {
 
 void Template::WantMore(const CloneOptions& options) {
   absl::ReleasableMutexLock lock(&mutex_);
-  const bool learned = learned_;
+  const bool known = learned_ || own_bytes_ > 0;
   const uint64_t bytes = own_bytes_;
   lock.Release();
   // Those that stand by are to have their pages.
-  if (learned) standby_->Want(options, bytes + FileBytes());
+  if (known) standby_->Want(options, bytes + FileBytes());
 }
 
 absl::Status Template::AskToFork(const CloneOptions& options, const Sandbox& sandbox, int channel,
@@ -275,8 +280,19 @@ bool Template::lost() const { return given_up_ || AwaitExit(process_.get(), absl
 absl::Status Template::Personalize(const CloneOptions& options, Sandbox& sandbox, Cgroup* group) {
   if (group != nullptr) RK_RETURN_IF_ERROR(group->Set(options.limits));
   if (options.files_owner) RK_RETURN_IF_ERROR(own_.GiveFilesTo(*options.files_owner, sandbox));
-  if (options.name.empty() && options.binds.empty() && options.temporary.bytes == 0) return absl::OkStatus();
+  if (options.name.empty() && options.binds.empty() && options.temporary.bytes == 0 &&
+      options.temporary.read_only.empty())
+    return absl::OkStatus();
   return sandbox.Set(options.name, options.binds, options.temporary);
+}
+
+absl::Status Template::Wake(int channel, const Sandbox& sandbox, const CloneOptions& options) {
+  const Json identity = {{"type", "go"},
+                         {"instance", sandbox.id()},
+                         {"name", options.name},
+                         {"environment", options.environment}};
+  RK_ASSIGN_OR_RETURN(const std::string text, MessageText(identity));
+  return SendPacket(channel, text);
 }
 
 absl::StatusOr<CloneResult> Template::MakeCopy(const CloneOptions& options, bool grouped,
@@ -295,38 +311,38 @@ absl::StatusOr<CloneResult> Template::MakeCopy(const CloneOptions& options, bool
   if (!park) RK_RETURN_IF_ERROR(Personalize(options, sandbox, group.get()));
   RK_ASSIGN_OR_RETURN(auto channel, PacketSocketPair());
   end_phase("sandbox");
-  absl::Status forked = AskToFork(options, sandbox, channel.second.get(), group.get(), park != nullptr);
-  if (group != nullptr) {
-    forked = ExplainLimits(forked, "forking a copy of the template (for which it needs one process more)",
-                           group->limits(), group->Events());
-  }
-  RK_RETURN_IF_ERROR(forked);
+  const auto explain = [&group](const absl::Status& status) {
+    if (group == nullptr) return status;
+    return ExplainLimits(status, "forking a copy of the template (for which it needs one process more)",
+                         group->limits(), group->Events());
+  };
+  RK_RETURN_IF_ERROR(explain(AskToFork(options, sandbox, channel.second.get(), group.get(), knows_waiting_)));
   channel.second.Reset();
   end_phase("fork");
   RK_ASSIGN_OR_RETURN(std::vector<UniqueFd> processes, sandbox.OpenProcesses({pid_}));
   result.root_pidfd = std::move(processes[0]);
   RK_ASSIGN_OR_RETURN(result.root, PidOf(result.root_pidfd.get()));
   RK_RETURN_IF_ERROR(sandbox.Watch(pid_));
-  end_phase("watch");
-  if (park) {
-    RK_ASSIGN_OR_RETURN(std::string text,
-                        ReceiveMessage(channel.first.get(), options.cancel_fd, kAnswerTimeout));
-    if (TextOf(ParseMessage(text), "type") != "waiting") {
-      return absl::InternalError(absl::StrCat("a copy that was to wait says ", text));
+  // Until somebody sees how it ends, and until it is wanted. The hook may be too old for that.
+  if (knows_waiting_) {
+    const absl::StatusOr<std::string> text =
+        ReceiveMessage(channel.first.get(), options.cancel_fd, kAnswerTimeout);
+    RK_RETURN_IF_ERROR(explain(text.status()));
+    if (TextOf(ParseMessage(*text), "type") != "waiting") {
+      return absl::InternalError(absl::StrCat("a copy that was to wait says ", *text));
     }
-    RK_ASSIGN_OR_RETURN(const CloneOptions wanted, park());
+  }
+  end_phase("watch");
+  CloneOptions wanted = options;
+  if (park) {
+    RK_ASSIGN_OR_RETURN(wanted, park());
     result.phases.clear();
     total.Restart();
     phase.Restart();
     RK_RETURN_IF_ERROR(Personalize(wanted, sandbox, group.get()));
-    const Json identity = {{"type", "go"},
-                           {"instance", sandbox.id()},
-                           {"name", wanted.name},
-                           {"environment", wanted.environment}};
-    RK_ASSIGN_OR_RETURN(const std::string told, MessageText(identity));
-    RK_RETURN_IF_ERROR(SendPacket(channel.first.get(), told));
-    end_phase("standby");
   }
+  if (knows_waiting_) RK_RETURN_IF_ERROR(Wake(channel.first.get(), sandbox, wanted));
+  if (park) end_phase("standby");
   result.root_inside = pid_;
   result.channel = std::move(channel.first);
   result.group = std::move(group);

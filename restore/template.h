@@ -57,6 +57,8 @@ class Template {
   absl::StatusOr<CloneResult> MakeCopy(const CloneOptions& options, bool grouped,
                                        const StandbyPool::Park& park);
   absl::Status Personalize(const CloneOptions& options, Sandbox& sandbox, Cgroup* group);
+  // A copy that waits goes on as what `options` say.
+  static absl::Status Wake(int channel, const Sandbox& sandbox, const CloneOptions& options);
   struct Answered {
     UniqueFd root;
     CloneOptions options;
@@ -93,6 +95,7 @@ class Template {
   bool failing_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<Answered> answered_ ABSL_GUARDED_BY(mutex_);  // to be learned from
   bool learned_ ABSL_GUARDED_BY(mutex_) = false;
+  int parts_ ABSL_GUARDED_BY(mutex_) = 0;  // copies that ended while they were looked at
   std::shared_ptr<const UniqueFd> touch_list_ ABSL_GUARDED_BY(mutex_);
   uint64_t own_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of a copy that has answered
   std::thread thread_;

@@ -40,8 +40,10 @@ void AskFor(const TouchedFile& file) {
 absl::StatusOr<std::vector<TouchedFile>> FindTouchedFiles(pid_t root) {
   std::map<std::string, std::map<uint64_t, uint64_t>> found;  // path, then end by offset
   const auto visit = [&found](pid_t pid) {
-    return VisitTouchedAreas(pid, [&found](const TouchedArea& area, const TouchedPages& touched) {
-      if (!absl::StartsWith(area.path, "/") || absl::EndsWith(area.path, " (deleted)")) return;
+    const auto of_file = [](const TouchedArea& area) {
+      return absl::StartsWith(area.path, "/") && !absl::EndsWith(area.path, " (deleted)");
+    };
+    return VisitTouchedAreas(pid, of_file, [&found](const TouchedArea& area, const TouchedPages& touched) {
       auto& ranges = found[area.path];
       for (size_t i = 0; i < touched.ranges.size(); i += 2) {
         const uint64_t offset = touched.ranges[i] - area.start + area.offset;

@@ -59,8 +59,8 @@ void AddTouchedPages(uint64_t start, const std::vector<uint64_t>& entries, Touch
   }
 }
 
-absl::Status VisitTouchedAreas(pid_t pid,
-                               const std::function<void(const TouchedArea&, const TouchedPages&)>& visit) {
+absl::Status VisitTouchedAreas(pid_t pid, absl::FunctionRef<bool(const TouchedArea&)> wanted,
+                               absl::FunctionRef<void(const TouchedArea&, const TouchedPages&)> visit) {
   RK_ASSIGN_OR_RETURN(std::string maps, ReadFile(absl::StrCat("/proc/", pid, "/maps")));
   RK_ASSIGN_OR_RETURN(UniqueFd pagemap, OpenFile(absl::StrCat("/proc/", pid, "/pagemap"), O_RDONLY));
   std::vector<uint64_t> entries;
@@ -68,7 +68,7 @@ absl::Status VisitTouchedAreas(pid_t pid,
     TouchedArea area;
     TouchedPages touched;
     uint64_t end = 0;
-    if (!Parse(std::string(line), &area, &end)) continue;
+    if (!Parse(std::string(line), &area, &end) || !wanted(area)) continue;
     for (uint64_t at = area.start; at < end; at += entries.size() * kPage) {
       entries.resize(std::min((end - at) / kPage, kEntriesAtOnce));
       const ssize_t n = ::pread(pagemap.get(), entries.data(), entries.size() * sizeof entries[0],
@@ -90,10 +90,14 @@ absl::Status VisitTouchedAreas(pid_t pid,
 
 absl::StatusOr<TouchedPages> FindTouchedPages(pid_t pid) {
   TouchedPages all;
-  RK_RETURN_IF_ERROR(VisitTouchedAreas(pid, [&all](const TouchedArea&, const TouchedPages& touched) {
-    all.ranges.insert(all.ranges.end(), touched.ranges.begin(), touched.ranges.end());
-    all.own_bytes += touched.own_bytes;
-  }));
+  const absl::Status visited = VisitTouchedAreas(
+      pid, [](const TouchedArea&) { return true; },
+      [&all](const TouchedArea&, const TouchedPages& touched) {
+        all.ranges.insert(all.ranges.end(), touched.ranges.begin(), touched.ranges.end());
+        all.own_bytes += touched.own_bytes;
+      });
+  all.whole = visited.ok();
+  if (!visited.ok() && all.ranges.empty()) return visited;
   return all;
 }
 

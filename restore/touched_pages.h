@@ -5,16 +5,18 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::restore {
 
 struct TouchedPages {
+  bool whole = true;  // false: the process ended while it was looked at, and there may be more
+
   // As hook/touch_pages.h has them: start and end, the lowest bit of which says that the pages are its own.
   std::vector<uint64_t> ranges;
   uint64_t own_bytes = 0;
@@ -28,12 +30,14 @@ struct TouchedArea {
   uint64_t start = 0, offset = 0;  // of what is mapped at `start`, in the file
   std::string path;                // empty, or in brackets: of no file
 };
-// Each that can be touched at all, and what of it was. Areas beyond all reason (reserved address space) are
-// left out. NotFound: it has ended, before or meanwhile; what was visited may be only a part.
-absl::Status VisitTouchedAreas(pid_t pid,
-                               const std::function<void(const TouchedArea&, const TouchedPages&)>& visit);
+// Each that can be touched at all and is `wanted`, and what of it was. Areas beyond all reason (reserved
+// address space) are left out. NotFound: it has ended, before or meanwhile; what was visited may be only a
+// part.
+absl::Status VisitTouchedAreas(pid_t pid, absl::FunctionRef<bool(const TouchedArea&)> wanted,
+                               absl::FunctionRef<void(const TouchedArea&, const TouchedPages&)> visit);
 
 // Of a process as it is now; it may run meanwhile. Takes about a millisecond for each 100 MiB that it has.
+// NotFound: it ended before anything was seen.
 absl::StatusOr<TouchedPages> FindTouchedPages(pid_t pid);
 
 // A file in memory for the hook, which nobody can change any more.

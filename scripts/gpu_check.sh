@@ -71,6 +71,13 @@ die() {
   exit 1
 }
 ((EUID == 0)) || die "CRIU freezes and restores processes as root: run this as root."
+# Before a minute of a lent machine's time is spent without them: what each run calls, and what some do.
+MISSING=()
+for tool in awk cat cut date dd df dirname find grep head mkdir mktemp nproc readlink realpath rm sed setsid sleep sort stat sync \
+  tail timeout tr uname wc ${KEPT:+tar gzip}; do
+  type -P "$tool" >/dev/null || MISSING+=("$tool")
+done
+((${#MISSING[@]} == 0)) || die "this machine lacks ${MISSING[*]}: install it, or name the folder that has it in PATH."
 
 # Runs a command, and reaps at once what falls to it meanwhile, as an init does: not every container's init is quick, and
 # CRIU can't give a job its PID back while a zombie has it.
@@ -558,9 +565,9 @@ training() {
     DETAIL="only $lengths steps to compare, and the restore was at $length"
     return 1
   fi
-  if ! cmp -s <(head -n "$lengths" "$curve") <(head -n "$lengths" "$reference"); then
+  if [[ $(head -n "$lengths" "$curve") != "$(head -n "$lengths" "$reference")" ]]; then
     DETAIL="the loss curve differs from that of a run without interruption: $(
-      diff <(head -n "$lengths" "$curve") <(head -n "$lengths" "$reference") | sed -n '2p' | cut -c1-80)"
+      diff <(head -n "$lengths" "$curve") <(head -n "$lengths" "$reference") 2>&1 | sed -n '2p' | cut -c1-80)"
     return 1
   fi
   DETAIL="$lengths steps as without interruption, restored at $length"
@@ -640,6 +647,7 @@ fi
 bounded 20 "$BIN/rekindle" version || true
 report "" "| | |" "| --- | --- |" "| when | $(date -u '+%Y-%m-%d %H:%M UTC') |" \
   "| Rekindle | $(head -n 1 <<<"$OUT") |" \
+  "| Python | $(type -P "$PYTHON" || echo "none: no torch, and zombies that fall to us are reaped by nobody") |" \
   "| machine | $(nproc) cores, $(awk '/MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo), kernel $(uname -r) |" \
   "| work folder | $(df --output=fstype,avail -h "$WORK" | tail -n 1 | awk '{ print $1 ", " $2 " free" }') |" \
   "| /dev/shm, /run | $(df --output=fstype,avail -h /dev/shm /run 2>/dev/null | tail -n +2 | awk '{ printf "%s%s %s", (NR > 1 ? ", " : ""), $1, $2 }') |"

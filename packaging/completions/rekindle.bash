@@ -53,7 +53,7 @@ _rekindle() {
   case $command in
     '') flags=$globals arguments=$commands ;;
     run)
-      flags='--name --log --detach --hold --every --restarts --backoff --retry-for --hang --hang-sign --rollback --ignore-path --track-path --keep --image-name --overhead --tcp-close --ignore-mismatch --at-boot --from --copy-to'
+      flags='--name --log --detach --hold --every --restarts --backoff --retry-for --hang --hang-sign --rollback --ignore-path --track-path --keep --image-name --overhead --tcp-close --ignore-mismatch --at-boot --from --resume --stop-on --copy-to'
       if [[ $current != -* ]]; then
         COMPREPLY=($(compgen -c -- "$current"))
         return
@@ -83,7 +83,8 @@ _rekindle() {
     tag) flags='--label --replace' arguments=$(_rekindle_images) ;;
     diff | rm) arguments=$(_rekindle_images) ;;
     prune)
-      flags='--all --keep-last --keep-within --keep-label --groups --dry-run --gc'
+      flags='--all --keep-last --keep-within --keep-hourly --keep-daily --keep-weekly --keep-monthly --keep-yearly
+        --keep-label --groups --dry-run --gc --from'
       arguments=$(_rekindle_images | cut -d: -f1 | sort -u)
       ;;
     gc) flags='--dry-run' ;;
@@ -95,7 +96,7 @@ _rekindle() {
       case ${words[i + 1]} in
         park | swap) flags='--lock-timeout' ;;
         resume) flags='--gpu-map' ;;
-        lease) flags='--timeout --pin --hold --with-id' ;;
+        lease) flags='--timeout --pin --hold --with-id --lease-id' ;;
         release) flags='--unpin --lease-id' ;;
       esac
       [[ $previous == gpu ]] && arguments='ps park resume swap lease release' || arguments=$(_rekindle_jobs)
@@ -138,7 +139,7 @@ _rekindle() {
           esac
           ;;
         set)
-          flags='--memory --timeout --start-timeout --env --no-env --provisioned --max-instances --cpus --net --description --force'
+          flags='--memory --timeout --start-timeout --env --no-env --provisioned --max-instances --cpus --net --description --code --force'
           [[ $previous == --net ]] && arguments='host none own' || arguments=$(_rekindle_functions)
           ;;
         invoke)
@@ -169,7 +170,7 @@ _rekindle() {
       flags='--from'
       [[ $previous == --from ]] && arguments=$(compgen -f -- "$current") || arguments=$(_rekindle_images)
       ;;
-    fsck) flags='--read --read-data --repair' ;;
+    fsck) flags='--read --read-data --repair --from' ;;
     copy)
       flags='--to --from --tag --replace --owner --whole --check --follow --keep'
       [[ $previous == --to || $previous == --from ]] && arguments=$(compgen -f -- "$current") || arguments=$(_rekindle_images)

@@ -247,6 +247,30 @@ class ReplaceTest(FunctionsTest):
         self.assertEqual(set_to("--cpus", "0.5")[2]["spec"]["cpus"], 0.5)
         self.assertEqual(set_to("--cpus", "0", "--max-instances", "0")[2]["spec"]["max_instances"], 0)
 
+    def test_other_code_with_the_same_settings(self):
+        app = ("import os\ndef handler(event, context):\n"
+               "    return [{}, os.environ.get('SECRET'), os.environ.get('LEVEL')]\n")
+        self.deploy("hello", "--timeout", "20s", "--env", "SECRET=s", "--env", "LEVEL=1", "--memory", "256M",
+                    "--max-instances", "3", files={"app.py": app.format(1)})  # fmt: skip
+        before = self.function("hello")["spec"]
+        self.assertEqual(self.invoke("hello")[0], [1, "s", "1"])
+        code = self.code("next", {"app.py": app.format(2)})
+        now = self.succeed("fn", "set", "hello", "--code", code)["result"]
+        self.assertEqual((now["revision"], now["spec"]), (2, {**before, "code": code}))
+        self.assertEqual(self.invoke("hello")[0], [2, "s", "1"])
+        self.assertTrue(self.succeed("fn", "set", "hello", "--code", code)["unchanged"])
+
+        code = self.code("last", {"app.py": app.format(3)})
+        now = self.succeed("fn", "set", "hello", "--code", code, "--no-env", "LEVEL", "--env", "MORE=1",
+                           "--timeout", "9s")  # fmt: skip
+        self.assertEqual(now["result"]["spec"], {**before, "code": code, "timeout_ms": 9000,
+                                                 "environment": {"SECRET": "s", "MORE": "1"}})  # fmt: skip
+        self.assertEqual(self.invoke("hello")[0], [3, "s", None])
+        broken = self.code("broken", {"app.py": "import nosuchmodule\n"})
+        self.assert_refused(self.cli.run("fn", "set", "hello", "--code", broken), FAILED, "nosuchmodule")
+        self.assertEqual(self.invoke("hello")[0], [3, "s", None])
+        self.assert_refused(self.cli.run("fn", "set", "none", "--code", code), NOT_FOUND, "none")
+
     def test_settings_that_are_none(self):
         self.deploy("hello")
         self.assert_refused(self.cli.run("fn", "set", "none", "--timeout", "1s"), NOT_FOUND, "none")

@@ -50,6 +50,24 @@ class RoomTest(FunctionStoreTest):
         self.assertEqual(self.function("app")["problem"], "")
 
 
+class DependencyRoomTest(FunctionStoreTest):
+    def test_one_for_which_there_was_no_room_when_a_function_was_deployed(self):
+        """It starts from nothing until there is; whoever makes another image wakes what waits for it."""
+        self.succeed("quota", "--store-max", "300K")
+        deployed = self.deploy("app", "--deps", "none")
+        self.assertIn("starts from nothing until it can be built", deployed["warnings"][0])
+        self.assertEqual(self.invoke("app", {"do": "self"})[1]["start_level"], "cold")
+        self.assertIn("tried again in the background: ", self.function("app")["problem"])
+        self.assertIn("300.0 KiB", self.function("app")["problem"])
+        self.succeed("quota", "--store-max", "none")
+        self.succeed("deps", "build", "json", "--runtime", "python")
+        waiting.until(lambda: self.function("app").get("dependency_image"), "the image of its dependencies", SECONDS)
+        self.end_instances("app")
+        self.assertNotEqual(self.invoke("app", {"do": "self"})[1]["start_level"], "cold")
+        self.assertEqual(self.function("app")["problem"], "")
+        self.wait_for_image("app")
+
+
 class AwayTest(FunctionStoreTest):
     def away(self):
         return f"the store at {self.store} is not there: is its file system mounted?"

@@ -14,6 +14,21 @@ from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
 # Where an administrator installs modules.
 PACKAGES = sysconfig.get_path("purelib", "posix_local")
 MODULE = "rekindle_test_library"
+# A module that maps data, as the C library does its locales.
+MAPPED = f"""
+import ctypes, os
+_data = os.open("{PACKAGES}/data.bin", os.O_RDONLY)
+SIZE = os.fstat(_data).st_size
+_mmap = ctypes.CDLL(None).mmap
+_mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+_mmap.restype = ctypes.c_void_p
+assert _mmap(None, SIZE, 1, 2, _data, 0) != ctypes.c_void_p(-1).value
+os.close(_data)
+
+
+def value():
+    return SIZE
+"""
 APP = f"import {MODULE}\ndef handler(event, context):\n    return {MODULE}.value()\n"
 UPGRADED = "import json\ndef handler(event, context):\n    return hasattr(json, 'rekindle_test')\n"
 NATIVE = f"""
@@ -136,6 +151,23 @@ class UpgradeTest(FunctionsTest):
         answer, about = self.invoke("native")
         self.assertEqual(answer, 2)
         self.assertIn(about["start_level"], FROM_OWN_IMAGE)
+
+    def test_data_that_is_mapped(self):
+        """Images are refused then, though nobody has noted it when they were made; those they lie on, too."""
+        page = os.sysconf("SC_PAGE_SIZE")
+        self.install("data.bin", bytes(page))
+        self.install(MODULE + ".py", MAPPED.encode())
+        self.succeed("deps", "build", MODULE, "--runtime", "python")
+        self.deploy("mapped", "--deps", f"{MODULE},colorsys", files={"app.py": APP})
+        self.assertEqual(self.invoke("mapped")[0], page)
+        self.wait_for_image("mapped")
+        self.daemon.stop()
+        self.install("data.bin", bytes(2 * page))
+        self.restart_daemon()
+        self.assertEqual(self.invoke("mapped")[0], 2 * page)
+        self.wait_for_value("mapped", 2 * page)
+        self.assertEqual(self.function("mapped")["problem"], "")
+        self.wait_for_image("mapped")
 
     def test_one_that_is_gone(self):
         """The function goes on as long as it can; the failure is told, and the image made when that is possible again."""

@@ -4,12 +4,13 @@ jobs of `cuda-checkpoint --launch-job`, and where MPS runs."""
 import os
 import socket
 import stat
+import sys
 import unittest
 
 from harness import procfs, waiting
 from harness.cli import DONE, FAILED
 from harness.gpu_case import GpuTest
-from harness.gpu_sim import FIRST, GIB, MIB
+from harness.gpu_sim import FIRST, GIB, MIB, SECOND
 
 
 class ZeroBytesTest(GpuTest):
@@ -61,6 +62,46 @@ class ZeroBytesTest(GpuTest):
                 self.kill(first)
                 self.kill(second)
                 daemon.stop()
+
+
+class ZeroBytesOfTwoTest(GpuTest):
+    """With two GPUs, on each of which there is room for one job."""
+
+    def start_sim(self, **options):
+        gpus = tuple((uuid, "NVIDIA H200", 160 * MIB) for uuid in (FIRST, SECOND))
+        return super().start_sim(gpus=gpus, bytes_zero=1, **options)
+
+    def start_on_second(self, name):
+        job = self.start_vector_job(name, bytes=100 * MIB)
+        self.succeed("gpu", "park", job.pid)
+        self.succeed("gpu", "resume", job.pid, "--gpu-map", f"{FIRST}={SECOND}")
+        return job
+
+    def follow_daemon(self):
+        self.cli = self.make_cli(host=self.start_daemon().host)
+
+    def test_one_that_came_back_elsewhere_counts_there(self):
+        self.follow_daemon()
+        other = self.start_on_second("other")
+        self.succeed("gpu", "park", other.pid)
+        moved = self.start_on_second("moved")
+        self.succeed("gpu", "lease", moved.pid)
+        self.succeed("gpu", "release", moved.pid)
+        self.succeed("gpu", "lease", other.pid, "--timeout", "20")
+        self.assertTrue(self.gpu_job(moved.pid)["parked"])
+        other.wait_for_steps()
+
+    def test_one_on_another_gpu_is_not_parked_in_vain(self):
+        wanted = self.start_on_second("wanted")
+        self.succeed("gpu", "park", wanted.pid)
+        training = self.start_on_second("training")
+        idle = self.start_vector_job("idle", bytes=100 * MIB)
+        self.follow_daemon()
+        self.succeed("gpu", "lease", idle.pid)
+        self.succeed("gpu", "release", idle.pid)
+        self.assert_refused(self.cli.run("gpu", "lease", wanted.pid, "--timeout", "1"), FAILED, str(wanted.pid))
+        self.assertFalse(self.gpu_job(idle.pid)["parked"])
+        training.wait_for_steps()
 
 
 class LaunchJobTest(GpuTest):
@@ -128,6 +169,38 @@ class LaunchJobTest(GpuTest):
         return sum(gpu["used"] for gpu in self.sim.stats()["gpus"])
 
 
+class PeersTest(GpuTest):
+    """Of processes that work together over NCCL driver 575 answers for none while another one is locked, also when that one was
+    to be locked with it."""
+
+    def setUp(self):
+        super().setUp()
+        peers = self.path("peers")
+        with open(peers, "w", encoding="ascii"):
+            pass
+        self.sim.environment["REKINDLE_GPU_SIM_PEERS"] = peers
+        self.tree = self.start_tree_job(3)
+
+    def test_all_run_on(self):
+        """They can't be locked together. All are let go before any is asked, which would wait for that; those that are locked
+        late as well."""
+        for command in (("gpu", "park", self.tree.pid, "--lock-timeout", "1"),
+                        ("ckpt", self.tree.pid, "-t", "tree:1", "--gpu-lock-timeout", "1")):
+            with self.subTest(command):
+                before = len(self.sim.calls())
+                result = self.cli.run(*command)
+                self.assert_refused(result, FAILED, "lock of process", "did not answer in time")
+                calls = [call["call"] for call in self.sim.calls()[before:]]
+                locks = [i for i, call in enumerate(calls) if call == "lock"]
+                self.assertEqual(len(locks), 3)
+                self.assertEqual(calls[locks[-1] + 1], "unlock", calls)
+                self.tree.wait_for_steps()
+                jobs = self.succeed("gpu", "ps")["jobs"]
+                states = {pid: job["state"] for job in jobs for pid in job["pids"]}
+                self.assertEqual([states.get(child) for child in procfs.descendants(self.tree.pid)], ["running"] * 3)
+                self.assertFalse(any(job["parked"] for job in jobs))
+
+
 class ForkedChildTest(GpuTest):
     """A child that was forked after the driver's start, as those that load data for a training. Asked of it, the driver may
     answer for its parent."""
@@ -160,6 +233,18 @@ class ForkedChildTest(GpuTest):
         self.assert_refused(result, FAILED, f"process {child} was forked by process {job.pid}", "--launch-job", "spawn")
         self.assertNotIn("lock", [call["call"] for call in self.sim.calls()])
         self.assert_runs(job)
+
+
+class LoadedOnlyTest(GpuTest):
+    def test_one_with_a_single_thread_is_not_asked(self):
+        """Where the driver is used it has a thread: what the many others have mapped is none of `gpu ps`'s business."""
+        library = "import ctypes, signal; ctypes.CDLL('libcuda.so.1'); signal.pause()"
+        job = self.start_job([sys.executable, "-c", library], env=self.sim.environment)
+        waiting.until(lambda: procfs.maps_file(job.pid, "libcuda.so"), "the library is loaded")
+        cuda = self.start_vector_job()
+        self.assertIsNone(self.gpu_job(job.pid))
+        self.assertEqual(self.gpu_job(cuda.pid)["state"], "running")
+        self.assertNotIn(job.pid, [call["pid"] for call in self.sim.calls()])
 
 
 class MpsTest(GpuTest):

@@ -262,7 +262,7 @@ class LeaseMetricsTest(MetricsTest):
         self.assert_parked_bytes(108 + 72)
 
 
-class IdTest(LeaseTest):
+class IdTest(MetricsTest):
     def take(self, server, *options):
         return self.succeed("gpu", "lease", server.pid, *options)["lease_id"]
 
@@ -295,10 +295,36 @@ class IdTest(LeaseTest):
         self.assert_refused(self.release(server, second), FAILED, "has ended")
         self.succeed("gpu", "park", server.pid)
 
+    def test_a_lease_that_is_asked_for_again(self):
+        """As after an answer that was lost: under an ID of the client's it is taken once, whoever waits meanwhile."""
+        server = self.start_parked("server", 64 * MIB)
+        other = self.start_parked("other", 100 * MIB)
+        for _ in range(2):
+            self.assertEqual(self.take(server, "--lease-id", "request-1"), "request-1")
+        waits = self.cli.start("gpu", "lease", other.pid, "--timeout", "60")
+        waiting.until(lambda: self.metrics()["lease_waiters"] == 1, "it waits")
+        self.assertEqual(self.take(server, "--lease-id", "request-1", "--timeout", "5"), "request-1")
+        entry = self.gpu_job(server.pid)
+        self.assertEqual((entry["leases"], entry["lease_ids"]), (1, ["request-1"]))
+        self.daemon.kill()
+        self.cli.finish(waits)
+        self.start()
+        self.assertEqual(self.take(server, "--lease-id", "request-1"), "request-1")
+        self.assertEqual(self.gpu_job(server.pid)["leases"], 1)
+        self.assertEqual(self.release(server, "request-1").data["leases"], 0)
+        self.assert_refused(self.release(server, "request-1"), FAILED, "has ended")
+
     def test_what_is_asked_for(self):
         server = self.start_parked("server", 64 * MIB)
-        for arguments in (("lease", server.pid, "--hold", "--with-id"), ("release", server.pid, "--unpin", "--lease-id", "x")):
+        for arguments in (
+            ("lease", server.pid, "--hold", "--with-id"),
+            ("lease", server.pid, "--hold", "--lease-id", "x"),
+            ("lease", server.pid, "--with-id", "--lease-id", "x"),
+            ("release", server.pid, "--unpin", "--lease-id", "x"),
+        ):
             self.assertEqual(self.cli.run("gpu", *arguments).code, USAGE)
+        for bad in ("a b", "x" * 65, "é"):
+            self.assertEqual(self.cli.run("gpu", "lease", server.pid, "--lease-id", bad).code, USAGE)
         lease = self.cli.run("gpu", "lease", server.pid, "--with-id", json_output=False)
         self.assertRegex(lease.out, f"`rekindle gpu release {server.pid} --lease-id [0-9a-f-]+`")
 
@@ -350,6 +376,18 @@ class GoneCallerTest(MetricsTest):
                 caller.communicate()
                 self.assert_no_lease(server)
                 self.kill(server)
+
+    def test_a_lease_that_was_asked_for_again_stays(self):
+        """The first one has gone by the time that it is given, the second one is told of it."""
+        server = self.start_parked("server", 64 * MIB)
+        caller = self.gone_while_resumed(server, "--lease-id", "request-1")
+        again = self.cli.start("gpu", "lease", server.pid, "--lease-id", "request-1")
+        self.end(caller)
+        self.assertEqual(self.cli.finish(again).code, DONE)
+        self.assert_lease(server, 1, False)
+        self.assertEqual(self.gpu_job(server.pid)["lease_ids"], ["request-1"])
+        self.succeed("gpu", "release", server.pid, "--lease-id", "request-1")
+        self.assert_lease(server, 0, False)
 
     def test_a_pin_of_somebody_else_stays(self):
         server = self.start_parked("server", 64 * MIB)

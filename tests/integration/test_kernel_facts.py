@@ -1,4 +1,6 @@
-"""Where /run is no tmpfs, as in most containers, CRIU does not keep what it finds out about the kernel."""
+"""CRIU does not keep what it finds out about the kernel where /run is no tmpfs, as in most containers, and throws away
+what a CRIU of another build has kept.
+"""
 
 import os
 import subprocess
@@ -9,11 +11,17 @@ from harness.case import MIB, RekindleTest
 
 
 class KeptTest(RekindleTest):
-    def setUp(self):
-        super().setUp()
+    def mount(self):
         folder = self.path("run-folder")
         os.mkdir(folder)
         subprocess.run(["mount", "--bind", folder, "/run"], check=True)
+
+    def other_criu(self):
+        """It runs between two of ours."""
+
+    def setUp(self):
+        super().setUp()
+        self.mount()
         self.addCleanup(subprocess.run, ["umount", "--lazy", "/run"], check=True)
         # CRIU runs that when it looks at the kernel, wherever it finds it.
         self.programs, self.asked = self.path("programs"), self.path("asked")
@@ -34,10 +42,21 @@ class KeptTest(RekindleTest):
         self.checkpoint(job.pid, "one:1")
         once = self.times_asked()
         self.assertGreater(once, 0)
+        self.other_criu()
         self.checkpoint(job.pid, "one:2")
         jobs.kill_tree(job.pid)
+        self.other_criu()
         self.restore("one:2")
         self.assertEqual(self.times_asked(), once)
+
+
+class OtherCriuTest(KeptTest):
+    def mount(self):
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
+
+    def other_criu(self):
+        with open("/run/criu.kdat", "wb") as file:
+            file.write(b"of another build" * 64)
 
 
 if __name__ == "__main__":

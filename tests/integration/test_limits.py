@@ -5,6 +5,7 @@ bytes are.
 import os
 import unittest
 
+from harness import jobs
 from harness.case import MIB, RekindleTest, shell
 from harness.cli import FAILED, NOT_FOUND, NOT_PERMITTED, USAGE
 
@@ -201,6 +202,22 @@ class PruneTest(RekindleTest):
         self.assert_store_whole(["a:5", "b:1"])
         text = self.cli.run("prune", "--all", "--keep-last", "1", json_output=False)
         self.assertIn("last 1: number 1", text.out)
+
+
+    def test_the_last_of_each_day(self):
+        self.environment["TZ"] = jobs.noon_zone()
+        now = self.make_cli(store=self.store)
+        earlier = self.make_cli(store=self.store, env={"LD_PRELOAD": jobs.program("earlier_clock.so")})
+        job, memory = self.start_memory_job(4 * MIB)
+        for number, cli in enumerate((earlier, earlier, now, now), 1):
+            memory.touch(8)
+            self.checkpoint(job.pid, f"a:{number}", cli=cli)
+        done = self.succeed("prune", "a", "--keep-daily", "7", "--keep-yearly", "1", cli=now)
+        self.assertEqual([image["keep"] for image in done["images"]], [True, False, True, False])
+        self.assertRegex(done["images"][0]["reasons"][0], r"^daily 7: \d{4}-\d\d-\d\d$")
+        self.assertRegex(done["images"][0]["reasons"][1], r"^yearly 1: \d{4}$")
+        self.assertEqual(self.succeed("prune", "a", "--keep-daily", "1", "--gc", cli=now)["removed"], 1)
+        self.assert_store_whole(["a:4"])
 
 
 class InspectBytesTest(RekindleTest):

@@ -76,6 +76,7 @@ class MetricsTest(RekindleTest):
         os.kill(pid, signal.SIGKILL)
         waiting.until(lambda: value("job_restarts_total") == 1, "it is brought back", 60, 0.1)
         self.assertGreater(value("job_lost_seconds_total"), 0)
+        self.assertEqual((value("job_attempts_total"), value("job_restarts_limit")), (1, 3))
         self.assertEqual(self.samples()['rekindle_restores_total{result="done"}'], 1)
         # An alert for images that do not come would go by them.
         awaited = [f"rekindle_job_{of}{label}" for of in ("interval_seconds", "last_image_timestamp_seconds", "troubled")]

@@ -20,7 +20,9 @@ SCONTROL = """#!/bin/sh
 case "$1 $2" in
   "show config") echo "ProctrackType           = proctrack/cgroup" ;;
   "requeue 7") touch "${0%/*}/requeued" ;;
-  "show job") echo "JobId=7 Requeue=1 Restarts=$(cat "${0%/*}/restarts") BatchFlag=1 ExcNodeList=(null)" ;;
+  "show job")
+    echo "JobId=7 Reason=$(cat "${0%/*}/reason") Requeue=1 Restarts=$(cat "${0%/*}/restarts") ExcNodeList=(null)"
+    ;;
   "update JobId=7") echo "$3" >>"${0%/*}/updates" ;;
 esac
 """
@@ -87,6 +89,7 @@ class ScriptTest(RekindleTest):
             os.mkdir(self.path(folder))
         self.write("bin/scontrol", SCONTROL, 0o755)
         self.announce_restarts(0)
+        self.write("bin/reason", "None")
         self.settings = {
             **self.environment,
             "PATH": f"{self.path('bin')}:{os.path.dirname(binary('rekindle'))}:/usr/bin:/bin",
@@ -207,6 +210,32 @@ class EndsTest(ScriptTest):
         self.assert_each_number_once()
         self.assertEqual(self.references(), [])
         self.assertIsNone(self.mark())
+
+    def test_one_that_was_told_nothing_of_its_time_limit_loses_nothing(self):
+        script = self.start()
+        self.wait_for_numbers(5)
+        self.write("bin/reason", "TimeLimit")
+        script.send_signal(signal.SIGTERM)
+        self.assertEqual(self.finish(script), 128 + signal.SIGKILL, self.story())
+        self.assertFalse(os.path.exists(self.path("bin/requeued")))
+        self.assertEqual(self.references(), [IMAGE + ":latest"])
+        self.assertIn("goes on from it", self.story())
+
+        self.write("bin/reason", "None")
+        script = self.start(lives=1)
+        self.wait_for_numbers(5)
+        self.end_counter(0)
+        self.assertEqual(self.finish(script), DONE, self.story())
+        self.assert_each_number_once()
+
+    def test_either_signal_ahead_of_the_time_limit_asks_for_a_restart(self):
+        for lives, signum in enumerate((signal.SIGUSR2, signal.SIGUSR1)):
+            script = self.start(lives=lives)
+            self.wait_for_numbers(5)
+            script.send_signal(signum)
+            self.assertEqual(self.finish(script), DONE, self.story())
+            os.unlink(self.path("bin/requeued"))
+        self.assert_each_number_once()
 
     def test_its_image_goes_where_that_is_wanted(self):
         script = self.start("--every", "1", "--remove-images")

@@ -137,6 +137,17 @@ class NamesTest(SupervisedTest):
         self.addCleanup(jobs.kill_tree, other["pid"])
         self.assertEqual(other["name"], "sleep-2")
 
+    def test_no_log_is_left_of_one_that_never_began(self):
+        logs = self.path("logs")
+        sleep = ("--every", "1h", "--detach", "--", "sleep", "1000")
+        self.succeed("run", "--name", "taken", *sleep, cli=self.remote)
+        self.addCleanup(self.remote.run, "stop", "taken")
+        before = os.listdir(logs)
+        self.assert_refused(self.remote.run("run", "--name", "taken", *sleep), FAILED, "taken")
+        none = self.remote.run("run", "--name", "none", *sleep[:-2], "/no/such/program")
+        self.assert_refused(none, FAILED, "/no/such/program")
+        self.assertEqual(os.listdir(logs), before)
+
     def test_an_error_that_quotes_a_name_that_is_no_text(self):
         folder = self.path(os.fsdecode(b"d\xe9"))
         os.mkdir(folder)

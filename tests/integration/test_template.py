@@ -2,13 +2,23 @@
 
 import os
 import signal
+import urllib.request
 
-from harness import procfs, waiting
+from harness import jobs, procfs, waiting
 from harness.cli import FAILED, NOT_FOUND
 from harness.clones import CloneTest
 from harness.held_copies import STANDBY_COPIES, HeldCopiesTest
 
 _MOST_STARTS = 12
+
+_ENDS_AT_ONCE = """
+vast = bytearray(512 << 20)
+ready = rekindle.ready
+def ends():
+    ready()
+    os._exit(0)
+rekindle.ready = ends
+"""
 
 
 class TemplateTest(HeldCopiesTest):
@@ -115,6 +125,18 @@ class ForkTest(TemplateTest):
         self.assertFalse(started.get("forked", False))
         self.assertTrue(self.answer_of(started)["kept"])
 
+    def test_copies_are_counted_with_the_clones(self):
+        self.daemon.stop()
+        port = jobs.free_port()
+        self.daemon_arguments = (*self.daemon_arguments, "--metrics", f"127.0.0.1:{port}")
+        self.restart_daemon()
+        self.make_template()
+        for _ in range(2):
+            self.answer_of(self.start())
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            counted = [line for line in answer.read().decode().splitlines() if line.startswith("rekindle_clones_total")]
+        self.assertEqual(counted, ['rekindle_clones_total{result="done"} 2', 'rekindle_clones_total{result="failed"} 0'])
+
     def test_image_that_clones_are_made_of_is_kept(self):
         self.make_template("many", extra="import threading\n"
                            "threading.Thread(target=threading.Event().wait, daemon=True).start()")
@@ -184,6 +206,18 @@ class TemplateStandbyTest(TemplateTest):
         # What stands by has not run, and is no job.
         self.assertEqual(set(os.listdir(self.answers)), self.instances)
         self.assertEqual(len(self.succeed("ps")["jobs"]), len(started) + 1)
+
+    def test_copies_that_end_at_once(self):
+        """None of them is there long enough to show all that it touches."""
+        self.make_template(extra=_ENDS_AT_ONCE)
+        for _ in range(_MOST_STARTS * 4):
+            started = self.start()
+            self.assertTrue(started["forked"], started)
+            self.wait_for_end(started["job"]["pid"])
+            self.running.remove(started)
+            if self.stood_by(started):
+                return
+        self.fail(f"no copy stood by\n{self.records()}")
 
     def test_limits_hold(self):
         self.make_template()

@@ -1,5 +1,5 @@
 """What trainings do that an image alone does not see: files that are opened for each line, helpers that become daemons,
-and hangs that use the processor.
+workers that come and go, and hangs that use the processor.
 """
 
 import json
@@ -8,6 +8,7 @@ import struct
 import unittest
 
 from harness import jobs, procfs, waiting
+from harness.case import RekindleTest
 from harness.cli import DONE, USAGE
 from test_supervision import SupervisedTest, lines_of
 
@@ -153,6 +154,62 @@ class DaemonisedHelperTest(SupervisedTest):
         self.wait_for_image(2)
         self.assertEqual(self.state()["warnings"], [])
         self.assertEqual(self.succeed("ckpt", "job", "-t", "mine:1", cli=self.remote)["warnings"], [])
+
+
+# Workers as of a DataLoader that is not persistent: some are always just ending, and have threads.
+_WORKERS = """
+import os, sys, threading, time
+workers = set()
+while True:
+    while len(workers) < 6:
+        worker = os.fork()
+        if worker == 0:
+            for _ in range(6):
+                threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+            os._exit(0)
+        workers.add(worker)
+        print(worker, flush=True)
+    workers.discard(os.wait()[0])
+"""
+
+
+class ShortLivedWorkersTest(RekindleTest):
+    def test_each_image_is_taken(self):
+        log = self.path("log")
+        job = self.succeed("run", "--detach", "--name", "job", "--log", log, "--", jobs.PYTHON, "-c", _WORKERS)["job"]
+        self.kill_job_at_end(job["pid"])
+        waiting.until(lambda: len(lines_of(log)) > 20, "workers")
+        # One of eight met one that was just ending.
+        for number in range(30):
+            self.succeed("ckpt", "job", "-t", f"job:{number}")
+
+
+# What a training that keeps its last three checkpoints does to itself when it goes back.
+_REMOVES = """
+import os, sys, time
+folder = sys.argv[1]
+for step in range(100000):
+    open(f"{folder}/checkpoint-{step}", "w").close()
+    if step >= 3:
+        os.remove(f"{folder}/checkpoint-{step - 3}")
+    time.sleep(0.05)
+"""
+
+
+class LastWordsTest(SupervisedTest):
+    def test_why_it_died_is_told_with_each_death(self):
+        self.succeed("run", "--name", "job", "--detach", "--every", "1h", "--restarts", "2", "--backoff", "100ms",
+                     "--", jobs.PYTHON, "-c", _REMOVES, self.directory, cli=self.remote)  # fmt: skip
+        self.wait_for_image()
+        waiting.until(lambda: os.path.exists(self.path("checkpoint-3")), "it removes some", 60)
+        self.succeed("ckpt", "job", "-t", "kept:1", cli=self.remote)
+        newest = max(int(name.split("-")[1]) for name in os.listdir(self.directory) if name.startswith("checkpoint-"))
+        waiting.until(lambda: os.path.exists(self.path(f"checkpoint-{newest + 5}")), "it removes more", 60)
+        self.kill_job()
+        self.wait_for_end("failed")
+        deaths = self.state()["deaths"]
+        self.assertRegex(deaths[0], r"exit status 1: FileNotFoundError: .*checkpoint-\d+'$")
+        self.assertRegex(deaths[-1], r"killed by signal 9 \(Killed\)$", "nor what it merely wrote")
 
 
 class HangSignTest(SupervisedTest):

@@ -72,6 +72,7 @@ class Process {
 
   // In the restore thread.
   DoorReply Handle(const DoorRequest& request, int caller);
+  DoorReply HandleInTurn(const DoorRequest& request, int caller);
   gpu::cuda::Result Lock(const DoorRequest& request, int caller);
   gpu::cuda::Result Checkpoint(const DoorRequest& request, int caller);
   gpu::cuda::Result Restore(const DoorRequest& request, int caller);

@@ -66,9 +66,26 @@ class TurnOfJob {
   bool ours_ = true;
 };
 
+// Of processes that work together: while one is locked or checkpointed, nothing is answered for the others.
+int PeersLock() {
+  static const int descriptor = [] {
+    const char* file = std::getenv("REKINDLE_GPU_SIM_PEERS");
+    return file == nullptr ? -1 : open(file, O_RDWR | O_CLOEXEC);
+  }();
+  return descriptor;
+}
+
 }  // namespace
 
 DoorReply Process::Handle(const DoorRequest& request, int caller) {
+  const int peers = PeersLock();
+  if (peers >= 0 && state_ == ProcessState::kRunning) flock(peers, LOCK_EX);
+  const DoorReply reply = HandleInTurn(request, caller);
+  if (peers >= 0 && state_ == ProcessState::kRunning) flock(peers, LOCK_UN);
+  return reply;
+}
+
+DoorReply Process::HandleInTurn(const DoorRequest& request, int caller) {
   if (request.fault.kind == FaultKind::kNoEffect) {
     return {gpu::cuda::kSuccess, static_cast<int>(state_.load())};
   }

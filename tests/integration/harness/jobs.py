@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import termios
+import time
 import urllib.request
 
 from harness import procfs, waiting
@@ -28,6 +29,12 @@ def program(name):
     if not os.access(path, os.X_OK):
         raise RuntimeError(f"{path} is not built: set REKINDLE_WORKLOAD_PROGRAMS to the build's bin folder")
     return path
+
+
+def noon_zone():
+    """A TZ for Rekindle in which it is about noon: no new day begins while a test runs."""
+    hours = 12 - time.gmtime().tm_hour
+    return f"Fixed/UTC{'-' if hours < 0 else '+'}{abs(hours):02}:00:00"
 
 
 def free_port():

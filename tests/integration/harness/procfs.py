@@ -86,6 +86,12 @@ def descriptor_targets(pid):
     return targets
 
 
+def maps_file(pid, name):
+    """Whether one whose path has `name` in it."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+        return any(name in line for line in file)
+
+
 def memory_bytes(pid, field="Rss"):
     """From smaps_rollup, so that copies of shared pages count as the kernel counts them."""
     with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:

@@ -1,0 +1,201 @@
+"""One command for a job's first start and all later ones (`run --resume`), which ends it with a last image when
+whoever runs it says so (`--stop-on`): what schedulers other than Slurm, units and scripts need.
+"""
+
+import os
+import select
+import signal
+import unittest
+
+from harness import jobs, procfs, waiting
+from harness.case import RekindleTest
+from harness.cli import DONE, FAILED, USAGE
+from test_supervision import SupervisedTest, lines_of
+
+EVERY = ("--every", "300ms", "--restarts", "3")
+
+
+class ResumedTest(SupervisedTest):
+    """The base."""
+
+    def start_again(self, *options, count=100000):
+        """The same command each time, in the foreground."""
+        command = self.start(count, f"until={self.may_end}", options=[*EVERY, "--resume", *options], detach=False)
+        waiting.until(lambda: select.select([command.stdout], [], [], 0)[0], "some output", 60)
+        return command
+
+    def wait_for_numbers(self, more=10):
+        at = len(lines_of(self.numbers))
+        waiting.until(lambda: len(lines_of(self.numbers)) > at + more, "more numbers")
+
+    def assert_each_number_once(self):
+        numbers = lines_of(self.numbers)
+        self.assertEqual(numbers, [str(number) for number in range(len(numbers))])
+
+
+class ResumeTest(ResumedTest):
+    def test_the_same_command_begins_and_goes_on(self):
+        log = ("--log", self.path("log"))
+        command = self.start_again(*log)
+        self.wait_for_image()
+        self.wait_for_numbers()
+        pid = self.job()["pid"]
+        command.send_signal(signal.SIGKILL)
+        self.remote.finish(command)
+        self.succeed("stop", "job", "--grace", "0s", cli=self.remote)
+        written = len(lines_of(self.numbers))
+        command = self.start_again(*log)
+        self.assertEqual(self.job()["pid"], pid)
+        waiting.until(lambda: len(lines_of(self.numbers)) > written + 10, "it has come further")
+        self.succeed("stop", "job", cli=self.remote)
+        result = self.remote.finish(command)
+        self.assertIn("the job goes on from job:", result.err)
+        self.assert_each_number_once()
+        shown = lines_of(self.path("log"))
+        self.assertEqual(shown, [str(number) for number in range(len(shown))])
+
+    def test_without_an_image_it_begins(self):
+        command = self.start_again(count=3)
+        self.let_end()
+        result = self.remote.finish(command)
+        self.assertEqual(result.code, DONE, str(result))
+        self.assertIn("there is no image of 'job' to go on from", result.err)
+        self.assert_counted(3)
+
+    def test_one_that_runs_is_followed(self):
+        first = self.start_again()
+        pid = self.job()["pid"]
+        second = self.start_again()
+        detached = self.remote.run("run", "--name", "job", *EVERY, "--resume", "--detach", "--", "false")
+        self.assertEqual(detached.code, DONE, str(detached))
+        self.assertEqual(self.job()["pid"], pid)
+        self.succeed("stop", "job", cli=self.remote)
+        for command in (first, second):
+            self.assertEqual(self.remote.finish(command).code, 128 + signal.SIGTERM)
+        self.assert_each_number_once()
+
+    def test_who_begins_anew_is_told_of_the_images(self):
+        self.start(100000, options=EVERY)
+        self.wait_for_image()
+        self.succeed("stop", "job", cli=self.remote)
+        os.unlink(self.numbers)
+        newest = self.references(cli=self.remote)[-1]
+        (warning,) = self.start(3, options=EVERY)["warnings"]
+        self.assertIn("there are images of an earlier job of this name", warning)
+        self.assertIn("--from " + newest, warning)
+        self.wait_for_end()
+        self.assert_counted(3)
+
+    def test_who_has_it_killed_without_images_is_told(self):
+        (warning,) = self.start(3, options=["--hang", "1h"])["warnings"]
+        self.assertIn("no images of it are taken by interval", warning)
+        self.wait_for_end()
+
+    def test_bad_usage(self):
+        for words, wrong in (
+            (["--resume"], "--resume is for jobs that are supervised"),
+            (["--resume", "--every", "1h"], "--resume goes by --name"),
+            (["--resume", "--name", "job", "--every", "1h", "--from", "job:1"], "give one of the two"),
+            (["--stop-on", "KILL", "--every", "1h"], "'KILL' is none of TERM"),
+            (["--stop-on", "TERM", "--every", "1h", "--detach"], "rekindle stop --checkpoint"),
+        ):
+            with self.subTest(words=words):
+                result = self.remote.run("run", *words, "--", "true")
+                self.assertEqual(result.code, USAGE, str(result))
+                self.assertIn(wrong, str(result))
+
+
+class StopOnTest(ResumedTest):
+    def test_a_job_that_is_preempted_each_time(self):
+        for signum in (signal.SIGUSR1, signal.SIGTERM):
+            command = self.start_again("--stop-on", "USR1,SIGTERM")
+            self.wait_for_numbers()
+            pid = self.job()["pid"]
+            command.send_signal(signum)
+            result = self.remote.finish(command)
+            self.assertEqual(result.code, 128 + signum, str(result))
+            self.assertFalse(procfs.alive(pid))
+            self.assertIn("its last image is " + self.references(cli=self.remote)[-1], result.err)
+        command = self.start_again("--stop-on", "TERM")
+        self.wait_for_numbers()
+        command.send_signal(signal.SIGINT)  # which is handed on
+        self.assertIn(self.remote.finish(command).code, (1, 128 + signal.SIGINT))
+        self.assert_each_number_once()
+
+    def test_without_an_image_it_runs_on(self):
+        command = self.start_again("--stop-on", "TERM")
+        self.wait_for_image()
+        at = self.state()["checkpoints"]
+        self.succeed("quota", "--store-max", "1", cli=self.remote)
+        self.wait_for(lambda job: job["supervised"]["last_error"], "no image can be taken")
+        command.send_signal(signal.SIGTERM)
+        self.wait_for_numbers()
+        self.assertEqual(self.state()["checkpoints"], at)
+        self.succeed("quota", "--store-max", "none", cli=self.remote)
+        self.wait_for_image(at)
+        command.send_signal(signal.SIGTERM)
+        result = self.remote.finish(command)
+        self.assertEqual(result.code, 128 + signal.SIGTERM, str(result))
+        self.assertIn("SIGTERM was to end the job with a last image", result.err)
+
+    def test_the_daemon_is_away(self):
+        command = self.start_again("--stop-on", "TERM")
+        self.wait_for_image()
+        pid = self.job()["pid"]
+        self.daemon.kill()
+        told = ""
+        while "passes on a signal" not in told:
+            told += command.stderr.readline()
+        command.send_signal(signal.SIGTERM)
+        self.wait_for_numbers()
+        self.assertTrue(procfs.alive(pid))
+        self.restart_daemon()
+        result = self.remote.finish(command)
+        self.assertEqual(result.code, 128 + signal.SIGTERM, str(result))
+        self.assertIn("its last image is", result.err)
+
+
+class WithoutDaemonTest(RekindleTest):
+    def words(self, *options):
+        return ["run", "--name", "job", *EVERY, "--resume", "--stop-on", "TERM", *options, "--", jobs.PYTHON,
+                jobs.workload("counting.py"), self.path("numbers"), "100000"]  # fmt: skip
+
+    def numbers(self):
+        return lines_of(self.path("numbers"))
+
+    def run_for_a_while(self, cli, *options):
+        at = len(self.numbers())
+        command = cli.start(*self.words(*options), json_output=False)
+        waiting.until(lambda: len(self.numbers()) > at + 10, "numbers", 60)
+        command.send_signal(signal.SIGTERM)
+        result = cli.finish(command)
+        self.assertEqual(result.code, 128 + signal.SIGTERM, str(result))
+        self.assertEqual(self.numbers(), [str(number) for number in range(len(self.numbers()))])
+
+    def assert_refused(self, cli, *options):
+        before = self.numbers()
+        result = cli.run(*self.words(*options))
+        self.assertEqual(result.code, FAILED, str(result))
+        self.assertEqual(self.numbers(), before)
+        return str(result)
+
+    def test_stopped_and_resumed(self):
+        self.run_for_a_while(self.cli)
+        self.run_for_a_while(self.cli)
+        # Where it is not known whether there are images nothing is begun.
+        self.assert_refused(self.make_cli(store=self.path("numbers")))
+
+    def test_it_does_not_go_back_to_what_another_node_has_left_behind(self):
+        other, place = self.make_cli(store=self.path("other")), self.path("place")
+        copies = ("--copy-to", place)
+        self.run_for_a_while(self.cli, *copies)
+        self.assertIn("there is no image here, and job:", self.assert_refused(other, *copies))
+        self.succeed("copy", "job", "--from", place, cli=other)
+        self.run_for_a_while(other, *copies)
+        self.assertIn("the images here are older than job:", self.assert_refused(self.cli, *copies))
+        self.succeed("copy", "job", "--from", place)
+        self.run_for_a_while(self.cli, *copies)
+
+
+if __name__ == "__main__":
+    unittest.main()
