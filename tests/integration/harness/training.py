@@ -14,8 +14,8 @@ from harness.case import RekindleTest
 from harness.cli import DONE
 
 EXAMPLES = os.path.join(os.path.dirname(__file__), "../../../examples/training")
-# One thread: with more, OpenMP's threads wait for each other in vain where the machine is busy. And no faster than this on
-# any machine: there have to be images of it before it is done.
+# One thread: with more, OpenMP's threads wait for each other in vain where the machine is busy. And no faster than this
+# on any machine: there have to be images of it before it is done.
 GPT = ("char_gpt.py", "--size", "tiny", "--threads", "1", "--step-seconds", "0.03")
 RESNET = ("resnet_cifar_like.py", "--size", "tiny", "--threads", "1", "--step-seconds", "0.02")
 DISTRIBUTED = ("ddp_gpt.py", "--size", "tiny", "--processes", "4", "--step-seconds", "0.1")
