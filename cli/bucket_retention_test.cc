@@ -15,19 +15,19 @@ namespace {
 using ::testing::ElementsAre;
 
 constexpr int64_t kHour = 3600LL * 1'000'000'000;
-constexpr int64_t kNow = 1'800'000'000LL * 1'000'000'000;
-const absl::Time kUnfinishedBefore = absl::FromUnixNanos(kNow) - absl::Hours(24);
+constexpr int64_t kToday = 1'800'000'000LL * 1'000'000'000;
+const absl::Time kADayBefore = absl::FromUnixNanos(kToday) - absl::Hours(24);
 
-std::string Id(char digit) { return std::string(32, digit); }
+std::string OriginOfDigit(char digit) { return std::string(32, digit); }
 
-class Folder {
+class DatedFolder {
  public:
   // Taken, and put there, so many hours ago. `base` 0: whole.
-  Folder& Add(char origin, char base, int64_t hours_old, bool complete = true) {
+  DatedFolder& Add(char origin, char base, int64_t hours_old, bool complete = true) {
     BucketImage image;
-    image.created_unix_ns = kNow - hours_old * kHour;
-    image.origin = Id(origin);
-    if (base != 0) image.base = Id(base);
+    image.created_unix_ns = kToday - hours_old * kHour;
+    image.origin = OriginOfDigit(origin);
+    if (base != 0) image.base = OriginOfDigit(base);
     image.tag = absl::StrCat("t", std::string(1, origin));
     const absl::Time written = absl::FromUnixNanos(image.created_unix_ns);
     objects_.push_back({image.ImageObject(), 100, written});
@@ -38,8 +38,8 @@ class Folder {
   // "TAG: REASONS", newest first; without reasons it goes.
   std::vector<std::string> Decided(const RetentionRules& rules, const BucketLabels* labels = nullptr) const {
     std::vector<std::string> told;
-    for (const BucketVerdict& verdict : DecideBucketRetention(BucketImages(objects_), rules, labels, kNow,
-                                                              kUnfinishedBefore, absl::UTCTimeZone())) {
+    for (const BucketVerdict& verdict : DecideBucketRetention(BucketImages(objects_), rules, labels, kToday,
+                                                              kADayBefore, absl::UTCTimeZone())) {
       std::string text = verdict.image.tag;
       for (const std::string& reason : verdict.reasons) absl::StrAppend(&text, ": ", reason);
       EXPECT_EQ(verdict.keep, !verdict.reasons.empty());
@@ -59,7 +59,7 @@ RetentionRules Last(uint64_t n) {
 }
 
 TEST(BucketRetentionTest, WhatAnImageBuildsUponStaysWithIt) {
-  Folder folder;
+  DatedFolder folder;
   folder.Add('1', 0, 500).Add('2', 0, 400).Add('3', '2', 300).Add('4', '3', 200);
   EXPECT_THAT(folder.Decided(Last(1)),
               ElementsAre("t4: last 1: number 1", "t3: t4 builds upon it", "t2: t4 builds upon it", "t1"));
@@ -68,14 +68,14 @@ TEST(BucketRetentionTest, WhatAnImageBuildsUponStaysWithIt) {
 }
 
 TEST(BucketRetentionTest, WhatIsOnItsWayStaysWithWhatItBuildsUpon) {
-  Folder folder;
+  DatedFolder folder;
   folder.Add('1', 0, 500).Add('2', 0, 400).Add('9', '1', 1, false).Add('8', '2', 100, false);
   EXPECT_THAT(folder.Decided(Last(1)),
               ElementsAre("t2: last 1: number 1", "t1: t9, which is on its way, builds upon it"));
 }
 
 TEST(BucketRetentionTest, WhatCannotBeUsedCountsForNoRule) {
-  Folder folder;
+  DatedFolder folder;
   folder.Add('1', 0, 500).Add('3', '7', 300).Add('4', '7', 1);
   EXPECT_THAT(folder.Decided(Last(1)),
               ElementsAre("t4: it was put there a short time ago: what it builds upon may come", "t3",
@@ -83,11 +83,12 @@ TEST(BucketRetentionTest, WhatCannotBeUsedCountsForNoRule) {
 }
 
 TEST(BucketRetentionTest, LabelsThatAreNotKnownKeep) {
-  Folder folder;
+  DatedFolder folder;
   folder.Add('1', 0, 500).Add('2', 0, 400).Add('3', 0, 300);
   RetentionRules rules;
   rules.keep_labels = {{"keep", "yes"}};
-  const BucketLabels labels = {{{Id('1'), "t1"}, {{"keep", "yes"}}}, {{Id('2'), "t2"}, {{"keep", "no"}}}};
+  const BucketLabels labels = {{{OriginOfDigit('1'), "t1"}, {{"keep", "yes"}}},
+                               {{OriginOfDigit('2'), "t2"}, {{"keep", "no"}}}};
   EXPECT_THAT(folder.Decided(rules), ElementsAre("t3", "t2", "t1"));
   EXPECT_THAT(folder.Decided(rules, &labels),
               ElementsAre("t3: its labels can't be read", "t2", "t1: label keep=yes"));
