@@ -363,10 +363,11 @@ class GrpcClient final : public Client {
     if (!ended()) TearDown();
   }
 
-  absl::Status EndedMeanwhile() const {
+  // `what`: has become of the call; empty: nobody said.
+  absl::Status EndedMeanwhile(absl::string_view what = "") const {
     return absl::UnavailableError(
-        absl::StrCat("the daemon (rekindled) at ", host_,
-                     " has ended in the middle of this call: try again when it is back"));
+        absl::StrCat("the daemon (rekindled) at ", host_, " has ended in the middle of this call",
+                     what.empty() ? "" : absl::StrCat(" (", what, ")"), ": try again when it is back"));
   }
 
   bool Listens() const {
@@ -404,6 +405,11 @@ class GrpcClient final : public Client {
         ((status.error_code() == grpc::StatusCode::CANCELLED && (why.empty() || why == "CANCELLED")) ||
          (status.error_code() == grpc::StatusCode::UNAVAILABLE && why == "Cancelling all calls"))) {
       return EndedMeanwhile();
+    }
+    absl::string_view ends = why;
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !host_.empty() &&
+        absl::ConsumePrefix(&ends, daemon::kRekindledEnds)) {
+      return EndedMeanwhile(ends);
     }
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !host_.empty() &&
         !daemon::ToldByDaemon(call)) {

@@ -85,7 +85,7 @@ absl::Status ForClient(const Node& node, const Call& call, const std::function<b
   if (!absl::IsCancelled(status) || !node.stopping()) return status;
   const bool by_daemon = cancelled && cancelled();
   if (!by_daemon && call.cancelled()) return status;
-  return absl::UnavailableError(absl::StrCat("rekindled ends: ", status.message()));
+  return absl::UnavailableError(absl::StrCat(kRekindledEnds, status.message()));
 }
 
 grpc::Status Guarded(const std::function<absl::Status()>& work) { return ToGrpc(CatchNoMoreThreads(work)); }

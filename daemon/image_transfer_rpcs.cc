@@ -33,9 +33,7 @@ namespace {
 constexpr size_t kMessageBytes = 1u << 20;
 constexpr double kProgressSeconds = 0.1;
 
-absl::Status NobodyListens() {
-  return absl::CancelledError("whoever was to get the image has gone, or wants it no more");
-}
+absl::Status NobodyListens() { return absl::CancelledError("the image was not sent to its end"); }
 
 // Makes messages of a fit size of whatever pieces come.
 class Messages {
