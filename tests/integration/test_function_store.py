@@ -93,12 +93,20 @@ class AwayTest(FunctionStoreTest):
             shell("umount", "--lazy", self.store)
         self.assert_from_own_image()
 
+    def empty_store(self):
+        """The daemon may be writing into it."""
+        for name in os.listdir(self.store):
+            path = os.path.join(self.store, name)
+            if os.path.isdir(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.remove(path)
+        return not os.listdir(self.store)
+
     def test_it_is_emptied_and_put_back(self):
         self.begin()
         shell("cp", "-a", self.store, self.store + ".backup")
-        for name in os.listdir(self.store):
-            path = os.path.join(self.store, name)
-            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+        waiting.until(self.empty_store, "nothing is in the store")
         self.assert_not_started("app", self.away())
         shell("cp", "-a", self.store + ".backup/.", self.store)
         self.assert_from_own_image()
