@@ -83,7 +83,8 @@ bool HasCapability(int number) {
 // CRIU itself keeps its probe of the kernel in /run, if that is a tmpfs.
 EnvironmentCheck CheckProbeCache() {
   if (HasCapability(kSysAdmin)) {
-    return {"kernel_probe_cache", true, "Rekindle keeps CRIU's kernel probe, in its runtime folder", "", false};
+    return {"kernel_probe_cache", true, "Rekindle keeps CRIU's kernel probe, in its runtime folder", "",
+            false};
   }
   if (CriuKeepsKernelFacts()) {
     return {"kernel_probe_cache", true, "/run is a tmpfs: CRIU keeps its kernel probe there", "", false};

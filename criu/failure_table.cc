@@ -409,7 +409,8 @@ const KnownFailure kSurroundings[] = {
      kCause,
      StatusCode::kFailedPrecondition,
      {"Unable to connect a socket: Network is unreachable"},
-     "The loopback interface of the network namespace that CRIU runs in is down; CRIU connects to itself there "
+     "The loopback interface of the network namespace that CRIU runs in is down; CRIU connects to itself "
+     "there "
      "to see what the kernel can do.",
      "Bring it up (`ip link set lo up`) and try again."},
     {"kernel-feature",

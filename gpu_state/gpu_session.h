@@ -100,8 +100,9 @@ class GpuSession {
   // is undone next.
   std::map<pid_t, absl::Status> ActInRounds(Action action, absl::Span<const pid_t> pids, ActOptions options,
                                             absl::Duration timeout);
-  // Where not all of them have answered to a lock in time. The driver may answer nothing of a process, not even
-  // its state, as long as one that it works together with (NCCL) is locked, and lock it when that is not.
+  // Where not all of them have answered to a lock in time. The driver may answer nothing of a process, not
+  // even its state, as long as one that it works together with (NCCL) is locked, and lock it when that is
+  // not.
   void UndoLocks(absl::Span<Member* const> members, const std::map<pid_t, absl::Status>& results);
   absl::Status AskStates();
   // After an `action` of which nobody knows how it ended: until the states that the driver tells fit what
