@@ -1,6 +1,7 @@
 // Checkpoint: a running job becomes an image.
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -9,8 +10,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/file_patterns.h"
 #include "base/human_units.h"
 #include "base/log.h"
@@ -37,9 +41,10 @@
 namespace rekindle::daemon {
 namespace {
 
-// Of an image for a caller while the job's supervisor takes its own, and of one that met something of the
-// moment.
+// Of an image for a caller while the job's supervisor takes its own.
 constexpr int kMostTries = 5;
+// Of one that met something of the moment, at ever longer pauses: each try stops the job for a moment.
+constexpr absl::Duration kMomentMayTake = absl::Seconds(10), kFirstPause = absl::Milliseconds(20);
 
 class CaptureReporter : public ckpt::CaptureObserver {
  public:
@@ -205,7 +210,9 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   // Before it is taken: later images have greater ones. The supervisor's own have theirs.
   uint64_t number = 0;
   absl::StatusOr<ckpt::CaptureResult> result = absl::UnknownError("");
-  for (int tries = 0; tries < kMostTries; ++tries) {
+  const Deadline moment(kMomentMayTake);
+  absl::Duration pause = kFirstPause;
+  for (int tries = 1;;) {
     if (supervised) supervised->AwaitOwnImage(monitor.cancelled());
     if (!job.name.empty() && !request.stop() && call.kept_staging == nullptr)
       number = node.supervisor().TakeNumber(job.name, job.pid, &options.labels);
@@ -215,9 +222,13 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     if (visit && result.ok()) visit->OnStored();
     // The supervisor may have begun with its next one just now. A group that has heard of this one has given
     // up with it.
-    const bool again =
-        criu::WasOfTheMoment(result.status()) || (supervised && absl::IsAborted(result.status()));
-    if (!again || monitor.cancelled().load() || (of_group && of_group->reached())) break;
+    if (monitor.cancelled().load() || (of_group && of_group->reached())) break;
+    if (criu::WasOfTheMoment(result.status()) && !moment.passed()) {
+      absl::SleepFor(std::min(pause, moment.left()));
+      pause *= 2;
+    } else if (!supervised || !absl::IsAborted(result.status()) || ++tries > kMostTries) {
+      break;
+    }
   }
   monitor.Stop();
   node.counts().captures.Add(result.status());
