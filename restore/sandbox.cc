@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/pidfd.h"
 #include "base/status.h"
+#include "criu/enter_mounts.h"
 #include "criu/kernel_facts.h"
 #include "criu/restore_preload.h"
 #include "dedup_store/block_io.h"
@@ -100,6 +101,7 @@ Sandbox& Sandbox::operator=(Sandbox&& other) noexcept {
     End();
     id_ = std::move(other.id_);
     directory_ = std::move(other.directory_);
+    known_ = std::move(other.known_);
     init_pid_ = other.init_pid_;
     control_ = std::move(other.control_);
     keeper_ = std::move(other.keeper_);
@@ -134,8 +136,10 @@ absl::StatusOr<Sandbox::Criu> Sandbox::StartCriu(const std::vector<std::string>&
     numbers.push_back(number);
   }
   ours.insert(ours.end(), groups.begin(), groups.end());
-  RK_ASSIGN_OR_RETURN(const std::vector<std::string> variables,
+  RK_ASSIGN_OR_RETURN(std::vector<std::string> variables,
                       criu::RestoreVariables(absl::StrCat(directory_, "/", criu::kBoundsFile)));
+  // Not by a mount on the file in /run: that goes when another CRIU replaces this.
+  if (!known_.empty()) variables.push_back(absl::StrCat(ENTERED_KNOWN, "=", known_));
   const Json request = {{"do", "criu"},
                         {"argv", argv},
                         {"descriptors", numbers},
@@ -296,11 +300,11 @@ absl::StatusOr<Sandbox> Sandbox::Make(const Asker& ask, const std::string& folde
   RK_ASSIGN_OR_RETURN(TemporaryDirectory directory, TemporaryDirectory::Make(folders, kFolderPrefix));
   RK_ASSIGN_OR_RETURN(auto control, PacketSocketPair());
   RK_ASSIGN_OR_RETURN(auto keeper, PacketSocketPair());
-  const Json request = {
-      {"do", "make"}, {"network", NameOf(network)}, {"directory", directory.path()}, {"kdat", kdat}};
+  const Json request = {{"do", "make"}, {"network", NameOf(network)}, {"directory", directory.path()}};
   RK_ASSIGN_OR_RETURN(Packet made, ask(request.dump(), {control.second.get(), keeper.second.get()}));
   if (made.descriptors.size() != 1) return absl::InternalError("a sandbox was made without its init");
   sandbox.init_ = std::move(made.descriptors[0]);
+  sandbox.known_ = kdat;
   sandbox.directory_ = directory.Release();
   sandbox.id_ = sandbox.directory_.substr(sandbox.directory_.rfind('/') + 1);
   sandbox.control_ = std::move(control.first);

@@ -108,6 +108,7 @@ class Sandbox {
   void End();
 
   std::string id_, directory_;
+  std::string known_;  // the file with what CRIU knows of this kernel; empty: it finds out by itself
   pid_t init_pid_ = 0;
   UniqueFd control_, keeper_, init_;
 };

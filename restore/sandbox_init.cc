@@ -43,7 +43,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr char kKdatPath[] = "/run/criu.kdat";
 constexpr int kHighNumbers = 64;  // above every number that a descriptor must have in CRIU
 
 struct JobEndNote {
@@ -99,22 +98,8 @@ class Init {
     }
     if (::dup3(directory.get(), kInitDirectory, O_CLOEXEC) < 0) return ErrnoStatus(errno, setup_.directory);
     if (directory.get() == kInitDirectory) (void)directory.Release();
-    if (!setup_.kdat.empty()) RK_RETURN_IF_ERROR(ShowKdat());
     if (setup_.loopback) RK_RETURN_IF_ERROR(LoopbackUp());
     return absl::OkStatus();
-  }
-
-  // CRIU looks for it at one place alone. Where that is no tmpfs it would not keep it there itself.
-  absl::Status ShowKdat() {
-    // Another CRIU removes the file when it finds nothing in it; soon it is there again.
-    constexpr int kMostTries = 100;
-    for (int tries = 1;; ++tries) {
-      RK_RETURN_IF_ERROR(OpenFile(kKdatPath, O_RDONLY | O_CREAT).status());
-      if (::mount(setup_.kdat.c_str(), kKdatPath, nullptr, MS_BIND, nullptr) == 0) return absl::OkStatus();
-      if (errno != ENOENT || tries == kMostTries || !PathExists(setup_.kdat)) {
-        return ErrnoStatus(errno, absl::StrCat("mounting ", setup_.kdat, " on ", kKdatPath));
-      }
-    }
   }
 
   static absl::Status LoopbackUp() {

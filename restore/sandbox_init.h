@@ -11,7 +11,6 @@ namespace rekindle::restore {
 struct InitSetup {
   UniqueFd control, keeper;
   std::string directory;  // the sandbox's own, as seen from outside
-  std::string kdat;       // what CRIU knows of this kernel; empty: it finds out by itself
   bool loopback = false;
 };
 

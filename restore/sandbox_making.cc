@@ -53,7 +53,6 @@ absl::StatusOr<MadeSandbox> MakeSandbox(const nlohmann::json& request, std::vect
   setup.control = std::move(descriptors[0]);
   setup.keeper = std::move(descriptors[1]);
   setup.directory = request.at("directory");
-  setup.kdat = request.at("kdat");
   const std::string network = request.at("network");
   setup.loopback = network == "own";
   const uint64_t namespaces = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS |

@@ -3,7 +3,7 @@
 // "error".
 //
 // To the program (kFactorySocket):
-//   make {network: "host" | "none" | "own", directory, kdat} + [the init's control socket, its keeper socket]
+//   make {network: "host" | "none" | "own", directory} + [the init's control socket, its keeper socket]
 //        -> {pid} + [pidfd of the init]
 // To an init (control socket):
 //   criu {argv, environment: what is to be different in it, descriptors: numbers in CRIU, groups: how many} +
