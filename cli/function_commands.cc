@@ -21,6 +21,7 @@
 #include "base/status.h"
 #include "cli/progress_bar.h"
 #include "cli/table.h"
+#include "daemon/function_settings.h"
 
 namespace rekindle::cli {
 namespace {
@@ -113,27 +114,6 @@ int FailedFunction(const Output& output, const FunctionInvocation& invocation,
                      "): ", FunctionErrorText(response.payload())))));
   }
   return kFailed;
-}
-
-// As rekindled does for SetFunction.
-absl::Status ChangeSettings(const v1::SetFunctionRequest& settings, v1::FunctionSpec* spec) {
-  if (settings.has_memory_bytes()) spec->set_memory_bytes(settings.memory_bytes());
-  if (settings.has_timeout_ms()) spec->set_timeout_ms(settings.timeout_ms());
-  if (settings.has_start_timeout_ms()) spec->set_start_timeout_ms(settings.start_timeout_ms());
-  if (settings.has_provisioned()) spec->set_provisioned(settings.provisioned());
-  if (settings.has_max_instances()) spec->set_max_instances(settings.max_instances());
-  if (settings.has_cpus()) spec->set_cpus(settings.cpus());
-  if (settings.has_network()) spec->set_network(settings.network());
-  if (settings.has_description()) spec->set_description(settings.description());
-  for (const std::string& variable : settings.remove_environment()) {
-    if (spec->mutable_environment()->erase(variable) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("function '", spec->name(), "' has no variable '",
-                                                     variable, "' that could be removed"));
-    }
-  }
-  for (const auto& [variable, value] : settings.environment())
-    (*spec->mutable_environment())[variable] = value;
-  return absl::OkStatus();
 }
 
 // Empty where nothing was refused.
@@ -236,7 +216,8 @@ int ReplaceCode(Client& client, const Output& output, Interrupts& interrupts, co
   v1::FunctionSpec& spec = *request.mutable_spec();
   spec = present->spec();
   spec.set_code(code.code);
-  if (absl::Status changed = ChangeSettings(settings, &spec); !changed.ok()) return output.Fail(changed);
+  if (absl::Status changed = daemon::ChangeSettings(settings, &spec); !changed.ok())
+    return output.Fail(changed);
   return DeployFunction(client, output, interrupts, request);
 }
 

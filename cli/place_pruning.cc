@@ -122,13 +122,11 @@ class BucketPruning {
     };
     std::vector<BucketVerdict> verdicts = decide(nullptr);
     if (rules_.keep_labels.empty()) return verdicts;
-    std::vector<std::string> asked;
-    for (const BucketVerdict& verdict : verdicts) {
-      if (verdict.usable && !verdict.keep) asked.push_back(verdict.image.JsonObject());
-    }
-    if (asked.empty()) return verdicts;
+    if (std::none_of(verdicts.begin(), verdicts.end(),
+                     [](const BucketVerdict& verdict) { return verdict.usable && !verdict.keep; }))
+      return verdicts;
     // Of all, for one that stays by another rule has labels, too.
-    asked.clear();
+    std::vector<std::string> asked;
     for (const BucketVerdict& verdict : verdicts) {
       if (verdict.usable) asked.push_back(verdict.image.JsonObject());
     }

@@ -15,6 +15,7 @@
 #include "base/timed_await.h"
 #include "base/utf8.h"
 #include "daemon/call_monitor.h"
+#include "daemon/function_settings.h"
 #include "daemon/functions.h"
 #include "functions/function_spec.h"
 #include "functions/json_text.h"
@@ -118,22 +119,7 @@ absl::Status SetFunction(Node& node, const Call& call, const v1::SetFunctionRequ
   RK_ASSIGN_OR_RETURN(const functions::FunctionRecord record,
                       functions->Find(call.caller, request.name(), "change"));
   v1::FunctionSpec wanted = functions::ToProto(record.spec);
-  if (request.has_memory_bytes()) wanted.set_memory_bytes(request.memory_bytes());
-  if (request.has_timeout_ms()) wanted.set_timeout_ms(request.timeout_ms());
-  if (request.has_start_timeout_ms()) wanted.set_start_timeout_ms(request.start_timeout_ms());
-  if (request.has_provisioned()) wanted.set_provisioned(request.provisioned());
-  if (request.has_max_instances()) wanted.set_max_instances(request.max_instances());
-  if (request.has_cpus()) wanted.set_cpus(request.cpus());
-  if (request.has_network()) wanted.set_network(request.network());
-  if (request.has_description()) wanted.set_description(request.description());
-  for (const std::string& variable : request.remove_environment()) {
-    if (wanted.mutable_environment()->erase(variable) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("function '", record.name(), "' has no variable '",
-                                                     variable, "' that could be removed"));
-    }
-  }
-  for (const auto& [variable, value] : request.environment())
-    (*wanted.mutable_environment())[variable] = value;
+  RK_RETURN_IF_ERROR(ChangeSettings(request, &wanted));
   RK_ASSIGN_OR_RETURN(const functions::FunctionSpec spec, functions::FunctionSpecFrom(wanted));
   if (request.memory_bytes() != 0 || request.cpus() != 0) RK_RETURN_IF_ERROR(CheckLimitsUsable(spec.name));
   return TellOfDeployment(*functions, call, send, [&](const Progress& progress, const Cancellation* cancel) {
