@@ -233,6 +233,7 @@ restore::OwnTemporary FunctionInstances::TemporaryOf(const functions::FunctionRe
   own.shared_memory = half;
   // Other instances have the same, and layers are called by what is in them.
   own.read_only = LayersOf(record);
+  own.read_only.push_back(record.folder->code());
   return own;
 }
 

@@ -87,6 +87,97 @@ _FILL = """def handler(event, context):
 """
 
 
+# What it is refused when it is loaded, and when it is called. With a thread it is no template.
+_CHANGES = """import errno
+import os
+import threading
+import time
+
+CODE = os.environ["LAMBDA_TASK_ROOT"]
+
+
+def change(name):
+    done = []
+    for what in (lambda: open(name, "w"), lambda: open(CODE + "/app.py", "a"), lambda: os.unlink(CODE + "/app.py")):
+        try:
+            what()
+            done.append("done")
+        except OSError as error:
+            done.append(errno.errorcode[error.errno])
+    return done
+
+
+LOADED = change("loaded")
+if {thread}:
+    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+time.sleep(0.3)
+
+
+def handler(event, context):
+    return LOADED + change("called") + [os.getcwd() == CODE]
+"""
+_CHANGES_JS = """
+const fs = require('fs');
+for (const until = Date.now() + 300; Date.now() < until;) {
+}
+
+exports.handler = async () => {
+  try {
+    fs.writeFileSync('called', '');
+    return 'done';
+  } catch (error) {
+    return error.code;
+  }
+};
+"""
+
+
+class CodeTest(FunctionsTest):
+    """Other instances have the same."""
+
+    def end_instances(self, name):
+        for pid in self.runtimes():
+            os.kill(pid, signal.SIGKILL)
+        self.wait_for_no_instance(name)
+
+    def check(self, name, expected, wanted):
+        levels = set()
+        for _ in range(50):
+            answer, how = self.invoke(name)
+            self.assertEqual(answer, expected, how)
+            levels.add(how["start_level"])
+            self.end_instances(name)
+            if len(levels & set(wanted)) > 0:
+                break
+        self.assertTrue(levels & set(wanted), levels)
+        for _ in range(8):  # those that stand by
+            answer, how = self.invoke(name)
+            self.assertEqual(answer, expected, how)
+            self.end_instances(name)
+
+    def test_python(self):
+        for name, wanted in (("template", ("template",)), ("image", FROM_OWN_IMAGE)):
+            deployed = self.deploy(name, "--deps", "none", files={"app.py": _CHANGES.replace("{thread}", str(name == "image"))})
+            self.assertEqual(deployed["warnings"], [])
+            self.check(name, ["EROFS"] * 6 + [True], wanted)
+            code = os.path.join(self.store, "functions", name, "1", "code")
+            self.assertEqual(os.listdir(code), ["app.py"])
+
+    def test_node(self):
+        self.deploy("js", "--deps", "none", runtime="nodejs", files={"app.js": _CHANGES_JS})
+        self.check("js", "EROFS", FROM_OWN_IMAGE)
+
+    def test_without_an_image(self):
+        self.deploy("cold", "--no-image", files={"app.py": _CHANGES.replace("{thread}", "False")})
+        self.check("cold", ["EROFS"] * 6 + [True], ("cold",))
+
+
+class StandbyCodeTest(CodeTest):
+    """The same where copies stand by, restored before anybody asked for them."""
+
+    standby = "2"
+
+
 class TemporaryTest(FunctionsTest):
     """Each instance has a /tmp and a /var/tmp of its own, and a /dev/shm."""
 
