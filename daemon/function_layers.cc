@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -115,32 +114,14 @@ std::vector<std::string> ModulesOfLayers(const functions::Runtime& runtime, cons
   return found;
 }
 
-Functions::WorkWithLayers::WorkWithLayers(Functions& functions, uid_t owner)
-    : functions_(functions), owner_(owner) {
-  absl::MutexLock lock(&functions_.layers_mutex_);
-  ++functions_.at_work_with_layers_[owner_];
-}
-
-Functions::WorkWithLayers::~WorkWithLayers() {
-  absl::MutexLock lock(&functions_.layers_mutex_);
-  if (--functions_.at_work_with_layers_[owner_] > 0) return;
-  functions_.at_work_with_layers_.erase(owner_);
-  functions_.RemoveUnusedLayerImages(owner_);
-}
-
-void Functions::RemoveUnusedLayerImagesUnlessAtWork(std::optional<uid_t> owner) {
-  absl::MutexLock lock(&layers_mutex_);
+void Functions::RemoveAllUnusedLayerImages() {
+  const auto images = dependencies_.List();
+  if (!images.ok()) return;
   std::set<uid_t> owners;
-  if (owner) {
-    owners.insert(*owner);
-  } else if (auto images = dependencies_.List(); images.ok()) {
-    for (const DependencyImage& image : *images) {
-      if (!image.is_shared()) owners.insert(image.info.owner);
-    }
+  for (const DependencyImage& image : *images) {
+    if (!image.is_shared()) owners.insert(image.info.owner);
   }
-  for (const uid_t one : owners) {
-    if (!at_work_with_layers_.contains(one)) RemoveUnusedLayerImages(one);
-  }
+  for (const uid_t owner : owners) with_layers_.TidyUnlessAtWork(owner);
 }
 
 void Functions::RemoveUnusedLayerImages(uid_t owner) {
@@ -271,7 +252,7 @@ absl::StatusOr<DependencyImages::Found> Functions::CoverFor(
 }
 
 absl::Status Functions::RenewWithLayers(const DependencyImage& image, const Cancellation& cancel) {
-  const WorkWithLayers work(*this, image.info.owner);
+  const OwnersAtWork::Work work(with_layers_, image.info.owner);
   for (const functions::FunctionRecord& record : catalog_->List()) {
     if (!record.trouble.ok() || !image.MayBeUsedBy(record.owner) || record.layers != image.layers ||
         record.images.dependency_image != image.info.reference) {
@@ -301,7 +282,7 @@ absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
         "layers are folders of the node");
   }
   RK_ASSIGN_OR_RETURN(const std::string python, PythonVersion(runtime));
-  const WorkWithLayers work(*this, caller.uid);
+  const OwnersAtWork::Work work(with_layers_, caller.uid);
   OwnersLayers layers{{caller.uid, caller.gid, caller.groups}, {}, {}};
   progress("copy", 0);
   RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));

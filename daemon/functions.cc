@@ -5,6 +5,7 @@
 
 #include <boost/asio/steady_timer.hpp>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -142,7 +143,7 @@ absl::Status Functions::Begin() {
   trim_ = std::make_unique<boost::asio::steady_timer>(*threads_->context());
   PlanTidying();
   RemoveLeftImages();
-  RemoveUnusedLayerImagesUnlessAtWork(std::nullopt);
+  RemoveAllUnusedLayerImages();
   layers_tidier_ = std::thread(&Functions::TidyLayersNowAndThen, this);
   for (const functions::FunctionRecord& record : catalog_->List()) {
     if (!record.trouble.ok()) continue;
@@ -233,7 +234,7 @@ absl::Status Functions::BringBackDependencies(const std::string& reference, cons
 absl::Status Functions::BringBackDependenciesOf(const functions::FunctionRecord& record,
                                                 const Cancellation& cancel) {
   const std::string gone = record.images.dependency_image;
-  const WorkWithLayers work(*this, record.owner.uid);
+  const OwnersAtWork::Work work(with_layers_, record.owner.uid);
   functions::FunctionImages images = record.images;
   std::vector<std::string> warnings;
   RK_ASSIGN_OR_RETURN(const DependencyImages::Found found,
@@ -542,7 +543,7 @@ absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
   wanted.owner = owner.uid;
   wanted.memory_bytes = spec.memory_bytes;
   wanted.provisioned = spec.provisioned;
-  const WorkWithLayers work(*this, owner.uid);
+  const OwnersAtWork::Work work(with_layers_, owner.uid);
   // Until it is scheduled: another deployment must not count on the same room.
   RK_ASSIGN_OR_RETURN(const functions::Scheduler::Reservation room, scheduler_->ReserveProvisioned(wanted));
   DeployResult result;
@@ -664,7 +665,7 @@ absl::Status Functions::Remove(const Caller& caller, const std::string& name) {
   }
   if (revision != 0) instances_->Remove(name, revision, /*await_image=*/true);
   logs_->Remove(name).IgnoreError();
-  if (record.ok()) RemoveUnusedLayerImagesUnlessAtWork(record->owner.uid);
+  if (record.ok()) with_layers_.TidyUnlessAtWork(record->owner.uid);
   record = absl::NotFoundError("");  // and with it its layers
   TidyLayers();
   return absl::OkStatus();

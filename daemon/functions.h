@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,6 +23,7 @@
 #include "daemon/function_events.h"
 #include "daemon/function_instances.h"
 #include "daemon/node.h"
+#include "daemon/owners_at_work.h"
 #include "daemon/wakeup.h"
 #include "functions/function_catalog.h"
 #include "functions/function_logs.h"
@@ -135,21 +135,9 @@ class Functions {
   functions::PrepareLayer CompileLayers(
       const functions::Runtime& runtime, const Owner& owner,
       const std::function<void(const char* phase, uint64_t bytes)>& progress, const Cancellation* cancel);
-  // As long as somebody is at work with a user's layers, no image that has modules of them is removed because
-  // no function uses it.
-  class WorkWithLayers {
-   public:
-    WorkWithLayers(Functions& functions, uid_t owner);
-    ~WorkWithLayers();
-    WorkWithLayers(const WorkWithLayers&) = delete;
-    WorkWithLayers& operator=(const WorkWithLayers&) = delete;
-
-   private:
-    Functions& functions_;
-    const uid_t owner_;
-  };
-  void RemoveUnusedLayerImages(uid_t owner) ABSL_EXCLUSIVE_LOCKS_REQUIRED(layers_mutex_);
-  void RemoveUnusedLayerImagesUnlessAtWork(std::optional<uid_t> owner) ABSL_LOCKS_EXCLUDED(layers_mutex_);
+  // Of this owner, with modules of layers.
+  void RemoveUnusedLayerImages(uid_t owner);
+  void RemoveAllUnusedLayerImages();
   void ImageMade(const std::string& name, uint64_t revision, const std::string& reference);
   class Front;
   void PlanTidying();
@@ -189,8 +177,9 @@ class Functions {
   const std::shared_ptr<CallsInWork> in_work_ = std::make_shared<CallsInWork>();
   // What the catalog has and what is scheduled change together. Before mutex_.
   absl::Mutex scheduling_;
-  absl::Mutex layers_mutex_;
-  std::map<uid_t, int> at_work_with_layers_ ABSL_GUARDED_BY(layers_mutex_);
+  // As long as somebody is at work with a user's layers, no image that has modules of them is removed because
+  // no function uses it.
+  OwnersAtWork with_layers_{[this](uid_t owner) { RemoveUnusedLayerImages(owner); }};
   mutable absl::Mutex mutex_;
   std::map<std::string, uint64_t> scheduled_ ABSL_GUARDED_BY(mutex_);  // revisions, by name
   // Why the dependency image of a revision could not be made when it was deployed; of the last one of each
