@@ -42,11 +42,12 @@ class DependencyRenewalTest : public ::testing::Test {
               absl::MutexLock lock(&mutex_);
               return without_;
             },
-            [this](const DependencyRenewal::Function& function, const Cancellation& /*cancel*/) {
+            [this](const DependencyRenewal::Function& function,
+                   const Cancellation& /*cancel*/) -> absl::StatusOr<bool> {
               absl::MutexLock lock(&mutex_);
               made_.push_back(function);
               if (mends_) without_.erase(function);
-              return mends_ ? absl::OkStatus() : absl::UnavailableError("no");
+              return mends_ ? absl::StatusOr<bool>(true) : absl::UnavailableError("no");
             }};
   }
   void AwaitMade(size_t times) {
@@ -70,7 +71,7 @@ class DependencyRenewalTest : public ::testing::Test {
   std::set<std::string> in_use_ = {"a", "b"};
   std::map<std::string, std::string> changed_;
   std::vector<std::string> renewed_;
-  std::set<DependencyRenewal::Function> without_;
+  std::map<DependencyRenewal::Function, DependencyRenewal::Lack> without_;
   std::vector<DependencyRenewal::Function> made_;
   int looks_ = 0;
   bool mends_ = true, hangs_ = false, never_ = false, lacks_threads_ = false;
@@ -122,13 +123,13 @@ TEST_F(DependencyRenewalTest, WhatCannotBeMadeIsTriedAgainAfterARest) {
 }
 
 TEST_F(DependencyRenewalTest, MakesThoseThatCouldNotBeMadeWhenTheirFunctionWasDeployed) {
-  without_ = {{"f", 2}};
+  without_ = {{{"f", 2}, {"image", "waits"}}};
   mends_ = false;
   DependencyRenewal renewal(Work(), {kSoon, kSoon, kNotHere, kNotHere});
   AwaitMade(1);  // a daemon that is started tries them all
   {
     absl::MutexLock lock(&mutex_);
-    without_.insert({"g", 1});
+    without_[{"g", 1}] = {"image", "waits"};
   }
   AwaitLooks(3);
   {
@@ -150,7 +151,7 @@ TEST_F(DependencyRenewalTest, ThoseAreTriedAgainAfterARest) {
   {
     absl::MutexLock lock(&mutex_);
     mends_ = false;
-    without_ = {{"f", 2}};
+    without_ = {{{"f", 2}, {"image", "waits"}}};
   }
   AwaitMade(3);
 }

@@ -76,6 +76,12 @@ bool HasNodePackage(const std::string& layer, const std::string& package) {
   });
 }
 
+// Of an image with modules of layers that could not be made: it is not these modules that are in the way.
+bool MayPass(const absl::Status& why) {
+  return !absl::IsInvalidArgument(why) && !absl::IsFailedPrecondition(why) && !absl::IsUnimplemented(why) &&
+         !absl::IsPermissionDenied(why);
+}
+
 }  // namespace
 
 bool CanNotLoadOneOf(const std::vector<std::string>& modules, const absl::Status& status) {
@@ -220,6 +226,7 @@ absl::StatusOr<DependencyImages::Found> Functions::CoverFor(
     std::vector<std::string>* warnings) {
   const functions::Runtime& runtime = record.spec.runtime;
   OwnersLayers layers{record.owner, record.folder->layers(), images->of_layers};
+  images->not_loaded.clear();
   absl::Status why;
   if (!layers.layers.empty() && !layers.modules.empty()) {
     auto covered = dependencies_.CoverWithLayers(runtime, images->dependencies, layers, progress, cancel);
@@ -232,9 +239,15 @@ absl::StatusOr<DependencyImages::Found> Functions::CoverFor(
     return std::find(of_layers.begin(), of_layers.end(), module) != of_layers.end();
   });
   if (!why.ok()) {
+    if (MayPass(why)) {
+      images->not_loaded = of_layers;
+      NoteWhyNot(record, why.message());
+    }
     warnings->push_back(
         absl::StrCat("what it needs of its layers (", absl::StrJoin(of_layers, ", "),
-                     ") is not loaded ahead, and each function loads its own: ", why.message()));
+                     ") is not loaded ahead, and each function loads its own",
+                     MayPass(why) ? ", until that can be done, which is tried again in the background" : "",
+                     ": ", why.message()));
   }
   auto covered = dependencies_.Cover(runtime, images->dependencies, record.owner.uid, progress, cancel);
   // One that is found by a .pth file.

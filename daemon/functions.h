@@ -113,8 +113,13 @@ class Functions {
                                                        const std::function<void(const char* phase)>& progress,
                                                        const Cancellation* cancel,
                                                        std::vector<std::string>* warnings);
-  // For people, of one that should have one.
+  // For people, of one that should have one, and of one whose layers should be loaded ahead.
   std::string WhyNoDependencyImage(const functions::FunctionRecord& record) const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::string WhyLayersAreNotLoaded(const functions::FunctionRecord& record) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // As it is known: of this revision.
+  std::string WhyNot(const functions::FunctionRecord& record) const ABSL_LOCKS_EXCLUDED(mutex_);
+  void NoteWhyNot(const functions::FunctionRecord& record, absl::string_view why) ABSL_LOCKS_EXCLUDED(mutex_);
   void Schedule(const functions::FunctionRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(scheduling_);
   // Aborted: it is not the present revision any more.
   absl::Status ScheduleIfPresent(const functions::FunctionRecord& record) ABSL_LOCKS_EXCLUDED(scheduling_);
@@ -124,7 +129,8 @@ class Functions {
   };
   absl::StatusOr<Imports> Discover(const functions::FunctionRecord& record, const Cancellation* cancel);
   // The image for these, and which of them it has: where those of layers can't be loaded ahead, a warning
-  // says so, and they are none of them. Otherwise as DependencyImages::Cover.
+  // says so, and they are none of them; for a reason that may pass they are `not_loaded`. Otherwise as
+  // DependencyImages::Cover.
   absl::StatusOr<DependencyImages::Found> CoverFor(const functions::FunctionRecord& record,
                                                    functions::FunctionImages* images,
                                                    const std::function<void(const char* phase)>& progress,
@@ -153,6 +159,8 @@ class Functions {
   // For all functions that can have it; an error: for some it can't be made.
   absl::Status BringBackDependencies(const std::string& reference, const Cancellation& cancel);
   absl::Status BringBackDependenciesOf(const functions::FunctionRecord& record, const Cancellation& cancel);
+  // What could not be loaded ahead of its layers; as DependencyRenewal::Work::make.
+  absl::StatusOr<bool> LoadLayersAhead(const functions::FunctionRecord& record, const Cancellation& cancel);
 
   Node& node_;
   const std::shared_ptr<DamagedImages> damaged_ = std::make_shared<DamagedImages>();
@@ -182,8 +190,8 @@ class Functions {
   OwnersAtWork with_layers_{[this](uid_t owner) { RemoveUnusedLayerImages(owner); }};
   mutable absl::Mutex mutex_;
   std::map<std::string, uint64_t> scheduled_ ABSL_GUARDED_BY(mutex_);  // revisions, by name
-  // Why the dependency image of a revision could not be made when it was deployed; of the last one of each
-  // name.
+  // Why the dependency image of a revision, or that with its layers, could not be made when that was tried
+  // last; of the last one of each name.
   std::map<std::string, std::pair<uint64_t, std::string>> without_image_ ABSL_GUARDED_BY(mutex_);
   Lifeline<Functions> lifeline_{this};
 };

@@ -64,6 +64,8 @@ struct FunctionImages {
   std::string function_image;
   std::vector<std::string> dependencies;    // modules that the dependency image was chosen for
   std::vector<std::string> of_layers = {};  // of these: what comes from layers
+  // Not among these: what comes from layers, and could not be loaded ahead, for a reason that may pass.
+  std::vector<std::string> not_loaded = {};
 
   friend bool operator==(const FunctionImages&, const FunctionImages&) = default;
 };

@@ -447,6 +447,65 @@ class EnvironmentTest(LayersTest):
         self.assert_refused(self.alice.run(*missing), USAGE, "no_such_module")
 
 
+class LaterTest(LayersTest):
+    """What could not be loaded ahead when it was deployed, for a reason that passes."""
+
+    def deploy_without_room(self):
+        """For the image, not for the code."""
+        self.deploy("room", "--deps", "none")  # the bare image is there
+        self.succeed("quota", "--store-max", str(8 << 20))
+        deployed = self.deploy_app("late")
+        self.assertIn("tried again in the background", deployed["warnings"][0])
+        self.assertIn("8.0 MiB", deployed["warnings"][0])
+        self.assertEqual(deployed["result"]["dependency_image"], "deps/python:bare")
+        self.assertEqual(deployed["result"]["dependencies"], [])
+
+    def wait_for_layers(self):
+        image = waiting.until(lambda: self.layer_images(self.alice), "the image with its layers", SECONDS)[0]["reference"]
+        waiting.until(lambda: self.function("late")["dependency_image"] == image, "it is the function's", SECONDS)
+        self.assertEqual(self.function("late")["dependencies"], ["their_library"])
+        self.assertEqual(self.function("late")["problem"], "")
+        self.assertIn("'late' has its image with what it needs of its layers now", self.daemon.log_text())
+        self.end_instances("late")
+        first = self.answer("late")["token"]
+        self.wait_for_image("late")
+        self.end_instances("late")
+        self.assertEqual(self.answer("late")["token"], first, "loaded once")
+
+    def test_when_there_is_room(self):
+        """Whoever makes another image wakes what waits for it."""
+        self.deploy_without_room()
+        problem = self.function("late")["problem"]
+        for words in ("their_library", "tried again in the background: ", "8.0 MiB"):
+            self.assertIn(words, problem)
+        self.answer("late")
+        self.succeed("quota", "--store-max", "none")
+        self.succeed("deps", "build", "json", "--runtime", "python")
+        self.wait_for_layers()
+
+    def test_by_a_daemon_that_is_started_anew(self):
+        self.deploy_without_room()
+        self.daemon.stop()
+        self.restart_daemon()
+        self.alice = self.make_cli(host=self.daemon.host, uid=ALICE)
+        waiting.until(lambda: "'late' has no image with what it needs of its layers still, and loads that by itself; it is "
+                              "tried again in " in self.daemon.log_text(), "it was tried again", SECONDS)
+        self.assertIn("8.0 MiB", self.function("late")["problem"])
+        self.daemon.stop()
+        self.succeed("quota", "--store-max", "none", cli=self.make_cli(store=self.store))
+        self.restart_daemon()
+        self.alice = self.make_cli(host=self.daemon.host, uid=ALICE)
+        self.wait_for_layers()
+
+    def test_by_other_settings(self):
+        self.deploy_without_room()
+        self.succeed("quota", "--store-max", "none")
+        set_ = self.succeed("fn", "set", "late", "--memory", "600M", cli=self.alice)
+        self.assertEqual((set_["warnings"], set_["result"]["dependencies"]), ([], ["their_library"]))
+        self.assertTrue(set_["result"]["dependency_image"].startswith(f"deps/u{ALICE}/"))
+        self.assertEqual(self.answer("late")["version"], 1)
+
+
 class BuildTest(LayersTest):
     def test_an_image_that_is_built_first(self):
         build = ("deps", "build", "their_library", "--runtime", "python", "--venv", self.venv)
