@@ -601,11 +601,13 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
 }
 
 absl::StatusOr<Functions::DeployResult> Functions::Set(
-    const functions::FunctionRecord& present, const functions::FunctionSpec& spec, bool force,
+    const functions::FunctionRecord& present, const functions::FunctionSpec& spec,
+    functions::NewLayers layers, bool force,
     const std::function<void(const char* phase, uint64_t bytes)>& progress, const Cancellation* cancel) {
   functions::DeployOptions options;
   options.replace = true;
   options.code_of = present;
+  options.new_layers = layers;
   return DeployAs(present.owner, spec, force, std::move(options), progress, cancel);
 }
 

@@ -59,8 +59,10 @@ class Functions {
                                       const Cancellation* cancel);
   // Gives the code of this present revision, as Find found it, other settings, as its owner. Aborted: it is
   // not the present one any more. Where the code has not to be started anew for them its instances stay.
+  // `layers`: those that are copied from their folders, for the others stay, too.
   absl::StatusOr<DeployResult> Set(const functions::FunctionRecord& present,
-                                   const functions::FunctionSpec& spec, bool force,
+                                   const functions::FunctionSpec& spec, functions::NewLayers layers,
+                                   bool force,
                                    const std::function<void(const char* phase, uint64_t bytes)>& progress,
                                    const Cancellation* cancel);
   // `done` is called once, from any thread. PermissionDenied: it is somebody else's.

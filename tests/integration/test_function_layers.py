@@ -290,6 +290,51 @@ class ChangeTest(LayersTest):
         self.assertEqual((after["layers"], after["dependency_image"]), (before["layers"], before["dependency_image"]))
         self.assertEqual(self.answer("one")["token"], token)
 
+    def test_other_layers_for_the_code_that_is_deployed(self):
+        """What is not named stays, whatever has become of its folder; no code is copied but where that is named, too."""
+        text = "import only_here\n" + _APP.replace('"uid"', '"here": only_here.VALUE, "uid"')
+        for name in ("first", "second"):
+            os.makedirs(self.path(name) + "/python")
+            with open(self.path(name) + "/python/only_here.py", "w", encoding="ascii") as file:
+                file.write(f"VALUE = {name!r}\n")
+        before = self.deploy_app("one", "--layer", self.path("first"), text=text)
+        self.assertEqual((before["warnings"], self.answer("one")["here"]), ([], "first"))
+        code = before["result"]["spec"]["code"]
+        shutil.rmtree(self.venv)
+        shutil.move(code, code + ".away")
+        set_ = ("fn", "set", "one")
+        after = self.succeed(*set_, "--layer", self.path("second"), cli=self.alice)
+        self.assertEqual((after["warnings"], after["result"]["revision"]), ([], 2))
+        self.assertEqual(after["result"]["dependencies"], ["only_here", "their_library"])
+        answer = self.answer("one")
+        self.assertEqual((answer["here"], answer["version"]), ("second", 1))
+        self.assertTrue(self.succeed(*set_, "--layer", self.path("second"), cli=self.alice)["unchanged"])
+
+        # With other code: the virtual environment is to be there again.
+        shutil.move(code + ".away", code)
+        with open(code + "/app.py", "a", encoding="ascii") as file:
+            file.write("    # another\n")
+        refused = self.alice.run(*set_, "--code", code, "--layer", self.path("first"))
+        self.assert_refused(refused, FAILED, self.venv)
+        self.environment_of("venv")
+        self.install("their_library.py", _LIBRARY.format(version=2))
+        self.succeed(*set_, "--code", code, "--layer", self.path("first"), cli=self.alice)
+        answer = self.answer("one")
+        self.assertEqual((answer["here"], answer["version"]), ("first", 2))
+
+        self.install("their_library.py", _LIBRARY.format(version=3))
+        self.succeed(*set_, "--no-layers", "--venv", self.venv, "--force", cli=self.alice)
+        self.assertEqual(len(self.function("one")["layers"]), 1)
+        self.assertIn("only_here", self.failed("one")["errorMessage"])
+        with open(self.path("second") + "/python/their_library.py", "w", encoding="ascii") as file:
+            file.write("TOKEN = LOADED_AS = 'layer'\nVERSION = 4\n")
+        self.succeed(*set_, "--no-layers", "--layer", self.path("second"), cli=self.alice)
+        answer = self.answer("one")
+        self.assertEqual((answer["here"], answer["version"]), ("second", 4))
+        refused = self.alice.run(*set_, "--layer", self.path("none"))
+        self.assert_refused(refused, FAILED, self.path("none"))
+        self.assertEqual(self.function("one")["spec"]["layers"], [self.path("second")])
+
     def test_a_daemon_that_is_started_anew(self):
         deployed = self.deploy_app("one")["result"]
         token = self.answer("one")["token"]
