@@ -22,6 +22,7 @@
 #include "cli/progress_bar.h"
 #include "cli/table.h"
 #include "daemon/function_settings.h"
+#include "functions/invocation.h"
 
 namespace rekindle::cli {
 namespace {
@@ -60,12 +61,31 @@ absl::StatusOr<Event> WithProgress(Client& client, const Output& output, Interru
   return *std::move(result);
 }
 
-// JSON, @FILE, or - for standard input.
-absl::StatusOr<std::string> ReadPayload(const std::string& source) {
+// JSON, @FILE, or - for standard input, which may have no end.
+absl::StatusOr<std::string> ReadPayload(const std::string& source, bool async) {
+  const size_t most = async ? functions::kLargestAsyncPayload : functions::kLargestPayload;
   absl::string_view file = source;
-  if (source == "-") return ReadFile("/dev/stdin");
-  if (absl::ConsumePrefix(&file, "@")) return ReadFile(std::string(file));
-  return source;
+  std::string payload;
+  if (source == "-" || absl::ConsumePrefix(&file, "@")) {
+    RK_ASSIGN_OR_RETURN(const UniqueFd from,
+                        OpenFile(source == "-" ? "/dev/stdin" : std::string(file), O_RDONLY));
+    payload.resize(most + 1);
+    size_t size = 0;
+    while (size < payload.size()) {
+      const ssize_t n = ::read(from.get(), payload.data() + size, payload.size() - size);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return ErrnoStatus(errno, absl::StrCat("reading ", source));
+      if (n == 0) break;
+      size += static_cast<size_t>(n);
+    }
+    payload.resize(size);
+  } else {
+    payload = source;
+  }
+  if (payload.size() <= most) return payload;
+  return absl::InvalidArgumentError(
+      absl::StrCat("there are more than ", most, " bytes, the most that a function is given",
+                   async ? " with --async" : "", ": let it read them from a file, or give it less"));
 }
 
 // Where an answer goes: found out before the function is invoked, and changed afterwards. A new file goes
@@ -222,7 +242,7 @@ int ReplaceCode(Client& client, const Output& output, Interrupts& interrupts, co
 }
 
 int InvokeFunction(Client& client, const Output& output, const FunctionInvocation& invocation) {
-  absl::StatusOr<std::string> payload = ReadPayload(invocation.payload);
+  absl::StatusOr<std::string> payload = ReadPayload(invocation.payload, invocation.request.async());
   if (!payload.ok()) return output.Fail(Annotate(payload.status(), "--payload"));
   v1::InvokeFunctionRequest request = invocation.request;
   request.set_payload(*std::move(payload));

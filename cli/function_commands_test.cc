@@ -154,6 +154,22 @@ TEST_F(FunctionCommandsTest, WhatAFunctionReturnsIsPrinted) {
   EXPECT_THAT(err_, HasSubstr("--payload: "));
 }
 
+TEST_F(FunctionCommandsTest, APayloadThatIsTooLargeIsRefusedHere) {
+  service_.invocation.set_payload("1");
+  FunctionInvocation invocation;
+  invocation.request.set_name("hello");
+  invocation.payload = "@/dev/zero";
+  EXPECT_EQ(Invoke(invocation), kBadUsage);
+  EXPECT_THAT(err_, HasSubstr("--payload: there are more than 6291456 bytes"));
+  EXPECT_EQ(service_.invoked.name(), "");
+  ASSERT_TRUE(WriteFileAtomically(Path("event"), std::string((256 << 10) + 1, '1')).ok());
+  invocation.payload = "@" + Path("event");
+  EXPECT_EQ(Invoke(invocation), kDone);
+  invocation.request.set_async(true);
+  EXPECT_EQ(Invoke(invocation), kBadUsage);
+  EXPECT_THAT(err_, HasSubstr("more than 262144 bytes, the most that a function is given with --async"));
+}
+
 TEST_F(FunctionCommandsTest, AFailedFunctionIsStatus1AndItsErrorIsForPeople) {
   service_.invocation.set_function_error("Unhandled");
   service_.invocation.set_payload(
