@@ -304,8 +304,8 @@ void SupervisedJob::ForgetImagesOfHang() {
     for (const v1::RestartPoint& point : record_.points()) {
       if (point.ours() && point.taken_ns() > hung_since_ns_) hanging.push_back(point);
     }
-    // Better one that may hang than none: of those the oldest, which is the nearest to where it still got
-    // further, and no others, so that its beginning comes next.
+    // Better one that may hang than none: the oldest, which is the nearest to where it still got further. The
+    // others hold no more work than that one, and would cost an attempt each.
     if (hanging.size() == static_cast<size_t>(record_.points_size()) && !hanging.empty())
       hanging.erase(hanging.begin());
   }

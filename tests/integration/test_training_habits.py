@@ -216,12 +216,22 @@ class LastWordsTest(SupervisedTest):
 
 class HangSignTest(SupervisedTest):
     def test_one_that_spins_is_found_by_its_output(self):
-        self.start(60, "hang-at=40", "spins",
+        self.start(60, "hang-at=40", "spins", f"until={self.may_end}",
                    options=["--every", "200ms", "--restarts", "2", "--hang", "5s", "--hang-sign", "output"])  # fmt: skip
+        self.wait_for_image()
+        self.let_end()
         self.wait_for_end()
         self.assert_counted(60)
         self.assertIn("no progress", "".join(self.state()["deaths"]))
         self.assertEqual(self.state()["policy"]["hang_sign"].lower(), "output")
+
+    def test_where_no_image_is_older_than_its_last_sign_the_oldest_is_the_best(self):
+        self.start(60, "hang-at=0", "spins", f"until={self.may_end}",
+                   options=["--every", "200ms", "--restarts", "1", "--hang", "8s", "--hang-sign", "output"])  # fmt: skip
+        self.wait_for_image()
+        self.let_end()
+        self.wait_for_end()
+        self.assert_counted(60)
 
     def test_that_one_may_hang_unseen_is_told(self):
         self.start(100000, options=["--restarts", "0", "--hang", "4s"])
