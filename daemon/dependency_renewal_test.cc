@@ -45,6 +45,7 @@ class DependencyRenewalTest : public ::testing::Test {
             [this](const DependencyRenewal::Function& function, const Cancellation& /*cancel*/) {
               absl::MutexLock lock(&mutex_);
               made_.push_back(function);
+              if (told_ != nullptr) told_->ImageMade();
               if (mends_) without_.erase(function);
               return mends_ ? absl::OkStatus() : absl::UnavailableError("no");
             }};
@@ -72,6 +73,7 @@ class DependencyRenewalTest : public ::testing::Test {
   std::vector<std::string> renewed_;
   std::set<DependencyRenewal::Function> without_;
   std::vector<DependencyRenewal::Function> made_;
+  DependencyRenewal* told_ = nullptr;  // of what an attempt has made before it failed
   int looks_ = 0;
   bool mends_ = true, hangs_ = false, never_ = false, lacks_threads_ = false;
 };
@@ -142,6 +144,21 @@ TEST_F(DependencyRenewalTest, MakesThoseThatCouldNotBeMadeWhenTheirFunctionWasDe
   AwaitLooks(3);
   absl::MutexLock lock(&mutex_);
   EXPECT_EQ(made_, (std::vector<DependencyRenewal::Function>{{"f", 2}, {"f", 2}, {"g", 1}}));
+}
+
+TEST_F(DependencyRenewalTest, WhatAnAttemptMakesItselfEndsNobodysRest) {
+  without_ = {{"f", 2}, {"g", 1}};
+  mends_ = false;
+  DependencyRenewal renewal(Work(), {kNotHere, kSoon, kNotHere, kNotHere});
+  {
+    absl::MutexLock lock(&mutex_);
+    told_ = &renewal;
+  }
+  renewal.LookSoon();
+  AwaitMade(2);
+  AwaitLooks(5);
+  absl::MutexLock lock(&mutex_);
+  EXPECT_EQ(made_.size(), 2);
 }
 
 TEST_F(DependencyRenewalTest, ThoseAreTriedAgainAfterARest) {

@@ -359,6 +359,12 @@ class SupervisedJob::BoundaryGate : public ckpt::CaptureGate {
     return absl::OkStatus();
   }
   absl::Status BeforeCommit() override { return absl::OkStatus(); }
+  void BeforeNextTry() override {
+    if (asked_) return;  // it waits for this image
+    if (std::exchange(at_boundary_, false)) job_.job_file_->Release(/*image_taken=*/false).IgnoreError();
+    awaited_ = false;
+    thawed_.reset();
+  }
 
   // To be called now and then while the image is taken, from another thread, too: from OnFrozen on, that one
   // alone uses the file.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -155,6 +156,29 @@ TEST_F(CatalogLossTest, AMissingFolderIsMadeAgainFromThePacks) {
   ExpectWhole();
   image_.ExpectIn(*store_, "job:2");
   RK_ASSERT_OK(image_.Commit(*store_, "job:3", "job:2"));
+}
+
+// As where both were left behind, or their file system is not mounted: gc would take them for leftovers
+// later.
+TEST_F(CatalogLossTest, AMissingFolderIsNotMadeAgainWithoutPacks) {
+  store_.reset();
+  RK_ASSERT_OK(RemoveTree(options_.path + "/catalog"));
+  const std::string packs = options_.path + "/packs", away = options_.path + "/away";
+  for (const bool folder : {false, true}) {
+    SCOPED_TRACE(folder);
+    ASSERT_EQ(::rename(packs.c_str(), away.c_str()), 0);
+    if (folder) RK_ASSERT_OK(MakeDirectories(packs, 0700));
+    options_.rebuild_catalog = true;
+    const absl::Status refused = Store::Open(options_).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(), "mounted")) << refused;
+    if (folder) RK_ASSERT_OK(RemoveTree(packs));
+    ASSERT_EQ(::rename(away.c_str(), packs.c_str()), 0);
+  }
+  Reopen();
+  RK_ASSERT_OK(store_->Gc({}));
+  EXPECT_TRUE(Check(true).lost_images.empty());
+  image_.ExpectIn(*store_, "job:2");
 }
 
 // What only helps.

@@ -63,11 +63,20 @@ void DropReplacedPrepared(std::vector<ImageRecord>& images) {
 }
 
 absl::StatusOr<Catalog::Found> ReadPacks(const std::string& folder, BlockIo* io, const StoreUuid& uuid) {
-  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(folder));
+  absl::StatusOr<std::vector<std::string>> names = ListDirectory(folder);
+  if (absl::IsNotFound(names.status())) names.emplace();
+  RK_RETURN_IF_ERROR(names.status());
+  std::erase_if(*names, [](const std::string& name) { return IdOfFileName(name, ".pack") == 0; });
+  // A catalog that knows none of them is one by which gc removes them all once they are there again.
+  if (names->empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "nothing was repaired: the catalog can't be read, and no pack is in ", folder,
+        " from which it could be made again. Is its file system mounted, or are they still being copied? "
+        "Where there are none any more, remove the store's folder, and the next image makes a new store"));
+  }
   Catalog::Found found;
-  for (const std::string& name : names) {
-    uint64_t id = IdOfFileName(name, ".pack");
-    if (id == 0) continue;
+  for (const std::string& name : *names) {
+    const uint64_t id = IdOfFileName(name, ".pack");
     auto recovered = ReadPack(io, absl::StrCat(folder, "/", name), id, uuid);
     if (!recovered.ok()) {
       // An error that may be gone the next time must not cost an image.

@@ -230,6 +230,18 @@ class PlaceCheckTest(PlacePruningBase):
         self.assertEqual(found["lost_images"], ["job:4"])
         self.assertIn("holds another image", found["problems"][0])
 
+    def test_what_a_newer_version_has_sent_stays(self):
+        self.copied(1)
+        with open(self.path_of(1), "r+b") as file:
+            head = file.read(64)
+            file.seek(head.index(b"\x08\x01", len(b"rekindle-image1\n")) + 1)  # the header's first field: its version
+            file.write(b"\x02")
+        objects = self.objects()
+        found = self.check("--read", "--repair", code=FAILED)
+        self.assertIn("of version 2", found["problems"][0])
+        self.assertNotIn("damaged", found["problems"][0])
+        self.assertEqual(self.objects(), objects)
+
     def test_the_folder_of_a_store(self):
         self.copied(1)
         self.succeed("copy", "job:1", "--to", self.path("there"))

@@ -188,6 +188,7 @@ class WithoutDaemonTest(RekindleTest):
     def test_it_does_not_go_back_to_what_another_node_has_left_behind(self):
         other, place = self.make_cli(store=self.path("other")), self.path("place")
         copies = ("--copy-to", place)
+        os.mkdir(place)
         self.run_for_a_while(self.cli, *copies)
         self.assertIn("there is no image here, and job:", self.assert_refused(other, *copies))
         self.succeed("copy", "job", "--from", place, cli=other)
@@ -195,6 +196,38 @@ class WithoutDaemonTest(RekindleTest):
         self.assertIn("the images here are older than job:", self.assert_refused(self.cli, *copies))
         self.succeed("copy", "job", "--from", place)
         self.run_for_a_while(self.cli, *copies)
+
+    def test_a_place_that_is_not_there_may_have_the_newest(self):
+        other, place = self.make_cli(store=self.path("other")), self.path("place")
+        os.mkdir(place)
+        self.run_for_a_while(self.cli, "--copy-to", place)
+        os.rename(place, place + ".unmounted")
+        for copies in (place, "rclone:" + place):
+            self.assertIn("is not there. Mount it", self.assert_refused(other, "--copy-to", copies))
+
+    def test_names_that_were_given_later_make_no_image_newer(self):
+        for _ in range(2):
+            self.run_for_a_while(self.cli, "--keep", "9")
+        at = len(self.numbers())
+        old = self.references()[0]
+        self.succeed("tag", old, "job:milestone")
+        self.run_for_a_while(self.cli, "--keep", "9")
+        self.assertGreater(len(self.numbers()), at)
+        self.succeed("rm", old)
+        self.assertIn("job:milestone", self.assert_refused(self.cli))
+        self.succeed("tag", "job:milestone", "kept:milestone")
+        self.succeed("rm", "job:milestone")
+        self.run_for_a_while(self.cli)
+
+    def test_names_that_were_given_elsewhere_hide_nothing(self):
+        other, place = self.make_cli(store=self.path("other")), self.path("place")
+        copies = ("--copy-to", place)
+        os.mkdir(place)
+        self.run_for_a_while(self.cli, *copies)
+        self.succeed("tag", self.references()[-1], "job:best")
+        self.succeed("copy", "job", "--from", place, cli=other)
+        self.run_for_a_while(other, *copies)
+        self.assertIn("the images here are older than job:2", self.assert_refused(self.cli, *copies))
 
 
 if __name__ == "__main__":
