@@ -71,9 +71,10 @@ absl::Status CheckIsNewest(const GlobalOptions& globals, const v1::CopyTo& to, c
   absl::StatusOr<v1::ListImagesResponse> listed = ImagesElsewhere(globals, place.where, place.bucket);
   // What is not there may not be mounted on this node.
   if (IsNoStore(listed.status()) && !IsNewPlace(place, listed.status())) {
-    return Annotate(listed.status(),
-                    absl::StrCat(kNotKnown, ", since ", to.place(),
-                                 " is not there. Mount it; where nothing was ever copied to it, make it"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(kNotKnown, ": ", to.place(),
+                     " is not there. Mount it; where nothing was ever copied to it, make it first (",
+                     listed.status().message(), ")"));
   }
   if (IsNoStore(listed.status())) listed = v1::ListImagesResponse();
   RK_RETURN_IF_ERROR(Annotate(listed.status(), kNotKnown));
