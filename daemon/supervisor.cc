@@ -353,7 +353,8 @@ absl::StatusOr<JobStart> PlanFromImage(Node& node, const Call& call, const v1::R
   v1::RestartPoint* point = record->add_points();
   point->set_image(info.reference);
   point->set_digest(info.digest);
-  point->set_taken_unix_ns(info.created_unix_ns);
+  point->set_taken_unix_ns(manifest.captured_unix_ns() != 0 ? manifest.captured_unix_ns()
+                                                            : info.created_unix_ns);
   point->set_number(1);
   record->set_last_number(1);
   record->set_had_points(true);
