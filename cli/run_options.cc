@@ -137,6 +137,9 @@ absl::StatusOr<std::string> GoOnFromNewest(Client& client, absl::string_view hos
       std::find_if(images.begin(), images.end(), [](const v1::Image& image) { return !image.damaged(); });
   if (whole != images.end()) {
     request->set_from_image(whole->reference());
+    for (auto older = whole + 1; older != images.end(); ++older) {
+      if (!older->damaged()) request->add_older_images(older->reference());
+    }
     request->clear_argv();
     return absl::StrCat("the job goes on from ", whole->reference(), ", taken ",
                         Age(absl::ToUnixNanos(MomentOf(*whole)), UnixNanos()),

@@ -82,8 +82,8 @@ void SupervisionArguments::AddTo(CLI::App* run) {
       ->type_name("IMAGE");
   run->add_flag(
       "--resume", resume_,
-      "Go on from the newest image of its --name where there is one, and with the job itself where it "
-      "runs; else begin with the command");
+      "Go on from the newest image of its --name that can be restored, and with the job itself where it "
+      "runs; begin with the command where there is no image");
   run->add_option(
          "--stop-on", stop_on_,
          "Signals to this command, as from a scheduler, that end the job with a last image: TERM,USR1")

@@ -62,6 +62,40 @@ class ResumeTest(ResumedTest):
         self.assertIn("there is no image of 'job' to go on from", result.err)
         self.assert_counted(3)
 
+    def test_an_image_that_can_not_be_restored_is_passed_over(self):
+        self.start(100000, options=["--restarts", "3"])
+        for image, options in (("job:1", ()), ("job:2", ("--ignore-path", self.numbers)),
+                               ("job:3", ("--ignore-path", self.numbers))):  # fmt: skip
+            self.wait_for_numbers()
+            self.succeed("ckpt", "job", "-t", image, *options, cli=self.remote)
+            if image == "job:1":
+                size = os.path.getsize(self.numbers)  # at least what it was then, and less than at the next one
+        self.succeed("stop", "job", "--grace", "0s", cli=self.remote)
+        os.truncate(self.numbers, size)  # too short for the newer images, which have no content of it
+        exact = self.remote.run("run", "--from", "job:3", *EVERY, "--detach")
+        self.assertEqual(exact.code, FAILED, "whoever names an image means that one: " + str(exact))
+        command = self.start_again()
+        self.wait_for_numbers()
+        self.succeed("stop", "job", cli=self.remote)
+        result = self.remote.finish(command)
+        for words in ("could not be brought back from job:3", "could not be brought back from job:2", self.numbers,
+                      "it goes on from job:1"):  # fmt: skip
+            self.assertIn(words, result.err)
+        self.assert_each_number_once()
+
+    def test_where_none_can_be_restored_each_is_told(self):
+        self.start(100000, options=["--restarts", "3"])
+        for image in ("job:1", "job:2"):
+            self.wait_for_numbers()
+            self.succeed("ckpt", "job", "-t", image, "--ignore-path", self.numbers, cli=self.remote)
+        self.succeed("stop", "job", "--grace", "0s", cli=self.remote)
+        os.truncate(self.numbers, 1)
+        result = self.remote.run("run", "--name", "job", *EVERY, "--resume", "--", "true")
+        self.assertEqual(result.code, FAILED, str(result))
+        for words in ("any of its images", "job:2: ", "job:1: "):
+            self.assertIn(words, result.message)
+        self.assertEqual(os.path.getsize(self.numbers), 1)
+
     def test_one_that_runs_is_followed(self):
         first = self.start_again()
         pid = self.job()["pid"]
