@@ -21,6 +21,7 @@
 #include "base/follow_in_root.h"
 #include "base/human_units.h"
 #include "base/open_in_root.h"
+#include "base/proc_text.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 
@@ -206,6 +207,17 @@ class Walk {
   Share* top_ = nullptr;
 };
 
+// What it has mapped of its /dev/shm, for which there is always room: it is memory that processes share.
+void AddSharedMemoryOf(pid_t process, std::set<std::string>* paths) {
+  // "7f00-8000 rw-s 00000000 00:1b 7      /dev/shm/x"
+  ForEachLineOf(absl::StrCat("/proc/", process, "/maps"), [paths](absl::string_view line) {
+    const size_t rights = line.find(' '), name = line.find(" /dev/shm/");
+    if (name != absl::string_view::npos && rights + 4 < name && line[rights + 4] == 's')
+      paths->emplace(line.substr(name + 1));
+    return true;
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<TakenTemporaryFiles> TakeTemporaryFiles(const std::string& root,
@@ -216,9 +228,11 @@ absl::StatusOr<TakenTemporaryFiles> TakeTemporaryFiles(const std::string& root,
   return std::move(walk).Take();
 }
 
-absl::Status CheckTemporaryFiles(const std::string& root, const TemporaryLimits& limits) {
-  const std::set<std::string> nothing;
-  return Walk(nothing, limits, /*take=*/false).Go(root);
+absl::Status CheckTemporaryFiles(const std::string& root, const std::vector<pid_t>& processes,
+                                 const TemporaryLimits& limits) {
+  std::set<std::string> memory;
+  for (const pid_t pid : processes) AddSharedMemoryOf(pid, &memory);
+  return Walk(memory, limits, /*take=*/false).Go(root);
 }
 
 }  // namespace rekindle::ckpt

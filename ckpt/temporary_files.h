@@ -2,10 +2,13 @@
 // image, and each copy begins with it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -35,7 +38,8 @@ absl::StatusOr<TakenTemporaryFiles> TakeTemporaryFiles(const std::string& root,
                                                        const std::set<std::string>& without,
                                                        const TemporaryLimits& limits);
 
-// Whether there would be room, by a look at a job that runs.
-absl::Status CheckTemporaryFiles(const std::string& root, const TemporaryLimits& limits);
+// Whether there would be room, by a look at a job that runs, of which these are the processes.
+absl::Status CheckTemporaryFiles(const std::string& root, const std::vector<pid_t>& processes,
+                                 const TemporaryLimits& limits);
 
 }  // namespace rekindle::ckpt

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -55,6 +56,7 @@ class Owner {
   bool may() const { return said_ != 'n'; }  // make mounts
   bool filled() const { return said_ == 'y'; }
   std::string root() const { return absl::StrCat("/proc/", pid_, "/root"); }
+  pid_t pid() const { return pid_; }
 
  private:
   pid_t pid_ = -1;
@@ -92,7 +94,7 @@ TEST(TemporaryFiles, AllKinds) {
            ::chown("/tmp/a", 12, 34) == 0;
   });
   SKIP_UNLESS_MOUNTS(owner);
-  ASSERT_TRUE(CheckTemporaryFiles(owner.root(), kLimits).ok());
+  ASSERT_TRUE(CheckTemporaryFiles(owner.root(), {}, kLimits).ok());
   const auto taken = TakeTemporaryFiles(owner.root(), {"/dev/shm/without"}, kLimits);
   ASSERT_TRUE(taken.ok()) << taken.status();
   EXPECT_THAT(Paths(*taken), ElementsAre("/tmp/a", "/tmp/folder", "/tmp/folder/again", "/tmp/folder/b",
@@ -130,8 +132,8 @@ TEST(TemporaryFiles, NotMoreThanThereIsRoomFor) {
            Make("/tmp/little", "x");
   });
   SKIP_UNLESS_MOUNTS(much);
-  for (const absl::Status& refused :
-       {CheckTemporaryFiles(much.root(), kLimits), TakeTemporaryFiles(much.root(), {}, kLimits).status()}) {
+  for (const absl::Status& refused : {CheckTemporaryFiles(much.root(), {}, kLimits),
+                                      TakeTemporaryFiles(much.root(), {}, kLimits).status()}) {
     EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
     EXPECT_THAT(refused.message(), HasSubstr("/tmp/cache"));
     EXPECT_THAT(refused.message(), HasSubstr("3.0 MiB"));
@@ -143,7 +145,7 @@ TEST(TemporaryFiles, NotMoreThanThereIsRoomFor) {
     return made;
   });
   ASSERT_TRUE(many.filled());
-  const absl::Status refused = CheckTemporaryFiles(many.root(), kLimits);
+  const absl::Status refused = CheckTemporaryFiles(many.root(), {}, kLimits);
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   EXPECT_THAT(refused.message(), HasSubstr("101 files"));
   EXPECT_THAT(refused.message(), HasSubstr("/dev/shm/many"));
@@ -152,6 +154,20 @@ TEST(TemporaryFiles, NotMoreThanThereIsRoomFor) {
   const auto taken = TakeTemporaryFiles(sparse.root(), {}, kLimits);
   ASSERT_TRUE(taken.ok()) << taken.status();
   EXPECT_EQ(taken->contents, "end");
+}
+
+// It goes into the image in another way, however much it is.
+TEST(TemporaryFiles, ThereIsRoomForSharedMemory) {
+  const Owner owner([] {
+    const std::string much(kLimits.bytes + 1, 'x');
+    if (!Make("/dev/shm/mapped", much) || !Make("/dev/shm/left", "x")) return false;
+    const int file = ::open("/dev/shm/mapped", O_RDWR);
+    return ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) != MAP_FAILED &&
+           ::close(file) == 0;
+  });
+  SKIP_UNLESS_MOUNTS(owner);
+  EXPECT_TRUE(CheckTemporaryFiles(owner.root(), {owner.pid()}, kLimits).ok());
+  EXPECT_FALSE(CheckTemporaryFiles(owner.root(), {}, kLimits).ok());
 }
 
 TEST(TemporaryFiles, WaysToWhatIsMountedAreNothingOfItsOwn) {
@@ -177,7 +193,7 @@ TEST(TemporaryFiles, TooDeepFoldersAreNamedInPlainText) {
     return true;
   });
   SKIP_UNLESS_MOUNTS(owner);
-  const absl::Status refused = CheckTemporaryFiles(owner.root(), kLimits);
+  const absl::Status refused = CheckTemporaryFiles(owner.root(), {}, kLimits);
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   EXPECT_THAT(refused.message(), HasSubstr("/tmp/\\xff/"));
 }
@@ -193,10 +209,10 @@ TEST(TemporaryFiles, FoldersThatAreLinks) {
   };
   const Owner empty(linked(false));
   SKIP_UNLESS_MOUNTS(empty);
-  EXPECT_TRUE(CheckTemporaryFiles(empty.root(), kLimits).ok());
+  EXPECT_TRUE(CheckTemporaryFiles(empty.root(), {}, kLimits).ok());
   const Owner full(linked(true));
   ASSERT_TRUE(full.filled());
-  const absl::Status refused = CheckTemporaryFiles(full.root(), kLimits);
+  const absl::Status refused = CheckTemporaryFiles(full.root(), {}, kLimits);
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   EXPECT_THAT(refused.message(), HasSubstr("/dev/shm is a symbolic link (to target)"));
 }

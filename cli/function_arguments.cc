@@ -86,19 +86,23 @@ void FunctionArguments::AddDeploy() {
           ->type_name("MODULE,...");
   deploy->add_flag("--no-image", no_image_, "Start each instance from nothing, and make no image of it")
       ->excludes(dependencies);
-  deploy
-      ->add_option("--layer", layers_,
-                   "Folder with what a layer has in /opt; repeatable, later ones hide earlier ones")
-      ->type_name("DIR")
-      ->allow_extra_args(false);
-  deploy->add_option("--venv", venv_, "Virtual environment of Python with its packages: as one more layer")
-      ->type_name("DIR");
+  AddLayers(deploy);
   AddSettings(deploy);
   deploy->get_option("--cpus")->check(AboveZero());
   CLI::Option* replace =
       deploy->add_flag("--replace", replace_, "Deploy anew what is deployed under this name");
   deploy->add_flag("--force", force_, "With --replace: also where its handler can't be loaded")
       ->needs(replace);
+}
+
+void FunctionArguments::AddLayers(CLI::App* command) {
+  command
+      ->add_option("--layer", layers_,
+                   "Folder with what a layer has in /opt; repeatable, later ones hide earlier ones")
+      ->type_name("DIR")
+      ->allow_extra_args(false);
+  command->add_option("--venv", venv_, "Virtual environment of Python with its packages: as one more layer")
+      ->type_name("DIR");
 }
 
 void FunctionArguments::AddSettings(CLI::App* command) {
@@ -126,16 +130,19 @@ void FunctionArguments::AddSettings(CLI::App* command) {
 
 void FunctionArguments::AddSet() {
   set_ = AddCommand(
-      fn_, "set", "Change settings of a function, or its code",
+      fn_, "set", "Change settings of a function, its code or its layers",
       "  rekindle fn set resize --memory 2G --timeout 1m\n"
       "  rekindle fn set resize --env BUCKET=thumbs --no-env DEBUG --max-instances 20\n"
       "  rekindle fn set resize --code ./resize\n"
+      "  rekindle fn set resize --code ./resize --venv ./venv\n"
       "What is not given stays as it is. 0 is no limit of --cpus and --max-instances. Instances are\n"
-      "started anew for other code, memory, CPUs, network or variables; those at work finish what they\n"
-      "do. With --code layers are copied again, too, from the folders that were named when it was "
-      "deployed.\n");
+      "started anew for other code, layers, memory, CPUs, network or variables; those at work finish what\n"
+      "they do. --layer takes the place of all that it has, --venv of the one that it has. With --code\n"
+      "layers that are not given are copied again, too, from the folders that were named before.\n");
   set_->add_option("name", name_, "The function")->type_name("NAME")->required();
   set_->add_option("--code", code_, "Folder with its new code; copied")->type_name("DIR");
+  AddLayers(set_);
+  set_->add_flag("--no-layers", no_layers_, "Without the layers that it has, and its virtual environment");
   AddSettings(set_);
   set_->add_option("--no-env", removed_environment_, "Remove this environment variable; repeatable")
       ->type_name("K")
@@ -298,9 +305,13 @@ absl::StatusOr<Command> FunctionArguments::FinishSet(const std::string& working_
     }
     request.add_remove_environment(variable);
   }
+  for (const std::string& layer : layers_) request.add_layers(Absolute(layer, working_directory));
+  if (set_->count("--venv") > 0) request.set_venv(Absolute(venv_, working_directory));
+  request.set_no_layers(no_layers_);
   const bool code = set_->count("--code") > 0;
   if (request.ByteSizeLong() == 0 && !code) {
-    return absl::InvalidArgumentError("say what is to be another one: --code, --memory, --timeout, --env, …");
+    return absl::InvalidArgumentError(
+        "say what is to be another one: --code, --layer, --memory, --timeout, --env, …");
   }
   request.set_name(name_);
   request.set_force(force_);

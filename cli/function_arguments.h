@@ -25,6 +25,7 @@ class FunctionArguments {
   void AddSet();
   // What a function has beside its code: of a deployment, or to be changed.
   void AddSettings(CLI::App* command);
+  void AddLayers(CLI::App* command);
   void AddInvoke();
   absl::StatusOr<Command> FinishDeploy(const std::string& working_directory) const;
   absl::StatusOr<Command> FinishSet(const std::string& working_directory) const;
@@ -45,7 +46,7 @@ class FunctionArguments {
   std::vector<std::string> layers_, environment_, removed_environment_;
   uint32_t provisioned_ = 0, max_instances_ = 0;
   double cpus_ = 0;
-  bool replace_ = false, force_ = false, no_image_ = false;
+  bool replace_ = false, force_ = false, no_image_ = false, no_layers_ = false;
 
   std::string payload_, context_, output_;
   bool async_ = false, dry_run_ = false, log_tail_ = false;

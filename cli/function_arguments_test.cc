@@ -80,6 +80,20 @@ TEST(FunctionArgumentsTest, DependenciesAreFoundOutUnlessNamed) {
   EXPECT_FALSE(deploy({"--no-image"}).discover_dependencies());
 }
 
+TEST(FunctionArgumentsTest, LayersAreSetWithCodeAndWithout) {
+  auto set = Parsed<v1::SetFunctionRequest>(
+      {"fn", "set", "f", "--layer", "a", "--layer", "/opt/b", "--venv", "venv", "--no-layers"});
+  EXPECT_THAT(set.layers(), ElementsAre("/home/me/a", "/opt/b"));
+  EXPECT_EQ(set.venv(), "/home/me/venv");
+  EXPECT_TRUE(set.no_layers());
+  auto code = Parsed<FunctionCode>({"fn", "set", "f", "--code", "code", "--layer", "a"});
+  EXPECT_EQ(code.code, "/home/me/code");
+  EXPECT_THAT(code.settings.layers(), ElementsAre("/home/me/a"));
+  EXPECT_FALSE(code.settings.has_venv());
+  EXPECT_TRUE(Parsed<v1::SetFunctionRequest>({"fn", "set", "f", "--no-layers"}).layers().empty());
+  ExpectRefused({"fn", "set", "f"}, "--layer");
+}
+
 TEST(FunctionArgumentsTest, AnInvocationKnowsWhereItsPayloadComesFrom) {
   auto invocation = Parsed<FunctionInvocation>({"fn", "invoke", "f", "--payload", "@event.json", "--log-tail",
                                                 "--output", "out", "--client-context", "{}"});

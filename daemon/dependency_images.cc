@@ -544,7 +544,6 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
   // Users choose what is loaded, with root's rights, which copies need to become their owners: it finds
   // nothing that other users have made, neither files nor sockets.
   copy.temporary = TemporaryOn(node_.options(), restore::kMostTemporary);
-  copy.own_shared_memory = true;
   copy.network = restore::Network::kOwn;
   ckpt::CaptureOptions capture;
   capture.reference = order.Reference();
@@ -579,16 +578,17 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
   const auto look = [&](pid_t root, bool has_after_restore) {
     ready = true;
     loaded.Add(root, list.Read(), list.began(), [&copy](const std::string& path) {
-      return restore::LiesInOwnTemporary(path, copy.temporary.keep) || absl::StartsWith(path, "/dev/shm/");
+      return restore::LiesInOwnTemporary(path, copy.temporary.keep);
     });
+    const std::vector<pid_t> processes = ProcessTree(root);
     if (owner != nullptr && !has_after_restore) {
-      if (const auto connection = ConnectionToOthers(ProcessTree(root))) {
+      if (const auto connection = ConnectionToOthers(processes)) {
         return absl::FailedPreconditionError(
             absl::StrCat(what, ": once loaded it is connected to ", *connection, ", which no copy would be"));
       }
     }
-    const absl::Status may =
-        ckpt::CheckTemporaryFiles(absl::StrCat("/proc/", root, "/root"), ckpt::kDependencyTemporary);
+    const absl::Status may = ckpt::CheckTemporaryFiles(absl::StrCat("/proc/", root, "/root"), processes,
+                                                       ckpt::kDependencyTemporary);
     if (may.ok()) return may;
     return absl::FailedPreconditionError(absl::StrCat(
         what, ": ", may.message(),

@@ -36,13 +36,13 @@ void DependencyRenewal::ImageMade() {
   if (!making_) image_made_ = true;
 }
 
-absl::Status DependencyRenewal::Make(const Function& function) {
+absl::StatusOr<bool> DependencyRenewal::Make(const Function& function) {
   const auto making = [this](bool now) {
     absl::MutexLock lock(&mutex_);
     making_ = now;
   };
   making(true);
-  absl::Status made = CatchNoMoreThreads([&] { return work_.make(function, cancel_); });
+  absl::StatusOr<bool> made = CatchNoMoreThreads([&] { return work_.make(function, cancel_); });
   making(false);
   return made;
 }
@@ -95,9 +95,9 @@ void DependencyRenewal::Look() {
 }
 
 void DependencyRenewal::LookForThoseWithout(bool first, bool rested) {
-  const std::set<Function> without = work_.without();
+  const std::map<Function, Lack> without = work_.without();
   std::erase_if(rests_of_functions_, [&](const auto& rest) { return !without.contains(rest.first); });
-  for (const Function& function : without) {
+  for (const auto& [function, lack] : without) {
     const auto resting = rests_of_functions_.find(function);
     const bool known = resting != rests_of_functions_.end();
     // It was tried just now, by who has deployed it.
@@ -106,19 +106,20 @@ void DependencyRenewal::LookForThoseWithout(bool first, bool rested) {
       if (!rested) continue;
     }
     if (known && !rested && SteadyNow() < resting->second.until) continue;
-    const absl::Status made = Make(function);
+    const absl::StatusOr<bool> made = Make(function);
     if (cancel_.cancelled()) return;
     if (made.ok()) {
-      Log(LogLevel::kInfo, absl::StrCat("function '", function.first,
-                                        "' has its dependency image now, which it could not have before"));
+      if (*made) {
+        Log(LogLevel::kInfo, absl::StrCat("function '", function.first, "' has its ", lack.what,
+                                          " now, which it could not have before"));
+      }
       continue;
     }
-    Log(LogLevel::kWarning,
-        absl::StrCat(
-            "function '", function.first,
-            "' has no dependency image still, and starts from nothing; it is tried again: ", made.message()));
     Rest& rest = rests_of_functions_[function];
     rest = NextRest(known || !first ? &rest : nullptr);
+    Log(LogLevel::kWarning, absl::StrCat("function '", function.first, "' has no ", lack.what, " still, and ",
+                                         lack.meanwhile, "; it is tried again in ",
+                                         absl::FormatDuration(rest.length), ": ", made.status().message()));
   }
 }
 

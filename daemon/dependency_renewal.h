@@ -1,6 +1,7 @@
 // Keeps dependency images as an interpreter that is started now would be: in the background those are made
 // anew whose files were upgraded since. Functions go on from the old image until the new one is there. Those
-// that could have none when they were deployed get it here, as soon as it can be made.
+// that could have none when they were deployed, or none with their layers, get it here, as soon as it can be
+// made.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/cancellation.h"
@@ -24,15 +26,20 @@ namespace rekindle::daemon {
 class DependencyRenewal {
  public:
   using Function = std::pair<std::string, uint64_t>;  // name and revision
+  // For people: what it lacks, and what it does meanwhile.
+  struct Lack {
+    std::string what, meanwhile;
+  };
   // Called on a thread of its own, one after the other.
   struct Work {
     std::function<std::set<std::string>()> in_use;  // references of the images that are looked at
     // Why one has to be made anew; nothing: it is as it should be.
     std::function<std::optional<std::string>(const std::string& reference)> change;
     std::function<absl::Status(const std::string& reference, const Cancellation& cancel)> renew;
-    // Functions, with their revisions, that start from nothing for want of an image.
-    std::function<std::set<Function>()> without;
-    std::function<absl::Status(const Function& function, const Cancellation& cancel)> make;
+    // Functions, with their revisions, that could not have the image that they are to start from.
+    std::function<std::map<Function, Lack>()> without;
+    // Returns whether it has it now; false: it is not to have one any more, of which who knows why has told.
+    std::function<absl::StatusOr<bool>(const Function& function, const Cancellation& cancel)> make;
   };
   struct Times {
     absl::Duration first_look = absl::Seconds(5), between_looks = absl::Minutes(1);
@@ -60,7 +67,7 @@ class DependencyRenewal {
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
   void Look();
   void LookForThoseWithout(bool first, bool rested);
-  absl::Status Make(const Function& function) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<bool> Make(const Function& function) ABSL_LOCKS_EXCLUDED(mutex_);
   Rest NextRest(const Rest* last) const;
 
   const Work work_;

@@ -42,12 +42,13 @@ class DependencyRenewalTest : public ::testing::Test {
               absl::MutexLock lock(&mutex_);
               return without_;
             },
-            [this](const DependencyRenewal::Function& function, const Cancellation& /*cancel*/) {
+            [this](const DependencyRenewal::Function& function,
+                   const Cancellation& /*cancel*/) -> absl::StatusOr<bool> {
               absl::MutexLock lock(&mutex_);
               made_.push_back(function);
               if (told_ != nullptr) told_->ImageMade();
               if (mends_) without_.erase(function);
-              return mends_ ? absl::OkStatus() : absl::UnavailableError("no");
+              return mends_ ? absl::StatusOr<bool>(true) : absl::UnavailableError("no");
             }};
   }
   void AwaitMade(size_t times) {
@@ -71,7 +72,7 @@ class DependencyRenewalTest : public ::testing::Test {
   std::set<std::string> in_use_ = {"a", "b"};
   std::map<std::string, std::string> changed_;
   std::vector<std::string> renewed_;
-  std::set<DependencyRenewal::Function> without_;
+  std::map<DependencyRenewal::Function, DependencyRenewal::Lack> without_;
   std::vector<DependencyRenewal::Function> made_;
   DependencyRenewal* told_ = nullptr;  // of what an attempt has made before it failed
   int looks_ = 0;
@@ -124,13 +125,13 @@ TEST_F(DependencyRenewalTest, WhatCannotBeMadeIsTriedAgainAfterARest) {
 }
 
 TEST_F(DependencyRenewalTest, MakesThoseThatCouldNotBeMadeWhenTheirFunctionWasDeployed) {
-  without_ = {{"f", 2}};
+  without_ = {{{"f", 2}, {"image", "waits"}}};
   mends_ = false;
   DependencyRenewal renewal(Work(), {kSoon, kSoon, kNotHere, kNotHere});
   AwaitMade(1);  // a daemon that is started tries them all
   {
     absl::MutexLock lock(&mutex_);
-    without_.insert({"g", 1});
+    without_[{"g", 1}] = {"image", "waits"};
   }
   AwaitLooks(3);
   {
@@ -147,7 +148,7 @@ TEST_F(DependencyRenewalTest, MakesThoseThatCouldNotBeMadeWhenTheirFunctionWasDe
 }
 
 TEST_F(DependencyRenewalTest, WhatAnAttemptMakesItselfEndsNobodysRest) {
-  without_ = {{"f", 2}, {"g", 1}};
+  without_ = {{{"f", 2}, {"image", "waits"}}, {{"g", 1}, {"image", "waits"}}};
   mends_ = false;
   DependencyRenewal renewal(Work(), {kNotHere, kSoon, kNotHere, kNotHere});
   {
@@ -167,7 +168,7 @@ TEST_F(DependencyRenewalTest, ThoseAreTriedAgainAfterARest) {
   {
     absl::MutexLock lock(&mutex_);
     mends_ = false;
-    without_ = {{"f", 2}};
+    without_ = {{{"f", 2}, {"image", "waits"}}};
   }
   AwaitMade(3);
 }

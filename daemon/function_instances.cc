@@ -228,10 +228,12 @@ const absl::Status& FunctionInstances::LimitsUsable() {
 
 restore::OwnTemporary FunctionInstances::TemporaryOf(const functions::FunctionRecord& record) const {
   // It is of the instance's memory.
-  restore::OwnTemporary own =
-      TemporaryOn(node_.options(), std::min(restore::kMostTemporary, record.spec.memory_bytes / 2));
-  // Others have them, too, and what they are called says what is in them.
+  const uint64_t half = record.spec.memory_bytes / 2;
+  restore::OwnTemporary own = TemporaryOn(node_.options(), std::min(restore::kMostTemporary, half));
+  own.shared_memory = half;
+  // Other instances have the same, and layers are called by what is in them.
   own.read_only = LayersOf(record);
+  own.read_only.push_back(record.folder->code());
   return own;
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -77,6 +76,12 @@ bool HasNodePackage(const std::string& layer, const std::string& package) {
   });
 }
 
+// Of an image with modules of layers that could not be made: it is not these modules that are in the way.
+bool MayPass(const absl::Status& why) {
+  return !absl::IsInvalidArgument(why) && !absl::IsFailedPrecondition(why) && !absl::IsUnimplemented(why) &&
+         !absl::IsPermissionDenied(why);
+}
+
 }  // namespace
 
 bool CanNotLoadOneOf(const std::vector<std::string>& modules, const absl::Status& status) {
@@ -115,32 +120,14 @@ std::vector<std::string> ModulesOfLayers(const functions::Runtime& runtime, cons
   return found;
 }
 
-Functions::WorkWithLayers::WorkWithLayers(Functions& functions, uid_t owner)
-    : functions_(functions), owner_(owner) {
-  absl::MutexLock lock(&functions_.layers_mutex_);
-  ++functions_.at_work_with_layers_[owner_];
-}
-
-Functions::WorkWithLayers::~WorkWithLayers() {
-  absl::MutexLock lock(&functions_.layers_mutex_);
-  if (--functions_.at_work_with_layers_[owner_] > 0) return;
-  functions_.at_work_with_layers_.erase(owner_);
-  functions_.RemoveUnusedLayerImages(owner_);
-}
-
-void Functions::RemoveUnusedLayerImagesUnlessAtWork(std::optional<uid_t> owner) {
-  absl::MutexLock lock(&layers_mutex_);
+void Functions::RemoveAllUnusedLayerImages() {
+  const auto images = dependencies_.List();
+  if (!images.ok()) return;
   std::set<uid_t> owners;
-  if (owner) {
-    owners.insert(*owner);
-  } else if (auto images = dependencies_.List(); images.ok()) {
-    for (const DependencyImage& image : *images) {
-      if (!image.is_shared()) owners.insert(image.info.owner);
-    }
+  for (const DependencyImage& image : *images) {
+    if (!image.is_shared()) owners.insert(image.info.owner);
   }
-  for (const uid_t one : owners) {
-    if (!at_work_with_layers_.contains(one)) RemoveUnusedLayerImages(one);
-  }
+  for (const uid_t owner : owners) with_layers_.TidyUnlessAtWork(owner);
 }
 
 void Functions::RemoveUnusedLayerImages(uid_t owner) {
@@ -239,6 +226,7 @@ absl::StatusOr<DependencyImages::Found> Functions::CoverFor(
     std::vector<std::string>* warnings) {
   const functions::Runtime& runtime = record.spec.runtime;
   OwnersLayers layers{record.owner, record.folder->layers(), images->of_layers};
+  images->not_loaded.clear();
   absl::Status why;
   if (!layers.layers.empty() && !layers.modules.empty()) {
     auto covered = dependencies_.CoverWithLayers(runtime, images->dependencies, layers, progress, cancel);
@@ -251,9 +239,15 @@ absl::StatusOr<DependencyImages::Found> Functions::CoverFor(
     return std::find(of_layers.begin(), of_layers.end(), module) != of_layers.end();
   });
   if (!why.ok()) {
+    if (MayPass(why)) {
+      images->not_loaded = of_layers;
+      NoteWhyNot(record, why.message());
+    }
     warnings->push_back(
         absl::StrCat("what it needs of its layers (", absl::StrJoin(of_layers, ", "),
-                     ") is not loaded ahead, and each function loads its own: ", why.message()));
+                     ") is not loaded ahead, and each function loads its own",
+                     MayPass(why) ? ", until that can be done, which is tried again in the background" : "",
+                     ": ", why.message()));
   }
   auto covered = dependencies_.Cover(runtime, images->dependencies, record.owner.uid, progress, cancel);
   // One that is found by a .pth file.
@@ -271,7 +265,7 @@ absl::StatusOr<DependencyImages::Found> Functions::CoverFor(
 }
 
 absl::Status Functions::RenewWithLayers(const DependencyImage& image, const Cancellation& cancel) {
-  const WorkWithLayers work(*this, image.info.owner);
+  const OwnersAtWork::Work work(with_layers_, image.info.owner);
   for (const functions::FunctionRecord& record : catalog_->List()) {
     if (!record.trouble.ok() || !image.MayBeUsedBy(record.owner) || record.layers != image.layers ||
         record.images.dependency_image != image.info.reference) {
@@ -301,7 +295,7 @@ absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
         "layers are folders of the node");
   }
   RK_ASSIGN_OR_RETURN(const std::string python, PythonVersion(runtime));
-  const WorkWithLayers work(*this, caller.uid);
+  const OwnersAtWork::Work work(with_layers_, caller.uid);
   OwnersLayers layers{{caller.uid, caller.gid, caller.groups}, {}, {}};
   progress("copy", 0);
   RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));

@@ -86,7 +86,7 @@ std::vector<std::string> KeptFolders(const NodeOptions& node) {
 }
 
 restore::OwnTemporary TemporaryOn(const NodeOptions& node, uint64_t bytes) {
-  return {bytes, KeptFolders(node)};
+  return {bytes, KeptFolders(node), {}, bytes};
 }
 
 absl::StatusOr<std::vector<std::string>> RuntimeCommand(const functions::Runtime& runtime,

@@ -36,8 +36,8 @@ absl::StatusOr<std::string> FindRuntimeFile(const std::string& name);
 // build folder, and the runtimes.
 std::vector<std::string> OwnFolders();
 
-// A /tmp of its own for what loads a function, or modules for functions: what others have put into the
-// machine's is not seen there, and nothing is left in that. `bytes`: that it may have, in memory.
+// A /tmp and a /dev/shm of its own for what loads a function, or modules for functions: what others have put
+// into the machine's is not seen there, and nothing is left in that. `bytes`: that each may have, in memory.
 restore::OwnTemporary TemporaryOn(const NodeOptions& node, uint64_t bytes);
 // The folders that stay the machine's there: what processes of functions need something of, should it lie in
 // the machine's /tmp.

@@ -19,6 +19,12 @@ inline absl::Status ChangeSettings(const v1::SetFunctionRequest& request, v1::Fu
   if (request.has_cpus()) spec->set_cpus(request.cpus());
   if (request.has_network()) spec->set_network(request.network());
   if (request.has_description()) spec->set_description(request.description());
+  if (request.no_layers()) {
+    spec->clear_layers();
+    spec->clear_venv();
+  }
+  if (!request.layers().empty()) *spec->mutable_layers() = request.layers();
+  if (request.has_venv()) spec->set_venv(request.venv());
   for (const std::string& variable : request.remove_environment()) {
     if (spec->mutable_environment()->erase(variable) == 0) {
       return absl::InvalidArgumentError(absl::StrCat("function '", spec->name(), "' has no variable '",

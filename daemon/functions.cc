@@ -5,6 +5,7 @@
 
 #include <boost/asio/steady_timer.hpp>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -86,6 +87,19 @@ absl::StatusOr<std::vector<std::string>> DiscoveryCommand(const functions::Funct
   return command;
 }
 
+// What it was to have loaded before it is started, also what could not be.
+functions::FunctionImages WithNotLoaded(functions::FunctionImages images) {
+  for (const std::string& module : std::exchange(images.not_loaded, {})) {
+    images.dependencies.push_back(module);
+    images.of_layers.push_back(module);
+  }
+  for (std::vector<std::string>* modules : {&images.dependencies, &images.of_layers}) {
+    std::sort(modules->begin(), modules->end());
+    modules->erase(std::unique(modules->begin(), modules->end()), modules->end());
+  }
+  return images;
+}
+
 // Without what its images say.
 functions::ScheduledFunction AsSpecified(const functions::FunctionRecord& record) {
   functions::ScheduledFunction function;
@@ -142,7 +156,7 @@ absl::Status Functions::Begin() {
   trim_ = std::make_unique<boost::asio::steady_timer>(*threads_->context());
   PlanTidying();
   RemoveLeftImages();
-  RemoveUnusedLayerImagesUnlessAtWork(std::nullopt);
+  RemoveAllUnusedLayerImages();
   layers_tidier_ = std::thread(&Functions::TidyLayersNowAndThen, this);
   for (const functions::FunctionRecord& record : catalog_->List()) {
     if (!record.trouble.ok()) continue;
@@ -184,33 +198,59 @@ DependencyRenewal::Work Functions::RenewalWork() {
         .status();
   };
   work.without = [this] {
-    std::set<DependencyRenewal::Function> without;
+    std::map<DependencyRenewal::Function, DependencyRenewal::Lack> without;
     for (const functions::FunctionRecord& record : catalog_->List()) {
-      if (record.trouble.ok() && record.images.dependency_image.empty() && record.spec.starts_from_images())
-        without.emplace(record.name(), record.revision);
+      if (!record.trouble.ok() || !record.spec.starts_from_images()) continue;
+      if (record.images.dependency_image.empty()) {
+        without[{record.name(), record.revision}] = {"dependency image", "starts from nothing"};
+      } else if (!record.images.not_loaded.empty()) {
+        without[{record.name(), record.revision}] = {"image with what it needs of its layers",
+                                                     "loads that by itself"};
+      }
     }
     return without;
   };
-  work.make = [this](const DependencyRenewal::Function& function, const Cancellation& cancel) {
+  work.make = [this](const DependencyRenewal::Function& function,
+                     const Cancellation& cancel) -> absl::StatusOr<bool> {
     const auto record = catalog_->Find(function.first);
     // It was removed or deployed again meanwhile, or somebody else has seen to it.
-    if (!record.ok() || record->revision != function.second || !record->images.dependency_image.empty())
-      return absl::OkStatus();
+    if (!record.ok() || record->revision != function.second) return false;
+    const bool has_none = record->images.dependency_image.empty();
+    if (!has_none && record->images.not_loaded.empty()) return false;
     RK_RETURN_IF_ERROR(node_.CheckStoreIsThere());
-    return BringBackDependenciesOf(*record, cancel);
+    if (!has_none) return LoadLayersAhead(*record, cancel);
+    RK_RETURN_IF_ERROR(BringBackDependenciesOf(*record, cancel));
+    return true;
   };
   return work;
 }
 
-std::string Functions::WhyNoDependencyImage(const functions::FunctionRecord& record) const {
+std::string Functions::WhyNot(const functions::FunctionRecord& record) const {
   absl::MutexLock lock(&mutex_);
   const auto why = without_image_.find(record.name());
+  return why == without_image_.end() || why->second.first != record.revision ? std::string()
+                                                                             : why->second.second;
+}
+
+void Functions::NoteWhyNot(const functions::FunctionRecord& record, absl::string_view why) {
+  absl::MutexLock lock(&mutex_);
+  without_image_[record.name()] = {record.revision, std::string(why)};
+}
+
+std::string Functions::WhyNoDependencyImage(const functions::FunctionRecord& record) const {
+  const std::string why = WhyNot(record);
   return absl::StrCat(
       "it has no dependency image, which could not be built when it was deployed, and starts from nothing; "
       "that is tried again in the background",
-      why == without_image_.end() || why->second.first != record.revision
-          ? ""
-          : absl::StrCat(": ", why->second.second));
+      why.empty() ? "" : ": ", why);
+}
+
+std::string Functions::WhyLayersAreNotLoaded(const functions::FunctionRecord& record) const {
+  const std::string why = WhyNot(record);
+  return absl::StrCat("what it needs of its layers (", absl::StrJoin(record.images.not_loaded, ", "),
+                      ") could not be loaded ahead, and each instance loads it by itself; that is tried "
+                      "again in the background",
+                      why.empty() ? "" : ": ", why);
 }
 
 // What the image had loaded went with it; what its functions need is in their records.
@@ -233,7 +273,7 @@ absl::Status Functions::BringBackDependencies(const std::string& reference, cons
 absl::Status Functions::BringBackDependenciesOf(const functions::FunctionRecord& record,
                                                 const Cancellation& cancel) {
   const std::string gone = record.images.dependency_image;
-  const WorkWithLayers work(*this, record.owner.uid);
+  const OwnersAtWork::Work work(with_layers_, record.owner.uid);
   functions::FunctionImages images = record.images;
   std::vector<std::string> warnings;
   RK_ASSIGN_OR_RETURN(const DependencyImages::Found found,
@@ -257,6 +297,43 @@ absl::Status Functions::BringBackDependenciesOf(const functions::FunctionRecord&
   if (!absl::IsAborted(noted)) RK_RETURN_IF_ERROR(noted);
   ScheduleIfPresent(*now).IgnoreError();
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Functions::LoadLayersAhead(const functions::FunctionRecord& record,
+                                                const Cancellation& cancel) {
+  const OwnersAtWork::Work work(with_layers_, record.owner.uid);
+  functions::FunctionImages images = WithNotLoaded(record.images);
+  std::vector<std::string> warnings;
+  RK_ASSIGN_OR_RETURN(const DependencyImages::Found found,
+                      CoverFor(
+                          record, &images, [](const char* /*phase*/) {}, &cancel, &warnings));
+  const bool may_pass = !images.not_loaded.empty();
+  const std::string why = warnings.empty() ? "" : warnings.front();
+  const auto is_present = [&](const absl::StatusOr<functions::FunctionRecord>& now) {
+    return now.ok() && now->revision == record.revision &&
+           now->images.dependency_image == record.images.dependency_image;
+  };
+  absl::StatusOr<functions::FunctionRecord> now = catalog_->Find(record.name());
+  if (!is_present(now)) return false;
+  if (!may_pass) {
+    const bool is_another = found.image.info.reference != record.images.dependency_image;
+    if (is_another) {
+      instances_->DropImage(record.name(), record.revision);  // it was made of the one before
+      now = catalog_->Find(record.name());
+      if (!is_present(now)) return false;
+    }
+    images.function_image = now->images.function_image;
+    images.dependency_image = found.image.info.reference;
+    const absl::Status noted = catalog_->SetImages(now->name(), now->revision, images);
+    if (absl::IsAborted(noted)) return false;
+    RK_RETURN_IF_ERROR(noted);
+    now->images = images;
+  }
+  ScheduleIfPresent(*now).IgnoreError();
+  if (may_pass) return absl::UnavailableError(why);
+  if (why.empty()) return true;
+  Log(LogLevel::kWarning, absl::StrCat("function '", record.name(), "': ", why));
+  return false;
 }
 
 // A daemon that was killed while a function was deployed again or removed leaves its image.
@@ -365,6 +442,7 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
     function.dependency_bytes = dependency->resident_bytes;
     function.may_have_image = true;
     function.cold_seconds = dependency->build_seconds;
+    if (!record.images.not_loaded.empty()) function.lacks = WhyLayersAreNotLoaded(record);
   } else if (!record.images.dependency_image.empty()) {
     function.only_cold = absl::StrCat(
         "its dependency image '", record.images.dependency_image,
@@ -490,8 +568,7 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
           absl::StrCat("it has no dependency image and starts from nothing until it can be built, which is "
                        "tried again in the background: ",
                        covered.status().message()));
-      absl::MutexLock lock(&mutex_);
-      without_image_[record.name()] = {record.revision, std::string(covered.status().message())};
+      NoteWhyNot(record, covered.status().message());
     }
   }
   return images;
@@ -524,11 +601,13 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
 }
 
 absl::StatusOr<Functions::DeployResult> Functions::Set(
-    const functions::FunctionRecord& present, const functions::FunctionSpec& spec, bool force,
+    const functions::FunctionRecord& present, const functions::FunctionSpec& spec,
+    functions::NewLayers layers, bool force,
     const std::function<void(const char* phase, uint64_t bytes)>& progress, const Cancellation* cancel) {
   functions::DeployOptions options;
   options.replace = true;
   options.code_of = present;
+  options.new_layers = layers;
   return DeployAs(present.owner, spec, force, std::move(options), progress, cancel);
 }
 
@@ -542,7 +621,7 @@ absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
   wanted.owner = owner.uid;
   wanted.memory_bytes = spec.memory_bytes;
   wanted.provisioned = spec.provisioned;
-  const WorkWithLayers work(*this, owner.uid);
+  const OwnersAtWork::Work work(with_layers_, owner.uid);
   // Until it is scheduled: another deployment must not count on the same room.
   RK_ASSIGN_OR_RETURN(const functions::Scheduler::Reservation room, scheduler_->ReserveProvisioned(wanted));
   DeployResult result;
@@ -562,11 +641,13 @@ absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
   options.prepare_layer = CompileLayers(spec.runtime, owner, progress, cancel);
   const auto find_images = [&](functions::FunctionRecord record, bool replaces_one) {
     // The same code imports the same, unless it looks at variables.
-    if (code_of && code_of->spec.environment == spec.environment &&
+    if (code_of && code_of->spec.environment == spec.environment && record.layers == code_of->layers &&
+        record.spec.LayerFolders() == code_of->spec.LayerFolders() &&
         !code_of->images.dependency_image.empty()) {
+      const functions::FunctionImages known = WithNotLoaded(code_of->images);
       record.spec.discover_dependencies = false;
-      record.spec.dependencies = code_of->images.dependencies;
-      record.images.of_layers = code_of->images.of_layers;
+      record.spec.dependencies = known.dependencies;
+      record.images.of_layers = known.of_layers;
     }
     return FindImages(
         record, replaces_one, [&progress](const char* phase) { progress(phase, 0); }, cancel,
@@ -664,7 +745,7 @@ absl::Status Functions::Remove(const Caller& caller, const std::string& name) {
   }
   if (revision != 0) instances_->Remove(name, revision, /*await_image=*/true);
   logs_->Remove(name).IgnoreError();
-  if (record.ok()) RemoveUnusedLayerImagesUnlessAtWork(record->owner.uid);
+  if (record.ok()) with_layers_.TidyUnlessAtWork(record->owner.uid);
   record = absl::NotFoundError("");  // and with it its layers
   TidyLayers();
   return absl::OkStatus();

@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,6 +23,7 @@
 #include "daemon/function_events.h"
 #include "daemon/function_instances.h"
 #include "daemon/node.h"
+#include "daemon/owners_at_work.h"
 #include "daemon/wakeup.h"
 #include "functions/function_catalog.h"
 #include "functions/function_logs.h"
@@ -59,8 +59,10 @@ class Functions {
                                       const Cancellation* cancel);
   // Gives the code of this present revision, as Find found it, other settings, as its owner. Aborted: it is
   // not the present one any more. Where the code has not to be started anew for them its instances stay.
+  // `layers`: those that are copied from their folders, for the others stay, too.
   absl::StatusOr<DeployResult> Set(const functions::FunctionRecord& present,
-                                   const functions::FunctionSpec& spec, bool force,
+                                   const functions::FunctionSpec& spec, functions::NewLayers layers,
+                                   bool force,
                                    const std::function<void(const char* phase, uint64_t bytes)>& progress,
                                    const Cancellation* cancel);
   // `done` is called once, from any thread. PermissionDenied: it is somebody else's.
@@ -113,8 +115,13 @@ class Functions {
                                                        const std::function<void(const char* phase)>& progress,
                                                        const Cancellation* cancel,
                                                        std::vector<std::string>* warnings);
-  // For people, of one that should have one.
+  // For people, of one that should have one, and of one whose layers should be loaded ahead.
   std::string WhyNoDependencyImage(const functions::FunctionRecord& record) const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::string WhyLayersAreNotLoaded(const functions::FunctionRecord& record) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // As it is known: of this revision.
+  std::string WhyNot(const functions::FunctionRecord& record) const ABSL_LOCKS_EXCLUDED(mutex_);
+  void NoteWhyNot(const functions::FunctionRecord& record, absl::string_view why) ABSL_LOCKS_EXCLUDED(mutex_);
   void Schedule(const functions::FunctionRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(scheduling_);
   // Aborted: it is not the present revision any more.
   absl::Status ScheduleIfPresent(const functions::FunctionRecord& record) ABSL_LOCKS_EXCLUDED(scheduling_);
@@ -124,7 +131,8 @@ class Functions {
   };
   absl::StatusOr<Imports> Discover(const functions::FunctionRecord& record, const Cancellation* cancel);
   // The image for these, and which of them it has: where those of layers can't be loaded ahead, a warning
-  // says so, and they are none of them. Otherwise as DependencyImages::Cover.
+  // says so, and they are none of them; for a reason that may pass they are `not_loaded`. Otherwise as
+  // DependencyImages::Cover.
   absl::StatusOr<DependencyImages::Found> CoverFor(const functions::FunctionRecord& record,
                                                    functions::FunctionImages* images,
                                                    const std::function<void(const char* phase)>& progress,
@@ -135,21 +143,9 @@ class Functions {
   functions::PrepareLayer CompileLayers(
       const functions::Runtime& runtime, const Owner& owner,
       const std::function<void(const char* phase, uint64_t bytes)>& progress, const Cancellation* cancel);
-  // As long as somebody is at work with a user's layers, no image that has modules of them is removed because
-  // no function uses it.
-  class WorkWithLayers {
-   public:
-    WorkWithLayers(Functions& functions, uid_t owner);
-    ~WorkWithLayers();
-    WorkWithLayers(const WorkWithLayers&) = delete;
-    WorkWithLayers& operator=(const WorkWithLayers&) = delete;
-
-   private:
-    Functions& functions_;
-    const uid_t owner_;
-  };
-  void RemoveUnusedLayerImages(uid_t owner) ABSL_EXCLUSIVE_LOCKS_REQUIRED(layers_mutex_);
-  void RemoveUnusedLayerImagesUnlessAtWork(std::optional<uid_t> owner) ABSL_LOCKS_EXCLUDED(layers_mutex_);
+  // Of this owner, with modules of layers.
+  void RemoveUnusedLayerImages(uid_t owner);
+  void RemoveAllUnusedLayerImages();
   void ImageMade(const std::string& name, uint64_t revision, const std::string& reference);
   class Front;
   void PlanTidying();
@@ -165,6 +161,8 @@ class Functions {
   // For all functions that can have it; an error: for some it can't be made.
   absl::Status BringBackDependencies(const std::string& reference, const Cancellation& cancel);
   absl::Status BringBackDependenciesOf(const functions::FunctionRecord& record, const Cancellation& cancel);
+  // What could not be loaded ahead of its layers; as DependencyRenewal::Work::make.
+  absl::StatusOr<bool> LoadLayersAhead(const functions::FunctionRecord& record, const Cancellation& cancel);
 
   Node& node_;
   const std::shared_ptr<DamagedImages> damaged_ = std::make_shared<DamagedImages>();
@@ -189,12 +187,13 @@ class Functions {
   const std::shared_ptr<CallsInWork> in_work_ = std::make_shared<CallsInWork>();
   // What the catalog has and what is scheduled change together. Before mutex_.
   absl::Mutex scheduling_;
-  absl::Mutex layers_mutex_;
-  std::map<uid_t, int> at_work_with_layers_ ABSL_GUARDED_BY(layers_mutex_);
+  // As long as somebody is at work with a user's layers, no image that has modules of them is removed because
+  // no function uses it.
+  OwnersAtWork with_layers_{[this](uid_t owner) { RemoveUnusedLayerImages(owner); }};
   mutable absl::Mutex mutex_;
   std::map<std::string, uint64_t> scheduled_ ABSL_GUARDED_BY(mutex_);  // revisions, by name
-  // Why the dependency image of a revision could not be made when it was deployed; of the last one of each
-  // name.
+  // Why the dependency image of a revision, or that with its layers, could not be made when that was tried
+  // last; of the last one of each name.
   std::map<std::string, std::pair<uint64_t, std::string>> without_image_ ABSL_GUARDED_BY(mutex_);
   Lifeline<Functions> lifeline_{this};
 };

@@ -1,5 +1,7 @@
 #include "daemon/held_copy.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -77,13 +79,17 @@ absl::StatusOr<CapturedCopy> CaptureNextReadyPoint(
     const restore::SandboxEnd end =
         restore::ReadEndWithin(started.sandbox.control.get(), started.sandbox.directory, kLastWords);
     if (end.damaged) return restore::DamageOf(end, what);
-  }
-  if (absl::IsFailedPrecondition(has_after_restore.status()) && started.group != nullptr) {
-    // Whichever it was, it is no reason to try again at once.
-    return absl::FailedPreconditionError(restore::ExplainLimits(has_after_restore.status(), what,
-                                                                started.group->limits(),
-                                                                started.group->Events())
-                                             .message());
+    absl::Status why = has_after_restore.status();
+    if (started.group != nullptr)
+      why = restore::ExplainLimits(why, what, started.group->limits(), started.group->Events());
+    // Whichever limit it was, it is no reason to try again at once.
+    if (!absl::IsFailedPrecondition(why)) return absl::FailedPreconditionError(why.message());
+    if (end.exit.signal == SIGKILL) {
+      return absl::UnavailableError(absl::StrCat(
+          what,
+          ": it was killed before it was ready, which the kernel does when the machine's memory is short",
+          end.why.empty() ? "" : ": ", end.why));
+    }
   }
   RK_RETURN_IF_ERROR(has_after_restore.status());
   if (wait.check) RK_RETURN_IF_ERROR(wait.check(started.root, *has_after_restore));

@@ -34,7 +34,8 @@ struct ReadyWait {
 // `copy` says of what and with which environment, `capture` gives reference, parent, owner and labels; the
 // rest is filled in. `label`, if not null, can add labels when it is known what the copy has become. The copy
 // is gone afterwards. FailedPrecondition: it ended before its next ready point, or was not there in time;
-// DataLoss: the image that it is a copy of is damaged; Cancelled. `what` begins errors.
+// Unavailable: it was killed on its way, and not for its limits; DataLoss: the image that it is a copy of is
+// damaged; Cancelled. `what` begins errors.
 absl::StatusOr<CapturedCopy> CaptureNextReadyPoint(
     Node& node, store::Store& store, restore::CloneOptions copy, ckpt::CaptureOptions capture,
     const ReadyWait& wait, const std::string& what,

@@ -100,8 +100,9 @@ std::optional<std::string> ConnectionToOthers(const std::vector<pid_t>& processe
 }
 
 absl::Status CheckLoadedFunction(pid_t root, bool has_after_restore) {
+  const std::vector<pid_t> processes = ProcessTree(root);
   const absl::Status may =
-      ckpt::CheckTemporaryFiles(absl::StrCat("/proc/", root, "/root"), ckpt::kFunctionTemporary);
+      ckpt::CheckTemporaryFiles(absl::StrCat("/proc/", root, "/root"), processes, ckpt::kFunctionTemporary);
   if (!may.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(
         may.message(),
@@ -109,7 +110,7 @@ absl::Status CheckLoadedFunction(pid_t root, bool has_after_restore) {
         "registered with register_before_snapshot (docs/functions.md)"));
   }
   if (has_after_restore) return absl::OkStatus();
-  const std::optional<std::string> connection = ConnectionToOthers(ProcessTree(root));
+  const std::optional<std::string> connection = ConnectionToOthers(processes);
   if (!connection) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "once loaded it is connected to ", *connection,

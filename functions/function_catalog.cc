@@ -407,17 +407,18 @@ absl::Status FunctionCatalog::CopyCode(const FunctionSpec& spec, const Owner& ow
   }
   const std::vector<std::string> folders = spec.LayerFolders();
   for (size_t i = 0; i < folders.size(); ++i) {
-    LayerFolder folder{present ? present->layer(i) : "", "", ""};
+    const bool is_venv = i >= spec.layers.size();
+    const bool stays = present != nullptr && !(is_venv ? options.new_layers.venv : options.new_layers.layers);
+    const size_t was = is_venv && stays ? options.code_of->spec.layers.size() : i;  // where it stays
+    LayerFolder folder{stays ? present->layer(was) : "", "", ""};
     limits.bytes_before = record->code_bytes;
     LayerPtr layer;
-    if (present != nullptr && !present->layers().empty()) {
-      layer = present->layers()[i];
+    if (stays && !present->layers().empty()) {
+      layer = present->layers()[was];
     } else {
-      if (present == nullptr) {
+      if (!stays) {
         const absl::Status found = WithFileRightsOf(owner, [&]() -> absl::Status {
-          const bool must_be_environment = i >= spec.layers.size();
-          RK_ASSIGN_OR_RETURN(folder,
-                              FindLayerFolder(folders[i], spec.runtime, options.python, must_be_environment));
+          RK_ASSIGN_OR_RETURN(folder, FindLayerFolder(folders[i], spec.runtime, options.python, is_venv));
           return absl::OkStatus();
         });
         RK_RETURN_IF_ERROR(found);
@@ -477,8 +478,9 @@ absl::StatusOr<Deployed> FunctionCatalog::Stage(const FunctionSpec& spec, const 
           "function ", spec.name,
           " was deployed again, changed or removed meanwhile: nothing was done; look at it, and try again"));
     }
-    if (present->spec == spec) return Deployed{*present, true};
-    if (OnlyAdjusts(present->spec, spec)) return Adjusted(*present, spec);
+    const bool copies = options.new_layers.layers || options.new_layers.venv;
+    if (!copies && present->spec == spec) return Deployed{*present, true};
+    if (!copies && OnlyAdjusts(present->spec, spec)) return Adjusted(*present, spec);
   }
   RK_RETURN_IF_ERROR(Annotate(MakeWay(), what));
   if (absl::Status status = CheckReachable(directory_, owner); !status.ok()) return Annotate(status, what);

@@ -64,6 +64,8 @@ struct FunctionImages {
   std::string function_image;
   std::vector<std::string> dependencies;    // modules that the dependency image was chosen for
   std::vector<std::string> of_layers = {};  // of these: what comes from layers
+  // Not among these: what comes from layers, and could not be loaded ahead, for a reason that may pass.
+  std::vector<std::string> not_loaded = {};
 
   friend bool operator==(const FunctionImages&, const FunctionImages&) = default;
 };
@@ -87,12 +89,19 @@ struct FunctionRecord {
   uint64_t own_bytes() const;
 };
 
+// What is copied from the folders that a spec names, though the code is that of a revision there is.
+struct NewLayers {
+  bool layers = false;
+  bool venv = false;
+};
+
 struct DeployOptions {
   bool replace = false;  // a function of that name and owner which is there
   std::string python;    // the version that its runtime has ("3.11"); empty: it is not Python
   // With `replace`: the code and layers of this revision are deployed with other settings, whatever lies in
   // the folders that the spec names. Aborted: it, or its settings, are not the present ones any more.
   std::optional<FunctionRecord> code_of;
+  NewLayers new_layers;                          // with `code_of`: but these
   std::function<void(uint64_t bytes)> progress;  // copied so far; called on any thread
   // Whether there is room for so much code, or more than that (`all` false: it is being copied). Asked first
   // of all, now and then, and when all is there; with the owner's rights over files.

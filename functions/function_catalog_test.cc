@@ -136,6 +136,71 @@ TEST_F(FunctionCatalogTest, OtherSettingsAreGivenToTheCopyThatIsDeployed) {
   EXPECT_TRUE(absl::IsNotFound(catalog->Find("fn").status()));
 }
 
+TEST_F(FunctionCatalogTest, OtherLayersAreGivenToTheCopyThatIsDeployed) {
+  auto catalog = Open();
+  const auto make = [&](const std::string& folder, const std::string& text) {
+    ASSERT_TRUE(MakeDirectories(Path(folder + "/python")).ok());
+    ASSERT_TRUE(WriteFileAtomically(Path(folder + "/python/lib.py"), text).ok());
+  };
+  const auto packages = [&](const std::string& text) {
+    ASSERT_TRUE(MakeDirectories(Path("venv/lib/python3.11/site-packages")).ok());
+    ASSERT_TRUE(WriteFileAtomically(Path("venv/lib/python3.11/site-packages/lib.py"), text).ok());
+    ASSERT_TRUE(WriteFileAtomically(Path("venv/pyvenv.cfg"), "home = /usr/bin\n").ok());
+  };
+  make("layer", "layer");
+  packages("venv");
+  FunctionSpec spec = Spec();
+  spec.layers = {Path("layer")};
+  spec.venv = Path("venv");
+  DeployOptions options;
+  options.replace = true;
+  options.python = "3.11";
+  const Owner owner{::geteuid(), ::getegid(), {}};
+  ASSERT_TRUE(catalog->Deploy(spec, owner, options).ok());
+  const auto contents = [&](size_t number, const std::string& folder) {
+    return ReadFile(catalog->Find("fn")->folder->layer(number) + folder + "/lib.py").value_or("");
+  };
+  SetCode("version 2");
+  std::filesystem::remove_all(Path("venv"));
+  make("first", "first");
+  make("second", "second");
+  spec.layers = {Path("first"), Path("second")};
+  options.code_of = *catalog->Find("fn");
+  options.new_layers.layers = true;
+  auto set = catalog->Deploy(spec, owner, options);
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_EQ(set->record.revision, 2u);
+  EXPECT_EQ(CodeOf(*catalog), "version 1");
+  EXPECT_EQ(contents(0, "/python"), "first");
+  EXPECT_EQ(contents(1, "/python"), "second");
+  EXPECT_EQ(contents(2, "/python/lib/python3.11/site-packages"), "venv") << "it stays";
+
+  // The same folders, with what they have now; and once more.
+  make("second", "changed");
+  options.code_of = *catalog->Find("fn");
+  ASSERT_TRUE(catalog->Deploy(spec, owner, options).ok());
+  EXPECT_EQ(contents(1, "/python"), "changed");
+  options.code_of = *catalog->Find("fn");
+  set = catalog->Deploy(spec, owner, options);
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_TRUE(set->unchanged);
+  EXPECT_EQ(catalog->Find("fn")->revision, 3u);
+
+  packages("another");
+  spec.layers.clear();
+  options.new_layers = {false, true};
+  set = catalog->Deploy(spec, owner, options);
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_EQ(set->record.layers.size(), 1u);
+  EXPECT_EQ(contents(0, "/python/lib/python3.11/site-packages"), "another");
+  spec.venv.clear();
+  options.code_of = *catalog->Find("fn");
+  options.new_layers = {};
+  ASSERT_TRUE(catalog->Deploy(spec, owner, options).ok());
+  EXPECT_TRUE(catalog->Find("fn")->layers.empty());
+  EXPECT_EQ(CodeOf(*catalog), "version 1");
+}
+
 TEST_F(FunctionCatalogTest, FunctionsWithTheSameLayerHaveOneCopyOfIt) {
   auto catalog = Open();
   ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.py"), "layer").ok());

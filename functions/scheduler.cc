@@ -487,7 +487,9 @@ absl::StatusOr<FunctionNumbers> Core::NumbersBut(
   numbers.queued = function->queue.wanted() + function->waiting.wanted();
   numbers.duration_median_seconds = counters.durations.Quantile(0.5);
   numbers.duration_p99_seconds = counters.durations.Quantile(0.99);
-  numbers.problem = counters.problem.empty() ? counters.cold : counters.problem;
+  numbers.problem = !counters.problem.empty() ? counters.problem
+                    : !counters.cold.empty()  ? counters.cold
+                                              : function->spec.lacks;
   return numbers;
 }
 

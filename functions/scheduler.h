@@ -53,6 +53,7 @@ struct ScheduledFunction {
   bool may_have_image = false;    // its runtime can be captured
   double cold_seconds = 1;        // a start from nothing, as far as known
   std::string only_cold;          // why it can only be started from nothing, if that is not as it should be
+  std::string lacks;              // what it is not started from, and should be, and why
 };
 
 struct Call {
@@ -86,7 +87,7 @@ struct FunctionNumbers {
   uint32_t busy = 0, idle = 0, starting = 0;
   uint64_t queued = 0, memory_bytes = 0;
   double duration_median_seconds = 0, duration_p99_seconds = 0;
-  std::string problem;  // why its image or template could not be made, or it is started from nothing
+  std::string problem;  // why its image or template could not be made, or it is not started as it should be
 };
 
 // Thread-safe.

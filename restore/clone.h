@@ -47,8 +47,6 @@ struct CloneOptions {
   // (on the machine, in the copy). They are there before anything of the image is opened.
   std::vector<std::pair<std::string, std::string>> binds;
   OwnTemporary temporary;  // copies of an image that has its own have one in any case
-  bool own_shared_memory =
-      false;  // an empty /dev/shm of its own; one whose image has files there has it anyway
   // Who gets what root has left in such folders: the copy becomes him (REKINDLE_RUN_AS).
   std::optional<Owner> files_owner;
   CgroupLimits limits;

@@ -98,7 +98,9 @@ absl::Status CloneRun::Personalize() {
   if (options_.limits.any()) RK_RETURN_IF_ERROR(Annotate(group_->Set(options_.limits), What()));
   const OwnPlaces& own = result_.own;
   // One that has not stood by has them since the start.
-  const bool resized = options_.temporary.bytes > 0 && options_.temporary.bytes != own.temporary.bytes;
+  const auto resizes = [](uint64_t wanted, uint64_t present) { return wanted > 0 && wanted != present; };
+  const bool resized = resizes(options_.temporary.bytes, own.temporary.bytes) ||
+                       resizes(options_.temporary.shared_memory, own.temporary.shared_memory);
   const bool closes = options_.temporary.read_only != own.temporary.read_only;
   if (options_.name != host_name_ || resized || closes)
     RK_RETURN_IF_ERROR(sandbox_.Set(options_.name, {}, options_.temporary));
@@ -139,16 +141,17 @@ absl::Status CloneRun::MakeOwnPlaces() {
   own.files = image_.temporary;
   own.temporary = options_.temporary;
   if (own.temporary.bytes == 0 && own.files != nullptr) own.temporary.bytes = kMostTemporary;
+  // As long as nobody has said how much it may have there: what its image has may be much.
+  if (own.temporary.shared_memory == 0 && (own.files != nullptr || !image_.shared_memory->empty()))
+    own.temporary.shared_memory = kKernelsShare;
   for (const std::string& folder : kept_) {
     std::vector<std::string>& keep = own.temporary.keep;
     if (std::find(keep.begin(), keep.end(), folder) == keep.end()) keep.push_back(folder);
   }
-  own.shared_memory = options_.own_shared_memory || !image_.shared_memory->empty() ||
-                      (own.files != nullptr && own.files->has_shared_memory());
-  if (own.temporary.bytes == 0 && !own.shared_memory) return absl::OkStatus();
+  if (!own.any()) return absl::OkStatus();
   RK_RETURN_IF_ERROR(
       own.MakeFolders(sandbox_, options_.name, {image_.directory->path(), sandbox_.directory()}));
-  if (own.temporary.bytes > 0) host_name_ = options_.name;
+  host_name_ = options_.name;
   RK_RETURN_IF_ERROR(image_.shared_memory->MakeIn(Root()));
   RK_RETURN_IF_ERROR(own.MakeFiles(sandbox_));
   EndPhase("own folders");

@@ -24,11 +24,14 @@
 namespace rekindle::restore {
 namespace {
 
-constexpr char kFirst[] = "/tmp", kSecond[] = "/var/tmp";
+constexpr char kFirst[] = "/tmp", kSecond[] = "/var/tmp", kMemoryFolder[] = "/dev/shm";
 
 bool LiesInThem(absl::string_view path) {
   return absl::StartsWith(path, absl::StrCat(kFirst, "/")) ||
          absl::StartsWith(path, absl::StrCat(kSecond, "/"));
+}
+bool LiesInSharedMemory(absl::string_view path) {
+  return absl::StartsWith(path, absl::StrCat(kMemoryFolder, "/"));
 }
 
 // As our mounts make them, or a link does.
@@ -37,6 +40,26 @@ bool AreOne() { return IsSameFile(kFirst, kSecond); }
 absl::Status Bind(const std::string& from, const std::string& to) {
   if (::mount(from.c_str(), to.c_str(), nullptr, MS_BIND | MS_REC, nullptr) == 0) return absl::OkStatus();
   return ErrnoStatus(errno, absl::StrCat("binding ", from, " to ", to));
+}
+
+absl::Status MountEmpty(const char* folder, uint64_t bytes) {
+  const std::string size = bytes == kKernelsShare ? "" : absl::StrCat(",size=", bytes);
+  if (::mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV, absl::StrCat("mode=1777", size).c_str()) == 0)
+    return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("mounting a ", folder, " of its own"));
+}
+
+absl::Status Resize(const char* folder, uint64_t bytes) {
+  if (bytes == 0 || bytes == kKernelsShare || !PathExists(folder)) return absl::OkStatus();
+  const std::string options = absl::StrCat("size=", bytes);
+  if (::mount("tmpfs", folder, "tmpfs", MS_REMOUNT | MS_NOSUID | MS_NODEV, options.c_str()) == 0)
+    return absl::OkStatus();
+  if (errno == EINVAL) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("what lies in its ", folder, " from the start takes more than the ", FormatBytes(bytes),
+                     " that it may have there: give it more memory"));
+  }
+  return ErrnoStatus(errno, absl::StrCat("giving a ", folder, " of its own another size"));
 }
 
 // Others may enter them, whatever the umask says: what is kept says for itself who may.
@@ -55,17 +78,18 @@ absl::Status MakeWayTo(const std::string& path) {
 
 absl::Status MountOwnTemporary(const OwnTemporary& temporary) {
   std::vector<std::pair<std::string, UniqueFd>> kept;
+  const bool files = temporary.bytes > 0 && PathExists(kFirst);
+  const bool memory = temporary.shared_memory > 0 && PathExists(kMemoryFolder);
   for (const std::string& path : temporary.keep) {
-    if (!LiesInThem(path)) continue;
+    if (!(files && LiesInThem(path)) && !(memory && LiesInSharedMemory(path))) continue;
     UniqueFd folder(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     if (folder.valid()) kept.emplace_back(path, std::move(folder));
   }
-  if (!PathExists(kFirst)) return absl::OkStatus();
-  const std::string options = absl::StrCat("mode=1777,size=", temporary.bytes);
-  if (::mount("tmpfs", kFirst, "tmpfs", MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("mounting a ", kFirst, " of its own"));
+  if (files) {
+    RK_RETURN_IF_ERROR(MountEmpty(kFirst, temporary.bytes));
+    if (PathExists(kSecond) && !AreOne()) RK_RETURN_IF_ERROR(Bind(kFirst, kSecond));
   }
-  if (PathExists(kSecond) && !AreOne()) RK_RETURN_IF_ERROR(Bind(kFirst, kSecond));
+  if (memory) RK_RETURN_IF_ERROR(MountEmpty(kMemoryFolder, temporary.shared_memory));
   for (const auto& [path, folder] : kept) {
     RK_RETURN_IF_ERROR(MakeWayTo(path));
     RK_RETURN_IF_ERROR(Bind(absl::StrCat("/proc/thread-self/fd/", folder.get()), path));
@@ -116,21 +140,14 @@ absl::StatusOr<UniqueFd> MountsWithOwnTemporary(const OwnTemporary& temporary) {
   return mounts;
 }
 
-absl::Status ResizeOwnTemporary(uint64_t bytes) {
-  if (!PathExists(kFirst)) return absl::OkStatus();
-  const std::string options = absl::StrCat("size=", bytes);
-  if (::mount("tmpfs", kFirst, "tmpfs", MS_REMOUNT | MS_NOSUID | MS_NODEV, options.c_str()) == 0)
-    return absl::OkStatus();
-  if (errno == EINVAL) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("what lies in its ", kFirst, " from the start takes more than the ", FormatBytes(bytes),
-                     " that it may have there: give it more memory"));
-  }
-  return ErrnoStatus(errno, absl::StrCat("giving a ", kFirst, " of its own another size"));
+absl::Status ResizeOwnTemporary(uint64_t bytes, uint64_t shared_memory) {
+  RK_RETURN_IF_ERROR(Resize(kFirst, bytes));
+  return Resize(kMemoryFolder, shared_memory);
 }
 
 bool LiesInOwnTemporary(absl::string_view path, const std::vector<std::string>& keep) {
-  return LiesInThem(path) && std::none_of(keep.begin(), keep.end(), [path](absl::string_view kept) {
+  return (LiesInThem(path) || LiesInSharedMemory(path)) &&
+         std::none_of(keep.begin(), keep.end(), [path](absl::string_view kept) {
            absl::string_view rest = path;
            return absl::ConsumePrefix(&rest, kept) && (rest.empty() || rest[0] == '/');
          });

@@ -1,5 +1,5 @@
-// A /tmp and /var/tmp that are a copy's own: in memory, bounded, and gone with the last process that has
-// them; and folders that it can't change.
+// A /tmp and /var/tmp, and a /dev/shm, that are a copy's own: in memory, bounded, and gone with the last
+// process that has them; and folders that it can't change.
 #pragma once
 
 #include <sys/types.h>
@@ -17,11 +17,14 @@ namespace rekindle::restore {
 
 // What both together may have where nothing else is said, as on Lambda.
 inline constexpr uint64_t kMostTemporary = uint64_t{512} << 20;
+// Of a /dev/shm: as much as the kernel gives one by itself, half of the machine's memory.
+inline constexpr uint64_t kKernelsShare = UINT64_MAX;
 
 struct OwnTemporary {
-  uint64_t bytes = 0;             // that both together may have; 0: the machine's are used
+  uint64_t bytes = 0;             // that /tmp and /var/tmp together may have; 0: the machine's are used
   std::vector<std::string> keep;  // folders in these that stay where they are; what isn't there is left out
   std::vector<std::string> read_only = {};  // folders, anywhere, in which nothing can be changed
+  uint64_t shared_memory = 0;  // that /dev/shm may have besides, kKernelsShare; 0: the machine's is used
 };
 
 // In the mount namespace of the calling thread, which must not hand its mounts on to others. A folder that
@@ -35,10 +38,12 @@ absl::Status MakeReadOnly(const std::vector<std::string>& folders);
 // A mount namespace that is otherwise the caller's, for setns. Starts a thread. Thread-safe.
 absl::StatusOr<UniqueFd> MountsWithOwnTemporary(const OwnTemporary& temporary);
 
-// In such a mount namespace: gives it another size. ResourceExhausted: more lies there. Thread-safe.
-absl::Status ResizeOwnTemporary(uint64_t bytes);
+// In such a mount namespace: gives what it has there, as far as a size is named, that size.
+// ResourceExhausted: more lies there. Thread-safe.
+absl::Status ResizeOwnTemporary(uint64_t bytes, uint64_t shared_memory);
 
-// Would this path lie in a /tmp or /var/tmp that is a copy's own, in which these folders stay the machine's?
+// Would this path lie in a /tmp, /var/tmp or /dev/shm that is a copy's own, in which these folders stay the
+// machine's?
 bool LiesInOwnTemporary(absl::string_view path, const std::vector<std::string>& keep);
 
 }  // namespace rekindle::restore

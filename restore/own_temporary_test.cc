@@ -17,6 +17,7 @@ namespace rekindle::restore {
 namespace {
 
 constexpr char kOwn[] = "/tmp/rk-own-temporary", kOwnSeenToo[] = "/var/tmp/rk-own-temporary";
+constexpr char kOwnMemory[] = "/dev/shm/rk-own-temporary";
 
 // Under ThreadSanitizer a child has a second thread, with which it shares its root folder.
 bool Enter(const UniqueFd& mounts) {
@@ -27,13 +28,19 @@ TEST(OwnTemporary, OfAProcess) {
   if (::geteuid() != 0) GTEST_SKIP() << "mounts can't be made";
   auto kept = TemporaryDirectory::Make("/var/tmp", "rk-kept-");
   auto hidden = TemporaryDirectory::Make("/tmp", "rk-hidden-");
-  ASSERT_TRUE(kept.ok() && hidden.ok());
+  auto memory = TemporaryDirectory::Make("/dev/shm", "rk-memory-");
+  ASSERT_TRUE(kept.ok() && hidden.ok() && memory.ok());
+  const std::string kept_memory = memory->path() + "/kept", hidden_memory = memory->path() + "/hidden";
+  ASSERT_TRUE(MakeDirectories(kept_memory).ok() && MakeDirectories(hidden_memory).ok());
   const std::string inner = kept->path() + "/inner/folder", other = kept->path() + "/other";
   ASSERT_TRUE(MakeDirectories(inner).ok() && MakeDirectories(other).ok());
   const std::string closed = inner + "/closed";
   ASSERT_TRUE(MakeDirectories(closed).ok());
   ASSERT_TRUE(WriteFileAtomically(closed + "/file", "x").ok());
-  const OwnTemporary temporary{uint64_t{1} << 20, {inner, "/tmp/rk-there-is-none", "/usr"}, {closed, closed}};
+  const OwnTemporary temporary{uint64_t{1} << 20,
+                               {inner, "/tmp/rk-there-is-none", "/usr", kept_memory},
+                               {closed, closed},
+                               uint64_t{1} << 20};
   auto mounts = MountsWithOwnTemporary(temporary);
   if (mounts.status().code() == absl::StatusCode::kPermissionDenied) GTEST_SKIP() << mounts.status();
   ASSERT_TRUE(mounts.ok()) << mounts.status();
@@ -45,18 +52,26 @@ TEST(OwnTemporary, OfAProcess) {
       if (!Enter(*mounts)) return 'n';
       if (::access(hidden->path().c_str(), F_OK) == 0 || ::access(other.c_str(), F_OK) == 0) return 'h';
       if (::access(inner.c_str(), F_OK) != 0 || ::access("/usr/bin", F_OK) != 0) return 'k';
+      if (::access(hidden_memory.c_str(), F_OK) == 0 || ::access(kept_memory.c_str(), F_OK) != 0) return 'm';
       if (::open((closed + "/file").c_str(), O_WRONLY) >= 0 || errno != EROFS) return 'w';
       if (::mkdir((closed + "/new").c_str(), 0700) == 0 || ::mkdir((inner + "/new").c_str(), 0700) != 0)
         return 'o';
       const int file = ::open(kOwn, O_RDWR | O_CREAT | O_EXCL, 0600);
       if (file < 0 || ::access(kOwnSeenToo, F_OK) != 0) return 'f';
       const std::string much(2 << 20, 'x');
+      const int shared = ::open(kOwnMemory, O_RDWR | O_CREAT | O_EXCL, 0600);
+      if (shared < 0 || ::write(shared, much.data(), much.size()) >= static_cast<ssize_t>(much.size()))
+        return 'M';
       ssize_t written = 1;
       while (written > 0) written = ::write(file, much.data(), much.size());
       if (errno != ENOSPC) return 'b';
-      if (!ResizeOwnTemporary(uint64_t{2} << 20).ok()) return 'r';
+      if (!ResizeOwnTemporary(uint64_t{2} << 20, uint64_t{4} << 20).ok()) return 'r';
       if (::write(file, much.data(), uint64_t{1} << 20) != uint64_t{1} << 20) return 'l';
-      return absl::IsResourceExhausted(ResizeOwnTemporary(uint64_t{1} << 20)) ? 'g' : 's';
+      if (::write(shared, much.data(), much.size()) != static_cast<ssize_t>(much.size())) return 'L';
+      return absl::IsResourceExhausted(ResizeOwnTemporary(uint64_t{1} << 20, 0)) &&
+                     absl::IsResourceExhausted(ResizeOwnTemporary(0, uint64_t{1} << 20))
+                 ? 'g'
+                 : 's';
     };
     const char said = check();
     if (::write(told[1], &said, 1) != 1) ::_exit(1);
@@ -69,6 +84,7 @@ TEST(OwnTemporary, OfAProcess) {
   EXPECT_TRUE(WriteFileAtomically(closed + "/file", "y").ok());
   EXPECT_FALSE(PathExists(kOwn));
   EXPECT_FALSE(PathExists(kOwnSeenToo));
+  EXPECT_FALSE(PathExists(kOwnMemory));
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   ::close(told[0]);
@@ -76,11 +92,11 @@ TEST(OwnTemporary, OfAProcess) {
 }
 
 TEST(OwnTemporary, Paths) {
-  const std::vector<std::string> keep = {"/usr", "/tmp/kept", "/var/tmp/also"};
-  for (const char* own : {"/tmp/a", "/var/tmp/a/b", "/tmp/kepts", "/tmp/also"})
+  const std::vector<std::string> keep = {"/usr", "/tmp/kept", "/var/tmp/also", "/dev/shm/kept"};
+  for (const char* own : {"/tmp/a", "/var/tmp/a/b", "/tmp/kepts", "/tmp/also", "/dev/shm/a"})
     EXPECT_TRUE(LiesInOwnTemporary(own, keep)) << own;
-  for (const char* machines :
-       {"/tmp", "/tmp/kept", "/tmp/kept/a", "/var/tmp/also/b", "/usr/a", "/tmpfile", ""})
+  for (const char* machines : {"/tmp", "/tmp/kept", "/tmp/kept/a", "/var/tmp/also/b", "/dev/shm/kept/a",
+                               "/dev/shm", "/usr/a", "/tmpfile", ""})
     EXPECT_FALSE(LiesInOwnTemporary(machines, keep)) << machines;
 }
 

@@ -157,6 +157,7 @@ absl::Status Sandbox::Set(const std::string& host_name,
                   {"host_name", host_name},
                   {"binds", binds},
                   {"temporary", temporary.bytes},
+                  {"shared_memory", temporary.shared_memory},
                   {"keep", temporary.keep},
                   {"read_only", temporary.read_only}}
                  .dump())
@@ -165,10 +166,6 @@ absl::Status Sandbox::Set(const std::string& host_name,
 
 absl::Status Sandbox::Hide(const std::string& folder) {
   return Ask(Json{{"do", "hide"}, {"folder", folder}}.dump()).status();
-}
-
-absl::Status Sandbox::OwnSharedMemory(const std::vector<std::string>& keep) {
-  return Ask(Json{{"do", "own shared memory"}, {"keep", keep}}.dump()).status();
 }
 
 absl::StatusOr<std::vector<UniqueFd>> Sandbox::OpenProcesses(const std::vector<pid_t>& pids) {

@@ -61,14 +61,12 @@ class Sandbox {
   absl::StatusOr<Criu> StartCriu(const std::vector<std::string>& argv,
                                  const std::vector<std::pair<int, int>>& descriptors,
                                  const std::vector<int>& groups);
-  // A /tmp of its own that it has already gets another size; what is read-only already stays so.
+  // A /tmp or /dev/shm of its own that it has already gets another size; what is read-only already stays so.
   absl::Status Set(const std::string& host_name,
                    const std::vector<std::pair<std::string, std::string>>& binds,
                    const OwnTemporary& temporary);
   // From now on this folder, where it is there, is an empty one.
   absl::Status Hide(const std::string& folder);
-  // Gives it a /dev/shm of its own, empty but for those of these folders that lie in it.
-  absl::Status OwnSharedMemory(const std::vector<std::string>& keep);
   // Descriptors of its processes, by their PIDs in it.
   absl::StatusOr<std::vector<UniqueFd>> OpenProcesses(const std::vector<pid_t>& pids);
   // `root` (PID in it) is the job: with it the sandbox ends.

@@ -157,8 +157,6 @@ class Init {
       Answer(Set(request), Json::object());
     } else if (what == "hide") {
       Answer(Hide(request.at("folder")), Json::object());
-    } else if (what == "own shared memory") {
-      Answer(OwnSharedMemory(request), Json::object());
     } else if (what == "processes") {
       SendProcesses(request.at("pids").get<std::vector<pid_t>>());
     } else if (what == "watch") {
@@ -233,13 +231,10 @@ class Init {
     if (!host_name.empty() && ::sethostname(host_name.c_str(), host_name.size()) != 0) {
       return ErrnoStatus(errno, absl::StrCat("naming the sandbox's host '", host_name, "'"));
     }
-    const OwnTemporary temporary{request.value("temporary", uint64_t{0}),
-                                 request.value("keep", std::vector<std::string>())};
-    if (temporary.bytes > 0 && temporary.bytes != temporary_bytes_) {
-      RK_RETURN_IF_ERROR(temporary_bytes_ == 0 ? MountOwnTemporary(temporary)
-                                               : ResizeOwnTemporary(temporary.bytes));
-      temporary_bytes_ = temporary.bytes;
-    }
+    RK_RETURN_IF_ERROR(SetTemporary({request.value("temporary", uint64_t{0}),
+                                     request.value("keep", std::vector<std::string>()),
+                                     {},
+                                     request.value("shared_memory", uint64_t{0})}));
     for (const auto& [from, to] :
          request.value("binds", std::vector<std::pair<std::string, std::string>>())) {
       if (::mount(from.c_str(), to.c_str(), nullptr, MS_BIND | MS_REC, nullptr) != 0) {
@@ -250,6 +245,23 @@ class Init {
     return MakeReadOnly(request.value("read_only", std::vector<std::string>()));
   }
 
+  // Makes what is not there yet, and gives what is there another size.
+  absl::Status SetTemporary(const OwnTemporary& wanted) {
+    OwnTemporary missing = wanted, present;
+    const auto part = [this, &wanted, &missing, &present](uint64_t OwnTemporary::*bytes) {
+      if (own_.*bytes == 0) return;
+      missing.*bytes = 0;
+      if (wanted.*bytes != own_.*bytes) present.*bytes = wanted.*bytes;
+    };
+    part(&OwnTemporary::bytes);
+    part(&OwnTemporary::shared_memory);
+    RK_RETURN_IF_ERROR(MountOwnTemporary(missing));
+    RK_RETURN_IF_ERROR(ResizeOwnTemporary(present.bytes, present.shared_memory));
+    if (wanted.bytes > 0) own_.bytes = wanted.bytes;
+    if (wanted.shared_memory > 0) own_.shared_memory = wanted.shared_memory;
+    return absl::OkStatus();
+  }
+
   static absl::Status Hide(const std::string& folder) {
     if (::mount("tmpfs", folder.c_str(), "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC,
                 "size=4k,mode=0711") == 0 ||
@@ -257,27 +269,6 @@ class Init {
       return absl::OkStatus();
     }
     return ErrnoStatus(errno, absl::StrCat("hiding ", folder, " in a sandbox"));
-  }
-
-  static absl::Status OwnSharedMemory(const Json& request) {
-    constexpr char kFolder[] = "/dev/shm";
-    std::vector<std::pair<std::string, UniqueFd>> kept;
-    for (const std::string& path : request.at("keep").get<std::vector<std::string>>()) {
-      if (!absl::StartsWith(path, "/dev/shm/")) continue;
-      UniqueFd folder(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-      if (folder.valid()) kept.emplace_back(path, std::move(folder));
-    }
-    if (::mount("tmpfs", kFolder, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777") != 0) {
-      return ErrnoStatus(errno, "mounting a /dev/shm of its own in a sandbox");
-    }
-    for (const auto& [path, folder] : kept) {
-      if (absl::Status made = MakeDirectories(path); !made.ok()) return made;
-      if (::mount(absl::StrCat("/proc/self/fd/", folder.get()).c_str(), path.c_str(), nullptr, MS_BIND,
-                  nullptr) != 0) {
-        return ErrnoStatus(errno, absl::StrCat("keeping ", path, " in a sandbox"));
-      }
-    }
-    return absl::OkStatus();
   }
 
   void SendProcesses(const std::vector<pid_t>& pids) {
@@ -390,7 +381,7 @@ class Init {
   int asked_on_ = setup_.control.get();
   std::optional<JobEndNote> root_end_;
   pid_t root_ = 0;
-  uint64_t temporary_bytes_ = 0;  // of a /tmp of its own; 0: it has none
+  OwnTemporary own_;  // sizes alone
   std::map<pid_t, JobEndNote> early_ends_;
 };
 

@@ -9,10 +9,9 @@
 //   criu {argv, environment: what is to be different in it, descriptors: numbers in CRIU, groups: how many} +
 //   [descriptors…, cgroup.procs files…]
 //        -> + [CRIU's RPC socket, pidfd of CRIU]
-//   set {host_name, binds: [[from, to]…], temporary: bytes, keep: folders, read_only: folders}: the last
-//        three as OwnTemporary; where it has one already, that gets another size
+//   set {host_name, binds: [[from, to]…], temporary: bytes, shared_memory: bytes, keep: folders, read_only:
+//        folders}: the last four as OwnTemporary; what it has of its own already gets another size
 //   hide {folder}: it is an empty one from now on
-//   own shared memory {keep: folders}: a /dev/shm of its own, empty but for those of these that lie in it
 //   processes {pids: in the sandbox} -> + [a pidfd each]
 //   watch {pid}: the job's root. When it has ended everything else is, and the init says so unasked:
 //        {event: "end", code, signal, why, damaged, refused}

@@ -81,7 +81,7 @@ absl::StatusOr<std::unique_ptr<Template>> Template::Take(CloneResult& started,
   }
   made->own_ = std::move(started.own);
   // Memory that is mapped its copies share with it.
-  made->own_.shared_memory = made->own_.files != nullptr && made->own_.files->has_shared_memory();
+  if (made->own_.files == nullptr) made->own_.temporary.shared_memory = 0;
   if (made->refusal_.empty()) {
     RK_ASSIGN_OR_RETURN(const std::string open, OpenInItsOwn(started.root));
     if (!open.empty()) {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -249,10 +250,7 @@ absl::StatusOr<std::shared_ptr<const TemporaryFiles>> TemporaryFiles::Read(const
   return files;
 }
 
-bool TemporaryFiles::Has(const std::string& path) const {
-  return LiesInOwnTemporary(path, kept_) ||
-         (record_.shared_memory() && absl::StartsWith(path, kOwnSharedMemory));
-}
+bool TemporaryFiles::Has(const std::string& path) const { return LiesInOwnTemporary(path, kept_); }
 
 absl::Status TemporaryFiles::MakeIn(const std::string& root_path) const {
   if (record_.files().empty()) return absl::OkStatus();
@@ -273,11 +271,12 @@ absl::Status TemporaryFiles::GiveTo(const Owner& owner, const std::string& root_
 }
 
 absl::Status OwnPlaces::MakeFolders(Sandbox& sandbox, const std::string& host_name,
-                                    std::vector<std::string> needed) const {
-  if (temporary.bytes > 0) RK_RETURN_IF_ERROR(sandbox.Set(host_name, {}, temporary));
-  if (!shared_memory) return absl::OkStatus();
-  needed.insert(needed.end(), temporary.keep.begin(), temporary.keep.end());
-  return sandbox.OwnSharedMemory(needed);
+                                    const std::vector<std::string>& needed) const {
+  if (!any()) return absl::OkStatus();
+  OwnTemporary own = temporary;
+  std::copy_if(needed.begin(), needed.end(), std::back_inserter(own.keep),
+               [](const std::string& path) { return absl::StartsWith(path, kOwnSharedMemory); });
+  return sandbox.Set(host_name, {}, own);
 }
 
 std::vector<std::string> OwnPlaces::folders() const {
@@ -285,7 +284,7 @@ std::vector<std::string> OwnPlaces::folders() const {
   for (const char* folder : {"/tmp", "/var/tmp"}) {
     if (temporary.bytes > 0 && PathExists("/tmp") && PathExists(folder)) folders.emplace_back(folder);
   }
-  if (shared_memory) folders.emplace_back("/dev/shm");
+  if (temporary.shared_memory > 0 && PathExists("/dev/shm")) folders.emplace_back("/dev/shm");
   return folders;
 }
 

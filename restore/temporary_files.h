@@ -1,7 +1,7 @@
 // What a copy has for its own in place of the machine's folders for temporary files: a /tmp and a /var/tmp,
-// perhaps a /dev/shm, and in them what its image has of such folders (ckpt/temporary_files.h). All of it is
-// there before CRIU opens anything: in the machine's folders it would find what others have put there, and
-// leave the contents of deleted files where all can see them.
+// a /dev/shm, and in them what its image has of such folders (ckpt/temporary_files.h). All of it is there
+// before CRIU opens anything: in the machine's folders it would find what others have put there, and leave
+// the contents of deleted files where all can see them.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,6 @@ class TemporaryFiles {
   // Of memory: what the contents take here, and what all takes in a copy.
   uint64_t bytes() const { return contents_.size(); }
   uint64_t bytes_in_copy() const { return bytes_in_copy_; }
-  bool has_shared_memory() const { return record_.shared_memory(); }
   // Would that be a copy's own?
   bool Has(const std::string& path) const;
 
@@ -51,13 +50,13 @@ class TemporaryFiles {
 // Of one copy in a sandbox.
 struct OwnPlaces {
   OwnTemporary temporary;                       // with 0 bytes: the machine's
-  bool shared_memory = false;                   // a /dev/shm, too
   std::shared_ptr<const TemporaryFiles> files;  // null: none
 
-  // Makes the folders, empty; the sandbox gets its host name by the way. Of the /dev/shm `needed` stays the
-  // machine's, too.
+  bool any() const { return temporary.bytes > 0 || temporary.shared_memory > 0; }
+  // Makes the folders, empty, if there are to be any; the sandbox gets its host name by the way. Of a
+  // /dev/shm `needed` stays the machine's, too.
   absl::Status MakeFolders(Sandbox& sandbox, const std::string& host_name,
-                           std::vector<std::string> needed) const;
+                           const std::vector<std::string>& needed) const;
   absl::Status MakeFiles(const Sandbox& sandbox) const;
   absl::Status GiveFilesTo(const Owner& owner, const Sandbox& sandbox) const;
   // Where they are mounted.

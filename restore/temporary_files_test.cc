@@ -116,10 +116,6 @@ TEST_F(TemporaryFilesTest, WhatIsItsOwn) {
   ASSERT_TRUE(files.ok() && *files) << files.status();
   EXPECT_TRUE((*files)->Has("/var/tmp/a"));
   EXPECT_FALSE((*files)->Has("/tmp/kept/a"));
-  EXPECT_FALSE((*files)->Has("/dev/shm/a"));
-  manifest_.mutable_temporary()->set_shared_memory(true);
-  files = Read();
-  ASSERT_TRUE(files.ok() && *files) << files.status();
   EXPECT_TRUE((*files)->Has("/dev/shm/a"));
   manifest_.clear_temporary();
   files = Read();

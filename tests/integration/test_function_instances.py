@@ -43,6 +43,7 @@ export const handler = (event) => new Promise((resolve) => {{
 """
 
 
+_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 # Writes what it was called with, and reads it when it is told to.
 _WRITES = """import os
 
@@ -51,7 +52,7 @@ def handler(event, context):
     if "open" in event:
         with open(event["open"]) as file:
             return file.read()
-    for folder in ("/tmp", "/var/tmp"):
+    for folder in {folders}:
         with open(folder + "/output", "w") as file:
             file.write(event["n"])
         if event.get("began"):
@@ -62,8 +63,8 @@ def handler(event, context):
         if read != event["n"]:
             return "somebody else's: " + read
     return sorted(os.listdir("/tmp"))
-"""
-# The same as a runtime of its own: it answers what it finds in /tmp, and leaves a file there.
+""".replace("{folders}", str(_FOLDERS))
+# The same as a runtime of its own: it answers what it finds there, and leaves files.
 _BOOTSTRAP = """#!/usr/bin/python3
 import json, os, urllib.request
 
@@ -71,13 +72,14 @@ base = "http://" + os.environ["AWS_LAMBDA_RUNTIME_API"] + "/2018-06-01/runtime/i
 while True:
     with urllib.request.urlopen(base + "next") as answer:
         request = answer.headers["Lambda-Runtime-Aws-Request-Id"]
-    found = sorted(os.listdir("/tmp"))
-    open("/tmp/output", "a").close()
+    found = [folder for folder in ("/tmp", "/dev/shm") if os.path.exists(folder + "/output")]
+    for folder in ("/tmp", "/dev/shm"):
+        open(folder + "/output", "a").close()
     urllib.request.urlopen(base + request + "/response", json.dumps(found).encode()).close()
 """
 _FILL = """def handler(event, context):
     try:
-        with open("/tmp/much", "wb") as file:
+        with open(event["folder"] + "/much", "wb") as file:
             for _ in range(event["mib"]):
                 file.write(bytes(1 << 20))
     except OSError as error:
@@ -85,8 +87,99 @@ _FILL = """def handler(event, context):
 """
 
 
+# What it is refused when it is loaded, and when it is called. With a thread it is no template.
+_CHANGES = """import errno
+import os
+import threading
+import time
+
+CODE = os.environ["LAMBDA_TASK_ROOT"]
+
+
+def change(name):
+    done = []
+    for what in (lambda: open(name, "w"), lambda: open(CODE + "/app.py", "a"), lambda: os.unlink(CODE + "/app.py")):
+        try:
+            what()
+            done.append("done")
+        except OSError as error:
+            done.append(errno.errorcode[error.errno])
+    return done
+
+
+LOADED = change("loaded")
+if {thread}:
+    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+time.sleep(0.3)
+
+
+def handler(event, context):
+    return LOADED + change("called") + [os.getcwd() == CODE]
+"""
+_CHANGES_JS = """
+const fs = require('fs');
+for (const until = Date.now() + 300; Date.now() < until;) {
+}
+
+exports.handler = async () => {
+  try {
+    fs.writeFileSync('called', '');
+    return 'done';
+  } catch (error) {
+    return error.code;
+  }
+};
+"""
+
+
+class CodeTest(FunctionsTest):
+    """Other instances have the same."""
+
+    def end_instances(self, name):
+        for pid in self.runtimes():
+            os.kill(pid, signal.SIGKILL)
+        self.wait_for_no_instance(name)
+
+    def check(self, name, expected, wanted):
+        levels = set()
+        for _ in range(50):
+            answer, how = self.invoke(name)
+            self.assertEqual(answer, expected, how)
+            levels.add(how["start_level"])
+            self.end_instances(name)
+            if len(levels & set(wanted)) > 0:
+                break
+        self.assertTrue(levels & set(wanted), levels)
+        for _ in range(8):  # those that stand by
+            answer, how = self.invoke(name)
+            self.assertEqual(answer, expected, how)
+            self.end_instances(name)
+
+    def test_python(self):
+        for name, wanted in (("template", ("template",)), ("image", FROM_OWN_IMAGE)):
+            deployed = self.deploy(name, "--deps", "none", files={"app.py": _CHANGES.replace("{thread}", str(name == "image"))})
+            self.assertEqual(deployed["warnings"], [])
+            self.check(name, ["EROFS"] * 6 + [True], wanted)
+            code = os.path.join(self.store, "functions", name, "1", "code")
+            self.assertEqual(os.listdir(code), ["app.py"])
+
+    def test_node(self):
+        self.deploy("js", "--deps", "none", runtime="nodejs", files={"app.js": _CHANGES_JS})
+        self.check("js", "EROFS", FROM_OWN_IMAGE)
+
+    def test_without_an_image(self):
+        self.deploy("cold", "--no-image", files={"app.py": _CHANGES.replace("{thread}", "False")})
+        self.check("cold", ["EROFS"] * 6 + [True], ("cold",))
+
+
+class StandbyCodeTest(CodeTest):
+    """The same where copies stand by, restored before anybody asked for them."""
+
+    standby = "2"
+
+
 class TemporaryTest(FunctionsTest):
-    """Each instance has a /tmp and a /var/tmp of its own."""
+    """Each instance has a /tmp and a /var/tmp of its own, and a /dev/shm."""
 
     def check_own(self, name, count=3):
         """So many instances at a time, each in the middle of writing its file."""
@@ -96,7 +189,7 @@ class TemporaryTest(FunctionsTest):
             os.mkfifo(fifo)
             calls.append((self.begin_invoke(name, {"n": str(number), "began": began, "fifo": fifo}), fifo))
             waiting.until(lambda path=began: os.path.exists(path), "in work", SECONDS)
-        for _ in ("/tmp", "/var/tmp"):
+        for _ in _FOLDERS:
             for number, (_, fifo) in enumerate(calls):
                 began = self.path(f"{name}.{number}.began")
                 waiting.until(lambda path=began: os.path.exists(path), "in work", SECONDS)
@@ -113,7 +206,7 @@ class TemporaryTest(FunctionsTest):
         self.wait_for_no_instance(name)
 
     def check_nothing_on_the_machine(self):
-        for folder in ("/tmp", "/var/tmp"):
+        for folder in _FOLDERS:
             self.assertFalse(os.path.exists(folder + "/output"))
 
     def test_copies_of_images(self):
@@ -139,16 +232,17 @@ class TemporaryTest(FunctionsTest):
 
     def test_where_it_is_found_out_what_a_function_imports(self):
         """What others have put into the machine's /tmp is not seen, and nothing is left there."""
-        planted, left = (f"/tmp/rekindle-{what}-{os.getpid()}" for what in ("planted", "left"))
-        self.addCleanup(lambda: [os.unlink(path) for path in (planted, left) if os.path.exists(path)])
-        with open(planted, "w", encoding="ascii"):
-            pass
-        deployed = self.deploy("loads", files={
-            "app.py": f"import os\nassert not os.path.exists({planted!r}), 'it is seen'\nopen({left!r}, 'x').close()\n"
-                      "def handler(event, context):\n    return os.listdir('/tmp')\n"})
-        self.assertEqual(deployed.get("warnings", []), [])
-        self.assertFalse(os.path.exists(left))
-        self.assertEqual(self.invoke("loads")[0], [os.path.basename(left)])
+        for folder in ("/tmp", "/dev/shm"):
+            planted, left = (f"{folder}/rekindle-{what}-{os.getpid()}" for what in ("planted", "left"))
+            self.addCleanup(lambda *paths: [os.unlink(path) for path in paths if os.path.exists(path)], planted, left)
+            with open(planted, "w", encoding="ascii"):
+                pass
+            deployed = self.deploy("loads", "--replace", files={
+                "app.py": f"import os\nassert not os.path.exists({planted!r}), 'it is seen'\nopen({left!r}, 'x').close()\n"
+                          f"def handler(event, context):\n    return [{left!r}, {planted!r}][os.path.exists({planted!r})]\n"})
+            self.assertEqual(deployed.get("warnings", []), [])
+            self.assertFalse(os.path.exists(left))
+            self.assertEqual(self.invoke("loads")[0], left)
 
     def test_where_dependencies_are_loaded(self):
         """On top of an image there is."""
@@ -170,7 +264,7 @@ class TemporaryTest(FunctionsTest):
         folder = self.code("own", {"bootstrap": _BOOTSTRAP})
         os.chmod(os.path.join(folder, "bootstrap"), 0o755)
         self.deploy("own", runtime="provided", handler="any", code=folder)
-        self.assertEqual([self.invoke("own")[0] for _ in range(2)], [[], ["output"]])
+        self.assertEqual([self.invoke("own")[0] for _ in range(2)], [[], ["/tmp", "/dev/shm"]])
         self.end_instances("own")
         self.assertEqual(self.invoke("own")[0], [])
         self.check_nothing_on_the_machine()
@@ -194,8 +288,10 @@ class TemporaryTest(FunctionsTest):
 
     def test_it_is_bounded(self):
         self.deploy("fills", "--deps", "none", "--memory", "256M", "--timeout", "60s", files={"app.py": _FILL})
-        self.assertEqual(self.invoke("fills", {"mib": 127})[0], None)
-        self.assertEqual(self.invoke("fills", {"mib": 129})[0], "No space left on device")
+        for folder in ("/tmp", "/dev/shm"):
+            for mib, answer in ((127, None), (129, "No space left on device")):
+                self.assertEqual(self.invoke("fills", {"folder": folder, "mib": mib})[0], answer, folder)
+                self.end_instances("fills")
 
     def test_what_is_left_there_on_loading_is_in_each(self):
         module = "open('/tmp/cache', 'w').write('loaded')"

@@ -290,6 +290,51 @@ class ChangeTest(LayersTest):
         self.assertEqual((after["layers"], after["dependency_image"]), (before["layers"], before["dependency_image"]))
         self.assertEqual(self.answer("one")["token"], token)
 
+    def test_other_layers_for_the_code_that_is_deployed(self):
+        """What is not named stays, whatever has become of its folder; no code is copied but where that is named, too."""
+        text = "import only_here\n" + _APP.replace('"uid"', '"here": only_here.VALUE, "uid"')
+        for name in ("first", "second"):
+            os.makedirs(self.path(name) + "/python")
+            with open(self.path(name) + "/python/only_here.py", "w", encoding="ascii") as file:
+                file.write(f"VALUE = {name!r}\n")
+        before = self.deploy_app("one", "--layer", self.path("first"), text=text)
+        self.assertEqual((before["warnings"], self.answer("one")["here"]), ([], "first"))
+        code = before["result"]["spec"]["code"]
+        shutil.rmtree(self.venv)
+        shutil.move(code, code + ".away")
+        set_ = ("fn", "set", "one")
+        after = self.succeed(*set_, "--layer", self.path("second"), cli=self.alice)
+        self.assertEqual((after["warnings"], after["result"]["revision"]), ([], 2))
+        self.assertEqual(after["result"]["dependencies"], ["only_here", "their_library"])
+        answer = self.answer("one")
+        self.assertEqual((answer["here"], answer["version"]), ("second", 1))
+        self.assertTrue(self.succeed(*set_, "--layer", self.path("second"), cli=self.alice)["unchanged"])
+
+        # With other code: the virtual environment is to be there again.
+        shutil.move(code + ".away", code)
+        with open(code + "/app.py", "a", encoding="ascii") as file:
+            file.write("    # another\n")
+        refused = self.alice.run(*set_, "--code", code, "--layer", self.path("first"))
+        self.assert_refused(refused, FAILED, self.venv)
+        self.environment_of("venv")
+        self.install("their_library.py", _LIBRARY.format(version=2))
+        self.succeed(*set_, "--code", code, "--layer", self.path("first"), cli=self.alice)
+        answer = self.answer("one")
+        self.assertEqual((answer["here"], answer["version"]), ("first", 2))
+
+        self.install("their_library.py", _LIBRARY.format(version=3))
+        self.succeed(*set_, "--no-layers", "--venv", self.venv, "--force", cli=self.alice)
+        self.assertEqual(len(self.function("one")["layers"]), 1)
+        self.assertIn("only_here", self.failed("one")["errorMessage"])
+        with open(self.path("second") + "/python/their_library.py", "w", encoding="ascii") as file:
+            file.write("TOKEN = LOADED_AS = 'layer'\nVERSION = 4\n")
+        self.succeed(*set_, "--no-layers", "--layer", self.path("second"), cli=self.alice)
+        answer = self.answer("one")
+        self.assertEqual((answer["here"], answer["version"]), ("second", 4))
+        refused = self.alice.run(*set_, "--layer", self.path("none"))
+        self.assert_refused(refused, FAILED, self.path("none"))
+        self.assertEqual(self.function("one")["spec"]["layers"], [self.path("second")])
+
     def test_a_daemon_that_is_started_anew(self):
         deployed = self.deploy_app("one")["result"]
         token = self.answer("one")["token"]
@@ -445,6 +490,65 @@ class EnvironmentTest(LayersTest):
         missing = ("fn", "deploy", "missing", "--runtime", "python", "--handler", "app.handler", "--code",
                    self.code("missing", {"app.py": _APP}), "--venv", self.venv, "--deps", "no_such_module")
         self.assert_refused(self.alice.run(*missing), USAGE, "no_such_module")
+
+
+class LaterTest(LayersTest):
+    """What could not be loaded ahead when it was deployed, for a reason that passes."""
+
+    def deploy_without_room(self):
+        """For the image, not for the code."""
+        self.deploy("room", "--deps", "none")  # the bare image is there
+        self.succeed("quota", "--store-max", str(8 << 20))
+        deployed = self.deploy_app("late")
+        self.assertIn("tried again in the background", deployed["warnings"][0])
+        self.assertIn("8.0 MiB", deployed["warnings"][0])
+        self.assertEqual(deployed["result"]["dependency_image"], "deps/python:bare")
+        self.assertEqual(deployed["result"]["dependencies"], [])
+
+    def wait_for_layers(self):
+        image = waiting.until(lambda: self.layer_images(self.alice), "the image with its layers", SECONDS)[0]["reference"]
+        waiting.until(lambda: self.function("late")["dependency_image"] == image, "it is the function's", SECONDS)
+        self.assertEqual(self.function("late")["dependencies"], ["their_library"])
+        self.assertEqual(self.function("late")["problem"], "")
+        self.assertIn("'late' has its image with what it needs of its layers now", self.daemon.log_text())
+        self.end_instances("late")
+        first = self.answer("late")["token"]
+        self.wait_for_image("late")
+        self.end_instances("late")
+        self.assertEqual(self.answer("late")["token"], first, "loaded once")
+
+    def test_when_there_is_room(self):
+        """Whoever makes another image wakes what waits for it."""
+        self.deploy_without_room()
+        problem = self.function("late")["problem"]
+        for words in ("their_library", "tried again in the background: ", "8.0 MiB"):
+            self.assertIn(words, problem)
+        self.answer("late")
+        self.succeed("quota", "--store-max", "none")
+        self.succeed("deps", "build", "json", "--runtime", "python")
+        self.wait_for_layers()
+
+    def test_by_a_daemon_that_is_started_anew(self):
+        self.deploy_without_room()
+        self.daemon.stop()
+        self.restart_daemon()
+        self.alice = self.make_cli(host=self.daemon.host, uid=ALICE)
+        waiting.until(lambda: "'late' has no image with what it needs of its layers still, and loads that by itself; it is "
+                              "tried again in " in self.daemon.log_text(), "it was tried again", SECONDS)
+        self.assertIn("8.0 MiB", self.function("late")["problem"])
+        self.daemon.stop()
+        self.succeed("quota", "--store-max", "none", cli=self.make_cli(store=self.store))
+        self.restart_daemon()
+        self.alice = self.make_cli(host=self.daemon.host, uid=ALICE)
+        self.wait_for_layers()
+
+    def test_by_other_settings(self):
+        self.deploy_without_room()
+        self.succeed("quota", "--store-max", "none")
+        set_ = self.succeed("fn", "set", "late", "--memory", "600M", cli=self.alice)
+        self.assertEqual((set_["warnings"], set_["result"]["dependencies"]), ([], ["their_library"]))
+        self.assertTrue(set_["result"]["dependency_image"].startswith(f"deps/u{ALICE}/"))
+        self.assertEqual(self.answer("late")["version"], 1)
 
 
 class BuildTest(LayersTest):

@@ -176,6 +176,20 @@ def handler(event, context):
         self.assertEqual(seen["doubled"], [2, 4])
         self.assertIn(how["start_level"], FROM_OWN_IMAGE)
 
+    def test_workers_that_it_has_forked(self):
+        """When it is loaded: they are in its image."""
+        text = "import multiprocessing\n\nPOOL = multiprocessing.Pool(2)\n\n\n" \
+               "def handler(event, context):\n    return POOL.map(abs, [1, -2])\n"
+        self.deploy("pool", "--deps", "none", files={"app.py": text})
+        self.assertEqual(self.invoke("pool")[0], [1, 2])
+        self.wait_for_image("pool")
+        for _ in range(2):
+            for pid in self.runtimes():
+                os.kill(pid, signal.SIGKILL)
+            self.wait_for_no_instance("pool")
+            answer, how = self.invoke("pool")
+            self.assertEqual((answer, how["start_level"] in FROM_OWN_IMAGE), ([1, 2], True), how)
+
 
 class ReplaceTest(FunctionsTest):
     def test_a_call_under_way_ends_on_the_code_that_it_began_with(self):

@@ -120,6 +120,21 @@ def change(text):
         taken += 1
     return "loaded" if taken == 7 else str(taken)
 """
+# Another process finds it by its name.
+_NAMED = """import subprocess
+from multiprocessing import shared_memory
+
+_memory = shared_memory.SharedMemory(create=True, size=60 << 20)
+_memory.buf[:] = b"x" * (60 << 20)
+_memory.buf[:10] = b"loaded    "
+
+
+def change(text):
+    read = subprocess.run(["head", "-c", "11", "/dev/shm/" + _memory.name], stdout=subprocess.PIPE, check=True)
+    _memory.buf[:10] = text.encode().ljust(10)
+    assert read.stdout.endswith(b"x")
+    return read.stdout[:10].decode().rstrip()
+"""
 # Compiled code that was unpacked.
 _UNPACKED = """import ctypes
 import os
@@ -425,7 +440,19 @@ class FunctionTest(Loaded):
 
     def test_python(self):
         for source in (_LEFT.format(folder="/tmp", more=""), _DELETED.format(folder="/tmp"),
-                       _OPEN.format(folder="/var/tmp")):
+                       _OPEN.format(folder="/var/tmp"), _LEFT.format(folder="/dev/shm", more=""),
+                       _DELETED.format(folder="/dev/shm"), _OPEN.format(folder="/dev/shm")):
+            with self.subTest(source):
+                self.deploy("f", "--deps", "none", files={"app.py": _HANDLER.format(module="own"), "own.py": source})
+                self.check_each_has_its_own("f", _FROM_DEPENDENCIES + FROM_OWN_IMAGE)
+                self.wait_for_image("f")
+                self.end_instances("f")
+                self.check_each_has_its_own("f", FROM_OWN_IMAGE)
+                self.succeed("fn", "rm", "f")
+
+    def test_shared_memory(self):
+        """What is mapped, with and without a name, and more of it than an image takes of other files."""
+        for source in (_MAPPED.format(folder="/dev/shm", kind="MAP_SHARED"), _NAMED, _SEMAPHORE):
             with self.subTest(source):
                 self.deploy("f", "--deps", "none", files={"app.py": _HANDLER.format(module="own"), "own.py": source})
                 self.check_each_has_its_own("f", _FROM_DEPENDENCIES + FROM_OWN_IMAGE)

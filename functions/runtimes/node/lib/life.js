@@ -48,7 +48,10 @@ async function run() {
       await park('REKINDLE_DEPS');
     }
     const handler = await loadFunction();
-    if (process.env.REKINDLE_FUNCTION_IMAGE === '1') await park('REKINDLE_FUNCTION_IMAGE');
+    if (process.env.REKINDLE_FUNCTION_IMAGE === '1') {
+      await park('REKINDLE_FUNCTION_IMAGE');
+      enterAgain();
+    }
     // Nothing is connected before the last restore, and the address is the copy's.
     invocations = new Invocations(new RuntimeApi(), handler);
     await invocations.serve();
@@ -117,6 +120,15 @@ async function park(point) {
     }
     await report((api, ...what) => api.failRestore(...what), error, 'Runtime.AfterRestoreError');
     process.exit(AFTER_RESTORE_FAILED);
+  }
+}
+
+/** A copy that has stood by was in its folder before that was made read-only for it. */
+function enterAgain() {
+  try {
+    process.chdir(process.cwd());
+  } catch {
+    // It is somewhere else, which it has removed, or may not enter.
   }
 }
 

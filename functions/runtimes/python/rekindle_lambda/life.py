@@ -15,6 +15,7 @@ _AFTER_RESTORE_FAILED = 65
 # At the first ready point it goes from the environment.
 _held = os.environ.get("REKINDLE_HOLD") == "1"
 _runtimes = frozenset(sys.modules)
+_loading = False  # the function
 
 
 def run():
@@ -26,9 +27,12 @@ def run():
             os.environ["REKINDLE_DEPS"] = os.environ.pop("REKINDLE_MORE_DEPS")
             _load_dependencies()
             _park("REKINDLE_DEPS")
+        if _held:
+            _keep_channel_from_children()
         handler = _load_function()
         if os.environ.get("REKINDLE_FUNCTION_IMAGE") == "1":
             _park("REKINDLE_FUNCTION_IMAGE")
+            _enter_again()
         # Nothing is connected before the last restore, and the address is the copy's.
         _serve(RuntimeApi(), handler)
     except ApiError as error:
@@ -96,8 +100,36 @@ def _park(point):
         sys.exit(_AFTER_RESTORE_FAILED)
 
 
+def _keep_channel_from_children():
+    """Its end says that this process is parked: one that the function has forked, such as a worker of a pool, and that
+    goes on would keep it open.
+    """
+    import rekindle
+
+    channel = rekindle.channel()
+
+    def let_go():
+        global _loading
+        # Not the copies of a template, which have channels of their own.
+        if channel is not None and _loading:
+            os.close(channel.fileno())
+        _loading = False
+
+    os.register_at_fork(after_in_child=let_go)
+
+
+def _enter_again():
+    """A copy that has stood by was in its folder before that was made read-only for it."""
+    try:
+        os.chdir(os.getcwd())
+    except OSError:  # it is somewhere else, which it has removed, or may not enter
+        pass
+
+
 def _load_function():
+    global _loading
     logs.set_level()
+    _loading = True
     try:
         handlers.enter(_runtimes)
         spec = os.environ.get("_HANDLER")
@@ -109,6 +141,8 @@ def _load_function():
         faults.log(described)
         _report(lambda api, *what: api.fail_init(*what), described, described["errorType"])
         sys.exit(1)
+    finally:
+        _loading = False
 
 
 def _report(post, described, error_type):
