@@ -21,7 +21,6 @@
 #include "base/status.h"
 #include "cli/progress_bar.h"
 #include "cli/table.h"
-#include "daemon/function_settings.h"
 
 namespace rekindle::cli {
 namespace {
@@ -197,28 +196,6 @@ int SetFunction(Client& client, const Output& output, Interrupts& interrupts,
                            function.revision(), "\n"));
   if (!function.problem().empty() && set->warnings().empty()) output.Warning(function.problem());
   return kDone;
-}
-
-int ReplaceCode(Client& client, const Output& output, Interrupts& interrupts, const FunctionCode& code) {
-  const v1::SetFunctionRequest& settings = code.settings;
-  const absl::StatusOr<v1::ListFunctionsResponse> all = client.ListFunctions(v1::ListFunctionsRequest());
-  if (!all.ok()) return output.Fail(all.status());
-  const auto present =
-      std::find_if(all->functions().begin(), all->functions().end(),
-                   [&](const v1::Function& function) { return function.spec().name() == settings.name(); });
-  if (present == all->functions().end()) {
-    return output.Fail(absl::NotFoundError(
-        absl::StrCat("there is no function ", settings.name(), ": rekindle fn ls shows which there are")));
-  }
-  v1::DeployFunctionRequest request;
-  request.set_replace(true);
-  request.set_force(settings.force());
-  v1::FunctionSpec& spec = *request.mutable_spec();
-  spec = present->spec();
-  spec.set_code(code.code);
-  if (absl::Status changed = daemon::ChangeSettings(settings, &spec); !changed.ok())
-    return output.Fail(changed);
-  return DeployFunction(client, output, interrupts, request);
 }
 
 int InvokeFunction(Client& client, const Output& output, const FunctionInvocation& invocation) {

@@ -70,7 +70,6 @@ bool HandlesSignals(const Command& command) {
          std::holds_alternative<v1::SwapGpuRequest>(command) || std::holds_alternative<TopRequest>(command) ||
          std::holds_alternative<v1::DeployFunctionRequest>(command) ||
          std::holds_alternative<v1::SetFunctionRequest>(command) ||
-         std::holds_alternative<FunctionCode>(command) ||
          std::holds_alternative<v1::CheckpointGroupRequest>(command) ||
          std::holds_alternative<v1::RestoreGroupRequest>(command) ||
          std::holds_alternative<v1::BuildDependenciesRequest>(command);
@@ -203,7 +202,6 @@ int Execute(const Invocation& invocation, const Output& output) {
           [&](const v1::SetFunctionRequest& request) {
             return SetFunction(client, output, *interrupts, request);
           },
-          [&](const FunctionCode& code) { return ReplaceCode(client, output, *interrupts, code); },
           [&](const FunctionInvocation& what) { return InvokeFunction(client, output, what); },
           [&](const v1::ListFunctionsRequest& request) { return ListFunctions(client, output, request); },
           [&](const v1::FunctionLogsRequest& request) { return ShowFunctionLogs(client, output, request); },
