@@ -181,6 +181,27 @@ TEST_F(CatalogLossTest, AMissingFolderIsNotMadeAgainWithoutPacks) {
   image_.ExpectIn(*store_, "job:2");
 }
 
+// By hand, while it is open.
+TEST_F(CatalogLossTest, AFolderThatVanishesIsMissedByNameAndMadeAgain) {
+  RK_ASSERT_OK(RemoveTree(options_.path + "/catalog"));
+  const std::vector<absl::Status> all = {
+      store_->List().status(), image_.Commit(*store_, "job:3", "job:2").status(), store_->Remove("job:2"),
+      store_->Gc({}).status(), store_->Fsck({}).status()};
+  for (const absl::Status& refused : all) {
+    EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(), "fsck --repair")) << refused;
+  }
+  EXPECT_FALSE(PathExists(options_.path + "/catalog"));
+  EXPECT_TRUE(Check(true).lost_images.empty());
+  image_.ExpectIn(*store_, "job:2");
+  RK_ASSERT_OK(image_.Commit(*store_, "job:3", "job:2"));
+  RK_ASSERT_OK(store_->Gc({}));
+  ExpectWhole();
+  Reopen();
+  ExpectWhole();
+  image_.ExpectIn(*store_, "job:3");
+}
+
 // What only helps.
 TEST_F(CatalogLossTest, OtherMissingFoldersAreMadeAnew) {
   for (const bool open : {false, true}) {
