@@ -236,7 +236,6 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
       break;
     }
   }
-  monitor.Stop();
   node.counts().captures.Add(result.status());
   RK_RETURN_IF_ERROR(result.status());
   node.counts().frozen_ns += static_cast<int64_t>(result->freeze_seconds * 1e9);
@@ -289,6 +288,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   RK_RETURN_IF_ERROR(Annotate(result->ended, absl::StrCat("image '", result->image.reference,
                                                           "' is stored, but its job has not ended")));
 
+  monitor.Stop();  // for which a client may take its time: what stands still for the image goes on before
   v1::CheckpointEvent event;
   v1::CheckpointResult* out = event.mutable_result();
   ToProto(result->image, out->mutable_image());
