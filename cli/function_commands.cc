@@ -189,8 +189,13 @@ int SetFunction(Client& client, const Output& output, Interrupts& interrupts,
     return client.SetFunction(request, on_event);
   });
   if (!set.ok()) return output.Fail(set.status());
-  output.Json(*set);
   const v1::Function& function = set->result();
+  if (request.has_code() && function.spec().code() != request.code()) {
+    return output.Fail(absl::UnimplementedError(
+        "the daemon is of a version that takes no other code so, and has changed the settings alone: start "
+        "the newer rekindled, or 'rekindle fn deploy --replace'"));
+  }
+  output.Json(*set);
   output.Text(absl::StrCat("function ", function.spec().name(),
                            set->unchanged() ? " was so already: revision " : " has these settings: revision ",
                            function.revision(), "\n"));

@@ -13,9 +13,11 @@
 namespace rekindle::cli {
 namespace {
 
-// When it was taken is known: a tag that was given later has no such label.
+// When it was taken is known: a tag that was given later has no such label, and what was copied here has come
+// here later.
 bool IsSure(const v1::Image& image) {
-  return TimeOfTag(image.reference()).has_value() || image.labels().contains(v1::kSupervisedNumberLabel);
+  return TimeOfTag(image.reference()).has_value() ||
+         (image.labels().contains(v1::kSupervisedNumberLabel) && !image.labels().contains(v1::kOriginLabel));
 }
 
 }  // namespace

@@ -80,6 +80,9 @@ TEST(ResumePointsTest, OfOneThatSomebodyTookOfTheSupervisedJobTheTimeIsKnown) {
   v1::Image asked = Named(Taken(14), "asked", 14);
   (*asked.mutable_labels())[v1::kSupervisedNumberLabel] = "7";
   EXPECT_THAT(Points({asked, Taken(12)}), ElementsAre("asked", "20261130-101200.123"));
+  // Unless it has come from elsewhere since.
+  (*asked.mutable_labels())[v1::kOriginLabel] = "sha256:1";
+  EXPECT_FALSE(ResumePoints({asked, Taken(12)}).ok());
 }
 
 TEST(ResumePointsTest, WithoutASupervisorTheListTells) {

@@ -36,6 +36,7 @@ bool IsOwn(absl::string_view host, uint32_t owner) {
   return !on_this_machine || owner == ::geteuid();
 }
 
+constexpr int kMostOlder = 10;
 constexpr absl::string_view kNotKnown =
     "it is not known whether there is an image to go on from, so nothing was started";
 constexpr absl::string_view kBeginAnew =
@@ -137,7 +138,8 @@ absl::StatusOr<std::string> GoOnFromNewest(Client& client, absl::string_view hos
       std::find_if(images.begin(), images.end(), [](const v1::Image& image) { return !image.damaged(); });
   if (whole != images.end()) {
     request->set_from_image(whole->reference());
-    for (auto older = whole + 1; older != images.end(); ++older) {
+    for (auto older = whole + 1; older != images.end() && request->older_images_size() < kMostOlder;
+         ++older) {
       if (!older->damaged()) request->add_older_images(older->reference());
     }
     request->clear_argv();

@@ -45,7 +45,9 @@ constexpr size_t kMostKept = 1000;
 // That are looked at for it.
 constexpr size_t kMostNamesLookedAt = 20'000;
 constexpr int kDeepestKept = 8;
-constexpr absl::string_view kOurNames = ".rekindle-";
+// Several of a file that was renamed; what is beyond was made by somebody else.
+constexpr size_t kMostSecondNames = 4 * kMostKept;
+constexpr absl::string_view kOurNames = ".rekindle-", kNamesOfNfs = ".nfs";
 // The kernel tells the times of files by its ticks: they may be as much too early. No job runs so shortly
 // before an image of it is whole.
 constexpr int64_t kTickNanos = 10'000'000;
@@ -205,10 +207,14 @@ class KeptBelow {
     }
   }
 
-  void Forget(int64_t oldest_image_unix_ns) {
+  void Forget(int64_t oldest_image_unix_ns, bool ended) {
     if (!Open() || !OpenKept()) return;
     Read();
     for (const auto& [number, file] : files_) {
+      if (ended && !file.removed()) {
+        Drop(file);
+        continue;
+      }
       if (file.removed()) {
         if (file.removed_unix_ns() <= oldest_image_unix_ns || IsReplaced(file)) Drop(file);
         continue;
@@ -267,7 +273,9 @@ class KeptBelow {
     if (!OpenKept()) return;
     const OpenDir dir = ReadDir(kept_.get());
     if (dir == nullptr) return;
+    size_t names = 0;
     while (const dirent* entry = ::readdir(dir.get())) {
+      if (++names > kMostSecondNames) break;
       std::optional<KeptName> name = ParseName(entry->d_name);
       struct stat info;
       if (!name || ::fstatat(kept_.get(), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 ||
@@ -327,7 +335,9 @@ class KeptBelow {
                  const struct stat& info) const {
     if (!S_ISREG(info.st_mode) || info.st_uid != options_.user.uid || info.st_dev != device_) return false;
     // Of a database a part is of no use (docs/files.md).
-    if (absl::StrContains(name, kOurNames) || !DatabaseBeside(name).empty() || IsIgnored(path)) return false;
+    if (absl::StrContains(name, kOurNames) || absl::StartsWith(name, kNamesOfNfs) ||
+        !DatabaseBeside(name).empty() || IsIgnored(path))
+      return false;
     return Nanos(info.st_mtim) >= options_.since_unix_ns ||
            BornUnixNanos(folder, name, AT_SYMLINK_NOFOLLOW) >= options_.since_unix_ns;
   }
@@ -413,22 +423,19 @@ RemovedFiles::Options RemovedFilesOf(const v1::SupervisedJobRecord& record) {
   const v1::Rollback& rollback = record.policy().rollback();
   options.ignored.assign(rollback.ignore_paths().begin(), rollback.ignore_paths().end());
   if (rollback.mode() == v1::Rollback::NONE) return options;
-  std::vector<std::string> folders = {record.working_directory()};
-  for (const std::string& pattern : record.policy().track_paths()) {
-    const size_t wildcard = pattern.find_first_of("*?[\\");
-    folders.push_back(wildcard == std::string::npos ? pattern
-                                                    : pattern.substr(0, pattern.rfind('/', wildcard)));
-  }
-  std::sort(folders.begin(), folders.end());
-  for (std::string& folder : folders) {
+  for (std::string folder : record.policy().keep_removed()) {
     while (absl::EndsWith(folder, "/")) folder.pop_back();
-    // Those of everybody are none of a job's.
-    if (folder.empty() || folder == "/tmp" || folder == "/var/tmp" || !CheckFilePattern(folder).ok())
-      continue;
-    if (std::none_of(options.folders.begin(), options.folders.end(),
-                     [&](const std::string& above) { return IsBelow(folder, above); }))
-      options.folders.push_back(folder);
+    if (!folder.empty()) options.folders.push_back(folder);
   }
+  std::sort(options.folders.begin(), options.folders.end());
+  // Those above come first.
+  std::vector<std::string> apart;
+  for (std::string& folder : options.folders) {
+    if (std::none_of(apart.begin(), apart.end(),
+                     [&](const std::string& above) { return IsBelow(folder, above); }))
+      apart.push_back(std::move(folder));
+  }
+  options.folders = std::move(apart);
   return options;
 }
 
@@ -443,7 +450,7 @@ bool RemovedFiles::InTime(std::function<void()> work) {
   if (options_->folders.empty()) return false;
   if (last_ != nullptr) {
     absl::MutexLock lock(&last_->mutex);
-    if (!last_->done) return false;
+    if (!AwaitUntil(last_->mutex, absl::Condition(&last_->done), Deadline(options_->patience))) return false;
   }
   const auto mine = std::make_shared<Work>();
   const absl::Status begun = CatchNoMoreThreads([&] {
@@ -478,15 +485,21 @@ std::vector<v1::FileRollback> RemovedFiles::PutBack(int64_t image_unix_ns) {
   if (!InTime([options = options_, done, image_unix_ns] {
         for (const std::string& folder : options->folders)
           KeptBelow(*options, folder).PutBack(image_unix_ns, done.get());
-      }))
+      })) {
+    if (!options_->folders.empty()) {
+      Log(LogLevel::kWarning,
+          absl::StrCat("what job '", options_->job, "' has removed may not be there again: below ",
+                       ToUtf8(options_->folders.front()), " a file system does not answer in time"));
+    }
     return {};
+  }
   return std::move(*done);
 }
 
-void RemovedFiles::Forget(int64_t oldest_image_unix_ns) {
-  InTime([options = options_, oldest_image_unix_ns] {
+void RemovedFiles::Forget(int64_t oldest_image_unix_ns, bool ended) {
+  InTime([options = options_, oldest_image_unix_ns, ended] {
     for (const std::string& folder : options->folders)
-      KeptBelow(*options, folder).Forget(oldest_image_unix_ns);
+      KeptBelow(*options, folder).Forget(oldest_image_unix_ns, ended);
   });
 }
 

@@ -27,12 +27,12 @@ class RemovedFiles {
  public:
   struct Options {
     std::string job;                   // its name
-    std::vector<std::string> folders;  // below which its files are looked for; absolute
+    std::vector<std::string> folders;  // below which its files are looked for; absolute, none below another
     std::vector<std::string> ignored;  // files, and folders with all below them
     Owner user;                        // whose files count
     int64_t since_unix_ns = 0;         // older ones are not the job's
     uint32_t share_of_free = 8;        // one of so many parts of what is free on a disk they may take up
-    absl::Duration patience = absl::Seconds(10);
+    absl::Duration patience = absl::Seconds(5);
   };
 
   explicit RemovedFiles(Options options);
@@ -42,8 +42,9 @@ class RemovedFiles {
   std::vector<std::string> Keep();
   // Gives what is gone since that moment its name back, where no other file has it; what was done.
   std::vector<v1::FileRollback> PutBack(int64_t image_unix_ns);
-  // That no image from before that moment is needed any more.
-  void Forget(int64_t oldest_image_unix_ns);
+  // That no image from before that moment is needed any more. `ended`: nor is what is still there, which the
+  // job does not remove now; who goes on from an image of it keeps it again.
+  void Forget(int64_t oldest_image_unix_ns, bool ended = false);
   // None is.
   void ForgetAll();
 
@@ -56,7 +57,7 @@ class RemovedFiles {
   std::shared_ptr<Work> last_;
 };
 
-// Below its working directory, and the folders that it tracks. None where its files are not rolled back.
+// Below the folders that its policy names. None where its files are not rolled back.
 RemovedFiles::Options RemovedFilesOf(const v1::SupervisedJobRecord& record);
 
 }  // namespace rekindle::daemon

@@ -190,21 +190,26 @@ TEST_F(RemovedFilesTest, LeavesAloneWhatIsNotTheJobs) {
   EXPECT_THAT(ListDirectory(Kept()).value(), ElementsAre(HasSubstr("@kept.")));
 }
 
-TEST(RemovedFilesOf, LooksBelowItsFolderAndWhatItTracks) {
+TEST(RemovedFilesOf, LooksBelowTheFoldersThatWereNamed) {
   v1::SupervisedJobRecord record;
   record.set_name("job");
-  record.set_working_directory("/home/me/code/");
-  for (const char* path :
-       {"/scratch/run", "/scratch/run/sub", "/data/runs/**/events.*", "/home/me/codec", "/*"})
-    record.mutable_policy()->add_track_paths(path);
-  EXPECT_THAT(RemovedFilesOf(record).folders,
-              ElementsAre("/data/runs", "/home/me/code", "/home/me/codec", "/scratch/run"));
-  record.set_working_directory("/tmp");
-  record.mutable_policy()->clear_track_paths();
+  record.set_working_directory("/home/me/code");
   EXPECT_THAT(RemovedFilesOf(record).folders, IsEmpty());
-  record.set_working_directory("/home/me");
+  for (const char* path : {"/scratch/run/sub", "/scratch/run/", "/scratch/runs"})
+    record.mutable_policy()->add_keep_removed(path);
+  EXPECT_THAT(RemovedFilesOf(record).folders, ElementsAre("/scratch/run", "/scratch/runs"));
   record.mutable_policy()->mutable_rollback()->set_mode(v1::Rollback::NONE);
   EXPECT_THAT(RemovedFilesOf(record).folders, IsEmpty());
+}
+
+TEST_F(RemovedFilesTest, OfOneThatHasEndedOnlyWhatIsGoneStaysKept) {
+  Write("there", "x");
+  Write("gone", "y");
+  RemovedFiles removed(Options());
+  removed.Keep();
+  ASSERT_EQ(::unlink(Path("gone").c_str()), 0);
+  removed.Forget(0, /*ended=*/true);
+  EXPECT_THAT(ListDirectory(Kept()).value(), ElementsAre(HasSubstr("@gone.")));
 }
 
 }  // namespace

@@ -432,7 +432,7 @@ void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string
   if (!failed && exit.code == 0 && exit.signal == 0) {
     removed_.ForgetAll();
   } else {
-    ForgetItsFiles();  // somebody may have it go on from an image yet
+    ForgetItsFiles(/*ended=*/true);  // somebody may have it go on from an image yet
   }
   v1::JobEvent event;
   {

@@ -292,7 +292,7 @@ class SupervisedJob {
   void KeepItsFiles();
   // The image that is being taken is of now.
   void NoteFrozen() ABSL_LOCKS_EXCLUDED(mutex_);
-  void ForgetItsFiles() ABSL_LOCKS_EXCLUDED(mutex_);
+  void ForgetItsFiles(bool ended = false) ABSL_LOCKS_EXCLUDED(mutex_);
   void PutItsFilesBack(const v1::RestartPoint& point, v1::JobRestarted* restarted);
 
   Node& node_;

@@ -328,7 +328,7 @@ void SupervisedJob::NoteFrozen() {
   taking_frozen_ns_ = MonotonicNanos();
 }
 
-void SupervisedJob::ForgetItsFiles() {
+void SupervisedJob::ForgetItsFiles(bool ended) {
   int64_t oldest = INT64_MAX;
   {
     absl::MutexLock lock(&mutex_);
@@ -338,7 +338,7 @@ void SupervisedJob::ForgetItsFiles() {
     }
     if (oldest == INT64_MAX && !record_.points().empty()) oldest = record_.points().rbegin()->taken_unix_ns();
   }
-  if (oldest != INT64_MAX) removed_.Forget(oldest);
+  if (oldest != INT64_MAX) removed_.Forget(oldest, ended);
 }
 
 void SupervisedJob::PutItsFilesBack(const v1::RestartPoint& point, v1::JobRestarted* restarted) {

@@ -364,10 +364,10 @@ absl::StatusOr<JobStart> PlanFromImage(Node& node, const Call& call, const v1::R
   return start;
 }
 
-// Another image may do.
+// Another image may do. Where it is the machine that another one may fit, nobody knows how far back that is,
+// and the image is not lost: it is for who starts the job to choose.
 bool LiesInImage(const absl::Status& status) {
-  const Hindrance hindrance = HindranceOf(status);
-  return !status.ok() && (hindrance == Hindrance::kImage || hindrance == Hindrance::kOtherMachine);
+  return !status.ok() && HindranceOf(status) == Hindrance::kImage;
 }
 
 void WarnOfFiles(const v1::JobRestarted& restarted, v1::JobStarted* started) {

@@ -181,6 +181,19 @@ TEST_F(CatalogLossTest, AMissingFolderIsNotMadeAgainWithoutPacks) {
   image_.ExpectIn(*store_, "job:2");
 }
 
+// Its functions and limits lie there, too.
+TEST_F(CatalogLossTest, AStoreThatHadNoImagesGetsItsCatalogBack) {
+  RK_ASSERT_OK(store_->Remove("job:2"));
+  RK_ASSERT_OK(store_->Gc({}));
+  store_.reset();
+  RK_ASSERT_OK(RemoveTree(options_.path + "/catalog"));
+  options_.rebuild_catalog = true;
+  Reopen();
+  EXPECT_TRUE(store_->List()->empty());
+  RK_ASSERT_OK(image_.Commit(*store_, "job:3"));
+  ExpectWhole();
+}
+
 // By hand, while it is open.
 TEST_F(CatalogLossTest, AFolderThatVanishesIsMissedByNameAndMadeAgain) {
   RK_ASSERT_OK(RemoveTree(options_.path + "/catalog"));

@@ -53,7 +53,7 @@ _rekindle() {
   case $command in
     '') flags=$globals arguments=$commands ;;
     run)
-      flags='--name --log --detach --hold --every --restarts --backoff --retry-for --hang --hang-sign --rollback --ignore-path --track-path --keep --image-name --overhead --tcp-close --ignore-mismatch --at-boot --from --resume --stop-on --copy-to'
+      flags='--name --log --detach --hold --every --restarts --backoff --retry-for --hang --hang-sign --rollback --ignore-path --track-path --keep-removed --keep --image-name --overhead --tcp-close --ignore-mismatch --at-boot --from --resume --stop-on --copy-to'
       if [[ $current != -* ]]; then
         COMPREPLY=($(compgen -c -- "$current"))
         return

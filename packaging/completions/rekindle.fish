@@ -111,6 +111,7 @@ complete -c rekindle -n '__fish_seen_subcommand_from run' -l hang-sign -x -a 'an
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l rollback -x -a 'none append all' -d 'Files written after the image'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l ignore-path -r -F -d 'Leave it as it is'
 complete -c rekindle -n '__fish_seen_subcommand_from run ckpt' -l track-path -r -F -d 'Files that it appends to without keeping them open'
+complete -c rekindle -n '__fish_seen_subcommand_from run' -l keep-removed -r -F -d 'What it removes below this folder comes back'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l keep -x -d 'Images to keep'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l image-name -x -d 'Name of its images'
 complete -c rekindle -n '__fish_seen_subcommand_from run' -l from -x -a '(__rekindle_images)' -d 'Go on from this image'

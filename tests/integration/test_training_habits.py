@@ -228,7 +228,8 @@ class RemovedCheckpointsTest(SupervisedTest):
 
     def begin(self, *options, kind="file"):
         result = self.remote.run("run", "--name", "job", "--detach", "--restarts", "3", "--backoff", "100ms",
-                                 "--log", self.log, *options, "--", jobs.PYTHON, "-c", _KEEPS, kind,
+                                 "--log", self.log, "--keep-removed", self.work, *options, "--", jobs.PYTHON, "-c",
+                                 _KEEPS, kind,
                                  prefix=("env", "-C", self.work))  # fmt: skip
         self.assertEqual(result.code, DONE, str(result))
 
@@ -285,18 +286,28 @@ class RemovedCheckpointsTest(SupervisedTest):
         kept = os.listdir(os.path.join(self.work, ".rekindle-removed.job"))
         self.assertLess(len(kept), self.steps() - 60, kept)
 
+    def test_where_nobody_asks_for_it_nothing_is_kept(self):
+        result = self.remote.run("run", "--name", "job", "--every", "200ms", "--detach", "--", "sh", "-c",
+                                 'touch a; exec sleep 1000', prefix=("env", "-C", self.work))  # fmt: skip
+        self.assertEqual(result.code, DONE, str(result))
+        self.wait_for_image(2)
+        self.assertEqual(os.listdir(self.work), ["a"])
+        refused = self.remote.run("run", "--name", "other", "--every", "1h", "--detach", "--keep-removed", "/tmp", "--", "true")
+        self.assertEqual(refused.code, USAGE, str(refused))
+        self.assertIn("alone has its files", str(refused))
+
     def test_one_that_is_ignored_is_not_kept(self):
         self.begin("--every", "300ms", "--ignore-path", self.work)
         self.wait_for_image(2)
         self.assertEqual([name for name in os.listdir(self.work) if name.startswith(".")], [])
 
     def test_nothing_is_left_of_one_that_ends_well(self):
-        result = self.remote.run("run", "--name", "job", "--every", "200ms", "--detach", "--", "sh", "-c",
+        result = self.remote.run("run", "--name", "job", "--every", "200ms", "--detach", "--keep-removed", ".", "--", "sh", "-c",
                                  'touch a; while [ ! -e "$1" ]; do sleep 0.05; done; rm a', "sh", self.may_end,
                                  prefix=("env", "-C", self.work))  # fmt: skip
         self.assertEqual(result.code, DONE, str(result))
         self.wait_for_image(1)
-        self.assertEqual(sorted(os.listdir(self.work)), [".rekindle-removed.job", "a"])
+        waiting.until(lambda: sorted(os.listdir(self.work)) == [".rekindle-removed.job", "a"], "it is kept")
         self.let_end()
         self.wait_for_end()
         self.assertEqual(os.listdir(self.work), [])
