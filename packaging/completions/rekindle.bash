@@ -139,7 +139,7 @@ _rekindle() {
           esac
           ;;
         set)
-          flags='--memory --timeout --start-timeout --env --no-env --provisioned --max-instances --cpus --net --description --code --force'
+          flags='--memory --timeout --start-timeout --env --no-env --provisioned --max-instances --cpus --net --description --code --layer --venv --no-layers --force'
           [[ $previous == --net ]] && arguments='host none own' || arguments=$(_rekindle_functions)
           ;;
         invoke)
