@@ -12,6 +12,7 @@
 #include "cli/logs_command.h"
 #include "cli/place_check.h"
 #include "cli/place_pruning.h"
+#include "cli/place_removal.h"
 #include "cli/run_options.h"
 #include "cli/sim_command.h"
 #include "cli/timeline.h"
@@ -57,7 +58,7 @@ using Command = std::variant<
     v1::ListDependenciesRequest, DependenciesRemoval, v1::CheckpointGroupRequest, v1::RestoreGroupRequest,
     v1::ListGroupsRequest, v1::RemoveGroupRequest, v1::ResolveGroupRequest, SimRequest, TopRequest,
     v1::StopJobRequest, v1::AttachJobRequest, v1::WaitForJobsRequest, LogsOfJob, ExportToFile, ImportFromFile,
-    CopyImage, PruneElsewhere, FsckElsewhere>;
+    CopyImage, PruneElsewhere, RemoveElsewhere, FsckElsewhere>;
 
 struct Invocation {
   GlobalOptions globals;

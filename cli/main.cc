@@ -98,6 +98,8 @@ int Execute(const Invocation& invocation, const Output& output) {
   }
   if (const auto* pruning = std::get_if<PruneElsewhere>(&invocation.command))
     return PruneImagesElsewhere(invocation.globals, output, *pruning);
+  if (const auto* removal = std::get_if<RemoveElsewhere>(&invocation.command))
+    return RemoveImagesElsewhere(invocation.globals, output, *removal);
   if (const auto* check = std::get_if<FsckElsewhere>(&invocation.command))
     return CheckElsewhere(invocation.globals, output, *check);
   Surroundings surroundings;
@@ -128,6 +130,7 @@ int Execute(const Invocation& invocation, const Output& output) {
           [&](std::monostate) -> int { return kBadUsage; },
           [&](const SimRequest&) -> int { return kBadUsage; },  // done above: it needs no service
           [&](const PruneElsewhere&) -> int { return kBadUsage; },
+          [&](const RemoveElsewhere&) -> int { return kBadUsage; },
           [&](const FsckElsewhere&) -> int { return kBadUsage; },
           [&](const v1::GetVersionRequest& request) { return GetVersion(client, output, request); },
           [&](const v1::DoctorRequest& request) { return Doctor(client, output, request); },

@@ -81,7 +81,8 @@ _rekindle() {
     top) flags='--interval --once' ;;
     inspect) flags='--objects' arguments=$(_rekindle_images) ;;
     tag) flags='--label --replace' arguments=$(_rekindle_images) ;;
-    diff | rm) arguments=$(_rekindle_images) ;;
+    diff) arguments=$(_rekindle_images) ;;
+    rm) flags='--from' arguments=$(_rekindle_images) ;;
     prune)
       flags='--all --keep-last --keep-within --keep-hourly --keep-daily --keep-weekly --keep-monthly --keep-yearly
         --keep-label --groups --dry-run --gc --from'

@@ -224,6 +224,7 @@ complete -c rekindle -n '__fish_seen_subcommand_from prune' -l keep-weekly -x -d
 complete -c rekindle -n '__fish_seen_subcommand_from prune' -l keep-monthly -x -d 'Keep the last one of so many months'
 complete -c rekindle -n '__fish_seen_subcommand_from prune' -l keep-yearly -x -d 'Keep the last one of so many years'
 complete -c rekindle -n '__fish_seen_subcommand_from prune' -l from -r -d 'Copies elsewhere'
+complete -c rekindle -n '__fish_seen_subcommand_from rm; and not __fish_seen_subcommand_from group fn deps' -l from -r -d 'Copies elsewhere'
 complete -c rekindle -n '__fish_seen_subcommand_from prune' -l keep-label -x -d 'Keep what has this label'
 complete -c rekindle -n '__fish_seen_subcommand_from prune' -l groups -d 'Also images of group checkpoints'
 complete -c rekindle -n '__fish_seen_subcommand_from prune' -l gc -d 'Free their space afterwards'
