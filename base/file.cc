@@ -62,11 +62,21 @@ bool AwaitRoom(int fd) {
   return ::poll(&room, 1, -1) >= 0 || errno == EINTR;
 }
 
+// Locked, where the file system can: one that nobody has locked was left by a writer that died. `*path` is
+// the beginning of its name, and then the name.
+absl::StatusOr<UniqueFd> MakeTemporary(std::string* path, mode_t mode) {
+  for (;; absl::StrAppend(path, "x")) {
+    RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(*path, O_WRONLY | O_CREAT | O_TRUNC, mode));
+    // Whoever looks for what was left behind may have come before the lock, and is to have that one.
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 ? IsFileAt(fd, *path) : errno != EWOULDBLOCK) return fd;
+  }
+}
+
 // Through a temporary name beside it.
 absl::Status Replace(const std::string& path, absl::string_view content, mode_t mode, bool sync) {
   std::string temporary = absl::StrCat(path, ".tmp-", ::getpid(), "-", reinterpret_cast<uintptr_t>(&content));
   absl::Status status = [&]() -> absl::Status {
-    RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC, mode));
+    RK_ASSIGN_OR_RETURN(const UniqueFd fd, MakeTemporary(&temporary, mode));
     RK_RETURN_IF_ERROR(WriteFully(fd.get(), content.data(), content.size(), temporary));
     if (sync && ::fsync(fd.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing ", temporary));
     if (::rename(temporary.c_str(), path.c_str()) != 0) {

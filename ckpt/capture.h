@@ -37,6 +37,8 @@ class CaptureGate {
   virtual absl::Status OnFrozen() = 0;
   // All of the image is known, nothing of it is there.
   virtual absl::Status BeforeCommit() = 0;
+  // A capture has failed, and a new one begins after a pause: the job need not wait for it until then.
+  virtual void BeforeNextTry() {}
 };
 
 struct CaptureOptions {

@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -207,16 +209,50 @@ class Walk {
   Share* top_ = nullptr;
 };
 
-// What it has mapped of its /dev/shm, for which there is always room: it is memory that processes share.
-void AddSharedMemoryOf(pid_t process, std::set<std::string>* paths) {
-  // "7f00-8000 rw-s 00000000 00:1b 7      /dev/shm/x"
-  ForEachLineOf(absl::StrCat("/proc/", process, "/maps"), [paths](absl::string_view line) {
-    const size_t rights = line.find(' '), name = line.find(" /dev/shm/");
-    if (name != absl::string_view::npos && rights + 4 < name && line[rights + 4] == 's')
-      paths->emplace(line.substr(name + 1));
-    return true;
-  });
-}
+// What processes have mapped of their /dev/shm, which goes into the image as memory that they share.
+class MappedSharedMemory {
+ public:
+  explicit MappedSharedMemory(std::string root) : root_(std::move(root)) {}
+
+  void AddOf(pid_t process) {
+    std::map<ino_t, uint64_t> lengths;
+    // "7f00-8000 rw-s 00000000 00:1b 7      /dev/shm/x"
+    ForEachLineOf(absl::StrCat("/proc/", process, "/maps"), [&](absl::string_view line) {
+      const size_t rights = line.find(' '), name = line.find(" /dev/shm/");
+      if (name == absl::string_view::npos || rights + 4 >= name || line[rights + 4] != 's') return true;
+      const std::vector<absl::string_view> words =
+          absl::StrSplit(line.substr(0, name), ' ', absl::SkipEmpty());
+      const std::pair<absl::string_view, absl::string_view> range = absl::StrSplit(words[0], '-');
+      uint64_t begin = 0, end = 0, inode = 0;
+      if (words.size() < 5 || !absl::SimpleHexAtoi(range.first, &begin) ||
+          !absl::SimpleHexAtoi(range.second, &end) || !absl::SimpleAtoi(words[4], &inode))
+        return true;
+      const std::string path(line.substr(name + 1));
+      paths_.insert(path);
+      struct stat info;
+      const bool named = ::lstat((root_ + path).c_str(), &info) == 0 && info.st_ino == inode;
+      if (named) {
+        bytes_[inode] = static_cast<uint64_t>(info.st_blocks) * 512;
+      } else {
+        lengths[inode] += end - begin;
+      }
+      return true;
+    });
+    for (const auto& [inode, length] : lengths) bytes_[inode] = std::max(bytes_[inode], length);
+  }
+
+  const std::set<std::string>& paths() const { return paths_; }
+  uint64_t bytes() const {
+    uint64_t all = 0;
+    for (const auto& [inode, bytes] : bytes_) all += bytes;
+    return all;
+  }
+
+ private:
+  const std::string root_;
+  std::set<std::string> paths_;
+  std::map<ino_t, uint64_t> bytes_;
+};
 
 }  // namespace
 
@@ -230,9 +266,14 @@ absl::StatusOr<TakenTemporaryFiles> TakeTemporaryFiles(const std::string& root,
 
 absl::Status CheckTemporaryFiles(const std::string& root, const std::vector<pid_t>& processes,
                                  const TemporaryLimits& limits) {
-  std::set<std::string> memory;
-  for (const pid_t pid : processes) AddSharedMemoryOf(pid, &memory);
-  return Walk(memory, limits, /*take=*/false).Go(root);
+  MappedSharedMemory mapped(root);
+  for (const pid_t pid : processes) mapped.AddOf(pid);
+  if (mapped.bytes() > limits.mapped_bytes) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "once loaded it has ", FormatBytes(mapped.bytes()), " of /dev/shm mapped (", *mapped.paths().begin(),
+        "), and an image takes no more than ", FormatBytes(limits.mapped_bytes), " of that"));
+  }
+  return Walk(mapped.paths(), limits, /*take=*/false).Go(root);
 }
 
 }  // namespace rekindle::ckpt

@@ -20,6 +20,9 @@ namespace rekindle::ckpt {
 struct TemporaryLimits {
   uint64_t bytes = 0;  // of memory
   size_t files = 0;    // folders and links, too
+  // What it has mapped of its /dev/shm, beside these: each copy has that outside its own limit of memory, as
+  // these.
+  uint64_t mapped_bytes = uint64_t{64} << 20;
 };
 inline constexpr TemporaryLimits kDependencyTemporary = {uint64_t{32} << 20, 4096};
 // A function's has what its dependencies have left, and room for its own. The smallest function has 64 MiB.

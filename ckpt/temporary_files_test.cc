@@ -156,7 +156,7 @@ TEST(TemporaryFiles, NotMoreThanThereIsRoomFor) {
   EXPECT_EQ(taken->contents, "end");
 }
 
-// It goes into the image in another way, however much it is.
+// It goes into the image in another way.
 TEST(TemporaryFiles, ThereIsRoomForSharedMemory) {
   const Owner owner([] {
     const std::string much(kLimits.bytes + 1, 'x');
@@ -168,6 +168,11 @@ TEST(TemporaryFiles, ThereIsRoomForSharedMemory) {
   SKIP_UNLESS_MOUNTS(owner);
   EXPECT_TRUE(CheckTemporaryFiles(owner.root(), {owner.pid()}, kLimits).ok());
   EXPECT_FALSE(CheckTemporaryFiles(owner.root(), {}, kLimits).ok());
+  TemporaryLimits little = kLimits;
+  little.mapped_bytes = kLimits.bytes;
+  const absl::Status refused = CheckTemporaryFiles(owner.root(), {owner.pid(), owner.pid()}, little);
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(refused.message(), HasSubstr("/dev/shm/mapped"));
 }
 
 TEST(TemporaryFiles, WaysToWhatIsMountedAreNothingOfItsOwn) {

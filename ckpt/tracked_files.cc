@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -47,6 +46,37 @@ std::vector<std::string> NoneIsRecorded(absl::string_view why) {
   return {absl::StrCat("no file of --track-path is recorded: ", why)};
 }
 
+// Looks whose threads have not ended. Each may hang for as long as a file server is away, and so may those of
+// a job's next images: one user's must leave room for others'. Thread-safe.
+class LooksUnderWay {
+ public:
+  bool Begin(uid_t user) {
+    absl::MutexLock lock(&mutex_);
+    int& of_user = of_user_[user];
+    if (of_user >= kMostOfOne || all_ >= kMost) return false;
+    ++of_user;
+    ++all_;
+    return true;
+  }
+  void End(uid_t user) {
+    absl::MutexLock lock(&mutex_);
+    --all_;
+    if (--of_user_[user] == 0) of_user_.erase(user);
+  }
+
+ private:
+  static constexpr int kMostOfOne = 32, kMost = 256;
+
+  absl::Mutex mutex_;
+  std::map<uid_t, int> of_user_ ABSL_GUARDED_BY(mutex_);
+  int all_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+LooksUnderWay& AllLooks() {
+  static auto* const looks = new LooksUnderWay;
+  return *looks;
+}
+
 }  // namespace
 
 // What the thread works on, and keeps for as long as it does.
@@ -55,6 +85,7 @@ class TrackedFiles::Search {
   Search(std::vector<std::string> patterns, rekindle::Owner user, bool in_own_mounts)
       : patterns_(std::move(patterns)), user_(std::move(user)), in_own_mounts_(in_own_mounts) {}
 
+  uid_t uid() const { return user_.uid; }
   // One after the other.
   Found Run(int root, Leases& leases) {
     Found found;
@@ -174,23 +205,28 @@ std::optional<TrackedFiles::Found> TrackedFiles::Find(std::shared_ptr<Leases> le
   // It leads through /proc, which shows nothing to a thread with the user's rights.
   absl::StatusOr<UniqueFd> root = OpenFile(root_, O_PATH | O_DIRECTORY);
   if (!root.ok()) return Found{{}, NoneIsRecorded(root.status().message())};
-  // Each may hang for as long as a file server is away, and so may those of a job's next images.
-  static std::atomic<int> under_way{0};
-  constexpr int kMostUnderWay = 64;
-  if (under_way.load() >= kMostUnderWay) return std::nullopt;
+  if (!AllLooks().Begin(search_->uid())) {
+    return Found{
+        {},
+        NoneIsRecorded(
+            "as many looks for such files, of images before this one, as there may be still wait for a "
+            "file system that does not answer; see to that, or don't name it")};
+  }
   const auto work = std::make_shared<Work>();
   const absl::Status begun = CatchNoMoreThreads([&] {
     std::thread([work, search = search_, leases = std::move(leases),
                  place = std::make_shared<UniqueFd>(*std::move(root))] {
       Found found = search->Run(place->get(), *leases);
-      --under_way;
+      AllLooks().End(search->uid());
       absl::MutexLock lock(&work->mutex);
       work->found = std::move(found);
     }).detach();
-    ++under_way;
     return absl::OkStatus();
   });
-  if (!begun.ok()) return Found{{}, NoneIsRecorded(begun.message())};
+  if (!begun.ok()) {
+    AllLooks().End(search_->uid());
+    return Found{{}, NoneIsRecorded(begun.message())};
+  }
   last_ = work;
   absl::MutexLock lock(&work->mutex);
   AwaitUntil(work->mutex, absl::Condition(work.get(), &Work::done), Deadline(patience));

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/test_user.h"
@@ -113,19 +113,34 @@ TEST_F(TrackedFilesTest, FilesThatTheUserMayNotReadHaveNoEnding) {
   EXPECT_EQ(found[0].ending(), 0u);
 }
 
-// As FUSE does whose server is part of the job.
+// As FUSE is whose server is part of the job.
+class SilentFileSystem {
+ public:
+  explicit SilentFileSystem(std::string path)
+      : path_(std::move(path)), server_(::open("/dev/fuse", O_RDWR | O_CLOEXEC)) {
+    const std::string options =
+        absl::StrCat("fd=", server_.get(), ",rootmode=40000,user_id=0,group_id=0,allow_other");
+    mounted_ = ::mkdir(path_.c_str(), 0755) == 0 && server_.valid() &&
+               ::mount("silent", path_.c_str(), "fuse", 0, options.c_str()) == 0;
+  }
+  ~SilentFileSystem() {
+    server_.Reset();  // what waits for it fails
+    if (mounted_) (void)::umount2(path_.c_str(), MNT_DETACH);
+  }
+  SilentFileSystem(const SilentFileSystem&) = delete;
+  SilentFileSystem& operator=(const SilentFileSystem&) = delete;
+
+  bool mounted() const { return mounted_; }
+
+ private:
+  const std::string path_;
+  UniqueFd server_;
+  bool mounted_ = false;
+};
+
 TEST_F(TrackedFilesTest, AFileSystemThatDoesNotAnswerHoldsNobody) {
-  UniqueFd server(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
-  const std::string silent = Path("silent");
-  ASSERT_EQ(::mkdir(silent.c_str(), 0755), 0);
-  const std::string options =
-      absl::StrCat("fd=", server.get(), ",rootmode=40000,user_id=0,group_id=0,allow_other");
-  if (!server.valid() || ::mount("silent", silent.c_str(), "fuse", 0, options.c_str()) != 0)
-    GTEST_SKIP() << "FUSE can't be mounted here";
-  const absl::Cleanup unmount = [&] {
-    server.Reset();
-    (void)::umount2(silent.c_str(), MNT_DETACH);
-  };
+  const SilentFileSystem silent(Path("silent"));
+  if (!silent.mounted()) GTEST_SKIP() << "FUSE can't be mounted here";
   Append("log", "x");
   TrackedFiles files({Path("log"), Path("silent/*")}, "/", {}, false,
                      {absl::Milliseconds(200), absl::Milliseconds(200)});
@@ -135,6 +150,25 @@ TEST_F(TrackedFilesTest, AFileSystemThatDoesNotAnswerHoldsNobody) {
   files.LookAhead();
   EXPECT_THAT(files.Look(Leases::BeginReading(), &warnings_), IsEmpty());
   EXPECT_THAT(warnings_, SizeIs(2));
+}
+
+TEST_F(TrackedFilesTest, NorDoesItKeepOthersFilesOutOfTheirImages) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to act for others";
+  const SilentFileSystem silent(Path("silent"));
+  if (!silent.mounted()) GTEST_SKIP() << "FUSE can't be mounted here";
+  ASSERT_EQ(::chmod(folder_.path().c_str(), 0755), 0);
+  const auto look = [&] {
+    TrackedFiles files({Path("silent/*")}, "/", {1000, 1000, {}}, false,
+                       {absl::Milliseconds(1), absl::Milliseconds(1)});
+    warnings_.clear();
+    (void)files.Look(Leases::BeginReading(), &warnings_);
+    return warnings_.size() == 1 && absl::StrContains(warnings_[0], "of images before this one");
+  };
+  int looks = 1;
+  while (!look() && looks < 1000) ++looks;
+  EXPECT_LT(looks, 1000) << "each of them has a thread";
+  Append("log", "x");
+  EXPECT_THAT(Look(Tracking({"log"})), SizeIs(1)) << "it is another user's";
 }
 
 TEST_F(TrackedFilesTest, ThereAreSoManyAndNoMore) {

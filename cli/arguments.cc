@@ -245,6 +245,7 @@ class Parser {
   std::vector<std::string> tag_labels_;
   v1::DropWorkingSetRequest drop_;
   std::vector<std::string> remove_images_;
+  std::string remove_from_;
   v1::DoctorRequest doctor_;
   v1::GetVersionRequest version_;
   v1::ListJobsRequest ps_;
@@ -472,8 +473,15 @@ void Parser::AddDiff() {
 }
 
 void Parser::AddRm() {
-  CLI::App* rm = AddCommand("rm", "Remove images; 'gc' frees their space", "  rekindle rm web:v1 web:v2\n");
+  CLI::App* rm = AddCommand("rm", "Remove images; 'gc' frees their space",
+                            "  rekindle rm web:v1 web:v2\n"
+                            "  rekindle rm train:7 --from rclone:s3:bucket/images\n");
   rm->add_option("images", remove_images_, "The images")->type_name("IMAGE")->required();
+  rm->add_option(
+        "--from", remove_from_,
+        "Copies elsewhere: at another daemon, in the folder of a store, or in an object store, where "
+        "what others build upon stays")
+      ->type_name(kPlaces);
 }
 
 void Parser::AddTag() {
@@ -641,6 +649,9 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
   } else if (name == "rm") {
     for (const std::string& image : remove_images_) remove_.add_images(image);
     command_ = remove_;
+    if (!remove_from_.empty()) {
+      RK_ASSIGN_OR_RETURN(command_, RemovalFrom(remove_, remove_from_, tls, working_directory_));
+    }
   } else if (name == "tag") {
     for (const std::string& text : tag_labels_) {
       RK_ASSIGN_OR_RETURN(v1::Label label, ParseLabel(text, "--label"));

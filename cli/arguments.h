@@ -12,6 +12,7 @@
 #include "cli/logs_command.h"
 #include "cli/place_check.h"
 #include "cli/place_pruning.h"
+#include "cli/place_removal.h"
 #include "cli/run_options.h"
 #include "cli/sim_command.h"
 #include "cli/timeline.h"
@@ -36,11 +37,6 @@ struct FunctionInvocation {
   std::string payload;
   std::string output;  // a file for what it returns; empty: standard output
 };
-// Other code for a function that is deployed, with the settings that it has but for these.
-struct FunctionCode {
-  v1::SetFunctionRequest settings;
-  std::string code;  // absolute
-};
 struct FunctionRemoval {
   std::vector<std::string> names;
 };
@@ -57,13 +53,12 @@ using Command = std::variant<
     v1::ExportImageRequest, v1::ImportImageRequest, v1::TemplateUpRequest, v1::TemplateDownRequest,
     v1::ListTemplatesRequest, v1::StartFromTemplateRequest, v1::ListGpusRequest, v1::ParkGpuRequest,
     v1::ResumeGpuRequest, v1::SwapGpuRequest, v1::LeaseGpuRequest, v1::ReleaseGpuRequest, v1::HoldGpuRequest,
-    v1::DeployFunctionRequest, v1::SetFunctionRequest, FunctionCode, FunctionInvocation,
-    v1::ListFunctionsRequest, v1::FunctionLogsRequest, FunctionRemoval, v1::FunctionStatsRequest,
-    v1::BuildDependenciesRequest, v1::ListDependenciesRequest, DependenciesRemoval,
-    v1::CheckpointGroupRequest, v1::RestoreGroupRequest, v1::ListGroupsRequest, v1::RemoveGroupRequest,
-    v1::ResolveGroupRequest, SimRequest, TopRequest, v1::StopJobRequest, v1::AttachJobRequest,
-    v1::WaitForJobsRequest, LogsOfJob, ExportToFile, ImportFromFile, CopyImage, PruneElsewhere,
-    FsckElsewhere>;
+    v1::DeployFunctionRequest, v1::SetFunctionRequest, FunctionInvocation, v1::ListFunctionsRequest,
+    v1::FunctionLogsRequest, FunctionRemoval, v1::FunctionStatsRequest, v1::BuildDependenciesRequest,
+    v1::ListDependenciesRequest, DependenciesRemoval, v1::CheckpointGroupRequest, v1::RestoreGroupRequest,
+    v1::ListGroupsRequest, v1::RemoveGroupRequest, v1::ResolveGroupRequest, SimRequest, TopRequest,
+    v1::StopJobRequest, v1::AttachJobRequest, v1::WaitForJobsRequest, LogsOfJob, ExportToFile, ImportFromFile,
+    CopyImage, PruneElsewhere, RemoveElsewhere, FsckElsewhere>;
 
 struct Invocation {
   GlobalOptions globals;

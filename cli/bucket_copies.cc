@@ -19,6 +19,7 @@
 #include "base/uuid.h"
 #include "cli/bucket_images.h"
 #include "cli/bucket_jobs.h"
+#include "cli/bucket_upload.h"
 #include "cli/image_feed.h"
 #include "cli/json.h"
 #include "cli/progress_bar.h"
@@ -31,8 +32,6 @@ constexpr int64_t kNanosOfMicro = 1000;
 // A stream is longer than the pages of its image by what it says of them, and by the image's small files.
 constexpr uint64_t kMostBeside = uint64_t{1} << 30;
 constexpr size_t kTagsNamed = 10;
-// Of an object store that may be what has failed, or with the user waiting for the end.
-constexpr absl::Duration kCleaningPatience = absl::Seconds(10);
 // Whose jobs run now shows in the latest images.
 constexpr size_t kMostLookedAt = 100;
 
@@ -51,19 +50,6 @@ absl::StatusOr<std::vector<BucketObject>> ObjectsOf(Bucket& bucket, const std::s
   absl::StatusOr<std::vector<BucketObject>> objects = bucket.List(name, times);
   if (absl::IsNotFound(objects.status())) return std::vector<BucketObject>();
   return objects;
-}
-
-// Of a copy that has failed. Whoever puts the same one may have completed it.
-void RemoveUnfinished(const std::string& location, const std::string& name, const BucketImage& copy) {
-  Bucket bucket(location, kCleaningPatience);  // the other one may be cancelled
-  const absl::StatusOr<std::vector<BucketObject>> objects = bucket.List(name);
-  if (!objects.ok()) return;
-  const auto has = [&](const std::string& object) {
-    return std::any_of(objects->begin(), objects->end(),
-                       [&](const BucketObject& one) { return one.name == object; });
-  };
-  if (has(copy.ImageObject()) && !has(copy.JsonObject()))
-    bucket.Remove(name, {copy.ImageObject()}).IgnoreError();
 }
 
 // One image of a bucket on its way into a store.
@@ -139,11 +125,6 @@ absl::Status RemoveAll(Client& client, const std::set<std::string>& links) {
   return absl::OkStatus();
 }
 
-// The next attempt may get further.
-bool IsWorthAnAttempt(const absl::Status& status) {
-  return absl::IsCancelled(status) || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-}
-
 absl::Status NoSuchFolder(const absl::Status& why, const std::string& image, const std::string& where) {
   return absl::NotFoundError(absl::StrCat("there is no image ", image, " in ", where,
                                           ", nor any other of this name: ", why.message(),
@@ -184,6 +165,17 @@ absl::Status CheckIsOfOneJob(Bucket& bucket, const std::string& name, const Buck
 }  // namespace
 
 absl::Status BucketCopies::Copy(const v1::Image& image) {
+  has_part_ = left_parts_ = false;
+  const absl::Status copied = CopyOnce(image);
+  if (copied.ok() || !has_part_) return copied;
+  left_parts_ = IsWorthAnAttempt(copied);
+  return absl::Status(copied.code(),
+                      absl::StrCat(copied.message(),
+                                   ". What has arrived there stays for the next attempt; a day "
+                                   "later 'rekindle prune --from' removes it"));
+}
+
+absl::Status BucketCopies::CopyOnce(const v1::Image& image) {
   const std::string name = NameOf(image.reference());
   RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> objects, ObjectsOf(bucket_, name));
   const BucketImages images(objects);
@@ -204,20 +196,25 @@ absl::Status BucketCopies::Copy(const v1::Image& image) {
     // Else whole: what has changed since an older one would grow and grow.
     if (base && !images.MayBuildUpon(IdOf(OriginOf(*base)))) base.reset();
   }
-  for (;; base.reset()) {
+  for (bool anew = false;; anew = true) {
     v1::SendImageRequest request;
     request.set_image(RequestFor(image));
-    if (base) request.set_since(base->digest());
-    copy.base = base ? IdOf(OriginOf(*base)) : "";
+    if (base && !anew) request.set_since(base->digest());
+    copy.base = base && !anew ? IdOf(OriginOf(*base)) : "";
+    request.mutable_parts()->set_bytes(CopyPartBytes());
+    for (const BucketImage& there : images.complete()) {
+      if (!anew && IsStrayLink(there) && images.HasChain(there.origin))
+        request.mutable_parts()->add_there(there.origin);
+    }
     RK_ASSIGN_OR_RETURN(const v1::TransferResult result,
-                        Put(request, name, copy, image.logical_bytes() + kMostBeside));
+                        Put(request, name, &copy, image.logical_bytes() + kMostBeside));
     // Who copies there, too, may have removed meanwhile what this one builds upon.
     RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> now, ObjectsOf(bucket_, name));
     if (BucketImages(now).Has(copy.origin, copy.tag)) {
       Tell(output_, options_.words, result, false);
       return absl::OkStatus();
     }
-    if (!base) {
+    if (anew || copy.base.empty()) {
       return absl::UnavailableError(
           absl::StrCat("the copy of ", image.reference(), " was put into ", bucket_.location(), "/", name,
                        " and is not there: what else removes objects of that folder?"));
@@ -244,18 +241,32 @@ absl::StatusOr<int64_t> BucketCopies::CreatedFor(const v1::Image& image, const B
 }
 
 absl::StatusOr<v1::TransferResult> BucketCopies::Put(const v1::SendImageRequest& request,
-                                                     const std::string& name, const BucketImage& copy,
+                                                     const std::string& name, BucketImage* copy,
                                                      uint64_t most_bytes) {
-  absl::Cleanup nothing_left = [&] { RemoveUnfinished(bucket_.location(), name, copy); };
-  RK_ASSIGN_OR_RETURN(v1::TransferResult result,
-                      Upload(request, ObjectIn(name, copy.ImageObject()), most_bytes));
-  const std::string json = ToJson(result);
-  RK_ASSIGN_OR_RETURN(const std::unique_ptr<BucketTransfer> marker,
-                      bucket_.Put(ObjectIn(name, copy.JsonObject()), json.size()));
-  marker->Write(json);
-  RK_RETURN_IF_ERROR(marker->Finish());
-  std::move(nothing_left).Cancel();
-  return result;
+  BucketUpload upload(bucket_, name, *copy, most_bytes);
+  ProgressBar progress(STDERR_FILENO, !output_.json());
+  const absl::Cleanup cleared = [&] { progress.Clear(); };
+  v1::TransferResult sent;
+  absl::Status put;
+  bool taken = true;
+  const absl::Status sending = SendWithParts(from_, request, [&](const v1::SendImageEvent& event) {
+    if (event.has_progress()) progress.Update(event.progress());
+    if (event.has_result()) sent = event.result();
+    if (event.has_part()) {
+      for (const std::string& there : request.parts().there())
+        has_part_ = has_part_ || there == IdOf(event.part().base());
+      put = upload.Begin(event.part());
+      has_part_ = has_part_ || upload.put_part();
+    }
+    taken = event.data().empty() || upload.Write(event.data());
+    return put.ok() && taken;
+  });
+  RK_RETURN_IF_ERROR(put);
+  // Not to its end: rclone must not take what came for all of it.
+  if (!sending.ok() && taken) return sending;
+  RK_RETURN_IF_ERROR(upload.Complete(sent));
+  *copy = upload.image();
+  return sent;
 }
 
 absl::Status BucketCopies::WarnOfOthers(const v1::Image& image, const BucketImages& images) {
@@ -267,7 +278,7 @@ absl::Status BucketCopies::WarnOfOthers(const v1::Image& image, const BucketImag
   for (const std::string& origin : origins) now.erase(IdOf(origin));
   const std::string name = NameOf(image.reference());
   for (const BucketImage& there : images.complete()) {
-    if (!now.contains(there.origin) || before->contains(there.origin)) continue;
+    if (!now.contains(there.origin) || before->contains(there.origin) || IsStrayLink(there)) continue;
     told_ = true;
     output_.Warning(absl::StrCat(
         "another store copies images of ", name, " to ", bucket_.location(), ", too (", name, ":", there.tag,
@@ -276,27 +287,6 @@ absl::Status BucketCopies::WarnOfOthers(const v1::Image& image, const BucketImag
     break;
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<v1::TransferResult> BucketCopies::Upload(const v1::SendImageRequest& request,
-                                                        const std::string& object, uint64_t most_bytes) {
-  RK_ASSIGN_OR_RETURN(const std::unique_ptr<BucketTransfer> transfer, bucket_.Put(object, most_bytes));
-  ProgressBar progress(STDERR_FILENO, !output_.json());
-  const absl::Cleanup cleared = [&] { progress.Clear(); };
-  v1::TransferResult sent;
-  bool taken = true;
-  const absl::Status sending = from_.SendImage(request, [&](const v1::SendImageEvent& event) {
-    if (event.has_progress()) progress.Update(event.progress());
-    if (event.has_result()) sent = event.result();
-    taken = event.data().empty() || transfer->Write(event.data());
-    return taken;
-  });
-  // Not to its end: rclone must not take what came for all of it.
-  if (!sending.ok() && taken) return sending;
-  RK_RETURN_IF_ERROR(transfer->Finish());
-  if (!taken)
-    return absl::UnavailableError(absl::StrCat("rclone ended before all of ", object, " was written"));
-  return sent;
 }
 
 absl::Status BucketCopies::Check(const std::string& name) {

@@ -27,6 +27,7 @@ class BucketCopies : public CopyTarget {
       : from_(from), bucket_(to), source_(from), output_(output), options_(std::move(options)) {}
 
   absl::Status Copy(const v1::Image& image) override;
+  bool LeftParts() const override { return left_parts_; }
   void Remember(const std::vector<std::string>& origins) override { source_.Remember(origins); }
   absl::Status Prune(const std::string& name, const v1::Image& sent,
                      std::optional<std::vector<std::string>>* there) override;
@@ -39,11 +40,10 @@ class BucketCopies : public CopyTarget {
   // In the objects' names, so that the newest is the last one that was taken, not the one with the latest
   // time.
   absl::StatusOr<int64_t> CreatedFor(const v1::Image& image, const BucketImages& images);
-  // Both objects. What fails leaves none.
+  absl::Status CopyOnce(const v1::Image& image);
+  // All objects. What fails leaves parts alone. `copy` gets the base that it has there.
   absl::StatusOr<v1::TransferResult> Put(const v1::SendImageRequest& request, const std::string& name,
-                                         const BucketImage& copy, uint64_t most_bytes);
-  absl::StatusOr<v1::TransferResult> Upload(const v1::SendImageRequest& request, const std::string& object,
-                                            uint64_t most_bytes);
+                                         BucketImage* copy, uint64_t most_bytes);
 
   Client& from_;
   Bucket& bucket_;
@@ -52,6 +52,8 @@ class BucketCopies : public CopyTarget {
   const CopyOptions options_;
   std::optional<std::set<std::string>> seen_;  // when it was last looked at
   bool told_ = false;
+  bool has_part_ = false;  // of the image on its way, complete
+  bool left_parts_ = false;
 };
 
 // Takes in the image of this name and tag, without a tag the newest one of this name, and before it what it

@@ -175,10 +175,27 @@ const BucketImage* BucketImages::Newest(absl::string_view tag) const {
 
 bool BucketImages::MayBuildUpon(absl::string_view id) const {
   const std::vector<BucketImage> chain = Chain(id);
-  if (chain.empty() || chain.size() >= kMostLinks) return false;
-  uint64_t since = 0;
-  for (size_t i = 1; i < chain.size(); ++i) since += chain[i].bytes;
-  return since <= chain.front().bytes;
+  // Parts are of the image that follows.
+  const auto whole = std::find_if_not(chain.begin(), chain.end(), IsStrayLink);
+  if (whole == chain.end()) return false;
+  const auto links =
+      std::count_if(whole, chain.end(), [](const BucketImage& one) { return !IsStrayLink(one); });
+  if (static_cast<size_t>(links) >= kMostLinks) return false;
+  uint64_t first = 0, since = 0;
+  for (auto image = chain.begin(); image != chain.end(); ++image)
+    (image <= whole ? first : since) += image->bytes;
+  return since <= first;
+}
+
+std::vector<BucketImage> BucketImages::PartsOf(const BucketImage& image) const {
+  std::vector<BucketImage> parts;
+  if (IsStrayLink(image)) return parts;
+  for (const BucketImage* part = Find(image.base); part != nullptr && IsStrayLink(*part);
+       part = Find(part->base)) {
+    if (parts.size() == complete_.size()) break;  // in a circle
+    parts.push_back(*part);
+  }
+  return parts;
 }
 
 std::vector<std::string> BucketImages::Superfluous(size_t keep, absl::string_view newest,
@@ -188,18 +205,34 @@ std::vector<std::string> BucketImages::Superfluous(size_t keep, absl::string_vie
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_partition(order.begin(), order.end(), [&](size_t i) { return complete_[i].origin == newest; });
   std::vector<bool> needed(complete_.size());
-  size_t kept = 0;
-  for (const size_t i : order) {
-    const BucketImage& image = complete_[i];
-    if (ours(image.origin) && (!HasChain(image.origin) || IsStrayLink(image) || kept++ >= keep)) continue;
+  const auto need = [&](size_t i) {
     needed[i] = true;
-    if (!HasChain(image.origin)) continue;
-    for (auto link = by_origin_.find(image.origin); link != by_origin_.end();
+    if (!HasChain(complete_[i].origin)) return;
+    for (auto link = by_origin_.find(complete_[i].origin); link != by_origin_.end();
          link = by_origin_.find(complete_[link->second].base)) {
       // What that one builds upon is known to be needed, too.
       if (link->second != i && needed[link->second]) break;
       needed[link->second] = true;
     }
+  };
+  size_t kept = 0;
+  for (const size_t i : order) {
+    const BucketImage& image = complete_[i];
+    if (IsStrayLink(image)) continue;
+    if (ours(image.origin) && (!HasChain(image.origin) || kept++ >= keep)) continue;
+    need(i);
+  }
+  // Parts go with their image; what others build upon may be of one on its way.
+  std::set<std::string> parts;
+  for (size_t i = 0; i < complete_.size(); ++i) {
+    if (needed[i] || !ours(complete_[i].origin)) continue;
+    for (const BucketImage& part : PartsOf(complete_[i])) parts.insert(part.origin);
+  }
+  for (size_t i = 0; i < complete_.size(); ++i) {
+    const BucketImage& image = complete_[i];
+    if (!needed[i] && IsStrayLink(image) && !ours(image.origin) && !parts.contains(image.origin) &&
+        image.written >= unfinished_before)
+      need(i);
   }
   std::vector<std::string> markers, images;
   const auto remove = [&](const BucketImage& image) {
@@ -207,7 +240,7 @@ std::vector<std::string> BucketImages::Superfluous(size_t keep, absl::string_vie
     images.push_back(image.ImageObject());
   };
   for (size_t i = 0; i < complete_.size(); ++i) {
-    if (!needed[i] && ours(complete_[i].origin)) remove(complete_[i]);
+    if (!needed[i]) remove(complete_[i]);
   }
   for (const BucketImage& image : incomplete_) {
     if (ours(image.origin) && image.written < unfinished_before) remove(image);

@@ -31,7 +31,8 @@ struct BucketImage {
   std::string JsonObject() const;
 };
 
-// An older version, which took what another image builds upon for an image, has copied it there.
+// It is a part of another image, which builds upon it; or an older version, which took what another image
+// builds upon for an image, has copied it there.
 bool IsStrayLink(const BucketImage& image);
 
 // The part of an image's origin that names it in a bucket.
@@ -64,9 +65,12 @@ class BucketImages {
   // May another one be built upon this one? A chain is at most 16 images long, and what it has beyond its
   // first one is at most as much as that: who takes it in has no more than twice the work.
   bool MayBuildUpon(absl::string_view id) const;
+  // As which it was put: those that it builds upon, the last one first.
+  std::vector<BucketImage> PartsOf(const BucketImage& image) const;
   // Objects to be removed so that of the images that are `ours` only the `keep` newest stay, of which
   // `newest` is the first, whenever it was taken, and what they and others build upon. Of ours that are not
-  // complete only what was there `unfinished_before`: the others may be on their way. In this order: an image
+  // complete only what was there `unfinished_before`: the others may be on their way; of parts that no image
+  // needs, whoever put them, likewise. In this order: an image
   // whose removal is interrupted is no longer complete.
   std::vector<std::string> Superfluous(size_t keep, absl::string_view newest,
                                        const std::function<bool(const std::string& id)>& ours,

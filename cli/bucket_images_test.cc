@@ -204,6 +204,41 @@ TEST(BucketImagesTest, WhatAnOlderVersionTookForAnImageIsNobodysNewest) {
   EXPECT_EQ(Folder().Add(stray).Add(upon).Left(1, ours).size(), 4u);
 }
 
+BucketImage Part(char origin, char base, uint64_t bytes) {
+  return Image(origin, base, bytes, "link-" + Id(origin));
+}
+
+TEST(BucketImagesTest, PartsAreOfTheImageThatBuildsUponThem) {
+  Folder folder;
+  const std::string digits = "0123456789abcdef";
+  folder.Add(Part('0', 0, 100));
+  for (size_t i = 1; i + 1 < digits.size(); ++i) folder.Add(Part(digits[i], digits[i - 1], 100));
+  folder.Add(Image('f', 'e', 100, "image"));
+  const BucketImages images = folder.Images();
+  EXPECT_EQ(Origins(images.Chain(Id('f'))), digits);
+  EXPECT_EQ(Origins(images.PartsOf(*images.Newest("image"))), "edcba9876543210");
+  EXPECT_THAT(images.PartsOf(Part('e', 'd', 100)), IsEmpty());
+  // A chain of one image, in which there may be as many bytes again.
+  EXPECT_TRUE(images.MayBuildUpon(Id('f')));
+  EXPECT_FALSE(images.MayBuildUpon(Id('e')));
+}
+
+TEST(BucketImagesTest, PartsGoWithTheirImageOrWhenNothingBecameOfThem) {
+  BucketImage idle = Part('5', 0, 100), begun = Part('8', 0, 100), arriving = Part('6', '8', 100);
+  idle.written = begun.written = kUnfinishedBefore - absl::Seconds(1);
+  arriving.written = kUnfinishedBefore;
+  const BucketImage part = Part('1', 0, 100), one = Image('2', '1', 10, "a"), upon = Part('3', '2', 100),
+                    two = Image('4', '3', 10, "b"), whole = Image('7', 0, 100, "c");
+  const Folder folder = Folder().Add(part).Add(one).Add(upon).Add(two).Add(idle).Add(begun).Add(arriving);
+  const std::set<std::string> ours = {Id('2'), Id('4'), Id('7')};
+  const std::vector<std::string> left = folder.Left(1, ours);
+  EXPECT_EQ(left.size(), 12u);
+  EXPECT_EQ(std::count(left.begin(), left.end(), idle.ImageObject()), 0);
+  EXPECT_THAT(Folder(folder).Add(whole).Left(1, ours),
+              UnorderedElementsAre(whole.ImageObject(), whole.JsonObject(), begun.ImageObject(),
+                                   begun.JsonObject(), arriving.ImageObject(), arriving.JsonObject()));
+}
+
 TEST(BucketImagesTest, ManyImagesTakeLittleTime) {
   constexpr size_t kMany = 100'000;
   const auto id = [](size_t i) { return absl::StrCat(absl::Hex(i, absl::kZeroPad16), std::string(16, 'a')); };

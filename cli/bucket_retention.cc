@@ -1,6 +1,9 @@
 #include "cli/bucket_retention.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 
@@ -12,12 +15,17 @@ std::vector<BucketVerdict> DecideBucketRetention(const BucketImages& images, con
   std::vector<BucketVerdict> verdicts;
   std::vector<RetainedImage> judged;
   std::vector<size_t> places;  // of those, in `verdicts`
+  // Parts of images that are there: they stay, or go, with these.
+  std::set<std::string> parts;
+  for (const BucketImage& image : images.complete()) {
+    for (const BucketImage& part : images.PartsOf(image)) parts.insert(part.ImageObject());
+  }
   for (const BucketImage& image : images.complete()) {
     BucketVerdict& verdict = verdicts.emplace_back();
     verdict.image = image;
     verdict.usable = images.HasChain(image.origin) && !IsStrayLink(image);
     if (!verdict.usable) {
-      if (image.written >= unfinished_before)
+      if (image.written >= unfinished_before && !parts.contains(image.ImageObject()))
         verdict.reasons.emplace_back("it was put there a short time ago: what it builds upon may come");
       continue;
     }

@@ -45,7 +45,10 @@ int ListTemplates(Client& client, const Output& output, const v1::ListTemplatesR
 // image_commands.cc
 int InspectImage(Client& client, const Output& output, const v1::InspectImageRequest& request);
 int DiffImages(Client& client, const Output& output, const v1::DiffImagesRequest& request);
-int RemoveImages(Client& client, const Output& output, const v1::RemoveImagesRequest& request);
+// `of_store`: options by which 'rekindle gc' finds the store, where it is another one, with a space behind
+// them.
+int RemoveImages(Client& client, const Output& output, const v1::RemoveImagesRequest& request,
+                 const std::string& of_store = "");
 int TagImage(Client& client, const Output& output, const v1::TagImageRequest& request);
 int DropWorkingSet(Client& client, const Output& output, const v1::DropWorkingSetRequest& request);
 int ExportImage(Client& client, const Output& output, Interrupts& interrupts,

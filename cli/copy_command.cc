@@ -32,6 +32,8 @@ constexpr absl::Duration kTryAgainAfter = absl::Seconds(10), kTryAgainAtLeastEve
 void Follow(const CopySource& source, CopyTarget& target, const Output& output, const std::string& name,
             CopyTrace& trace, absl::Mutex& mutex, bool& interrupted) {
   std::string copied, waiting_for;
+  std::optional<v1::Image>
+      begun;  // of which parts are there: to go on with it is less than to begin the next one
   bool remembers = false;
   absl::Duration try_again_after = kTryAgainAfter;
   for (;;) {
@@ -41,16 +43,20 @@ void Follow(const CopySource& source, CopyTarget& target, const Output& output, 
       if (trace.before()) target.Remember(*trace.before());
       remembers = trace.before().has_value();
     }
+    if (begun && absl::IsNotFound(source.Find(RequestFor(*begun)).status())) begun.reset();
     const absl::StatusOr<v1::Image> newest = source.Newest(name);
     absl::Status status;
     if (newest.ok() && newest->digest() != copied) {
-      status = target.Copy(*newest);
+      const v1::Image image = begun.value_or(*newest);
+      status = target.Copy(image);
+      begun.reset();
+      if (!status.ok() && target.LeftParts()) begun = image;
       if (status.ok()) {
         std::optional<std::vector<std::string>> there;
-        status = target.Prune(name, *newest, &there);
-        trace.Copied(*newest, there);
+        status = target.Prune(name, image, &there);
+        trace.Copied(image, there);
       }
-      if (status.ok()) copied = newest->digest();
+      if (status.ok()) copied = image.digest();
       // What was interrupted has not failed.
       if (!status.ok() && !absl::IsCancelled(status)) trace.Failed(status);
     }

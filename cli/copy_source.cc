@@ -1,7 +1,9 @@
 #include "cli/copy_source.h"
 
+#include <cstdlib>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "rekindle/v1/copy_link.h"
@@ -35,6 +37,30 @@ std::string RequestFor(const v1::Image& image) {
 }
 
 std::string NameOf(const std::string& reference) { return reference.substr(0, reference.rfind(':')); }
+
+bool IsWorthAnAttempt(const absl::Status& status) {
+  return absl::IsCancelled(status) || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
+
+uint64_t CopyPartBytes() {
+  const char* text = std::getenv("REKINDLE_COPY_PART");
+  uint32_t mib = 0;
+  return text != nullptr && absl::SimpleAtoi(text, &mib) ? uint64_t{mib} << 20 : 0;
+}
+
+absl::Status SendWithParts(Client& from, v1::SendImageRequest request,
+                           const std::function<bool(const v1::SendImageEvent&)>& on_event) {
+  bool begun = false;
+  const auto note = [&](const v1::SendImageEvent& event) {
+    begun = true;
+    return on_event(event);
+  };
+  const absl::Status sent = from.SendImage(request, note);
+  // As an older daemon refuses what it does not know.
+  if (!absl::IsInvalidArgument(sent) || begun) return sent;
+  request.clear_parts();
+  return from.SendImage(request, on_event);
+}
 
 absl::StatusOr<v1::ListImagesResponse> ImagesIn(Client& client) {
   absl::StatusOr<v1::ListImagesResponse> images = client.ListImages({});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -26,6 +27,17 @@ std::string JobOf(const v1::Image& image);
 std::string RequestFor(const v1::Image& image);
 // "train" of "train:7".
 std::string NameOf(const std::string& reference);
+
+// May another attempt get further?
+bool IsWorthAnAttempt(const absl::Status& status);
+
+// How much of an image a part of it brings on its way: REKINDLE_COPY_PART, in MiB; 0, also where that says
+// nothing that can be understood: whoever sends it decides.
+uint64_t CopyPartBytes();
+
+// Client::SendImage. Of a daemon that knows of no parts the image comes in one stream.
+absl::Status SendWithParts(Client& from, v1::SendImageRequest request,
+                           const std::function<bool(const v1::SendImageEvent&)>& on_event);
 
 // All images of a store that a copy may go to. One that is not there yet has none: it is made by what comes.
 absl::StatusOr<v1::ListImagesResponse> ImagesIn(Client& client);
@@ -79,6 +91,8 @@ class CopyTarget {
   virtual ~CopyTarget() = default;
   // Prints what was done.
   virtual absl::Status Copy(const v1::Image& image) = 0;
+  // The last Copy has failed and left parts of the image there, from which the next one of it goes on.
+  virtual bool LeftParts() const = 0;
   // Whoever copied there from this source before has copied these, by their origins: they are pruned too.
   virtual void Remember(const std::vector<std::string>& origins) = 0;
   // Of the copies of this name that came from the source those that are too many. `sent` stays, whatever the

@@ -339,7 +339,6 @@ const std::vector<ForeignOption>& ForeignOptions() {
       {"fsck", "--read-data-subset",
        "--read reads all; the daemon reads a part each day by itself (rekindled --scrub-days)"},
       {"fsck", "--verify-data", "--read verifies every stored byte"},
-      {"rm", "--from", "'rekindle prune NAME --from PLACE' removes old copies there"},
       {"restore,inspect", "--from", "'rekindle copy IMAGE --from PLACE' brings it here first"},
       {"copy", "--dest", "--to PLACE is where the copy is to be"},
       {"copy", "--delete",

@@ -308,14 +308,13 @@ absl::StatusOr<Command> FunctionArguments::FinishSet(const std::string& working_
   for (const std::string& layer : layers_) request.add_layers(Absolute(layer, working_directory));
   if (set_->count("--venv") > 0) request.set_venv(Absolute(venv_, working_directory));
   request.set_no_layers(no_layers_);
-  const bool code = set_->count("--code") > 0;
-  if (request.ByteSizeLong() == 0 && !code) {
+  if (set_->count("--code") > 0) request.set_code(Absolute(code_, working_directory));
+  if (request.ByteSizeLong() == 0) {
     return absl::InvalidArgumentError(
         "say what is to be another one: --code, --layer, --memory, --timeout, --env, …");
   }
   request.set_name(name_);
   request.set_force(force_);
-  if (code) return FunctionCode{std::move(request), Absolute(code_, working_directory)};
   return request;
 }
 

@@ -86,10 +86,11 @@ TEST(FunctionArgumentsTest, LayersAreSetWithCodeAndWithout) {
   EXPECT_THAT(set.layers(), ElementsAre("/home/me/a", "/opt/b"));
   EXPECT_EQ(set.venv(), "/home/me/venv");
   EXPECT_TRUE(set.no_layers());
-  auto code = Parsed<FunctionCode>({"fn", "set", "f", "--code", "code", "--layer", "a"});
-  EXPECT_EQ(code.code, "/home/me/code");
-  EXPECT_THAT(code.settings.layers(), ElementsAre("/home/me/a"));
-  EXPECT_FALSE(code.settings.has_venv());
+  EXPECT_FALSE(set.has_code());
+  auto code = Parsed<v1::SetFunctionRequest>({"fn", "set", "f", "--code", "code", "--layer", "a"});
+  EXPECT_EQ(code.code(), "/home/me/code");
+  EXPECT_THAT(code.layers(), ElementsAre("/home/me/a"));
+  EXPECT_FALSE(code.has_venv());
   EXPECT_TRUE(Parsed<v1::SetFunctionRequest>({"fn", "set", "f", "--no-layers"}).layers().empty());
   ExpectRefused({"fn", "set", "f"}, "--layer");
 }

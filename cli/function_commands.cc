@@ -21,7 +21,6 @@
 #include "base/status.h"
 #include "cli/progress_bar.h"
 #include "cli/table.h"
-#include "daemon/function_settings.h"
 #include "functions/invocation.h"
 
 namespace rekindle::cli {
@@ -210,35 +209,18 @@ int SetFunction(Client& client, const Output& output, Interrupts& interrupts,
     return client.SetFunction(request, on_event);
   });
   if (!set.ok()) return output.Fail(set.status());
-  output.Json(*set);
   const v1::Function& function = set->result();
+  if (request.has_code() && function.spec().code() != request.code()) {
+    return output.Fail(absl::UnimplementedError(
+        "the daemon is of a version that takes no other code so, and has changed the settings alone: start "
+        "the newer rekindled, or 'rekindle fn deploy --replace'"));
+  }
+  output.Json(*set);
   output.Text(absl::StrCat("function ", function.spec().name(),
                            set->unchanged() ? " was so already: revision " : " has these settings: revision ",
                            function.revision(), "\n"));
   if (!function.problem().empty() && set->warnings().empty()) output.Warning(function.problem());
   return kDone;
-}
-
-int ReplaceCode(Client& client, const Output& output, Interrupts& interrupts, const FunctionCode& code) {
-  const v1::SetFunctionRequest& settings = code.settings;
-  const absl::StatusOr<v1::ListFunctionsResponse> all = client.ListFunctions(v1::ListFunctionsRequest());
-  if (!all.ok()) return output.Fail(all.status());
-  const auto present =
-      std::find_if(all->functions().begin(), all->functions().end(),
-                   [&](const v1::Function& function) { return function.spec().name() == settings.name(); });
-  if (present == all->functions().end()) {
-    return output.Fail(absl::NotFoundError(
-        absl::StrCat("there is no function ", settings.name(), ": rekindle fn ls shows which there are")));
-  }
-  v1::DeployFunctionRequest request;
-  request.set_replace(true);
-  request.set_force(settings.force());
-  v1::FunctionSpec& spec = *request.mutable_spec();
-  spec = present->spec();
-  spec.set_code(code.code);
-  if (absl::Status changed = daemon::ChangeSettings(settings, &spec); !changed.ok())
-    return output.Fail(changed);
-  return DeployFunction(client, output, interrupts, request);
 }
 
 int InvokeFunction(Client& client, const Output& output, const FunctionInvocation& invocation) {

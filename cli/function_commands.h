@@ -12,7 +12,6 @@ int SetFunction(Client& client, const Output& output, Interrupts& interrupts,
                 const v1::SetFunctionRequest& request);
 int DeployFunction(Client& client, const Output& output, Interrupts& interrupts,
                    const v1::DeployFunctionRequest& request);
-int ReplaceCode(Client& client, const Output& output, Interrupts& interrupts, const FunctionCode& code);
 int InvokeFunction(Client& client, const Output& output, const FunctionInvocation& invocation);
 int ListFunctions(Client& client, const Output& output, const v1::ListFunctionsRequest& request);
 int ShowFunctionLogs(Client& client, const Output& output, const v1::FunctionLogsRequest& request);

@@ -212,13 +212,14 @@ int DiffImages(Client& client, const Output& output, const v1::DiffImagesRequest
   return kDone;
 }
 
-int RemoveImages(Client& client, const Output& output, const v1::RemoveImagesRequest& request) {
+int RemoveImages(Client& client, const Output& output, const v1::RemoveImagesRequest& request,
+                 const std::string& of_store) {
   absl::StatusOr<v1::RemoveImagesResponse> response = client.RemoveImages(request);
   if (!response.ok()) return output.Fail(response.status());
   for (const std::string& warning : response->warnings()) output.Warning(warning);
   output.Json(*response);
   output.Text(absl::StrCat("removed ", absl::StrJoin(response->removed(), ", "),
-                           "; an administrator's 'rekindle gc' frees the space\n"));
+                           "; an administrator's 'rekindle ", of_store, "gc' frees the space\n"));
   return kDone;
 }
 

@@ -309,6 +309,7 @@ absl::Status JobSession::StopWithImage(const std::string& name, int signal) {
                                  " was to end the job with a last image: ", stopped.status().message()));
     return absl::OkStatus();
   }
+  if (stopped->image().empty()) return absl::OkStatus();  // it had ended by itself
   absl::MutexLock lock(&mutex_);
   stopped_by_ = signal;
   stopped_ = *std::move(stopped);

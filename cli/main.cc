@@ -70,7 +70,6 @@ bool HandlesSignals(const Command& command) {
          std::holds_alternative<v1::SwapGpuRequest>(command) || std::holds_alternative<TopRequest>(command) ||
          std::holds_alternative<v1::DeployFunctionRequest>(command) ||
          std::holds_alternative<v1::SetFunctionRequest>(command) ||
-         std::holds_alternative<FunctionCode>(command) ||
          std::holds_alternative<v1::CheckpointGroupRequest>(command) ||
          std::holds_alternative<v1::RestoreGroupRequest>(command) ||
          std::holds_alternative<v1::BuildDependenciesRequest>(command);
@@ -99,6 +98,8 @@ int Execute(const Invocation& invocation, const Output& output) {
   }
   if (const auto* pruning = std::get_if<PruneElsewhere>(&invocation.command))
     return PruneImagesElsewhere(invocation.globals, output, *pruning);
+  if (const auto* removal = std::get_if<RemoveElsewhere>(&invocation.command))
+    return RemoveImagesElsewhere(invocation.globals, output, *removal);
   if (const auto* check = std::get_if<FsckElsewhere>(&invocation.command))
     return CheckElsewhere(invocation.globals, output, *check);
   Surroundings surroundings;
@@ -129,6 +130,7 @@ int Execute(const Invocation& invocation, const Output& output) {
           [&](std::monostate) -> int { return kBadUsage; },
           [&](const SimRequest&) -> int { return kBadUsage; },  // done above: it needs no service
           [&](const PruneElsewhere&) -> int { return kBadUsage; },
+          [&](const RemoveElsewhere&) -> int { return kBadUsage; },
           [&](const FsckElsewhere&) -> int { return kBadUsage; },
           [&](const v1::GetVersionRequest& request) { return GetVersion(client, output, request); },
           [&](const v1::DoctorRequest& request) { return Doctor(client, output, request); },
@@ -203,7 +205,6 @@ int Execute(const Invocation& invocation, const Output& output) {
           [&](const v1::SetFunctionRequest& request) {
             return SetFunction(client, output, *interrupts, request);
           },
-          [&](const FunctionCode& code) { return ReplaceCode(client, output, *interrupts, code); },
           [&](const FunctionInvocation& what) { return InvokeFunction(client, output, what); },
           [&](const v1::ListFunctionsRequest& request) { return ListFunctions(client, output, request); },
           [&](const v1::FunctionLogsRequest& request) { return ShowFunctionLogs(client, output, request); },

@@ -134,6 +134,10 @@ class BucketCheck {
       Problem(absl::StrCat("the object ", object, " is damaged: ", checked.status().message()));
       return Found::kDamaged;
     }
+    if (absl::IsFailedPrecondition(checked.status())) {
+      Problem(absl::StrCat("the object ", object, " can't be checked: ", checked.status().message()));
+      return Found::kUnreadable;
+    }
     RK_RETURN_IF_ERROR(checked.status());
     if (IdOf(checked->origin) == image.origin && IdOf(checked->base) == image.base) return Found::kWhole;
     Problem(absl::StrCat("the object ", object, " holds another image than its name says (", checked->origin,

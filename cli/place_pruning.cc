@@ -32,12 +32,14 @@ namespace {
 
 constexpr size_t kLongestWarned = 200;
 
-v1::PrunedImage ToProto(const std::string& name, const BucketVerdict& verdict) {
+v1::PrunedImage ToProto(const std::string& name, const BucketImages& images, const BucketVerdict& verdict) {
   v1::PrunedImage pruned;
   v1::Image& image = *pruned.mutable_image();
   image.set_reference(absl::StrCat(name, ":", verdict.image.tag));
   image.set_created_unix_ns(verdict.image.created_unix_ns);
-  image.set_stored_bytes(verdict.image.bytes);
+  uint64_t bytes = verdict.image.bytes;
+  for (const BucketImage& part : images.PartsOf(verdict.image)) bytes += part.bytes;
+  image.set_stored_bytes(bytes);
   image.set_damaged(!verdict.usable);
   (*image.mutable_labels())[v1::kOriginLabel] = absl::StrCat("sha256:", verdict.image.origin);
   pruned.set_keep(verdict.keep);
@@ -92,10 +94,11 @@ class BucketPruning {
       bytes += image.bytes;
     };
     for (const BucketVerdict& verdict : verdicts) {
-      *response_.add_images() = ToProto(name, verdict);
+      const bool is_part = IsStrayLink(verdict.image);
+      if (!is_part) *response_.add_images() = ToProto(name, images, verdict);
       if (verdict.keep) continue;
       remove(verdict.image);
-      ++gone;
+      ++(is_part ? leftovers : gone);
     }
     response_.set_removed_stored_bytes(response_.removed_stored_bytes() + bytes);
     for (const BucketImage& image : images.incomplete()) {
@@ -111,7 +114,7 @@ class BucketPruning {
     v1::CollectGarbageResponse& garbage = *response_.mutable_garbage();
     garbage.set_bytes_freed(garbage.bytes_freed() + bytes);
     garbage.set_leftovers_removed(garbage.leftovers_removed() + leftovers);
-    return WarnOfLost(name, images);
+    return WarnOfLost(bucket_, output_, name, images, what_.from);
   }
 
   absl::StatusOr<std::vector<BucketVerdict>> Decide(const std::string& name, const BucketImages& images,
@@ -140,24 +143,6 @@ class BucketPruning {
     return decide(&labels);
   }
 
-  // Between the look at what is there and the end of the removal another may have put an image that builds
-  // upon what has gone.
-  absl::Status WarnOfLost(const std::string& name, const BucketImages& before) {
-    absl::StatusOr<std::vector<BucketObject>> objects = bucket_.List(name);
-    if (absl::IsNotFound(objects.status())) return absl::OkStatus();
-    RK_RETURN_IF_ERROR(objects.status());
-    std::set<std::string> known;
-    for (const BucketImage& image : before.complete()) known.insert(image.ImageObject());
-    const BucketImages now(*objects);
-    for (const BucketImage& image : now.complete()) {
-      if (now.HasChain(image.origin) || known.contains(image.ImageObject())) continue;
-      output_.Warning(absl::StrCat(Shown(absl::StrCat(name, ":", image.tag), kLongestWarned), " came to ",
-                                   what_.from,
-                                   " meanwhile and builds upon what was removed: copy it there again"));
-    }
-    return absl::OkStatus();
-  }
-
   Bucket& bucket_;
   const Output& output_;
   const PruneElsewhere& what_;
@@ -166,6 +151,22 @@ class BucketPruning {
 };
 
 }  // namespace
+
+absl::Status WarnOfLost(Bucket& bucket, const Output& output, const std::string& name,
+                        const BucketImages& before, const std::string& from) {
+  absl::StatusOr<std::vector<BucketObject>> objects = bucket.List(name);
+  if (absl::IsNotFound(objects.status())) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(objects.status());
+  std::set<std::string> known;
+  for (const BucketImage& image : before.complete()) known.insert(image.ImageObject());
+  const BucketImages now(*objects);
+  for (const BucketImage& image : now.complete()) {
+    if (now.HasChain(image.origin) || known.contains(image.ImageObject())) continue;
+    output.Warning(absl::StrCat(Shown(absl::StrCat(name, ":", image.tag), kLongestWarned), " came to ", from,
+                                " meanwhile and builds upon what was removed: copy it there again"));
+  }
+  return absl::OkStatus();
+}
 
 int PruneImagesElsewhere(const GlobalOptions& globals, const Output& output, const PruneElsewhere& what) {
   if (!what.bucket.empty()) {

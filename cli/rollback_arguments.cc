@@ -53,6 +53,11 @@ void RollbackArguments::AddToRun(CLI::App* run) {
       ->check(CLI::IsMember({"none", "append", "all"}));
   AddIgnorePath(run, "Never roll back this file, or folder; may be repeated", &ignore_paths_);
   AddTrackPath(run, &track_paths_);
+  run->add_option("--keep-removed", keep_removed_,
+                  "What the job removes below this folder is there again when it goes on from an image from "
+                  "before: for trainings that remove their old checkpoints; may be repeated")
+      ->type_name("DIR")
+      ->allow_extra_args(false);
 }
 
 void RollbackArguments::AddToCheckpoint(CLI::App* ckpt) {
@@ -110,6 +115,7 @@ void RollbackArguments::Apply(const std::string& working_directory,
 void RollbackArguments::Apply(const std::string& working_directory, v1::Supervision* policy) const {
   Fill(working_directory, policy->mutable_rollback());
   for (const std::string& path : track_paths_) policy->add_track_paths(Normal(path, working_directory));
+  for (const std::string& folder : keep_removed_) policy->add_keep_removed(Normal(folder, working_directory));
 }
 
 }  // namespace rekindle::cli

@@ -40,7 +40,7 @@ class RollbackArguments {
   void FillCheckpoint(const std::string& working_directory, Request* request) const;
 
   std::string mode_;
-  std::vector<std::string> ignore_paths_, track_paths_;
+  std::vector<std::string> ignore_paths_, track_paths_, keep_removed_;
   bool dry_run_ = false, contents_ = false;
 };
 

@@ -7,17 +7,20 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "cli/arguments.h"
 #include "cli/exit_code.h"
 #include "cli/image_listing.h"
+#include "cli/resume_points.h"
 #include "cli/table.h"
 #include "cli/transfer_arguments.h"
 
@@ -33,26 +36,32 @@ bool IsOwn(absl::string_view host, uint32_t owner) {
   return !on_this_machine || owner == ::geteuid();
 }
 
+constexpr int kMostOlder = 10;
 constexpr absl::string_view kNotKnown =
     "it is not known whether there is an image to go on from, so nothing was started";
 constexpr absl::string_view kBeginAnew =
     ": the job is not begun anew over what it has written. Leave --resume out if that is what you want";
 
-absl::string_view TagOf(const v1::Image& image) {
-  return absl::string_view(image.reference()).substr(image.reference().find(':') + 1);
-}
-
-// None where there is no store: `run` makes it.
-absl::StatusOr<v1::ListImagesResponse> ImagesCalled(const std::string& name,
-                                                    absl::StatusOr<v1::ListImagesResponse> all) {
-  const ExitCode code = ExitCodeFor(all.status());
-  if (code == kNoStore || code == kNotFound) return v1::ListImagesResponse();
-  RK_RETURN_IF_ERROR(all.status());
-  v1::ListImagesResponse called;
-  for (v1::Image& image : *all->mutable_images()) {
-    if (absl::StartsWith(image.reference(), absl::StrCat(name, ":"))) *called.add_images() = std::move(image);
+std::vector<v1::Image> ImagesCalled(const std::string& name, v1::ListImagesResponse all) {
+  std::vector<v1::Image> called;
+  for (v1::Image& image : *all.mutable_images()) {
+    if (absl::StartsWith(image.reference(), absl::StrCat(name, ":"))) called.push_back(std::move(image));
   }
   return called;
+}
+
+// There is none: `run` makes it.
+bool IsNoStore(const absl::Status& status) {
+  const ExitCode code = ExitCodeFor(status);
+  return code == kNoStore || code == kNotFound;
+}
+
+// `why` there is no store: nothing was copied to it yet. A folder has to be there, since one that is mounted
+// later would not.
+bool IsNewPlace(const ImagePlace& place, const absl::Status& why) {
+  if (!place.bucket.empty()) return false;
+  if (absl::StartsWith(place.where, "/")) return absl::StrContains(why.message(), "the folder is empty");
+  return !absl::StrContains(why.message(), "nothing is mounted");
 }
 
 // It may have run on another node since: what was copied from there must be here, too.
@@ -60,15 +69,19 @@ absl::Status CheckIsNewest(const GlobalOptions& globals, const v1::CopyTo& to, c
                            const std::vector<v1::Image>& here) {
   const bool tls = !globals.tls_ca.empty() || !globals.tls_certificate.empty() || !globals.tls_key.empty();
   RK_ASSIGN_OR_RETURN(const ImagePlace place, ParsePlace("--copy-to", to.place(), tls, "/"));
-  const absl::StatusOr<v1::ListImagesResponse> there =
-      ImagesCalled(name, ImagesElsewhere(globals, place.where, place.bucket));
-  RK_RETURN_IF_ERROR(Annotate(there.status(), kNotKnown));
-  // Their tags are times, which are those of the images wherever these have come to.
-  const auto older = [](const v1::Image& a, const v1::Image& b) { return TagOf(a) < TagOf(b); };
-  const auto newest = std::max_element(there->images().begin(), there->images().end(), older);
-  if (newest == there->images().end()) return absl::OkStatus();
-  if (std::any_of(here.begin(), here.end(), [&](const v1::Image& image) { return !older(image, *newest); }))
-    return absl::OkStatus();
+  absl::StatusOr<v1::ListImagesResponse> listed = ImagesElsewhere(globals, place.where, place.bucket);
+  // What is not there may not be mounted on this node.
+  if (IsNoStore(listed.status()) && !IsNewPlace(place, listed.status())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(kNotKnown, ": ", to.place(),
+                     " is not there. Mount it; where nothing was ever copied to it, make it first (",
+                     listed.status().message(), ")"));
+  }
+  if (IsNoStore(listed.status())) listed = v1::ListImagesResponse();
+  RK_RETURN_IF_ERROR(Annotate(listed.status(), kNotKnown));
+  const std::vector<v1::Image> there = ImagesCalled(name, *std::move(listed));
+  const v1::Image* newest = NewerElsewhere(here, there);
+  if (newest == nullptr) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       here.empty() ? "there is no image here, and " : "the images here are older than ", newest->reference(),
       here.empty() ? absl::StrCat(" is in ", to.place()) : absl::StrCat(" in ", to.place()),
@@ -113,21 +126,25 @@ absl::StatusOr<std::string> GoOnFromNewest(Client& client, absl::string_view hos
   const std::string name = given.empty() ? request->name() : given;
   v1::ListImagesRequest list;
   list.set_name_contains(absl::StrCat(name, ":"));
-  absl::StatusOr<v1::ListImagesResponse> listed = ImagesCalled(name, client.ListImages(list));
+  absl::StatusOr<v1::ListImagesResponse> listed = client.ListImages(list);
+  if (IsNoStore(listed.status())) listed = v1::ListImagesResponse();
   RK_RETURN_IF_ERROR(Annotate(listed.status(), kNotKnown));
-  std::vector<v1::Image> images;
-  for (v1::Image& image : *listed->mutable_images()) {
-    if (IsOwn(host, image.owner_uid())) images.push_back(std::move(image));
-  }
+  std::vector<v1::Image> own = ImagesCalled(name, *std::move(listed));
+  std::erase_if(own, [&](const v1::Image& image) { return !IsOwn(host, image.owner_uid()); });
+  RK_ASSIGN_OR_RETURN(const std::vector<v1::Image> images, ResumePoints(std::move(own)));
   if (request->supervision().has_copy_to())
     RK_RETURN_IF_ERROR(CheckIsNewest(globals, request->supervision().copy_to(), name, images));
   const auto whole =
       std::find_if(images.begin(), images.end(), [](const v1::Image& image) { return !image.damaged(); });
   if (whole != images.end()) {
     request->set_from_image(whole->reference());
+    for (auto older = whole + 1; older != images.end() && request->older_images_size() < kMostOlder;
+         ++older) {
+      if (!older->damaged()) request->add_older_images(older->reference());
+    }
     request->clear_argv();
     return absl::StrCat("the job goes on from ", whole->reference(), ", taken ",
-                        Age(whole->created_unix_ns(), UnixNanos()),
+                        Age(absl::ToUnixNanos(MomentOf(*whole)), UnixNanos()),
                         whole == images.begin() ? "" : ", since newer ones are damaged");
   }
   if (!images.empty()) {

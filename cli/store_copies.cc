@@ -9,27 +9,51 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status.h"
+#include "cli/bucket_images.h"
 #include "cli/progress_bar.h"
 #include "rekindle/v1/copy_link.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::cli {
+namespace {
+
+constexpr size_t kOwnerDigits = 64;  // a tag has 128 characters at most
+
+}  // namespace
+
+std::string StoreCopies::PartTag(const std::string& owner) {
+  const std::string tag = absl::StrCat("part-", ::getuid());
+  return owner.empty() ? tag : absl::StrCat(tag, "-", absl::BytesToHexString(owner).substr(0, kOwnerDigits));
+}
+
+bool StoreCopies::IsPart(const v1::Image& image) const {
+  return absl::EndsWith(image.reference(), absl::StrCat(":", part_tag_)) &&
+         v1::IsCopyLink(image.reference(), image.labels());
+}
 
 absl::Status StoreCopies::Copy(const v1::Image& image) {
+  has_part_ = left_parts_ = false;
   RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse known, ImagesIn(to_));
   const std::string& reference = begin_.reference().empty() ? image.reference() : begin_.reference();
+  v1::SendImageRequest request;
+  request.set_image(RequestFor(image));
+  request.mutable_parts()->set_bytes(CopyPartBytes());
   std::set<std::string> origins;
   for (const v1::Image& one : known.images()) {
     origins.insert(OriginOf(one));
+    if (IsPart(one)) request.mutable_parts()->add_there(OriginOf(one));
     if (one.reference() == reference && OriginOf(one) == OriginOf(image)) {
+      // Of who was killed when all was there.
+      RemoveParts(image, known).IgnoreError();
       if (!options_.quiet) TellWasThere(output_, options_.words, one);
       return absl::OkStatus();
     }
   }
-  v1::SendImageRequest request;
-  request.set_image(RequestFor(image));
   if (!options_.whole) {
     RK_ASSIGN_OR_RETURN(
         const std::optional<v1::Image> base,
@@ -38,11 +62,47 @@ absl::Status StoreCopies::Copy(const v1::Image& image) {
   }
   absl::Status status = Transfer(request);
   // Another owner's, or damaged there.
-  if (!request.since().empty() && (absl::IsFailedPrecondition(status) || absl::IsDataLoss(status))) {
+  if ((!request.since().empty() || has_part_) &&
+      (absl::IsFailedPrecondition(status) || absl::IsDataLoss(status))) {
+    RemoveParts(image).IgnoreError();
     request.clear_since();
+    request.mutable_parts()->clear_there();
     status = Transfer(request);
   }
-  return status;
+  if (status.ok() || !IsWorthAnAttempt(status)) {
+    // What can't be removed now gc removes a day later.
+    RemoveParts(image).IgnoreError();
+    return status;
+  }
+  left_parts_ = has_part_;
+  if (!has_part_) return status;
+  return absl::Status(
+      status.code(),
+      absl::StrCat(status.message(), ". What has arrived there stays for the next attempt, as ",
+                   v1::kCopyLinkName, "…; a day later 'rekindle gc' removes it"));
+}
+
+v1::ReceiveImageBegin StoreCopies::BeginOf(const v1::SendImagePart& part) const {
+  v1::ReceiveImageBegin begin = begin_;
+  if (part.last()) return begin;
+  begin.set_reference(absl::StrCat(v1::kCopyLinkName, IdOf(part.origin()), ":", part_tag_));
+  begin.set_replace(false);
+  return begin;
+}
+
+absl::Status StoreCopies::RemoveParts(const v1::Image& image) {
+  if (!std::exchange(has_part_, false)) return absl::OkStatus();
+  RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse now, ImagesIn(to_));
+  return RemoveParts(image, now);
+}
+
+absl::Status StoreCopies::RemoveParts(const v1::Image& image, const v1::ListImagesResponse& known) {
+  const std::string digits = IdOf(OriginOf(image)).substr(0, v1::kPartImageDigits);
+  v1::RemoveImagesRequest request;
+  for (const v1::Image& one : known.images()) {
+    if (IsPart(one) && absl::StartsWith(IdOf(OriginOf(one)), digits)) request.add_images(RequestFor(one));
+  }
+  return request.images().empty() ? absl::OkStatus() : to_.RemoveImages(request).status();
 }
 
 absl::Status StoreCopies::Prune(const std::string& name, const v1::Image& sent,
@@ -91,25 +151,49 @@ absl::Status StoreCopies::Transfer(const v1::SendImageRequest& request) {
     absl::MutexLock lock(&mutex);
     progress.Update(now);
   };
-  std::unique_ptr<ImageReceiver> receiver = to_.ReceiveImage(begin_, [&](const v1::Progress& now) {
-    if (now.phase() == "commit") show(now);
-  });
+  std::unique_ptr<ImageReceiver> receiver;
+  absl::StatusOr<v1::ReceiveImageResult> received = absl::UnknownError("nothing was sent");
+  bool begun = false, last = true, taking = false;
+  const auto begin = [&](const v1::ReceiveImageBegin& what) {
+    receiver = to_.ReceiveImage(what, [&](const v1::Progress& now) {
+      if (now.phase() == "commit") show(now);
+    });
+    begun = taking = true;
+  };
+  const auto finish = [&] {
+    received = receiver->Finish();
+    receiver.reset();
+    taking = false;
+    if (received.ok() && !last) has_part_ = true;
+    return received.ok();
+  };
   bool wanted = true;
   v1::TransferResult sent;
-  const absl::Status sending = from_.SendImage(request, [&](const v1::SendImageEvent& event) {
+  const auto take = [&](const v1::SendImageEvent& event) {
     if (event.has_progress()) show(event.progress());
     if (event.has_result()) sent = event.result();
-    wanted = event.data().empty() || receiver->Write(event.data());
-    return wanted;
-  });
+    if (event.has_part()) {
+      if (receiver != nullptr && !finish()) return false;
+      const auto& there = request.parts().there();
+      has_part_ = has_part_ || std::count(there.begin(), there.end(), event.part().base()) > 0;
+      last = event.part().last();
+      begin(BeginOf(event.part()));
+    }
+    if (event.data().empty()) return true;
+    if (!begun) begin(begin_);  // an older daemon knows of no parts
+    if (taking) taking = receiver->Write(event.data());
+    // A part that is there already is passed over.
+    return taking || (!last && (receiver == nullptr || finish()));
+  };
+  const absl::Status sending =
+      SendWithParts(from_, request, [&](const v1::SendImageEvent& event) { return wanted = take(event); });
   // Without all of it the other end can't be content, and what it says is not the reason.
   if (!sending.ok() && wanted) {
     receiver.reset();
     progress.Clear();
     return sending;
   }
-  absl::StatusOr<v1::ReceiveImageResult> received = receiver->Finish();
-  receiver.reset();
+  if (receiver != nullptr) finish();
   progress.Clear();
   RK_RETURN_IF_ERROR(received.status());
   v1::TransferResult result;

@@ -25,9 +25,11 @@ class StoreCopies : public CopyTarget {
         source_(from),
         output_(output),
         begin_(std::move(begin)),
-        options_(std::move(options)) {}
+        options_(std::move(options)),
+        part_tag_(PartTag(begin_.owner())) {}
 
   absl::Status Copy(const v1::Image& image) override;
+  bool LeftParts() const override { return left_parts_; }
   void Remember(const std::vector<std::string>& origins) override { source_.Remember(origins); }
   absl::Status Prune(const std::string& name, const v1::Image& sent,
                      std::optional<std::vector<std::string>>* there) override;
@@ -35,7 +37,15 @@ class StoreCopies : public CopyTarget {
   void Cancel() override { to_.Cancel(); }
 
  private:
+  // A part of an image has this tag. Everybody has his own, and one for each owner that he copies for:
+  // another's image is not to be built upon.
+  static std::string PartTag(const std::string& owner);
+  bool IsPart(const v1::Image& image) const;
   absl::Status Transfer(const v1::SendImageRequest& request);
+  v1::ReceiveImageBegin BeginOf(const v1::SendImagePart& part) const;
+  // Of this image those that are there, where it has some; those that `known` has.
+  absl::Status RemoveParts(const v1::Image& image);
+  absl::Status RemoveParts(const v1::Image& image, const v1::ListImagesResponse& known);
 
   Client& from_;
   Client& to_;
@@ -43,6 +53,9 @@ class StoreCopies : public CopyTarget {
   const Output& output_;
   const v1::ReceiveImageBegin begin_;
   const CopyOptions options_;
+  const std::string part_tag_;
+  bool has_part_ = false;  // of the image on its way, there
+  bool left_parts_ = false;
 };
 
 }  // namespace rekindle::cli

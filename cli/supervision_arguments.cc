@@ -47,9 +47,9 @@ absl::StatusOr<double> Share(const std::string& text) {
 
 const std::vector<std::string>& SupervisionArguments::OptionsWithValue() {
   static const auto* options = new std::vector<std::string>{
-      "--every",      "--restarts", "--backoff",     "--retry-for",  "--hang",
-      "--hang-sign",  "--rollback", "--ignore-path", "--track-path", "--keep",
-      "--image-name", "--overhead", "--from",        "--copy-to",    "--stop-on"};
+      "--every",    "--restarts",    "--backoff",    "--retry-for",    "--hang", "--hang-sign",
+      "--rollback", "--ignore-path", "--track-path", "--keep-removed", "--keep", "--image-name",
+      "--overhead", "--from",        "--copy-to",    "--stop-on"};
   return *options;
 }
 
@@ -82,8 +82,8 @@ void SupervisionArguments::AddTo(CLI::App* run) {
       ->type_name("IMAGE");
   run->add_flag(
       "--resume", resume_,
-      "Go on from the newest image of its --name where there is one, and with the job itself where it "
-      "runs; else begin with the command");
+      "Go on from the newest image of its --name that can be restored, and with the job itself where it "
+      "runs; begin with the command where there is no image");
   run->add_option(
          "--stop-on", stop_on_,
          "Signals to this command, as from a scheduler, that end the job with a last image: TERM,USR1")
@@ -109,10 +109,10 @@ void SupervisionArguments::AddTo(CLI::App* run) {
 absl::Status SupervisionArguments::Apply(const GlobalOptions& globals, const std::string& working_directory,
                                          v1::RunRequest* request) const {
   static constexpr const char* kOnlyWith[] = {
-      "--backoff",         "--retry-for",  "--hang-sign", "--rollback",
-      "--ignore-path",     "--track-path", "--keep",      "--image-name",
-      "--overhead",        "--at-boot",    "--from",      "--tcp-close",
-      "--ignore-mismatch", "--copy-to",    "--resume",    "--stop-on"};
+      "--backoff",    "--retry-for",    "--hang-sign", "--rollback",        "--ignore-path",
+      "--track-path", "--keep-removed", "--keep",      "--image-name",      "--overhead",
+      "--at-boot",    "--from",         "--tcp-close", "--ignore-mismatch", "--copy-to",
+      "--resume",     "--stop-on"};
   if (run_->count("--every") == 0 && run_->count("--restarts") == 0 && run_->count("--hang") == 0) {
     for (const char* option : kOnlyWith) {
       if (run_->count(option) != 0) {

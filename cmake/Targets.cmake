@@ -25,6 +25,7 @@ function(rk_test name)
   find_package(GTest REQUIRED)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest GTest::gtest_main rk_warnings)
+  rk_link_fast(${name})
   # What a test does itself need not be fast, only built fast.
   if(REKINDLE_SANITIZER STREQUAL "")
     target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O0>)

@@ -8,8 +8,8 @@
 
 namespace rekindle::daemon {
 
-CallMonitor::CallMonitor(const Call& call, EventSink<v1::Progress> sink)
-    : call_(call), sink_(std::move(sink)) {
+CallMonitor::CallMonitor(const Call& call, EventSink<v1::Progress> sink, absl::Duration patience)
+    : call_(call), sink_(std::move(sink)), patience_(patience) {
   if (call_.IsCancelled()) cancellation_.Cancel();
   thread_ = std::thread(&CallMonitor::Loop, this);
 }
@@ -32,10 +32,13 @@ void CallMonitor::Report(absl::string_view phase, uint64_t bytes_done, uint64_t 
 
 void CallMonitor::Stop() {
   if (!thread_.joinable()) return;
+  bool ended;
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
+    ended = AwaitUntil(mutex_, absl::Condition(&ended_), Deadline(patience_));
   }
+  if (!ended && call_.abandon) call_.abandon();
   thread_.join();
 }
 
@@ -59,6 +62,8 @@ void CallMonitor::Loop() {
       sink_(*report);
     }
   }
+  absl::MutexLock lock(&mutex_);
+  ended_ = true;
 }
 
 }  // namespace rekindle::daemon

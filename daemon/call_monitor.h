@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "daemon/call.h"
 #include "daemon/cancellation.h"
+#include "daemon/sending_thread.h"
 #include "rekindle/v1/rekindle.pb.h"
 
 namespace rekindle::daemon {
@@ -24,7 +25,7 @@ class CallMonitor {
   static constexpr absl::Duration kProgressInterval = absl::Milliseconds(100);
   static constexpr absl::Duration kCancelInterval = absl::Milliseconds(20);
 
-  CallMonitor(const Call& call, EventSink<v1::Progress> sink);
+  CallMonitor(const Call& call, EventSink<v1::Progress> sink, absl::Duration patience = kClientMayTake);
   ~CallMonitor() { Stop(); }
 
   // Takes note and returns at once. A new phase is always sent; of one phase's reports the newest.
@@ -36,7 +37,9 @@ class CallMonitor {
   const std::atomic<bool>& cancelled() const { return cancellation_.cancelled(); }
   int cancel_fd() const { return cancellation_.fd(); }
 
-  // Sends what is left and ends the thread. After it the caller may send on the stream again.
+  // Sends what is left and ends the thread. A client that takes longer than the patience for that is given
+  // up: it reads nothing, and who has begun to send to it waits for as long as it lives. After it the caller
+  // may send on the stream again.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -44,9 +47,11 @@ class CallMonitor {
 
   const Call& call_;
   const EventSink<v1::Progress> sink_;
+  const absl::Duration patience_;
   Cancellation cancellation_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<v1::Progress> latest_ ABSL_GUARDED_BY(mutex_);
   std::string phase_ ABSL_GUARDED_BY(mutex_);
   double phase_began_ ABSL_GUARDED_BY(mutex_) = 0;

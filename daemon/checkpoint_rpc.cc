@@ -1,4 +1,5 @@
 // Checkpoint: a running job becomes an image.
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,7 +11,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
@@ -67,6 +67,7 @@ class NotedGate final : public ckpt::CaptureGate {
   }
   absl::Status OnFrozen() override { return gate_.OnFrozen(); }
   absl::Status BeforeCommit() override { return gate_.BeforeCommit(); }
+  void BeforeNextTry() override { gate_.BeforeNextTry(); }
   bool reached() const { return reached_; }
 
  private:
@@ -224,13 +225,17 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     // up with it.
     if (monitor.cancelled().load() || (of_group && of_group->reached())) break;
     if (criu::WasOfTheMoment(result.status()) && !moment.passed()) {
-      absl::SleepFor(std::min(pause, moment.left()));
+      // The job need not wait meanwhile.
+      if (visit) options.gate = nullptr;
+      visit.reset();
+      if (options.gate != nullptr) options.gate->BeforeNextTry();
+      pollfd cancelled{monitor.cancel_fd(), POLLIN, 0};
+      ::poll(&cancelled, 1, static_cast<int>(absl::ToInt64Milliseconds(std::min(pause, moment.left()))) + 1);
       pause *= 2;
     } else if (!supervised || !absl::IsAborted(result.status()) || ++tries > kMostTries) {
       break;
     }
   }
-  monitor.Stop();
   node.counts().captures.Add(result.status());
   RK_RETURN_IF_ERROR(result.status());
   node.counts().frozen_ns += static_cast<int64_t>(result->freeze_seconds * 1e9);
@@ -283,6 +288,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   RK_RETURN_IF_ERROR(Annotate(result->ended, absl::StrCat("image '", result->image.reference,
                                                           "' is stored, but its job has not ended")));
 
+  monitor.Stop();  // for which a client may take its time: what stands still for the image goes on before
   v1::CheckpointEvent event;
   v1::CheckpointResult* out = event.mutable_result();
   ToProto(result->image, out->mutable_image());

@@ -32,7 +32,19 @@ void DependencyRenewal::LookSoon() {
 
 void DependencyRenewal::ImageMade() {
   absl::MutexLock lock(&mutex_);
-  soon_ = image_made_ = true;
+  soon_ = true;
+  if (!making_) image_made_ = true;
+}
+
+absl::StatusOr<bool> DependencyRenewal::Make(const Function& function) {
+  const auto making = [this](bool now) {
+    absl::MutexLock lock(&mutex_);
+    making_ = now;
+  };
+  making(true);
+  absl::StatusOr<bool> made = CatchNoMoreThreads([&] { return work_.make(function, cancel_); });
+  making(false);
+  return made;
 }
 
 void DependencyRenewal::Loop() {
@@ -94,7 +106,7 @@ void DependencyRenewal::LookForThoseWithout(bool first, bool rested) {
       if (!rested) continue;
     }
     if (known && !rested && SteadyNow() < resting->second.until) continue;
-    const absl::StatusOr<bool> made = CatchNoMoreThreads([&] { return work_.make(function, cancel_); });
+    const absl::StatusOr<bool> made = Make(function);
     if (cancel_.cancelled()) return;
     if (made.ok()) {
       if (*made) {

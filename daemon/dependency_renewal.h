@@ -55,7 +55,8 @@ class DependencyRenewal {
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
   // A start has shown that something was changed, or one more image is used.
   void LookSoon() ABSL_LOCKS_EXCLUDED(mutex_);
-  // An image was made, which others may have waited for: functions without one have rested enough.
+  // An image was made, which others may have waited for: functions without one have rested enough. Not of
+  // those that an attempt for such a function makes, which would never rest if it fails each time.
   void ImageMade() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -66,6 +67,7 @@ class DependencyRenewal {
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
   void Look();
   void LookForThoseWithout(bool first, bool rested);
+  absl::StatusOr<bool> Make(const Function& function) ABSL_LOCKS_EXCLUDED(mutex_);
   Rest NextRest(const Rest* last) const;
 
   const Work work_;
@@ -75,6 +77,7 @@ class DependencyRenewal {
   std::map<Function, Rest> rests_of_functions_;
   absl::Mutex mutex_;
   bool soon_ ABSL_GUARDED_BY(mutex_) = false, image_made_ ABSL_GUARDED_BY(mutex_) = false;
+  bool making_ ABSL_GUARDED_BY(mutex_) = false;  // for a function without
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -46,6 +46,7 @@ class DependencyRenewalTest : public ::testing::Test {
                    const Cancellation& /*cancel*/) -> absl::StatusOr<bool> {
               absl::MutexLock lock(&mutex_);
               made_.push_back(function);
+              if (told_ != nullptr) told_->ImageMade();
               if (mends_) without_.erase(function);
               return mends_ ? absl::StatusOr<bool>(true) : absl::UnavailableError("no");
             }};
@@ -73,6 +74,7 @@ class DependencyRenewalTest : public ::testing::Test {
   std::vector<std::string> renewed_;
   std::map<DependencyRenewal::Function, DependencyRenewal::Lack> without_;
   std::vector<DependencyRenewal::Function> made_;
+  DependencyRenewal* told_ = nullptr;  // of what an attempt has made before it failed
   int looks_ = 0;
   bool mends_ = true, hangs_ = false, never_ = false, lacks_threads_ = false;
 };
@@ -143,6 +145,21 @@ TEST_F(DependencyRenewalTest, MakesThoseThatCouldNotBeMadeWhenTheirFunctionWasDe
   AwaitLooks(3);
   absl::MutexLock lock(&mutex_);
   EXPECT_EQ(made_, (std::vector<DependencyRenewal::Function>{{"f", 2}, {"f", 2}, {"g", 1}}));
+}
+
+TEST_F(DependencyRenewalTest, WhatAnAttemptMakesItselfEndsNobodysRest) {
+  without_ = {{{"f", 2}, {"image", "waits"}}, {{"g", 1}, {"image", "waits"}}};
+  mends_ = false;
+  DependencyRenewal renewal(Work(), {kNotHere, kSoon, kNotHere, kNotHere});
+  {
+    absl::MutexLock lock(&mutex_);
+    told_ = &renewal;
+  }
+  renewal.LookSoon();
+  AwaitMade(2);
+  AwaitLooks(5);
+  absl::MutexLock lock(&mutex_);
+  EXPECT_EQ(made_.size(), 2);
 }
 
 TEST_F(DependencyRenewalTest, ThoseAreTriedAgainAfterARest) {

@@ -28,7 +28,8 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr absl::Duration kLongestCompiling = absl::Minutes(5);
-constexpr char kCompilers[] = "4";  // processes
+constexpr char kCompilers[] = "2";  // processes
+constexpr uint64_t kCompilersMemory = uint64_t{1} << 30;
 constexpr uint64_t kCompilersOutput = uint64_t{16} << 10;
 
 // Of folders with packages for Python in a layer.
@@ -200,8 +201,12 @@ functions::PrepareLayer Functions::CompileLayers(
     program.environment = BaseEnvironment();
     program.owner = owner;
     program.temporary = TemporaryOn(node_.options(), restore::kMostTemporary);
+    // Nobody's share of the machine: the turns bound it.
+    const auto given_up = [cancel] { return cancel != nullptr && cancel->cancelled(); };
+    const auto turn = compilers_.TakeUnless(owner.uid, given_up);
+    if (!turn) return absl::CancelledError("compiling the modules of a layer: cancelled");
     functions::FunctionSpec most;
-    most.memory_bytes = functions::kMostMemoryBytes;
+    most.memory_bytes = kCompilersMemory;
     program.limits = FunctionInstances::LimitsOf(most);
     program.longest = kLongestCompiling;
     program.most_output = kCompilersOutput;
@@ -209,12 +214,20 @@ functions::PrepareLayer Functions::CompileLayers(
     const absl::StatusOr<OwnerProgramEnd> end = RunOwnerProgram(node_, program, cancel);
     if (absl::IsCancelled(end.status())) return Annotate(end.status(), "compiling the modules of a layer");
     // There may be files that are no Python of this version: all others are compiled.
-    if (!end.ok() || end->late) {
-      Log(LogLevel::kWarning, absl::StrCat("not all modules of the layer ", path,
-                                           " are compiled, and each start compiles those that it imports: ",
-                                           end.ok() ? absl::StrCat("that took more than ",
-                                                                   absl::FormatDuration(kLongestCompiling))
-                                                    : std::string(end.status().message())));
+    constexpr int kSomeDoNotCompile = 1;
+    std::string trouble;
+    if (!end.ok()) {
+      trouble = std::string(end.status().message());
+    } else if (end->late) {
+      trouble = absl::StrCat("that took more than ", absl::FormatDuration(kLongestCompiling));
+    } else if (!end->exit || end->exit->signal != 0 || end->exit->code > kSomeDoNotCompile) {
+      trouble = absl::StrCat("compileall ended with ",
+                             end->exit ? end->exit->ToString() : "a status that is not known");
+    }
+    if (!trouble.empty()) {
+      Log(LogLevel::kWarning,
+          absl::StrCat("not all modules of the layer ", path,
+                       " are compiled, and each start compiles those that it imports: ", trouble));
     }
     return absl::OkStatus();
   };

@@ -122,15 +122,17 @@ absl::Status SetFunction(Node& node, const Call& call, const v1::SetFunctionRequ
   RK_RETURN_IF_ERROR(ChangeSettings(request, &wanted));
   RK_ASSIGN_OR_RETURN(const functions::FunctionSpec spec, functions::FunctionSpecFrom(wanted));
   if (request.memory_bytes() != 0 || request.cpus() != 0) RK_RETURN_IF_ERROR(CheckLimitsUsable(spec.name));
-  const functions::NewLayers layers{!request.layers().empty(), !request.venv().empty()};
-  if ((layers.layers || layers.venv) && call.caller.kind == Caller::Kind::kRemote &&
+  // With other code its layers are copied again, as by a deployment.
+  const bool code = request.has_code();
+  const functions::NewParts parts{code, code || !request.layers().empty(), code || !request.venv().empty()};
+  if ((parts.code || parts.layers || parts.venv) && call.caller.kind == Caller::Kind::kRemote &&
       !call.caller.admin_certificate) {
     return absl::PermissionDeniedError(
-        "layers are given to a function on the node itself, or with an administrator's certificate: they are "
-        "folders of the node");
+        "code and layers are given to a function on the node itself, or with an administrator's certificate: "
+        "they are folders of the node");
   }
   return TellOfDeployment(*functions, call, send, [&](const Progress& progress, const Cancellation* cancel) {
-    return functions->Set(record, spec, layers, request.force(), progress, cancel);
+    return functions->Set(record, spec, parts, request.force(), progress, cancel);
   });
 }
 

@@ -1,4 +1,4 @@
-// What a request changes of a function's settings: here, or by who deploys other code with them.
+// What a request changes of what a function is.
 #pragma once
 
 #include <string>
@@ -19,6 +19,7 @@ inline absl::Status ChangeSettings(const v1::SetFunctionRequest& request, v1::Fu
   if (request.has_cpus()) spec->set_cpus(request.cpus());
   if (request.has_network()) spec->set_network(request.network());
   if (request.has_description()) spec->set_description(request.description());
+  if (request.has_code()) spec->set_code(request.code());
   if (request.no_layers()) {
     spec->clear_layers();
     spec->clear_venv();

@@ -291,7 +291,11 @@ absl::Status Functions::BringBackDependenciesOf(const functions::FunctionRecord&
   }
   auto now = catalog_->Find(record.name());
   if (!now.ok() || now->revision != record.revision) return absl::OkStatus();
-  if (gone.empty()) now->images = images;  // what of its layers it has
+  if (gone.empty()) {  // what of its layers it has
+    now->images.dependencies = images.dependencies;
+    now->images.of_layers = images.of_layers;
+    now->images.not_loaded = images.not_loaded;
+  }
   now->images.dependency_image = found.image.info.reference;
   const absl::Status noted = catalog_->SetImages(now->name(), now->revision, now->images);
   if (!absl::IsAborted(noted)) RK_RETURN_IF_ERROR(noted);
@@ -601,13 +605,13 @@ absl::StatusOr<Functions::DeployResult> Functions::Deploy(
 }
 
 absl::StatusOr<Functions::DeployResult> Functions::Set(
-    const functions::FunctionRecord& present, const functions::FunctionSpec& spec,
-    functions::NewLayers layers, bool force,
-    const std::function<void(const char* phase, uint64_t bytes)>& progress, const Cancellation* cancel) {
+    const functions::FunctionRecord& present, const functions::FunctionSpec& spec, functions::NewParts parts,
+    bool force, const std::function<void(const char* phase, uint64_t bytes)>& progress,
+    const Cancellation* cancel) {
   functions::DeployOptions options;
   options.replace = true;
   options.code_of = present;
-  options.new_layers = layers;
+  options.new_parts = parts;
   return DeployAs(present.owner, spec, force, std::move(options), progress, cancel);
 }
 
@@ -615,7 +619,8 @@ absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
     const Owner& owner, const functions::FunctionSpec& spec, bool force, functions::DeployOptions options,
     const std::function<void(const char* phase, uint64_t bytes)>& progress, const Cancellation* cancel) {
   const functions::FunctionRecord* const code_of = options.code_of ? &*options.code_of : nullptr;
-  RK_RETURN_IF_ERROR(RuntimeCommand(spec.runtime, code_of ? code_of->folder->code() : spec.code).status());
+  const bool same_code = code_of != nullptr && !options.new_parts.code;
+  RK_RETURN_IF_ERROR(RuntimeCommand(spec.runtime, same_code ? code_of->folder->code() : spec.code).status());
   functions::ScheduledFunction wanted;
   wanted.name = spec.name;
   wanted.owner = owner.uid;
@@ -641,7 +646,7 @@ absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
   options.prepare_layer = CompileLayers(spec.runtime, owner, progress, cancel);
   const auto find_images = [&](functions::FunctionRecord record, bool replaces_one) {
     // The same code imports the same, unless it looks at variables.
-    if (code_of && code_of->spec.environment == spec.environment && record.layers == code_of->layers &&
+    if (same_code && code_of->spec.environment == spec.environment && record.layers == code_of->layers &&
         record.spec.LayerFolders() == code_of->spec.LayerFolders() &&
         !code_of->images.dependency_image.empty()) {
       const functions::FunctionImages known = WithNotLoaded(code_of->images);
@@ -659,7 +664,13 @@ absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
     RK_ASSIGN_OR_RETURN(const CodeRoom left, code_room());
     return left.CheckRevision(staged);
   };
-  RK_ASSIGN_OR_RETURN(functions::Deployed deployed, catalog_->Deploy(spec, owner, options));
+  absl::StatusOr<functions::Deployed> done = catalog_->Deploy(spec, owner, options);
+  if (absl::IsNotFound(catalog_->Find(spec.name).status())) {
+    // Nobody asks why one that is not there has no image.
+    absl::MutexLock lock(&mutex_);
+    without_image_.erase(spec.name);
+  }
+  RK_ASSIGN_OR_RETURN(functions::Deployed deployed, std::move(done));
   result.record = std::move(deployed.record);
   result.unchanged = deployed.unchanged;
   if (deployed.adjusted) {

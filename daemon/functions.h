@@ -25,6 +25,7 @@
 #include "daemon/node.h"
 #include "daemon/owners_at_work.h"
 #include "daemon/wakeup.h"
+#include "functions/fair_turns.h"
 #include "functions/function_catalog.h"
 #include "functions/function_logs.h"
 #include "functions/invoke_api.h"
@@ -61,8 +62,7 @@ class Functions {
   // not the present one any more. Where the code has not to be started anew for them its instances stay.
   // `layers`: those that are copied from their folders, for the others stay, too.
   absl::StatusOr<DeployResult> Set(const functions::FunctionRecord& present,
-                                   const functions::FunctionSpec& spec, functions::NewLayers layers,
-                                   bool force,
+                                   const functions::FunctionSpec& spec, functions::NewParts parts, bool force,
                                    const std::function<void(const char* phase, uint64_t bytes)>& progress,
                                    const Cancellation* cancel);
   // `done` is called once, from any thread. PermissionDenied: it is somebody else's.
@@ -190,6 +190,7 @@ class Functions {
   // As long as somebody is at work with a user's layers, no image that has modules of them is removed because
   // no function uses it.
   OwnersAtWork with_layers_{[this](uid_t owner) { RemoveUnusedLayerImages(owner); }};
+  functions::FairTurns compilers_{2, 1};  // of layers, at once
   mutable absl::Mutex mutex_;
   std::map<std::string, uint64_t> scheduled_ ABSL_GUARDED_BY(mutex_);  // revisions, by name
   // Why the dependency image of a revision, or that with its layers, could not be made when that was tried

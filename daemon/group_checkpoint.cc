@@ -20,6 +20,7 @@
 #include "daemon/group_point.h"
 #include "daemon/groups.h"
 #include "daemon/rpc_support.h"
+#include "daemon/sending_thread.h"
 #include "group/coordinator_state.h"
 #include "rekindle/v1/image_layout.h"
 
@@ -132,7 +133,7 @@ class Coordination {
         store_(std::move(store)),
         replaces_(replaces ? replaces->id() : ""),
         records_(records),
-        send_(send),
+        reports_(send, call.abandon),
         state_(static_cast<size_t>(request.members_size())),
         results_(static_cast<size_t>(request.members_size())) {
     group_.set_id(std::move(id));
@@ -337,11 +338,7 @@ class Coordination {
     v1::GroupEvent event;
     event.mutable_member()->set_member(static_cast<uint32_t>(member));
     event.mutable_member()->set_state(state);
-    reports_.push_back(std::move(event));
-    // Not while jobs stand still: a slow caller must not keep them so.
-    if (absl::string_view(state) == "frozen") return;
-    for (const v1::GroupEvent& report : reports_) send_(report);
-    reports_.clear();
+    reports_.Send(std::move(event));
   }
 
   const Call& call_;
@@ -349,11 +346,10 @@ class Coordination {
   const std::string store_;     // its id
   const std::string replaces_;  // id of the group that has its name
   GroupRecords& records_;
-  const EventSink<v1::GroupEvent>& send_;
+  SendingThread<v1::GroupEvent> reports_;  // jobs may stand still meanwhile
   v1::Group group_;
   CoordinatorState state_;
   std::vector<v1::CheckpointResult> results_;
-  std::vector<v1::GroupEvent> reports_;
   std::vector<int> settled_;  // members of which the record does not say so yet
   absl::Status why_;
   bool unknown_ = false;

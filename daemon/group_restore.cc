@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "base/timed_await.h"
 #include "daemon/groups.h"
+#include "daemon/sending_thread.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -39,7 +40,7 @@ struct Member {
 class GroupRestore {
  public:
   GroupRestore(const Call& call, const EventSink<v1::GroupEvent>& send, size_t members)
-      : call_(call), send_(send), members_(members) {}
+      : call_(call), reports_(send, call.abandon), members_(members) {}
   // What was started and is not kept is killed by its daemon: when this returns it has been, unless a daemon
   // can't be reached.
   ~GroupRestore() {
@@ -188,13 +189,13 @@ class GroupRestore {
       v1::GroupEvent event;
       event.mutable_member()->set_member(static_cast<uint32_t>(i));
       event.mutable_member()->set_state(state);
-      send_(event);
+      reports_.Send(std::move(event));
     }
     return absl::OkStatus();
   }
 
   const Call& call_;
-  const EventSink<v1::GroupEvent>& send_;
+  SendingThread<v1::GroupEvent> reports_;  // the members' processes may stand still meanwhile
   bool told_go_ = false, told_keep_ = false, ended_ = false;
   absl::Mutex mutex_;
   std::vector<Member> members_;

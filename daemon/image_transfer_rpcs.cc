@@ -130,6 +130,18 @@ absl::Status SendImage(Node& node, const Call& call, const v1::SendImageRequest&
     return send(event);
   };
   Messages messages(monitor.cancelled(), send);
+  if (request.has_parts()) {
+    options.part_bytes = request.parts().bytes();
+    options.parts_there.assign(request.parts().there().begin(), request.parts().there().end());
+    options.begin_part = [&](const restore::SendPart& part) -> absl::Status {
+      RK_RETURN_IF_ERROR(messages.Flush());
+      v1::SendImageEvent event;
+      event.mutable_part()->set_origin(part.origin);
+      event.mutable_part()->set_base(part.base);
+      event.mutable_part()->set_last(part.last);
+      return send(event) ? absl::OkStatus() : NobodyListens();
+    };
+  }
   const auto send_all = [&]() -> absl::Status {
     RK_ASSIGN_OR_RETURN(
         const restore::SentImage sent,

@@ -12,7 +12,9 @@
 #include "base/status.h"
 #include "ckpt/receive_image.h"
 #include "dedup_store/store_testing.h"
+#include "rekindle/v1/copy_link.h"
 #include "rekindle/v1/image_layout.h"
+#include "restore/image_parts.h"
 #include "restore/send_image.h"
 
 namespace rekindle::store {
@@ -267,6 +269,139 @@ TEST_F(ImageTransferTest, OfImagesWithOneDigestATagAndTheDigestFindTheOneThatIsN
   auto found = other_->Find("a:9@" + digest);
   RK_ASSERT_OK(found);
   EXPECT_EQ(found->reference.substr(0, 2), "a:");
+}
+
+// Images that are sent as parts of a MiB each.
+class ImagePartsTest : public ImageTransferTest {
+ protected:
+  struct Stream {
+    restore::SendPart part;
+    std::string bytes;
+  };
+
+  absl::StatusOr<std::vector<Stream>> Parts(const std::string& image, const std::string& base = "",
+                                            std::vector<std::string> there = {}) {
+    std::vector<Stream> streams;
+    restore::SendOptions options;
+    RK_ASSIGN_OR_RETURN(options.image, store_->Find(image));
+    if (!base.empty()) {
+      RK_ASSIGN_OR_RETURN(options.base, store_->Find(base));
+    }
+    options.part_bytes = 1u << 20;
+    options.parts_there = std::move(there);
+    options.begin_part = [&](const restore::SendPart& part) {
+      streams.push_back({part, ""});
+      return absl::OkStatus();
+    };
+    uint64_t done = 0;
+    options.progress = [&](uint64_t now, uint64_t total) {
+      EXPECT_GE(now, done);
+      EXPECT_LE(now, total);
+      done = now;
+      return true;
+    };
+    RK_RETURN_IF_ERROR(restore::SendImage(*store_, options, [&](absl::string_view piece) {
+                         streams.back().bytes.append(piece.data(), piece.size());
+                         return absl::OkStatus();
+                       }).status());
+    return streams;
+  }
+
+  absl::StatusOr<ckpt::ReceivedImage> Take(const Stream& stream) {
+    if (stream.part.last) return Receive(stream.bytes);
+    const std::string digits = stream.part.origin.substr(sizeof("sha256:") - 1, v1::kCopyLinkDigits);
+    return Receive(stream.bytes, absl::StrCat(v1::kCopyLinkName, digits, ":part"));
+  }
+};
+
+TEST_F(ImagePartsTest, OneUponTheOtherTheyAreTheImage) {
+  auto streams = Parts("job:1");
+  RK_ASSERT_OK(streams);
+  ASSERT_GE(streams->size(), 3u);
+  EXPECT_EQ(streams->front().part.base, "");
+  for (size_t i = 0; i < streams->size(); ++i) {
+    const Stream& stream = (*streams)[i];
+    if (i > 0) {
+      EXPECT_EQ(stream.part.base, (*streams)[i - 1].part.origin);
+    }
+    EXPECT_EQ(stream.part.last, i + 1 == streams->size());
+    auto received = Take(stream);
+    RK_ASSERT_OK(received);
+    EXPECT_EQ(OriginOf(received->image), stream.part.origin);
+    EXPECT_EQ(v1::IsCopyLink(received->image.reference, received->image.labels), !stream.part.last);
+  }
+  EXPECT_EQ(streams->back().part.origin, store_->Find("job:1")->digest);
+  first_.ExpectIn(*other_, "job:1");
+}
+
+TEST_F(ImagePartsTest, WhatHasArrivedIsNotSentAgain) {
+  auto streams = Parts("job:1");
+  RK_ASSERT_OK(streams);
+  ASSERT_GE(streams->size(), 3u);
+  size_t all = 0;
+  for (const Stream& stream : *streams) all += stream.bytes.size();
+  RK_ASSERT_OK(Take((*streams)[0]));
+  RK_ASSERT_OK(Take((*streams)[1]));
+  const std::string first = (*streams)[0].part.origin, second = (*streams)[1].part.origin;
+  // An object store knows the first digits; and there are parts of others, and what is none.
+  auto rest =
+      Parts("job:1", "",
+            {first, second.substr(sizeof("sha256:") - 1, v1::kCopyLinkDigits), store_->Find("job:1")->digest,
+             restore::OriginOfPart("sha256:other", "", 900), "", "sha256:"});
+  RK_ASSERT_OK(rest);
+  EXPECT_EQ(rest->front().part.base, second);
+  size_t again = 0;
+  for (const Stream& stream : *rest) {
+    again += stream.bytes.size();
+    RK_ASSERT_OK(Take(stream));
+  }
+  EXPECT_LT(again + (2u << 20), all);
+  first_.ExpectIn(*other_, "job:1");
+}
+
+TEST_F(ImagePartsTest, WhatIsAsInAnEarlierImageIsInNoPart) {
+  TestImage third = first_;
+  third.objects[kObject][0].replace(100 * kPageSize, 500 * kPageSize, MakePages(500, 21));
+  third.objects[kObject][0].replace(750 * kPageSize, kPageSize, MakePages(1, 22));
+  third.objects["mem/3"][0] = MakePages(700, 23);
+  RK_ASSERT_OK(third.Commit(*store_, "job:3"));
+  auto whole = Sent("job:1");
+  RK_ASSERT_OK(Receive(*whole));
+  auto streams = Parts("job:3", "job:1");
+  RK_ASSERT_OK(streams);
+  ASSERT_GE(streams->size(), 3u);
+  EXPECT_EQ(streams->front().part.base, store_->Find("job:1")->digest);
+  size_t all = 0;
+  for (const Stream& stream : *streams) all += stream.bytes.size();
+  EXPECT_LT(all, 1250 * kPageSize);
+  RK_ASSERT_OK(Take((*streams)[0]));
+  // With another base, or none, it is another part.
+  EXPECT_EQ(Parts("job:3", "", {(*streams)[0].part.origin})->front().part.base, "");
+  auto rest = Parts("job:3", "job:1", {(*streams)[0].part.origin});
+  RK_ASSERT_OK(rest);
+  EXPECT_EQ(rest->front().part.base, (*streams)[0].part.origin);
+  for (const Stream& stream : *rest) RK_ASSERT_OK(Take(stream));
+  third.ExpectIn(*other_, "job:3");
+}
+
+TEST_F(ImagePartsTest, OfALittleImageThereAreNone) {
+  RK_ASSERT_OK(Receive(*Sent("job:1")));
+  auto streams = Parts("job:2", "job:1");
+  RK_ASSERT_OK(streams);
+  ASSERT_EQ(streams->size(), 1u);
+  EXPECT_TRUE(streams->front().part.last);
+  RK_ASSERT_OK(Take(streams->front()));
+  second_.ExpectIn(*other_, "job:2");
+}
+
+TEST_F(ImagePartsTest, APartThatHasGoneIsMissed) {
+  auto streams = Parts("job:1");
+  RK_ASSERT_OK(streams);
+  RK_ASSERT_OK(Take((*streams)[0]));
+  RK_ASSERT_OK(other_->Remove(other_->List()->front().reference));
+  const auto refused = Take((*streams)[1]).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_NE(refused.message().find("the first part of job:1"), std::string::npos) << refused;
 }
 
 TEST_F(ImageTransferTest, AnImageIsNotSentAgainstItself) {

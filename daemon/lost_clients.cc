@@ -17,7 +17,8 @@
 namespace rekindle::daemon {
 namespace {
 
-constexpr int kSilentSeconds = 60, kBetweenProbesSeconds = 15, kProbes = 4;
+// In the second half of the patience.
+constexpr int kProbes = 4;
 
 bool ListensOn(int fd, int port) {
   int listens = 0;
@@ -39,7 +40,8 @@ bool Set(int fd, int level, int option, int value) {
 
 }  // namespace
 
-absl::Status NoticeLostClients(int port) {
+absl::Status NoticeLostClients(int port, absl::Duration patience) {
+  const int seconds = static_cast<int>(absl::ToInt64Seconds(patience));
   // gRPC keeps its sockets to itself; what is accepted has the options of what listens.
   RK_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory("/proc/self/fd"));
   bool found = false;
@@ -47,9 +49,12 @@ absl::Status NoticeLostClients(int port) {
     int fd = -1;
     if (!absl::SimpleAtoi(name, &fd) || !ListensOn(fd, port)) continue;
     found = true;
-    if (!Set(fd, SOL_SOCKET, SO_KEEPALIVE, 1) || !Set(fd, IPPROTO_TCP, TCP_KEEPIDLE, kSilentSeconds) ||
-        !Set(fd, IPPROTO_TCP, TCP_KEEPINTVL, kBetweenProbesSeconds) ||
-        !Set(fd, IPPROTO_TCP, TCP_KEEPCNT, kProbes)) {
+    // What was sent and is not acknowledged is sent again for a quarter of an hour, and meanwhile nothing
+    // else is probed: that has a limit of its own.
+    if (!Set(fd, SOL_SOCKET, SO_KEEPALIVE, 1) || !Set(fd, IPPROTO_TCP, TCP_KEEPIDLE, seconds / 2) ||
+        !Set(fd, IPPROTO_TCP, TCP_KEEPINTVL, seconds / 2 / kProbes) ||
+        !Set(fd, IPPROTO_TCP, TCP_KEEPCNT, kProbes) ||
+        !Set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000)) {
       return ErrnoStatus(errno, absl::StrCat("having connections to port ", port, " probed"));
     }
   }

@@ -40,7 +40,7 @@
 #include "daemon/metrics.h"
 #include "daemon/metrics_http.h"
 #include "daemon/peer_credentials.h"
-#include "daemon/reflection_limit.h"
+#include "daemon/open_stream_limit.h"
 #include "daemon/supervisor.h"
 #include "daemon/tls_files.h"
 #include "daemon/unix_listener.h"
@@ -117,7 +117,7 @@ class GrpcServer final : public Server {
     service_ = MakeGrpcService(node_, resolve, given_up, calls);
     grpc::ServerBuilder builder;
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
-    interceptors.push_back(MakeReflectionLimit(node_, resolve));
+    interceptors.push_back(MakeOpenStreamLimit(node_, resolve));
     builder.experimental().SetInterceptorCreators(std::move(interceptors));
     builder.SetResourceQuota(grpc::ResourceQuota("rekindled").Resize(kMostMessageBytes));
     builder.RegisterService(service_.get());

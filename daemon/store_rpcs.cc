@@ -78,7 +78,8 @@ absl::Status DescribeScrub(const store::Store& store, v1::GetStatsResponse* resp
 absl::Status CollectGarbage(Node& node, const Call& call, const v1::CollectGarbageRequest& request,
                             v1::CollectGarbageResponse* response) {
   RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "collect the store's garbage"));
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kWrite));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store,
+                      node.OpenStore(request.dry_run() ? Node::Access::kRead : Node::Access::kWrite));
   store::GcOptions options;
   options.dry_run = request.dry_run();
   const CallMonitor monitor(call, [](const v1::Progress&) { return true; });

@@ -17,7 +17,8 @@ struct CheckedStream {
 };
 
 // `source` fills the beginning of what it is given and says how much, 0 at the end; its errors are passed on.
-// DataLoss: it is not what was sent. InvalidArgument: it is no image, or of a newer version.
+// DataLoss: it is not what was sent. InvalidArgument: it is no image.
+// FailedPrecondition: it is of another version.
 absl::StatusOr<CheckedStream> CheckImageStream(
     std::function<absl::StatusOr<size_t>(absl::Span<std::byte>)> source);
 

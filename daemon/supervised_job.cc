@@ -73,6 +73,7 @@ SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record, std::op
                                                     ? supervise::ProgressSign::kOutput
                                                     : supervise::ProgressSign::kAny),
       seen_(node.options().runtime_directory, mark_),
+      removed_(RemovedFilesOf(record)),
       hold_(std::move(hold)),
       record_(std::move(record)),
       end_told_(record_.ended()),
@@ -217,6 +218,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Launch(Node& node,
   std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record), std::move(hold)));
   // Of a job that had the name, and ended.
   RK_RETURN_IF_ERROR(RemoveFirstImage(job->directory_, job->name_));
+  job->removed_.ForgetAll();
   return Supervise(job, job->StartFromBeginning(std::move(log), warnings));
 }
 
@@ -427,6 +429,11 @@ void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string
   // It is remembered for a day.
   job_file_.reset();
   kept_staging_.Drop();
+  if (!failed && exit.code == 0 && exit.signal == 0) {
+    removed_.ForgetAll();
+  } else {
+    ForgetItsFiles(/*ended=*/true);  // somebody may have it go on from an image yet
+  }
   v1::JobEvent event;
   {
     absl::MutexLock lock(&mutex_);
@@ -577,6 +584,8 @@ void SupervisedJob::NotePoint(v1::RestartPoint point) {
   points->erase(std::remove_if(points->begin(), points->end(),
                                [&](const v1::RestartPoint& other) { return other.image() == point.image(); }),
                 points->end());
+  if (point.image() == taking_ && taking_frozen_ns_ != 0)
+    point.set_taken_ns(std::min(point.taken_ns(), taking_frozen_ns_));
   point.set_taken_unix_ns(UnixNanos() - (MonotonicNanos() - point.taken_ns()));
   if (point.image() == taking_) {
     point.set_number(taking_number_);
@@ -584,6 +593,7 @@ void SupervisedJob::NotePoint(v1::RestartPoint point) {
     record_.set_last_number(record_.last_number() + 1);
     point.set_number(record_.last_number());
   }
+  ++images_noted_;
   record_.set_had_points(true);
   if (point.number() > record_.numbers_before()) record_.set_image_in_life(true);
   *record_.add_points() = std::move(point);

@@ -27,6 +27,7 @@
 #include "daemon/job_file.h"
 #include "daemon/job_strays.h"
 #include "daemon/node.h"
+#include "daemon/removed_files.h"
 #include "daemon/rpc_support.h"
 #include "daemon/seen_processes.h"
 #include "daemon/supervised_hold.h"
@@ -287,6 +288,13 @@ class SupervisedJob {
   // Images of a job that hung already would only hang again.
   void ForgetImagesOfHang();
 
+  // What it has removed since the oldest image that is kept of it is kept, too, and no longer.
+  void KeepItsFiles();
+  // The image that is being taken is of now.
+  void NoteFrozen() ABSL_LOCKS_EXCLUDED(mutex_);
+  void ForgetItsFiles(bool ended = false) ABSL_LOCKS_EXCLUDED(mutex_);
+  void PutItsFilesBack(const v1::RestartPoint& point, v1::JobRestarted* restarted);
+
   Node& node_;
   const std::string name_, mark_, directory_;
   const uid_t owner_;
@@ -302,6 +310,7 @@ class SupervisedJob {
   std::optional<JobFile> job_file_;
   SeenProcesses seen_;
   ckpt::KeptStaging kept_staging_;
+  RemovedFiles removed_;
   bool hung_ = false;
   bool image_owed_ = false;       // one was asked for that could not be taken yet
   bool counts_run_time_ = false;  // from a life's beginning to its death
@@ -349,6 +358,9 @@ class SupervisedJob {
   // The image that is being taken: its number is given before others see it.
   std::string taking_ ABSL_GUARDED_BY(mutex_);
   uint64_t taking_number_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t taking_frozen_ns_ ABSL_GUARDED_BY(mutex_) = 0;  // when it stood still for it; 0: not yet
+  // Images that it can go on from: how many there were in all, and at how many of them its files were kept.
+  uint64_t images_noted_ ABSL_GUARDED_BY(mutex_) = 0, kept_for_ ABSL_GUARDED_BY(mutex_) = 0;
   const char* phase_ ABSL_GUARDED_BY(mutex_) = "running";
   std::vector<std::string> warnings_ ABSL_GUARDED_BY(mutex_);
   v1::JobCopiesTrouble copies_trouble_ ABSL_GUARDED_BY(mutex_);

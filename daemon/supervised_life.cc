@@ -131,17 +131,23 @@ SupervisedJob::Turn SupervisedJob::WatchLife() {
   for (;;) {
     wakeup_->WaitFor(kTick);
     if (end_->WaitFor(absl::ZeroDuration())) return Turn::kDied;
-    bool asked, visit;
+    bool asked, visit, has_other_images;
     {
       absl::MutexLock lock(&mutex_);
       if (leave_) return Turn::kLeave;
       if (stop_) return Turn::kStop;
+      has_other_images = std::exchange(kept_for_, images_noted_) != images_noted_;
       asked = images_asked_ > images_answered_;
       visit = VisitWaits();
     }
     if (visit) {
+      KeepItsFiles();
       ReceiveVisit();
       continue;
+    }
+    if (has_other_images) {
+      KeepItsFiles();
+      ForgetItsFiles();
     }
     const double now = MonotonicSeconds();
     if (now < spread_until_) SpreadThreads();
@@ -349,6 +355,7 @@ class SupervisedJob::BoundaryGate : public ckpt::CaptureGate {
   }
   // Its memory is ours. What it asked for itself it wants to be stored.
   absl::Status OnFrozen() override {
+    job_.NoteFrozen();
     if (!job_.job_file_) return absl::OkStatus();
     if (const auto wish = asked_ ? std::nullopt : job_.NewWish()) {
       job_.wanted_ = *wish;
@@ -359,6 +366,12 @@ class SupervisedJob::BoundaryGate : public ckpt::CaptureGate {
     return absl::OkStatus();
   }
   absl::Status BeforeCommit() override { return absl::OkStatus(); }
+  void BeforeNextTry() override {
+    if (asked_) return;  // it waits for this image
+    if (std::exchange(at_boundary_, false)) job_.job_file_->Release(/*image_taken=*/false).IgnoreError();
+    awaited_ = false;
+    thawed_.reset();
+  }
 
   // To be called now and then while the image is taken, from another thread, too: from OnFrozen on, that one
   // alone uses the file.
@@ -402,6 +415,7 @@ absl::Status SupervisedJob::CaptureImage(BoundaryGate* gate, v1::CheckpointResul
     const v1::Supervision& policy = record_.policy();
     taking_ =
         absl::StrCat(policy.image_name().empty() ? ImageNameOf(name_) : policy.image_name(), ":", ImageTag());
+    taking_frozen_ns_ = 0;
     taking_number_ = record_.last_number() + 1;
     record_.set_last_number(taking_number_);
     taking_ = store::NormalizeReference(taking_).value_or(taking_);
@@ -453,6 +467,7 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
     answers = images_asked_;
   }
   const Strays strays = LookForStrays();
+  KeepItsFiles();
   BoundaryGate gate(*this, asked);
   v1::CheckpointResult result;
   absl::Status status = CaptureImage(&gate, &result);

@@ -219,6 +219,15 @@ absl::Status CompletePolicy(v1::Supervision* policy) {
       return absl::InvalidArgumentError(absl::StrCat("the path to leave alone '", path, "' is not absolute"));
   }
   RK_RETURN_IF_ERROR(CheckFilePatterns(policy->track_paths()));
+  for (const std::string& folder : policy->keep_removed()) {
+    RK_RETURN_IF_ERROR(CheckFilePattern(folder));
+    if (folder == "/" || folder == "/tmp" || folder == "/var/tmp" ||
+        folder.find_first_of("*?[") != std::string::npos) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "what is removed below '", folder,
+          "' can't be kept: name the folder in which the job alone has its files, without wildcards"));
+    }
+  }
   if (policy->overhead_budget() == 0) policy->set_overhead_budget(0.01);
   if (policy->keep_images() == 0) policy->set_keep_images(3);
   if (policy->backoff_seconds() == 0) policy->set_backoff_seconds(1);

@@ -278,11 +278,16 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
   }
   // A full disk must not keep it from coming back: nothing else of this needs room there.
   Save();
+  PutItsFilesBack(point, restarted);
+  const v1::JobRestarted put_back = *restarted;
   Call call = OwnCall();
   call.in_memory = &kept_staging_.image();
   auto job = CatchNoMoreThreads([&] {
     return RestoreJob(node_, call, request, [&](const v1::JobEvent& event) {
-      if (event.has_rolled_back()) *restarted->mutable_files() = event.rolled_back().files();
+      if (event.has_rolled_back()) {
+        *restarted->mutable_files() = event.rolled_back().files();
+        restarted->mutable_files()->MergeFrom(put_back.files());
+      }
       for (const v1::FileRollback& file : event.rolled_back().files()) {
         if (file.action() != v1::FileRollback::LEFT) continue;
         Log(LogLevel::kWarning,
@@ -304,12 +309,45 @@ void SupervisedJob::ForgetImagesOfHang() {
     for (const v1::RestartPoint& point : record_.points()) {
       if (point.ours() && point.taken_ns() > hung_since_ns_) hanging.push_back(point);
     }
-    // Better one that may hang than none: of those the oldest, which is the nearest to where it still got
-    // further, and no others, so that its beginning comes next.
+    // Better one that may hang than none: the oldest, which is the nearest to where it still got further. The
+    // others hold no more work than that one, and would cost an attempt each.
     if (hanging.size() == static_cast<size_t>(record_.points_size()) && !hanging.empty())
       hanging.erase(hanging.begin());
   }
   RemoveImagesOf(hanging);
+}
+
+void SupervisedJob::KeepItsFiles() {
+  for (const std::string& warning : removed_.Keep()) {
+    if (image_warnings_told_.insert(WithoutNumbers(warning)).second) Warn(warning);
+  }
+}
+
+void SupervisedJob::NoteFrozen() {
+  absl::MutexLock lock(&mutex_);
+  taking_frozen_ns_ = MonotonicNanos();
+}
+
+void SupervisedJob::ForgetItsFiles(bool ended) {
+  int64_t oldest = INT64_MAX;
+  {
+    absl::MutexLock lock(&mutex_);
+    // Others' images may stay for weeks.
+    for (const v1::RestartPoint& point : record_.points()) {
+      if (point.ours()) oldest = std::min(oldest, point.taken_unix_ns());
+    }
+    if (oldest == INT64_MAX && !record_.points().empty()) oldest = record_.points().rbegin()->taken_unix_ns();
+  }
+  if (oldest != INT64_MAX) removed_.Forget(oldest, ended);
+}
+
+void SupervisedJob::PutItsFilesBack(const v1::RestartPoint& point, v1::JobRestarted* restarted) {
+  restarted->clear_files();
+  for (v1::FileRollback& file : removed_.PutBack(point.taken_unix_ns())) {
+    Log(file.action() == v1::FileRollback::LEFT ? LogLevel::kWarning : LogLevel::kInfo,
+        absl::StrCat("job '", name_, "': ", file.path(), ": ", file.why()));
+    *restarted->add_files() = std::move(file);
+  }
 }
 
 std::optional<supervise::Tried> SupervisedJob::Tried() const {

@@ -20,6 +20,7 @@
 #include "base/status.h"
 #include "base/timeline.h"
 #include "daemon/copy_notes.h"
+#include "daemon/hindrance.h"
 #include "daemon/image_lookup.h"
 #include "daemon/job_mark.h"
 #include "daemon/job_start.h"
@@ -353,13 +354,20 @@ absl::StatusOr<JobStart> PlanFromImage(Node& node, const Call& call, const v1::R
   v1::RestartPoint* point = record->add_points();
   point->set_image(info.reference);
   point->set_digest(info.digest);
-  point->set_taken_unix_ns(info.created_unix_ns);
+  point->set_taken_unix_ns(manifest.captured_unix_ns() != 0 ? manifest.captured_unix_ns()
+                                                            : info.created_unix_ns);
   point->set_number(1);
   record->set_last_number(1);
   record->set_had_points(true);
   if (record->name().empty()) record->set_name(manifest.job_name());
   record->set_mark(MarkOfImage(info.labels));
   return start;
+}
+
+// Another image may do. Where it is the machine that another one may fit, nobody knows how far back that is,
+// and the image is not lost: it is for who starts the job to choose.
+bool LiesInImage(const absl::Status& status) {
+  return !status.ok() && HindranceOf(status) == Hindrance::kImage;
 }
 
 void WarnOfFiles(const v1::JobRestarted& restarted, v1::JobStarted* started) {
@@ -471,7 +479,37 @@ std::map<std::string, double> Supervisor::PeriodsOfImages() const {
 absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
                                                                const v1::RunRequest& request,
                                                                v1::JobStarted* started) {
+  bool of_image = false;
+  absl::StatusOr<std::shared_ptr<SupervisedJob>> job = RunFrom(call, request, started, &of_image);
+  std::string image = request.from_image(), passed_over;
+  std::vector<std::string> warnings;
+  for (const std::string& older : request.older_images()) {
+    if (job.ok() || !of_image || call.IsCancelled()) break;
+    const std::string why = absl::StrCat(image, ": ", job.status().message());
+    Log(LogLevel::kWarning, absl::StrCat("job '", request.name(), "' can't go on from ", why));
+    warnings.push_back(absl::StrCat("the job could not be brought back from ", why));
+    absl::StrAppend(&passed_over, passed_over.empty() ? "" : "; ", why);
+    v1::RunRequest next = request;
+    next.set_from_image(image = older);
+    started->Clear();
+    job = RunFrom(call, next, started, &of_image);
+  }
+  if (passed_over.empty()) return job;
+  if (!job.ok()) {
+    return WithMessage(job.status(),
+                       absl::StrCat("it can't be brought back from any of its images that were tried: ",
+                                    passed_over, "; ", image, ": ", job.status().message()));
+  }
+  warnings.back() += absl::StrCat("; it goes on from ", image);
+  started->mutable_warnings()->Add(warnings.begin(), warnings.end());
+  return job;
+}
+
+absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::RunFrom(const Call& call,
+                                                                   const v1::RunRequest& request,
+                                                                   v1::JobStarted* started, bool* of_image) {
   Stopwatch stopwatch;
+  *of_image = false;
   // The store has to be there before something is put into its folder.
   RK_RETURN_IF_ERROR(node_.OpenStore(Node::Access::kCreate).status());
   if (node_.options().daemon) {
@@ -491,9 +529,10 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
   if (record.policy().has_copy_to() && !request.from_image().empty())
     *record.mutable_copy_environment() = request.environment();
   record.set_name(request.name());
-  RK_ASSIGN_OR_RETURN(JobStart start, request.from_image().empty()
-                                          ? PlanJobStart(node_, call, request)
-                                          : PlanFromImage(node_, call, request, &record));
+  absl::StatusOr<JobStart> plan = request.from_image().empty() ? PlanJobStart(node_, call, request)
+                                                               : PlanFromImage(node_, call, request, &record);
+  *of_image = LiesInImage(plan.status());
+  RK_ASSIGN_OR_RETURN(JobStart start, std::move(plan));
   const std::string stem = record.name().empty() ? JobNameFromCommand(start.record.command) : record.name();
   record.set_name(stem);
   std::unique_ptr<Reservation> reservation;
@@ -519,12 +558,14 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::Run(const Call& call,
   v1::JobRestarted restarted;
   std::vector<std::string> warnings = std::move(start.warnings);
   if (request.from_image().empty()) WarnOfBeginning(node_, call, request, record, &warnings);
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<SupervisedJob> job,
-                      request.from_image().empty()
-                          ? SupervisedJob::Launch(node_, std::move(record), *std::move(hold),
-                                                  std::move(start.launch.log_file), &warnings)
-                          : SupervisedJob::LaunchFromImage(node_, std::move(record), *std::move(hold),
-                                                           request.log(), &restarted));
+  absl::StatusOr<std::shared_ptr<SupervisedJob>> launched =
+      request.from_image().empty()
+          ? SupervisedJob::Launch(node_, std::move(record), *std::move(hold),
+                                  std::move(start.launch.log_file), &warnings)
+          : SupervisedJob::LaunchFromImage(node_, std::move(record), *std::move(hold), request.log(),
+                                           &restarted);
+  *of_image = LiesInImage(launched.status());
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<SupervisedJob> job, std::move(launched));
   start.new_log.Keep();
   ToProto(warnings, started->mutable_warnings());
   WarnOfFiles(restarted, started);

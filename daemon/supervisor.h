@@ -40,7 +40,8 @@ class Supervisor {
   // leave when they end. Unavailable: another daemon does that; this one does once the other has ended.
   absl::Status Begin() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Starts one. AlreadyExists: its name belongs to one that somebody supervises, or should, or to a record
+  // Starts one; where it goes on from an older image than was asked for first, its warnings say so.
+  // AlreadyExists: its name belongs to one that somebody supervises, or should, or to a record
   // that can't be used. Unavailable: this is a daemon, and another one supervises the jobs of this store.
   absl::StatusOr<std::shared_ptr<SupervisedJob>> Run(const Call& call, const v1::RunRequest& request,
                                                      v1::JobStarted* started) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -82,6 +83,10 @@ class Supervisor {
   void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  // Run, from this image alone. `of_image`: that it failed lies in that, or in how that fits the machine.
+  absl::StatusOr<std::shared_ptr<SupervisedJob>> RunFrom(const Call& call, const v1::RunRequest& request,
+                                                         v1::JobStarted* started, bool* of_image)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<std::shared_ptr<SupervisedJob>> Jobs() const ABSL_LOCKS_EXCLUDED(mutex_);
   std::shared_ptr<SupervisedJob> Get(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -165,6 +165,7 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
     options.name = request.name();
     if (!options.name.empty() && count > 1) absl::StrAppend(&options.name, "-", i);
     options.cancel_fd = monitor.cancel_fd();
+    options.caller = node.policy().IsAdmin(call.caller) ? 0 : call.caller.uid;
     absl::StatusOr<restore::CloneResult> copy = record.instance->Fork(options);
     const bool forked = copy.ok();
     v1::JobEvent event;

@@ -467,9 +467,7 @@ absl::StatusOr<std::shared_ptr<Catalog>> Catalog::Open(const std::string& path, 
   struct stat st;
   if (stat(path.c_str(), &st) != 0) {
     if (errno != ENOENT) return ErrnoStatus(errno, absl::StrCat("opening ", path));
-    return absl::DataLossError(absl::StrCat("the folder of the catalog, ", path,
-                                            ", is missing. `rekindle fsck --repair` makes a new one from the "
-                                            "packs."));
+    return CatalogIsMissing(path);
   }
   std::shared_ptr<Catalog> catalog;
   {

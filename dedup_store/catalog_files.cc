@@ -84,12 +84,20 @@ absl::string_view Behind(const std::string& bytes, uint64_t at) {
 
 }  // namespace
 
+absl::Status CatalogIsMissing(absl::string_view path) {
+  return absl::DataLossError(
+      absl::StrCat("the folder of the catalog, ", path,
+                   ", is missing. `rekindle fsck --repair` makes a new one from the packs."));
+}
+
 std::string CatalogFiles::CopyPath(uint64_t generation, int copy) const {
   return absl::StrCat(path_, "/", absl::Hex(generation, absl::kZeroPad16), kSuffixes[copy]);
 }
 
 absl::StatusOr<CatalogFiles::Listing> CatalogFiles::List(uint64_t current) const {
-  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(path_));
+  absl::StatusOr<std::vector<std::string>> listed = ListDirectory(path_);
+  if (absl::IsNotFound(listed.status())) return CatalogIsMissing(path_);
+  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, std::move(listed));
   Listing listing;
   for (const std::string& name : names) listing.newest = std::max(listing.newest, GenerationOf(name));
   if (current == 0) current = listing.newest;
@@ -127,6 +135,7 @@ absl::StatusOr<std::unique_ptr<BlockFile>> CatalogFiles::LockForWriting() const 
   if (absl::IsNotFound(file.status())) {
     file = io_->CreateBuffered(path);
     if (absl::IsAlreadyExists(file.status())) file = io_->Open(path, true);
+    if (absl::IsNotFound(file.status())) return CatalogIsMissing(path_);
   }
   RK_RETURN_IF_ERROR(file.status());
   RK_RETURN_IF_ERROR((*file)->Lock(LockMode::kExclusive, true).status());

@@ -41,6 +41,9 @@ struct LoadedLog {
   bool leftovers = false;             // there are files of other generations
 };
 
+// DataLoss that names the cure.
+absl::Status CatalogIsMissing(absl::string_view path);
+
 class CatalogFiles {
  public:
   CatalogFiles(std::string path, BlockIo* io) : path_(std::move(path)), io_(io) {}

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -155,6 +156,63 @@ TEST_F(CatalogLossTest, AMissingFolderIsMadeAgainFromThePacks) {
   ExpectWhole();
   image_.ExpectIn(*store_, "job:2");
   RK_ASSERT_OK(image_.Commit(*store_, "job:3", "job:2"));
+}
+
+// As where both were left behind, or their file system is not mounted: gc would take them for leftovers
+// later.
+TEST_F(CatalogLossTest, AMissingFolderIsNotMadeAgainWithoutPacks) {
+  store_.reset();
+  RK_ASSERT_OK(RemoveTree(options_.path + "/catalog"));
+  const std::string packs = options_.path + "/packs", away = options_.path + "/away";
+  for (const bool folder : {false, true}) {
+    SCOPED_TRACE(folder);
+    ASSERT_EQ(::rename(packs.c_str(), away.c_str()), 0);
+    if (folder) RK_ASSERT_OK(MakeDirectories(packs, 0700));
+    options_.rebuild_catalog = true;
+    const absl::Status refused = Store::Open(options_).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(), "mounted")) << refused;
+    if (folder) RK_ASSERT_OK(RemoveTree(packs));
+    ASSERT_EQ(::rename(away.c_str(), packs.c_str()), 0);
+  }
+  Reopen();
+  RK_ASSERT_OK(store_->Gc({}));
+  EXPECT_TRUE(Check(true).lost_images.empty());
+  image_.ExpectIn(*store_, "job:2");
+}
+
+// Its functions and limits lie there, too.
+TEST_F(CatalogLossTest, AStoreThatHadNoImagesGetsItsCatalogBack) {
+  RK_ASSERT_OK(store_->Remove("job:2"));
+  RK_ASSERT_OK(store_->Gc({}));
+  store_.reset();
+  RK_ASSERT_OK(RemoveTree(options_.path + "/catalog"));
+  options_.rebuild_catalog = true;
+  Reopen();
+  EXPECT_TRUE(store_->List()->empty());
+  RK_ASSERT_OK(image_.Commit(*store_, "job:3"));
+  ExpectWhole();
+}
+
+// By hand, while it is open.
+TEST_F(CatalogLossTest, AFolderThatVanishesIsMissedByNameAndMadeAgain) {
+  RK_ASSERT_OK(RemoveTree(options_.path + "/catalog"));
+  const std::vector<absl::Status> all = {
+      store_->List().status(), image_.Commit(*store_, "job:3", "job:2").status(), store_->Remove("job:2"),
+      store_->Gc({}).status(), store_->Fsck({}).status()};
+  for (const absl::Status& refused : all) {
+    EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(), "fsck --repair")) << refused;
+  }
+  EXPECT_FALSE(PathExists(options_.path + "/catalog"));
+  EXPECT_TRUE(Check(true).lost_images.empty());
+  image_.ExpectIn(*store_, "job:2");
+  RK_ASSERT_OK(image_.Commit(*store_, "job:3", "job:2"));
+  RK_ASSERT_OK(store_->Gc({}));
+  ExpectWhole();
+  Reopen();
+  ExpectWhole();
+  image_.ExpectIn(*store_, "job:3");
 }
 
 // What only helps.

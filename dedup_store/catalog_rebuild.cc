@@ -62,12 +62,31 @@ void DropReplacedPrepared(std::vector<ImageRecord>& images) {
   });
 }
 
-absl::StatusOr<Catalog::Found> ReadPacks(const std::string& folder, BlockIo* io, const StoreUuid& uuid) {
-  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(folder));
+bool HasNoPageTables(const std::string& index_folder) {
+  const absl::StatusOr<std::vector<std::string>> names = ListDirectory(index_folder);
+  return names.ok() && std::none_of(names->begin(), names->end(), [](const std::string& name) {
+           return IdOfFileName(name, ".pages") != 0;
+         });
+}
+
+absl::StatusOr<Catalog::Found> ReadPacks(const std::string& folder, const std::string& index_folder,
+                                         BlockIo* io, const StoreUuid& uuid) {
+  absl::StatusOr<std::vector<std::string>> names = ListDirectory(folder);
+  if (absl::IsNotFound(names.status())) names.emplace();
+  RK_RETURN_IF_ERROR(names.status());
+  std::erase_if(*names, [](const std::string& name) { return IdOfFileName(name, ".pack") == 0; });
+  // A catalog that knows none of them is one by which gc removes them all once they are there again. Each has
+  // a page table, where that folder was not lost as well.
+  if (names->empty() && !HasNoPageTables(index_folder)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "nothing was repaired: the catalog can't be read, and no pack is in ", folder,
+        " from which it could be made again. Is its file system mounted, or are they still being copied? "
+        "Where they are gone for good nothing is left of the images: empty the folder ",
+        index_folder, ", and run it again"));
+  }
   Catalog::Found found;
-  for (const std::string& name : names) {
-    uint64_t id = IdOfFileName(name, ".pack");
-    if (id == 0) continue;
+  for (const std::string& name : *names) {
+    const uint64_t id = IdOfFileName(name, ".pack");
     auto recovered = ReadPack(io, absl::StrCat(folder, "/", name), id, uuid);
     if (!recovered.ok()) {
       // An error that may be gone the next time must not cost an image.
@@ -90,7 +109,7 @@ absl::StatusOr<Catalog::Found> ReadPacks(const std::string& folder, BlockIo* io,
 
 absl::StatusOr<bool> RebuildCatalog(const std::string& store_path, BlockIo* io, const StoreUuid& uuid) {
   return Catalog::Rebuild(store_path + "/catalog", io,
-                          [&] { return ReadPacks(store_path + "/packs", io, uuid); });
+                          [&] { return ReadPacks(store_path + "/packs", store_path + "/index", io, uuid); });
 }
 
 }  // namespace rekindle::store

@@ -11,7 +11,8 @@ namespace rekindle::store {
 
 // Packs that can't be used are left out, and with them the images whose manifest they hold; fsck then tells
 // which of the others need them. Images that were removed come back where gc has not taken their manifests
-// yet. What gc had found dead is found again by the next gc. False: nothing was done, because the catalog can
+// yet. What gc had found dead is found again by the next gc. FailedPrecondition: the packs are not there.
+// False: nothing was done, because the catalog can
 // be read (again): another process has made it, or had it in memory.
 absl::StatusOr<bool> RebuildCatalog(const std::string& store_path, BlockIo* io, const StoreUuid& uuid);
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,7 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -22,6 +25,7 @@
 #include "dedup_store/image_reader.h"
 #include "dedup_store/maintenance.h"
 #include "dedup_store/page_runs.h"
+#include "dedup_store/store_identity.h"
 #include "dedup_store/store_notes.h"
 
 namespace rekindle::store {
@@ -43,6 +47,16 @@ constexpr size_t kNotedAtOnce = 64;
 uint64_t WholeBlocks(uint64_t begin, uint64_t end) {
   uint64_t from = (begin + 4095) / 4096, to = end / 4096;
   return to > from ? (to - from) * 4096 : 0;
+}
+
+// Is this the name of a file of the store's own folder in the making?
+bool IsTemporary(absl::string_view name) {
+  static constexpr absl::string_view kMark = ".tmp-";  // as WriteFileAtomically has it
+  static constexpr absl::string_view kFiles[] = {"FORMAT", "LIMITS", "SCRUB", "hot-frames"};
+  return absl::StartsWith(name, kFirstIdentityMark) ||
+         std::any_of(std::begin(kFiles), std::end(kFiles), [&](absl::string_view file) {
+           return absl::StartsWith(name, absl::StrCat(file, kMark));
+         });
 }
 
 class Collector {
@@ -73,6 +87,7 @@ class Collector {
     RK_RETURN_IF_ERROR(RemoveLeftovers(core_->index_folder()));
     RK_RETURN_IF_ERROR(RemoveOrphanedNotes());
     RK_RETURN_IF_ERROR(RemoveLeftovers(core_->path() + "/tmp"));
+    RK_RETURN_IF_ERROR(RemoveLeftovers(core_->path()));
     if (report_.bytes_freed == 0) RK_RETURN_IF_ERROR(no_room_);
     if (!failed_.ok()) return Annotate(failed_, "gc did all else, but");
     return report_;
@@ -396,7 +411,8 @@ class Collector {
     RK_ASSIGN_OR_RETURN(Catalog::Txn then, core_->catalog().Read());
     for (const std::string& name : names) {
       RK_RETURN_IF_ERROR(CheckCancelled());
-      const bool temporary = folder == core_->path() + "/tmp";
+      const bool temporary =
+          folder == core_->path() + "/tmp" || (folder == core_->path() && IsTemporary(name));
       uint64_t pack_id = IdOfFileName(name, ".pack");
       uint64_t index_id = IdOfFileName(name, ".idx");
       if (pack_id == 0 && index_id == 0 && !temporary) continue;

@@ -1,7 +1,10 @@
 // Packs that gc can't work on, or not fully, do not keep it from the rest.
 #include <gtest/gtest.h>
+#include <sys/file.h>
 
 #include <cerrno>
+#include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "dedup_store/format.h"
@@ -51,6 +54,38 @@ TEST_F(GcTroubleTest, AFileSystemThatCannotFreePartsOfAFile) {
   RK_ASSERT_OK(report);
   EXPECT_EQ(report->packs_removed, 6u);
   EXPECT_TRUE(ListDirectory(options_.path + "/packs")->empty());
+}
+
+TEST_F(GcTroubleTest, FilesInTheMakingOfWritersThatDiedGo) {
+  const std::vector<std::string> left = {"LIMITS.tmp-1-2",
+                                         "SCRUB.tmp-1-2",
+                                         "FORMAT.tmp-1-2",
+                                         "hot-frames.tmp-1-2",
+                                         "FORMAT.new-00000000deadbeef",
+                                         "FORMAT.new-00000000deadbeef.tmp-1-2"};
+  const std::vector<std::string> others = {"LIMITS.tmp-3-4", "LIMITS.old", "notes.tmp-1-2"};
+  for (const auto* names : {&left, &others}) {
+    for (const std::string& name : *names)
+      RK_ASSERT_OK(WriteFileAtomically(absl::StrCat(options_.path, "/", name), "x"));
+  }
+  // Somebody is writing this one.
+  auto lock = LockFile(absl::StrCat(options_.path, "/LIMITS.tmp-3-4"), LOCK_EX);
+  RK_ASSERT_OK(lock);
+  GcOptions dry;
+  dry.dry_run = true;
+  auto report = store_->Gc(dry);
+  RK_ASSERT_OK(report);
+  EXPECT_EQ(report->leftovers_removed, 1 + left.size());
+  for (const std::string& name : left)
+    EXPECT_TRUE(PathExists(absl::StrCat(options_.path, "/", name))) << name;
+  report = store_->Gc({});
+  RK_ASSERT_OK(report);
+  EXPECT_EQ(report->leftovers_removed, 1 + left.size());
+  for (const std::string& name : left)
+    EXPECT_FALSE(PathExists(absl::StrCat(options_.path, "/", name))) << name;
+  for (const std::string& name : others)
+    EXPECT_TRUE(PathExists(absl::StrCat(options_.path, "/", name))) << name;
+  ExpectWhole();
 }
 
 // A transaction costs four syncs.

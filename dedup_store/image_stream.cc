@@ -106,7 +106,7 @@ absl::StatusOr<v1::ImageStreamHeader> ImageStreamReader::ReadHeader() {
   RK_ASSIGN_OR_RETURN(v1::ImageStreamRecord record, ReadRecord());
   if (!record.has_header() || data_bytes_ != 0) return Damaged("it has no header");
   if (record.header().version() != kImageStreamVersion) {
-    return absl::InvalidArgumentError(
+    return absl::FailedPreconditionError(
         absl::StrCat("the image stream is of version ", record.header().version(), ", made by Rekindle ",
                      record.header().made_by(), "; this Rekindle reads version ", kImageStreamVersion,
                      ": take a newer one here"));

@@ -50,8 +50,8 @@ class ImageStreamWriter {
 // DataLoss: it is not what `out` holds.
 absl::Status DecompressStreamData(absl::string_view compressed, absl::Span<std::byte> out);
 
-// Not thread-safe. Whatever comes is refused with a reason: InvalidArgument when it is no image stream or one
-// of a newer version, DataLoss when it is cut off or not as it was sent.
+// Not thread-safe. Whatever comes is refused with a reason: InvalidArgument when it is no image stream,
+// FailedPrecondition when it is of another version, DataLoss when it is cut off or not as it was sent.
 class ImageStreamReader {
  public:
   // Fills the beginning of `out` and says how much, 0 at the end.

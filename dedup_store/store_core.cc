@@ -53,6 +53,18 @@ absl::StatusOr<FolderKind> LookAt(const std::string& path) {
   return FolderKind::kFresh;
 }
 
+// To a file system that is not mounted, most likely: nothing is made in its place.
+absl::Status CheckLeadsSomewhere(const std::string& path) {
+  struct stat info;
+  if (::lstat(path.c_str(), &info) != 0 || !S_ISLNK(info.st_mode) || ::stat(path.c_str(), &info) == 0 ||
+      errno != ENOENT)
+    return absl::OkStatus();
+  RK_ASSIGN_OR_RETURN(const std::string target, ReadLink(path));
+  return absl::NotFoundError(
+      absl::StrCat("there is no store at ", path, ": it is a symbolic link to ", target,
+                   ", which is not there. Mount what is to be there, or make the folder"));
+}
+
 absl::Status Create(const std::string& path, BlockIo* io) {
   RK_RETURN_IF_ERROR(MakeDirectories(path, 0700));
   // Two processes of one node that make one store at the same time take turns. Other nodes know nothing of a
@@ -203,6 +215,7 @@ absl::StatusOr<std::shared_ptr<StoreCore>> StoreCore::Open(const StoreOptions& o
   const std::string& path = options.path;
   if (!PathExists(FormatPath(path))) {
     const bool there = PathExists(path);
+    RK_RETURN_IF_ERROR(CheckLeadsSomewhere(path));
     RK_ASSIGN_OR_RETURN(const FolderKind kind, there ? LookAt(path) : FolderKind::kFresh);
     const bool fresh = kind == FolderKind::kFresh;
     if (const std::string awaited = fresh ? AwaitedMountPoint(path) : ""; !awaited.empty()) {

@@ -161,12 +161,14 @@ absl::Status WriteFirstIdentity(const std::string& store_path, const StoreIdenti
   const std::string path = FormatPath(store_path);
   uint64_t number = 0;
   FillWithRandomBytes(&number, sizeof number);
-  const std::string temporary = absl::StrCat(path, ".new-", absl::Hex(number, absl::kZeroPad16));
+  const std::string temporary =
+      absl::StrCat(store_path, "/", kFirstIdentityMark, absl::Hex(number, absl::kZeroPad16));
   RK_RETURN_IF_ERROR(WriteFileAtomically(temporary, Render(identity)));
   // A link to a name that is taken is refused, between nodes too; a rename would replace what is there.
   const int error = ::link(temporary.c_str(), path.c_str()) == 0 ? 0 : errno;
   (void)::unlink(temporary.c_str());
-  if (error == EEXIST) return absl::OkStatus();
+  // Another was first; its gc may have taken ours for what was left behind.
+  if (error == EEXIST || (error == ENOENT && PathExists(path))) return absl::OkStatus();
   // File systems without hard links, such as exFAT and some of FUSE.
   if (error == EPERM || error == EOPNOTSUPP || error == ENOSYS) return WriteIdentity(store_path, identity);
   if (error != 0) return ErrnoStatus(error, absl::StrCat("making ", path));

@@ -33,6 +33,8 @@ StoreIdentity NewIdentity();
 absl::Status WriteIdentity(const std::string& store_path, const StoreIdentity& identity);
 // As WriteIdentity, unless there is one: of several nodes that make one store at the same moment the first
 // one's is the store's. OK either way.
+// What FORMAT is called before then begins so.
+inline constexpr char kFirstIdentityMark[] = "FORMAT.new-";
 absl::Status WriteFirstIdentity(const std::string& store_path, const StoreIdentity& identity);
 
 absl::Status NotAStore(const std::string& path, absl::string_view why);

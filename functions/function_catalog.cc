@@ -393,7 +393,8 @@ absl::Status FunctionCatalog::CopyCode(const FunctionSpec& spec, const Owner& ow
     const std::string target = absl::StrCat(staging, "/code");
     if (::mkdir(target.c_str(), 0700) != 0) return ErrnoStatus(errno, absl::StrCat("making folder ", target));
     RK_ASSIGN_OR_RETURN(const UniqueFd folder, OpenFile(target, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
-    RK_RETURN_IF_ERROR(copier.Copy(present ? present->code() : spec.code, folder.get()));
+    RK_RETURN_IF_ERROR(
+        copier.Copy(present && !options.new_parts.code ? present->code() : spec.code, folder.get()));
     record->code_bytes = copier.bytes();
     limits.entries_before = copier.entries();
     record->code_sha256 = copier.Digest();
@@ -408,7 +409,7 @@ absl::Status FunctionCatalog::CopyCode(const FunctionSpec& spec, const Owner& ow
   const std::vector<std::string> folders = spec.LayerFolders();
   for (size_t i = 0; i < folders.size(); ++i) {
     const bool is_venv = i >= spec.layers.size();
-    const bool stays = present != nullptr && !(is_venv ? options.new_layers.venv : options.new_layers.layers);
+    const bool stays = present != nullptr && !(is_venv ? options.new_parts.venv : options.new_parts.layers);
     const size_t was = is_venv && stays ? options.code_of->spec.layers.size() : i;  // where it stays
     LayerFolder folder{stays ? present->layer(was) : "", "", ""};
     limits.bytes_before = record->code_bytes;
@@ -478,7 +479,7 @@ absl::StatusOr<Deployed> FunctionCatalog::Stage(const FunctionSpec& spec, const 
           "function ", spec.name,
           " was deployed again, changed or removed meanwhile: nothing was done; look at it, and try again"));
     }
-    const bool copies = options.new_layers.layers || options.new_layers.venv;
+    const bool copies = options.new_parts.code || options.new_parts.layers || options.new_parts.venv;
     if (!copies && present->spec == spec) return Deployed{*present, true};
     if (!copies && OnlyAdjusts(present->spec, spec)) return Adjusted(*present, spec);
   }

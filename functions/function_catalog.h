@@ -89,8 +89,9 @@ struct FunctionRecord {
   uint64_t own_bytes() const;
 };
 
-// What is copied from the folders that a spec names, though the code is that of a revision there is.
-struct NewLayers {
+// What is copied from the folders that a spec names, in place of what a revision there is has.
+struct NewParts {
+  bool code = false;
   bool layers = false;
   bool venv = false;
 };
@@ -101,7 +102,7 @@ struct DeployOptions {
   // With `replace`: the code and layers of this revision are deployed with other settings, whatever lies in
   // the folders that the spec names. Aborted: it, or its settings, are not the present ones any more.
   std::optional<FunctionRecord> code_of;
-  NewLayers new_layers;                          // with `code_of`: but these
+  NewParts new_parts;                            // with `code_of`: but these
   std::function<void(uint64_t bytes)> progress;  // copied so far; called on any thread
   // Whether there is room for so much code, or more than that (`all` false: it is being copied). Asked first
   // of all, now and then, and when all is there; with the owner's rights over files.

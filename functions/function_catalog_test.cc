@@ -166,7 +166,7 @@ TEST_F(FunctionCatalogTest, OtherLayersAreGivenToTheCopyThatIsDeployed) {
   make("second", "second");
   spec.layers = {Path("first"), Path("second")};
   options.code_of = *catalog->Find("fn");
-  options.new_layers.layers = true;
+  options.new_parts.layers = true;
   auto set = catalog->Deploy(spec, owner, options);
   ASSERT_TRUE(set.ok()) << set.status();
   EXPECT_EQ(set->record.revision, 2u);
@@ -188,14 +188,14 @@ TEST_F(FunctionCatalogTest, OtherLayersAreGivenToTheCopyThatIsDeployed) {
 
   packages("another");
   spec.layers.clear();
-  options.new_layers = {false, true};
+  options.new_parts = {false, false, true};
   set = catalog->Deploy(spec, owner, options);
   ASSERT_TRUE(set.ok()) << set.status();
   EXPECT_EQ(set->record.layers.size(), 1u);
   EXPECT_EQ(contents(0, "/python/lib/python3.11/site-packages"), "another");
   spec.venv.clear();
   options.code_of = *catalog->Find("fn");
-  options.new_layers = {};
+  options.new_parts = {};
   ASSERT_TRUE(catalog->Deploy(spec, owner, options).ok());
   EXPECT_TRUE(catalog->Find("fn")->layers.empty());
   EXPECT_EQ(CodeOf(*catalog), "version 1");

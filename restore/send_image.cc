@@ -7,13 +7,18 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/parallel.h"
 #include "base/status.h"
+#include "rekindle/v1/image_layout.h"
+#include "restore/image_parts.h"
 
 namespace rekindle::restore {
 namespace {
@@ -25,6 +30,13 @@ constexpr uint64_t kBatchBytes = 16u << 20;
 // Weights and the like: this much tells that the rest is not worth a try.
 constexpr size_t kTrialBytes = 64u << 10;
 constexpr int kStreamLevel = 1;
+// What a part costs beside its bytes (a commit there, or an object more) is to be little of the time that
+// they take; and what is lost with one is to be little, too.
+constexpr uint64_t kLeastPartBytes = 128u << 20;
+constexpr double kPartSeconds = 30;
+constexpr uint64_t kMostGrowth = 8;  // from one part to the next
+// Zeros cost nothing, so there may be more of them than a part's origin can count.
+constexpr uint64_t kMostPagesInParts = uint64_t{1} << 48;
 
 // Neighbouring pages that go the same way.
 struct Segment {
@@ -74,12 +86,19 @@ class Compressor {
   size_t room_ = 0;
 };
 
+// What one stream brings of an object: pages from `from` to `to`. The base has those before, and of those
+// behind only what an earlier image has is told.
+struct Window {
+  uint64_t from = 0, to = UINT64_MAX;  // addresses
+};
+
 // Cuts one object into segments, in the order of their addresses.
 class Segmenter {
  public:
-  // `changed`: pages that the base has not, or others than these; null: there is no base.
-  Segmenter(const std::vector<store::PageRun>& runs, const std::vector<store::PageRun>* changed)
-      : runs_(runs), changed_(changed) {}
+  // `changed`: pages that the earlier image has not, or others than these; null: there is none.
+  Segmenter(const std::vector<store::PageRun>& runs, const std::vector<store::PageRun>* changed,
+            const Window& window)
+      : runs_(runs), changed_(changed), window_(window) {}
 
   // The next ones, with kBatchBytes of data at most; none: it is at its end.
   std::vector<Segment> Next() {
@@ -87,23 +106,18 @@ class Segmenter {
     for (size_t data = 0; run_ < runs_.size() && data < kBatchBytes;) {
       const store::PageRun& run = runs_[run_];
       if (at_ < run.address) at_ = run.address;
+      const Stretch stretch = run.zero ? Stretch{true, ImageStreamPages::ZERO, UINT64_MAX} : StretchAt(at_);
       Segment segment;
+      segment.kind = stretch.kind;
       segment.address = at_;
-      uint64_t end = run.end();
-      if (run.zero) {
-        segment.kind = ImageStreamPages::ZERO;
-      } else {
-        const auto [in_base, until] = InBase(at_);
-        end = std::min(end, until);
-        segment.kind = in_base ? ImageStreamPages::BASE : ImageStreamPages::DATA;
-      }
-      if (segment.kind == ImageStreamPages::DATA) {
+      uint64_t end = std::min(run.end(), stretch.until);
+      if (stretch.sent && segment.kind == ImageStreamPages::DATA) {
         end = std::min(end, at_ + kRecordPages * store::kPageSize);
         segment.at = data;
         data += end - at_;
       }
       segment.pages = (end - at_) / store::kPageSize;
-      segments.push_back(std::move(segment));
+      if (stretch.sent) segments.push_back(std::move(segment));
       at_ = end;
       if (at_ == run.end()) ++run_;
     }
@@ -111,8 +125,22 @@ class Segmenter {
   }
 
  private:
-  // Has the base this page, and up to where is that so?
-  std::pair<bool, uint64_t> InBase(uint64_t address) {
+  struct Stretch {
+    bool sent = true;
+    ImageStreamPages::Kind kind = ImageStreamPages::DATA;
+    uint64_t until = 0;
+  };
+
+  Stretch StretchAt(uint64_t address) {
+    if (address < window_.from) return {true, ImageStreamPages::BASE, window_.from};
+    const auto [as_before, until] = AsBefore(address);
+    if (as_before) return {true, ImageStreamPages::BASE, until};
+    if (address < window_.to) return {true, ImageStreamPages::DATA, std::min(until, window_.to)};
+    return {false, ImageStreamPages::DATA, until};
+  }
+
+  // Has the earlier image this page, and up to where is that so?
+  std::pair<bool, uint64_t> AsBefore(uint64_t address) {
     if (changed_ == nullptr) return {false, UINT64_MAX};
     while (change_ < changed_->size() && (*changed_)[change_].end() <= address) ++change_;
     if (change_ == changed_->size()) return {true, UINT64_MAX};
@@ -123,28 +151,78 @@ class Segmenter {
 
   const std::vector<store::PageRun>& runs_;
   const std::vector<store::PageRun>* const changed_;
+  const Window window_;
   size_t run_ = 0, change_ = 0;
   uint64_t at_ = 0;
+};
+
+// Objects with pages, as one row of pages.
+struct PagedObject {
+  std::string name;
+  std::vector<store::PageRun> runs;
+  uint64_t first = 0, pages = 0;  // in the row
+
+  uint64_t end() const { return first + pages; }
+
+  // Where page `at` of the row lies in this object, or where it begins or ends.
+  uint64_t AddressOf(uint64_t at) const {
+    if (at <= first) return 0;
+    uint64_t left = at - first;
+    for (const store::PageRun& run : runs) {
+      if (left < run.pages) return run.address + left * store::kPageSize;
+      left -= run.pages;
+    }
+    return UINT64_MAX;
+  }
+
+  uint64_t PageAt(uint64_t address) const {
+    uint64_t at = first;
+    for (const store::PageRun& run : runs) {
+      if (address >= run.end()) {
+        at += run.pages;
+      } else if (address > run.address) {
+        at += (address - run.address) / store::kPageSize;
+      }
+    }
+    return at;
+  }
 };
 
 class Sending {
  public:
   Sending(const store::Store& store, const SendOptions& options, store::ImageStreamWriter::Sink sink)
-      : store_(store), options_(options), stream_(std::move(sink)) {}
+      : store_(store), options_(options), sink_(std::move(sink)) {}
 
   absl::StatusOr<SentImage> Run() {
     RK_ASSIGN_OR_RETURN(image_, store_.OpenImage(options_.image.digest));
     if (options_.base) RK_RETURN_IF_ERROR(CompareWithBase());
-    RK_RETURN_IF_ERROR(SendHeader());
-    for (const store::ObjectInfo& object : image_->objects()) {
-      RK_RETURN_IF_ERROR(object.paged ? SendPages(object.name) : SendBlob(object.name));
+    RK_RETURN_IF_ERROR(FindObjects());
+    const std::string origin = store::OriginOf(options_.image);
+    const std::string base = options_.base ? store::OriginOf(*options_.base) : "";
+    SendPart part;
+    part.base = base;
+    const bool in_parts = options_.begin_part != nullptr && pages_ < kMostPagesInParts;
+    uint64_t at = in_parts ? PagesOfLargestPart(options_.parts_there, origin, base, pages_) : 0;
+    if (at > 0) part.base = OriginOfPart(origin, base, at);
+    for (uint64_t part_bytes = options_.part_bytes > 0 ? options_.part_bytes : kLeastPartBytes;;) {
+      const Stretch stretch = in_parts ? NextStretch(at, part_bytes) : All();
+      part.last = stretch.end == pages_;
+      part.origin = part.last ? origin : OriginOfPart(origin, base, stretch.end);
+      const Stopwatch watch;
+      RK_RETURN_IF_ERROR(SendStream(part, stretch));
+      if (part.last) return std::move(sent_);
+      if (options_.part_bytes == 0) part_bytes = NextPartBytes(stretch, watch.seconds());
+      part.base = std::exchange(part.origin, "");
+      at = stretch.end;
     }
-    RK_RETURN_IF_ERROR(stream_.End());
-    sent_.bytes = stream_.bytes();
-    return std::move(sent_);
   }
 
  private:
+  // Pages of the row of all objects, of which so many bytes are data.
+  struct Stretch {
+    uint64_t begin = 0, end = 0, data_bytes = 0;
+  };
+
   absl::Status CompareWithBase() {
     if (options_.base->digest == options_.image.digest) {
       return absl::InvalidArgumentError(
@@ -158,33 +236,98 @@ class Sending {
     return absl::OkStatus();
   }
 
-  absl::Status SendHeader() {
+  absl::Status FindObjects() {
+    for (const store::ObjectInfo& object : image_->objects()) {
+      if (!object.paged) continue;
+      PagedObject& paged = objects_.emplace_back();
+      paged.name = object.name;
+      paged.first = pages_;
+      RK_ASSIGN_OR_RETURN(paged.runs, image_->Runs(object.name));
+      for (const store::PageRun& run : paged.runs) paged.pages += run.pages;
+      pages_ += paged.pages;
+    }
+    return absl::OkStatus();
+  }
+
+  Segmenter SegmenterOf(const PagedObject& object, const Stretch& stretch) const {
+    return {object.runs,
+            ChangedOf(object.name),
+            {object.AddressOf(stretch.begin), object.AddressOf(stretch.end)}};
+  }
+
+  Stretch All() {
+    Stretch all{0, pages_, 0};
+    for (const PagedObject& object : objects_) {
+      Segmenter segmenter = SegmenterOf(object, all);
+      for (std::vector<Segment> some; !(some = segmenter.Next()).empty();) {
+        for (const Segment& segment : some) {
+          if (segment.kind == ImageStreamPages::DATA) all.data_bytes += segment.bytes();
+          if (segment.kind == ImageStreamPages::BASE) sent_.base_bytes += segment.bytes();
+        }
+      }
+    }
+    return all;
+  }
+
+  // From page `begin` on so much data; all that is left where that is little more.
+  Stretch NextStretch(uint64_t begin, uint64_t bytes) const {
+    Stretch left{begin, pages_, 0};
+    std::optional<Stretch> next;
+    for (const PagedObject& object : objects_) {
+      if (object.end() <= begin) continue;
+      Segmenter segmenter = SegmenterOf(object, {begin, pages_, 0});
+      for (std::vector<Segment> some; !(some = segmenter.Next()).empty();) {
+        for (const Segment& segment : some) {
+          if (segment.kind != ImageStreamPages::DATA) continue;
+          left.data_bytes += segment.bytes();
+          if (!next && left.data_bytes >= bytes)
+            next = {begin, object.PageAt(segment.address + segment.bytes()), left.data_bytes};
+        }
+        if (next && left.data_bytes - next->data_bytes >= bytes / 2) return *next;
+      }
+    }
+    return left;
+  }
+
+  static uint64_t NextPartBytes(const Stretch& sent, double seconds) {
+    const double in_time = static_cast<double>(sent.data_bytes) / std::max(seconds, 1e-3) * kPartSeconds;
+    const double most = static_cast<double>(sent.data_bytes) * kMostGrowth;
+    return std::max(kLeastPartBytes, static_cast<uint64_t>(std::min(in_time, most)));
+  }
+
+  absl::Status SendStream(const SendPart& part, const Stretch& stretch) {
+    if (options_.begin_part) RK_RETURN_IF_ERROR(options_.begin_part(part));
+    stream_.emplace(sink_);
+    RK_RETURN_IF_ERROR(SendHeader(part, stretch));
+    done_ = stretch.begin * store::kPageSize;
+    for (const PagedObject& object : objects_) RK_RETURN_IF_ERROR(SendPages(object, stretch));
+    for (const store::ObjectInfo& object : image_->objects()) {
+      // Nobody makes a job of a part, which is told from what is none by its job manifest all the same.
+      if (!object.paged && (part.last || object.name == v1::kJobManifestObject))
+        RK_RETURN_IF_ERROR(SendBlob(object.name));
+    }
+    RK_RETURN_IF_ERROR(stream_->End());
+    sent_.bytes += stream_->bytes();
+    return absl::OkStatus();
+  }
+
+  absl::Status SendHeader(const SendPart& part, const Stretch& stretch) {
     const store::ImageInfo& image = options_.image;
     v1::ImageStreamRecord record;
     v1::ImageStreamHeader* header = record.mutable_header();
     header->set_version(store::kImageStreamVersion);
     header->set_made_by(options_.made_by);
-    header->set_origin(store::OriginOf(image));
+    header->set_origin(part.origin);
     header->set_reference(image.reference);
-    if (options_.base) {
-      header->set_base(store::OriginOf(*options_.base));
+    header->set_base(part.base);
+    if (stretch.begin > 0) {
+      header->set_base_reference(absl::StrCat("the first part of ", image.reference));
+    } else if (options_.base) {
       header->set_base_reference(options_.base->reference);
     }
-    header->mutable_labels()->insert(image.labels.begin(), image.labels.end());
-    for (const store::ObjectInfo& object : image_->objects()) {
-      if (!object.paged) continue;
-      total_ += object.bytes;
-      RK_ASSIGN_OR_RETURN(const std::vector<store::PageRun> runs, image_->Runs(object.name));
-      Segmenter segmenter(runs, ChangedOf(object.name));
-      for (std::vector<Segment> part; !(part = segmenter.Next()).empty();) {
-        for (const Segment& segment : part) {
-          if (segment.kind == ImageStreamPages::DATA) data_bytes_ += segment.bytes();
-          if (segment.kind == ImageStreamPages::BASE) sent_.base_bytes += segment.bytes();
-        }
-      }
-    }
-    header->set_page_bytes(data_bytes_);
-    return stream_.Put(std::move(record));
+    if (part.last) header->mutable_labels()->insert(image.labels.begin(), image.labels.end());
+    header->set_page_bytes(stretch.data_bytes);
+    return stream_->Put(std::move(record));
   }
 
   const std::vector<store::PageRun>* ChangedOf(const std::string& object) const {
@@ -207,27 +350,27 @@ class Sending {
       record.mutable_blob()->set_last(left.empty());
       const std::string compressed = compressor.Compressed(piece.data(), piece.size());
       record.set_zstd(!compressed.empty());
-      RK_RETURN_IF_ERROR(stream_.Put(record, record.zstd() ? absl::string_view(compressed) : piece));
+      RK_RETURN_IF_ERROR(stream_->Put(record, record.zstd() ? absl::string_view(compressed) : piece));
     } while (!left.empty());
     return absl::OkStatus();
   }
 
-  absl::Status SendPages(const std::string& name) {
+  absl::Status SendPages(const PagedObject& object, const Stretch& stretch) {
     v1::ImageStreamRecord record;
-    record.mutable_object()->set_name(name);
-    RK_RETURN_IF_ERROR(stream_.Put(std::move(record)));
-    RK_ASSIGN_OR_RETURN(const std::vector<store::PageRun> runs, image_->Runs(name));
-    Segmenter segmenter(runs, ChangedOf(name));
+    record.mutable_object()->set_name(object.name);
+    RK_RETURN_IF_ERROR(stream_->Put(std::move(record)));
+    Segmenter segmenter = SegmenterOf(object, stretch);
+    const Window window{object.AddressOf(stretch.begin), object.AddressOf(stretch.end)};
     Batch batch, next;
-    Load(name, segmenter.Next(), &batch);
+    Load(object.name, segmenter.Next(), &batch);
     while (!batch.segments.empty()) {
       std::vector<Segment> following = segmenter.Next();
       absl::Status sent;
-      InParallel(2, [&](size_t part) {
-        if (part == 0) {
-          sent = SendBatch(batch);
+      InParallel(2, [&](size_t half) {
+        if (half == 0) {
+          sent = SendBatch(batch, window);
         } else {
-          Load(name, std::move(following), &next);
+          Load(object.name, std::move(following), &next);
         }
       });
       RK_RETURN_IF_ERROR(sent);
@@ -275,7 +418,7 @@ class Sending {
     });
   }
 
-  absl::Status SendBatch(Batch& batch) {
+  absl::Status SendBatch(Batch& batch, const Window& window) {
     RK_RETURN_IF_ERROR(batch.status);
     for (Segment& segment : batch.segments) {
       v1::ImageStreamRecord record;
@@ -290,10 +433,10 @@ class Sending {
                    : absl::string_view(reinterpret_cast<const char*>(batch.data.data()) + segment.at,
                                        segment.bytes());
       }
-      RK_RETURN_IF_ERROR(stream_.Put(record, data));
-      done_ += segment.bytes();
+      RK_RETURN_IF_ERROR(stream_->Put(record, data));
+      if (segment.address >= window.from && segment.address < window.to) done_ += segment.bytes();
     }
-    if (options_.progress && !options_.progress(done_, total_)) {
+    if (options_.progress && !options_.progress(done_, pages_ * store::kPageSize)) {
       return absl::CancelledError(absl::StrCat("sending ", options_.image.reference, " was cancelled"));
     }
     return absl::OkStatus();
@@ -301,10 +444,12 @@ class Sending {
 
   const store::Store& store_;
   const SendOptions& options_;
-  store::ImageStreamWriter stream_;
+  const store::ImageStreamWriter::Sink sink_;
+  std::optional<store::ImageStreamWriter> stream_;
   std::unique_ptr<store::ImageReader> image_;
   std::map<std::string, std::vector<store::PageRun>> changed_;
-  uint64_t total_ = 0, data_bytes_ = 0, done_ = 0;
+  std::vector<PagedObject> objects_;
+  uint64_t pages_ = 0, done_ = 0;
   SentImage sent_;
 };
 

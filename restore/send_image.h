@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,6 +14,13 @@
 #include "dedup_store/store.h"
 
 namespace rekindle::restore {
+
+// One stream of several, of which each builds upon the one before.
+struct SendPart {
+  std::string origin;
+  std::string base;   // origin of what it builds upon; empty: nothing
+  bool last = false;  // it is the image itself; else a part of it: an image that has nothing but pages of it
+};
 
 struct SendOptions {
   // As Store::Find gives it. Its name and labels go along: others, of other owners too, may have its digest.
@@ -23,10 +31,16 @@ struct SendOptions {
   std::function<bool(uint64_t done, uint64_t total)> progress;
   // `*cancel` ends the comparing with the base soon (Cancelled), of which there is no progress to tell.
   const std::atomic<bool>* cancel = nullptr;
+  // Set: the image is sent in parts. Called before each stream, once the one before is complete; a status
+  // other than OK ends the sending.
+  std::function<absl::Status(const SendPart& part)> begin_part;
+  uint64_t part_bytes = 0;  // of memory that a part brings; 0: what goes in about half a minute
+  // Origins of parts, of any image, that whoever takes this one has: what they bring is not sent again.
+  std::vector<std::string> parts_there;
 };
 
 struct SentImage {
-  uint64_t bytes = 0;       // of the stream
+  uint64_t bytes = 0;       // of all streams
   uint64_t base_bytes = 0;  // of memory that was left out
 };
 

@@ -205,7 +205,7 @@ void Template::Learn(const Answered& copy) {
   {
     absl::MutexLock lock(&mutex_);
     // What those that ended meanwhile have shown is better than nothing, until one shows all of it.
-    learned_ = touched.whole || ++parts_ == kMostParts;
+    learned_ = learned_ || touched.whole || ++parts_ >= kMostParts;
     if (touched.whole || touched.own_bytes > own_bytes_) {
       own_bytes_ = touched.own_bytes;
       touch_list_ = list.ok() && own_bytes_ <= kMostTouchedBytes

@@ -64,9 +64,7 @@ mkdir -p "$ROOT/src"
 chroot "$ROOT" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}" bash -euc '
   cd /src
   scripts/setup.sh --build
-  cmake --preset release
-  nice cmake --build --preset release --target unit_tests -- -k 0
-  nice cmake --build --preset release -- -k 0
+  nice scripts/build.sh release
   ctest --test-dir build/release --output-on-failure --no-tests=error -L "^unit\$"
 ' || die "the tree does not build or pass its unit tests on Debian $SUITE (above)"
 note "Debian $SUITE: the tree builds and its unit tests pass"

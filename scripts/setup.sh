@@ -26,7 +26,7 @@ BENCH_PACKAGES=(
   "${FUNCTION_PACKAGES[@]}"
   restic borgbackup casync fio zstd nodejs redis-server util-linux git)
 SLURM_PACKAGES=(munge slurmctld slurmd slurm-client)
-LINT_PACKAGES=(clang clang-tidy clang-format libclang-rt-dev shellcheck pylint git)
+LINT_PACKAGES=(clang clang-tidy clang-format lld libclang-rt-dev shellcheck pylint git)
 
 usage() {
   cat <<USAGE
@@ -36,7 +36,7 @@ Usage: scripts/setup.sh [--build] [--test] [--demo] [--criu] [--lint] [--bench] 
   --test    the programs that the integration tests checkpoint (torch, Redis, Node.js, ...), the functions' libraries
   --demo    what scripts/demo.sh shows: torch
   --criu    a CRIU of $OLDEST_CRIU or newer: the system's, else a private prefix in /opt/rekindle/criu
-  --lint    clang-format and clang-tidy, shellcheck, pylint
+  --lint    clang (also for sanitizer builds) with its linker, clang-format and clang-tidy, shellcheck, pylint
   --bench   what the store is measured against, and what is measured with it
   --slurm   Slurm, for the tests that let it preempt jobs; its services are not started
   --criu-version experimental

@@ -53,7 +53,7 @@ _rekindle() {
   case $command in
     '') flags=$globals arguments=$commands ;;
     run)
-      flags='--name --log --detach --hold --every --restarts --backoff --retry-for --hang --hang-sign --rollback --ignore-path --track-path --keep --image-name --overhead --tcp-close --ignore-mismatch --at-boot --from --resume --stop-on --copy-to'
+      flags='--name --log --detach --hold --every --restarts --backoff --retry-for --hang --hang-sign --rollback --ignore-path --track-path --keep-removed --keep --image-name --overhead --tcp-close --ignore-mismatch --at-boot --from --resume --stop-on --copy-to'
       if [[ $current != -* ]]; then
         COMPREPLY=($(compgen -c -- "$current"))
         return
@@ -81,7 +81,8 @@ _rekindle() {
     top) flags='--interval --once' ;;
     inspect) flags='--objects' arguments=$(_rekindle_images) ;;
     tag) flags='--label --replace' arguments=$(_rekindle_images) ;;
-    diff | rm) arguments=$(_rekindle_images) ;;
+    diff) arguments=$(_rekindle_images) ;;
+    rm) flags='--from' arguments=$(_rekindle_images) ;;
     prune)
       flags='--all --keep-last --keep-within --keep-hourly --keep-daily --keep-weekly --keep-monthly --keep-yearly
         --keep-label --groups --dry-run --gc --from'

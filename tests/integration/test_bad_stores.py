@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import shutil
 import subprocess
 import unittest
 
@@ -88,6 +89,18 @@ class NotAStoreTest(RekindleTest):
         subprocess.run(["mount", "--bind", self.path("fstab"), "/etc/fstab"], check=True)
         self.addCleanup(subprocess.run, ["umount", "/etc/fstab"], check=True)
 
+    def test_a_link_that_leads_nowhere(self):
+        job, _ = self.start_memory_job(MIB)
+        target = self.path("mounted/later")
+        os.symlink(target, self.store)
+        for arguments in (["ls"], ["gc"], ["ckpt", job.pid, "-t", "job:1"]):
+            self.assert_refused(self.cli.run(*arguments), NO_STORE, self.store, f"link to {target}", "mount")
+        self.assertFalse(os.path.exists(target))
+        os.makedirs(target)
+        self.checkpoint(job.pid, "job:1")
+        self.assertTrue(os.path.exists(os.path.join(target, "FORMAT")))
+        self.assert_store_whole(["job:1"])
+
     def test_a_file(self):
         with open(self.store, "w", encoding="ascii") as file:
             file.write("not a folder")
@@ -126,6 +139,8 @@ class ReadOnlyStoreTest(RekindleTest):
         memory.wait_for_tick()
         # Reading goes on: it is where images are served from on many hosts.
         self.assert_store_whole(["kept:1"])
+        self.assertEqual(self.succeed("gc", "--dry-run").get("packs_removed", 0), 0)
+        self.assert_refused(self.cli.run("gc"), NOT_PERMITTED, "read-only", "remount")
         digest = memory.digest()
         job.kill_tree()
         self.restore("kept:1")
@@ -188,6 +203,33 @@ class DamagedStoreTest(RekindleTest):
         refused = self.cli.run("restore", "hurt:1", "--detach")
         self.assert_refused(refused, FAILED, "hurt:1")
         waiting.until(lambda: not os.path.exists(f"/proc/{job.pid}"), "no half-made job")
+
+
+class MissingCatalogTest(RekindleTest):
+    def test_it_vanishes_while_a_daemon_has_the_store(self):
+        job, memory = self.start_memory_job(4 * MIB)
+        daemon = self.start_daemon()
+        cli = self.make_cli(host=daemon.host)
+        digest = memory.digest()
+        self.checkpoint(job.pid, "job:1", cli=cli)
+        catalog = os.path.join(self.store, "catalog")
+        shutil.rmtree(catalog)
+        for arguments in (["ls"], ["ckpt", job.pid, "-t", "job:2"], ["rm", "job:1"], ["gc"], ["fsck"], ["stats"]):
+            self.assert_refused(cli.run(*arguments), FAILED, catalog, "is missing", "fsck --repair")
+        self.assertFalse(os.path.exists(catalog))
+        memory.wait_for_tick()
+        repaired = cli.run("fsck", "--repair")
+        self.assertIn(catalog, str(repaired.data["problems"]))
+        self.assertEqual(self.references(cli), ["job:1"])
+        memory.touch(10)
+        self.checkpoint(job.pid, "job:2", cli=cli)
+        self.succeed("gc", cli=cli)
+        report = self.succeed("fsck", "--read", cli=cli)
+        self.assertEqual(report.get("problems", []), [])
+        self.assertTrue(daemon.running())
+        job.kill_tree()
+        self.restore("job:1", cli=cli)
+        self.assertEqual(memory.digest(), digest)
 
 
 class DamagedParentTest(RekindleTest):

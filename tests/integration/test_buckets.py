@@ -181,6 +181,53 @@ class BucketTest(RekindleTest):
         self.assert_refused(self.there.run("copy", "job:2", "--from", self.bucket), NOT_FOUND, "the tags 1")
         self.succeed("copy", "job:1", "--from", self.bucket, cli=self.there)
 
+    def test_an_interrupted_copy_goes_on_from_what_has_arrived(self):
+        job, memory = self.start_memory_job(4 * _SIZE)
+        self.checkpoint(job.pid, "job:1")
+        memory.touch(50)
+        digest = memory.digest()
+        self.checkpoint(job.pid, "job:2")
+        job.kill_tree()
+        self.environment["REKINDLE_COPY_PART"] = "8"
+        # So that there is time to interrupt it.
+        slow = self.make_cli(store=self.store, env={"RCLONE_BWLIMIT": "16M"})
+
+        def parts():
+            return [name for name in self.objects() if name.endswith(".json")]
+
+        child = slow.start("copy", "job:1", "--to", self.bucket, json_output=False)
+        waiting.until(lambda: len(parts()) > 1, "a part or two", 60, 0.05)
+        os.kill(child.pid, signal.SIGINT)
+        result = slow.finish(child)
+        self.assertEqual(result.code, FAILED, str(result))
+        self.assertIn("stays for the next attempt", result.err)
+        before = parts()
+        child = slow.start("copy", "job:1", "--to", self.bucket)
+        waiting.until(lambda: len(parts()) > len(before), "a part more", 60, 0.05)
+        os.kill(child.pid, signal.SIGKILL)
+        slow.finish(child)
+        # It is no image yet.
+        self.assertEqual(self.succeed("ls", "--from", self.bucket).get("images", []), [])
+        self.assert_refused(self.there.run("copy", "job", "--from", self.bucket), NOT_FOUND, self.bucket)
+        cli = self.make_cli(store=self.store)
+        sent = self.succeed("copy", "job:1", "--to", self.bucket, cli=cli)
+        self.assertLess(sent["bytes"], 4 * _SIZE - 15 * MIB)
+        self.assertLess(self.succeed("copy", "job:2", "--to", self.bucket, cli=cli)["bytes"], MIB)
+        listed = self.succeed("ls", "--from", self.bucket)["images"]
+        self.assertEqual([image["reference"] for image in listed], ["job:2", "job:1"])
+        self.assertGreater(int(listed[1]["stored_bytes"]), 4 * _SIZE)
+        self.succeed("fsck", "--read", "--from", self.bucket)
+
+        self.succeed("copy", "job", "--from", self.bucket, cli=self.there)
+        self.assertEqual(self.images(self.there), ["job:2"])
+        self.succeed("fsck", "--read", cli=self.there)
+        self.restore("job:2", cli=self.there)
+        self.assertEqual(memory.digest(), digest)
+        # Parts go with what is built of them.
+        self.succeed("prune", "job", "--keep-last", "1", "--from", self.bucket, cli=cli)
+        self.succeed("copy", "job", "--from", self.bucket, "-t", "again:1", cli=self.there)
+        self.succeed("copy", "job:2", "--to", self.bucket, "--whole", cli=cli)
+
     def wrap_rclone(self, script):
         """The CLIs made from here on find `script` before the rclone that it runs."""
         folder = self.path("wrapped")
@@ -372,6 +419,35 @@ class WrappedTest(RekindleTest):
         pull, child = self.begin_pull(*options, **environment)
         os.kill(child.pid, signal.SIGINT)
         return pull.finish(child)
+
+
+class FollowedPartsTest(WrappedTest):
+    def test_what_has_begun_to_arrive_is_finished_before_the_next_image(self):
+        job, memory = self.start_memory_job(_SIZE)
+        self.checkpoint(job.pid, "job:1")
+        fails = self.path("fails")
+        with open(fails, "w", encoding="ascii"):
+            pass
+        # The image itself, not the parts that it builds upon.
+        wrapped = self.rclone(f'case $1/$last in rcat/*-1.image) [ ! -e {fails} ] || exit 1;; esac')
+        follower = self.make_cli(store=self.store, env={**wrapped, "REKINDLE_COPY_PART": "4"})
+        child = follower.start("copy", "job", "--to", self.bucket, "--follow", json_output=False)
+        said = child.stderr.readline()
+        self.assertIn("stays for the next attempt", said)
+        self.assertIn("trying again", said)
+        parts = self.objects()
+        self.assertGreaterEqual(len(parts), 4)
+        memory.touch(20)
+        self.checkpoint(job.pid, "job:2")
+        os.unlink(fails)
+        waiting.until(lambda: any(name.endswith("-2.json") for name in self.objects()), "the second image", 120, 0.2)
+        os.kill(child.pid, signal.SIGINT)
+        self.assertEqual(follower.finish(child).code, DONE)
+        self.assertLessEqual(set(parts), set(self.objects()))
+        listed = self.succeed("ls", "--from", self.bucket)["images"]
+        self.assertEqual([image["reference"] for image in listed], ["job:2", "job:1"])
+        self.assertLess(int(listed[0]["stored_bytes"]), MIB)
+        self.succeed("fsck", "--read", "--from", self.bucket)
 
 
 class LinksTest(WrappedTest):

@@ -174,6 +174,66 @@ class FileTest(RekindleTest):
         self.assert_refused(self.cli.run("export", "job:1", "--file", self.path("no/such")), FAILED, "no/such")
         self.assertEqual(self.images_there(), [])
 
+    def test_an_interrupted_copy_goes_on_from_what_has_arrived(self):
+        size = 128 * MIB
+        self.environment["REKINDLE_COPY_PART"] = "8"
+        cli = self.make_cli(store=self.store)
+        job, memory = self.start_memory_job(size)
+        self.checkpoint(job.pid, "job:1")
+        digest = memory.digest()
+        job.kill_tree()
+        packs = self.path("other/store/packs")
+
+        def a_part_is_there():
+            return os.path.isdir(packs) and len(os.listdir(packs)) > 1
+
+        # In the middle of the second part, or of a later one; first by a signal, then by no word at all.
+        for number, code in ((signal.SIGINT, FAILED), (signal.SIGKILL, -signal.SIGKILL)):
+            child = cli.start("copy", "job:1", "--to", self.path("other/store"), json_output=False)
+            waiting.until(a_part_is_there, "a part", 60, 0.001)
+            os.kill(child.pid, number)
+            result = cli.finish(child)
+            self.assertEqual(result.code, code, str(result))
+            if number == signal.SIGINT:
+                self.assertIn("stays for the next attempt, as copy-link/", result.err)
+            self.assertTrue(all(name.startswith("copy-link/") for name in self.images_there()))
+            self.assertTrue(self.images_there())
+        # Nobody's newest image.
+        self.assert_refused(self.there.run("inspect", "job"), NOT_FOUND)
+        copied = self.succeed("copy", "job:1", "--to", self.path("other/store"), cli=cli)
+        self.assertGreater(copied["bytes"], 8 * MIB)
+        self.assertLess(copied["bytes"], size - 7 * MIB)
+        self.assertEqual(self.images_there(), ["job:1"])
+        self.succeed("gc", cli=self.there)
+        self.succeed("fsck", "--read", cli=self.there)
+        self.restore("job:1", cli=self.there)
+        self.assertEqual(memory.digest(), digest)
+
+    def test_a_part_that_was_damaged_is_sent_again(self):
+        size = 64 * MIB
+        self.environment["REKINDLE_COPY_PART"] = "8"
+        cli = self.make_cli(store=self.store)
+        job, _ = self.start_memory_job(size)
+        self.checkpoint(job.pid, "job:1")
+        job.kill_tree()
+        packs = self.path("other/store/packs")
+        child = cli.start("copy", "job:1", "--to", self.path("other/store"))
+        waiting.until(lambda: os.path.isdir(packs) and len(os.listdir(packs)) > 1, "a part", 60, 0.001)
+        os.kill(child.pid, signal.SIGKILL)
+        cli.finish(child)
+        self.assertTrue(self.images_there())
+        self.succeed("gc", cli=self.there)
+        for name in os.listdir(packs):
+            with open(os.path.join(packs, name), "r+b") as file:
+                file.seek(MIB)
+                file.write(b"?" * 4096)
+        self.assertEqual(self.there.run("fsck", "--read").code, FAILED)
+        copied = self.succeed("copy", "job:1", "--to", self.path("other/store"), cli=cli)
+        self.assertGreater(copied["bytes"], size)
+        self.assertEqual(self.images_there(), ["job:1"])
+        self.succeed("gc", cli=self.there)
+        self.succeed("fsck", "--read", cli=self.there)
+
     def test_interrupted_import(self):
         """Somebody who never sends the rest."""
         fifo = self.path("fifo")

@@ -1,12 +1,12 @@
 """What one user may take of the daemon, so that the others have theirs."""
 
 import os
-import socket
 import subprocess
 import time
 
 from harness import waiting
 from harness.case import RekindleTest
+from harness.http2 import ACK, DATA, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, Connection
 
 _NOBODY = 65534
 _REFLECTION = "http://localhost/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
@@ -55,56 +55,6 @@ class ReflectionTest(RekindleTest):
         waiting.until(lambda: self.is_admitted(_NOBODY), "there is room again")
 
 
-_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 0, 1, 3, 4, 6, 7
-_ACK, _END_STREAM, _END_HEADERS = 1, 1, 4
-
-
-class Connection:
-    """HTTP/2, as far as it takes to see what the daemon answers."""
-
-    _HEADER = 9
-
-    def __init__(self, path, uid=0):
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(60)
-        os.seteuid(uid)
-        try:
-            self._socket.connect(path)
-        finally:
-            os.seteuid(0)
-        self._socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-        self._input = self._socket.makefile("rb")
-        self.send(_SETTINGS)
-
-    def close(self):
-        self._input.close()
-        self._socket.close()
-
-    def send(self, kind, flags=0, stream=0, payload=b""):
-        head = len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big")
-        self._socket.sendall(head + payload)
-
-    def call(self, stream, path, has_message=True):
-        """Without a compressed header field, and with an empty message or none yet."""
-
-        def text(value):
-            return bytes([len(value)]) + value.encode("ascii")
-
-        fields = b"\x83\x86\x04" + text(path) + b"\x01" + text("localhost")
-        for name, value in (("content-type", "application/grpc"), ("te", "trailers")):
-            fields += b"\x00" + text(name) + text(value)
-        self.send(_HEADERS, _END_HEADERS, stream, fields)
-        if has_message:
-            self.send(_DATA, _END_STREAM, stream, bytes(5))
-
-    def receive(self):
-        """The kind of the next frame, its flags, stream and payload."""
-        header = self._input.read(self._HEADER)
-        if len(header) < self._HEADER:
-            raise EOFError("the daemon has ended the connection")
-        return header[3], header[4], int.from_bytes(header[5:], "big"), self._input.read(int.from_bytes(header[:3], "big"))
-
-
 class WatchTest(RekindleTest):
     MOST = 256  # daemon/reflection_limit.cc
 
@@ -118,9 +68,9 @@ class WatchTest(RekindleTest):
         told, refused = set(), set()
         while len(told | refused) < count:
             kind, flags, stream, _ = connection.receive()
-            if kind == _DATA:
+            if kind == DATA:
                 told.add(stream)
-            elif kind == _RST_STREAM or (kind == _HEADERS and flags & _END_STREAM):
+            elif kind == RST_STREAM or (kind == HEADERS and flags & END_STREAM):
                 refused.add(stream)
         return len(told - refused), connection
 
@@ -143,26 +93,26 @@ class EndTest(RekindleTest):
         connection = Connection(daemon.socket)
         self.addCleanup(connection.close)
         connection.call(1, "/grpc.health.v1.Health/Watch")
-        while connection.receive()[0] != _DATA:
+        while connection.receive()[0] != DATA:
             pass
-        connection.call(3, "/rekindle.v1.Rekindle/GetVersion", has_message=False)
+        connection.call(3, "/rekindle.v1.Rekindle/GetVersion", message=None)
         daemon.stop()
 
 
 class IdleClientTest(RekindleTest):
     """One that looks now and then whether the daemon is still there, as routers do that keep their connection."""
 
-    BETWEEN_PINGS = 1.6  # seconds: the daemon allows one each 1.5
+    BETWEENPINGS = 1.6  # seconds: the daemon allows one each 1.5
 
     def test_it_may_ping_without_a_call(self):
         connection = Connection(self.start_daemon().socket)
         self.addCleanup(connection.close)
         for number in range(8):
             if number:
-                time.sleep(self.BETWEEN_PINGS)
+                time.sleep(self.BETWEENPINGS)
             payload = number.to_bytes(8, "big")
-            connection.send(_PING, payload=payload)
+            connection.send(PING, payload=payload)
             kind, flags, _, answer = connection.receive()
-            while (kind, flags, answer) != (_PING, _ACK, payload):
-                self.assertNotEqual(kind, _GOAWAY, f"after {number} pings: {answer}")
+            while (kind, flags, answer) != (PING, ACK, payload):
+                self.assertNotEqual(kind, GOAWAY, f"after {number} pings: {answer}")
                 kind, flags, _, answer = connection.receive()

@@ -220,6 +220,10 @@ class WithoutGroupsTest(FunctionsTest):
             self.assertIn(refused.code, (FAILED, NOT_PERMITTED, UNSUPPORTED), str(refused))
             self.assert_refused(refused, refused.code, "function 'held'", "can't be limited here", "without --memory")
         self.assertIsNone(self.function("held"))
+        # What was not asked for is no reason.
+        other = self.code("other", {"app.py": "def handler(event, context):\n    return 2\n"})
+        self.succeed("fn", "set", "free", "--code", other)
+        self.assertEqual(self.invoke("free")[0], 2)
 
     def start_others(self):
         """Deploys and calls a runtime that starts three processes. Returns these."""

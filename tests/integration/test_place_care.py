@@ -1,4 +1,4 @@
-"""Looking after a place that images are copied to: `prune --from` and `fsck --from`."""
+"""Looking after a place that images are copied to: `prune --from`, `rm --from` and `fsck --from`."""
 
 import os
 import shutil
@@ -57,6 +57,75 @@ class PlacePruningBase(RekindleTest):
         self.checkpoint(job.pid, f"job:{number}")
         self.succeed("copy", f"job:{number}", "--to", self.bucket, "--whole")
         job.kill_tree()
+
+
+class PlaceRemovalTest(PlacePruningBase):
+    def rm(self, *images):
+        return self.node.run("rm", *images, "--from", self.bucket)
+
+    def test_what_another_builds_upon_stays(self):
+        self.copied(3)
+        self.copied_whole(4)
+        before = self.objects()
+        self.assert_refused(self.rm("job:4", "job:1"), FAILED, "job:1 stays", "job:3, job:2 build upon it", "Nothing was")
+        self.assertEqual(self.objects(), before)
+        self.assertEqual(self.rm("job:3", "job:2").data["removed"], ["job:3", "job:2"])
+        self.assertEqual(self.tags(), ["1", "4"])
+        self.assertEqual(len(self.objects()), 4)
+        self.succeed("copy", "job:1", "--from", self.bucket, cli=self.there)
+        self.succeed("fsck", "--read", cli=self.there)
+        told = self.node.run("rm", "job:1", "--from", self.bucket, json_output=False)
+        self.assertEqual((told.code, told.out), (DONE, f"removed job:1 from {self.bucket}\n"))
+        self.assertEqual(self.tags(), ["4"])
+        self.assertFalse(os.path.exists(self.path("none")))
+
+    def test_all_copies_of_a_tag_go_and_one_on_its_way_keeps_its_base(self):
+        self.copied(2)
+        job, _ = self.start_memory_job(4 * MIB, "other")
+        self.checkpoint(job.pid, "job:2", "--replace")
+        job.kill_tree()
+        self.succeed("copy", "job:2", "--to", self.bucket, "--whole")
+        self.assertEqual(self.tags(), ["1", "2", "2"])
+        on_its_way = [name for name in self.objects() if name.endswith("-2.json") and "-whole-" not in name][0]
+        marker = os.path.join(self.folder, "job", on_its_way)
+        os.rename(marker, self.path("marker"))
+        self.assert_refused(self.rm("job:1"), FAILED, "job:1 stays", "job:2 builds upon it", "once it has arrived")
+        os.rename(self.path("marker"), marker)
+        self.assertEqual(self.rm("job:2").data["removed"], ["job:2"])
+        self.assertEqual(self.tags(), ["1"])
+
+    def test_parts_go_with_their_image(self):
+        self.environment["REKINDLE_COPY_PART"] = "1"
+        cli = self.make_cli(store=self.store)
+        job, memory = self.start_memory_job(4 * MIB)
+        for tag in ("job:1", "job:2"):
+            self.checkpoint(job.pid, tag)
+            self.succeed("copy", tag, "--to", self.bucket, cli=cli)
+            memory.touch(20)
+        job.kill_tree()
+        self.assertGreaterEqual(len([tag for tag in self.tags() if len(tag) == 32]), 2, self.objects())
+        self.assert_refused(self.rm("job:1"), FAILED, "job:2 builds upon it")
+        self.rm("job:1", "job:2")
+        self.assertEqual(self.objects(), [])
+
+    def test_what_is_not_there_and_what_names_none(self):
+        self.copied(1)
+        self.assert_refused(self.rm("job:1", "job:9"), NOT_FOUND, "job:9", "ls --from", "Nothing was removed")
+        self.assert_refused(self.rm("other:1"), NOT_FOUND, "other", self.bucket)
+        for name in ("job", "job:1@sha256:0123456789ab", "sha256:0123456789ab"):
+            self.assert_refused(self.rm(name), USAGE, "NAME:TAG", "ls --from")
+        self.assertEqual(self.tags(), ["1"])
+
+    def test_in_the_folder_of_a_store(self):
+        job, _ = self.start_memory_job(4 * MIB)
+        self.checkpoint(job.pid, "job:1")
+        job.kill_tree()
+        self.succeed("copy", "job:1", "--to", self.path("there"))
+        told = self.node.run("rm", "job:1", "--from", self.path("there"), json_output=False)
+        self.assertEqual(told.code, DONE, str(told))
+        self.assertIn(f"'rekindle --store {self.path('there')} gc'", told.out)
+        self.assertEqual(self.references(self.there), [])
+        self.assertEqual(self.references(), ["job:1"])
 
 
 class PlacePruningTest(PlacePruningBase):
@@ -229,6 +298,18 @@ class PlaceCheckTest(PlacePruningBase):
         found = self.check("--read", code=FAILED)
         self.assertEqual(found["lost_images"], ["job:4"])
         self.assertIn("holds another image", found["problems"][0])
+
+    def test_what_a_newer_version_has_sent_stays(self):
+        self.copied(1)
+        with open(self.path_of(1), "r+b") as file:
+            head = file.read(64)
+            file.seek(head.index(b"\x08\x01", len(b"rekindle-image1\n")) + 1)  # the header's first field: its version
+            file.write(b"\x02")
+        objects = self.objects()
+        found = self.check("--read", "--repair", code=FAILED)
+        self.assertIn("of version 2", found["problems"][0])
+        self.assertNotIn("damaged", found["problems"][0])
+        self.assertEqual(self.objects(), objects)
 
     def test_the_folder_of_a_store(self):
         self.copied(1)

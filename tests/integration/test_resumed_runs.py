@@ -62,6 +62,40 @@ class ResumeTest(ResumedTest):
         self.assertIn("there is no image of 'job' to go on from", result.err)
         self.assert_counted(3)
 
+    def test_an_image_that_can_not_be_restored_is_passed_over(self):
+        self.start(100000, options=["--restarts", "3"])
+        for image, options in (("job:1", ()), ("job:2", ("--ignore-path", self.numbers)),
+                               ("job:3", ("--ignore-path", self.numbers))):  # fmt: skip
+            self.wait_for_numbers()
+            self.succeed("ckpt", "job", "-t", image, *options, cli=self.remote)
+            if image == "job:1":
+                size = os.path.getsize(self.numbers)  # at least what it was then, and less than at the next one
+        self.succeed("stop", "job", "--grace", "0s", cli=self.remote)
+        os.truncate(self.numbers, size)  # too short for the newer images, which have no content of it
+        exact = self.remote.run("run", "--from", "job:3", *EVERY, "--detach")
+        self.assertEqual(exact.code, FAILED, "whoever names an image means that one: " + str(exact))
+        command = self.start_again()
+        self.wait_for_numbers()
+        self.succeed("stop", "job", cli=self.remote)
+        result = self.remote.finish(command)
+        for words in ("could not be brought back from job:3", "could not be brought back from job:2", self.numbers,
+                      "it goes on from job:1"):  # fmt: skip
+            self.assertIn(words, result.err)
+        self.assert_each_number_once()
+
+    def test_where_none_can_be_restored_each_is_told(self):
+        self.start(100000, options=["--restarts", "3"])
+        for image in ("job:1", "job:2"):
+            self.wait_for_numbers()
+            self.succeed("ckpt", "job", "-t", image, "--ignore-path", self.numbers, cli=self.remote)
+        self.succeed("stop", "job", "--grace", "0s", cli=self.remote)
+        os.truncate(self.numbers, 1)
+        result = self.remote.run("run", "--name", "job", *EVERY, "--resume", "--", "true")
+        self.assertEqual(result.code, FAILED, str(result))
+        for words in ("any of its images", "job:2: ", "job:1: "):
+            self.assertIn(words, result.message)
+        self.assertEqual(os.path.getsize(self.numbers), 1)
+
     def test_one_that_runs_is_followed(self):
         first = self.start_again()
         pid = self.job()["pid"]
@@ -171,6 +205,7 @@ class WithoutDaemonTest(RekindleTest):
         result = cli.finish(command)
         self.assertEqual(result.code, 128 + signal.SIGTERM, str(result))
         self.assertEqual(self.numbers(), [str(number) for number in range(len(self.numbers()))])
+        return result.err
 
     def assert_refused(self, cli, *options):
         before = self.numbers()
@@ -188,6 +223,7 @@ class WithoutDaemonTest(RekindleTest):
     def test_it_does_not_go_back_to_what_another_node_has_left_behind(self):
         other, place = self.make_cli(store=self.path("other")), self.path("place")
         copies = ("--copy-to", place)
+        os.mkdir(place)
         self.run_for_a_while(self.cli, *copies)
         self.assertIn("there is no image here, and job:", self.assert_refused(other, *copies))
         self.succeed("copy", "job", "--from", place, cli=other)
@@ -195,6 +231,38 @@ class WithoutDaemonTest(RekindleTest):
         self.assertIn("the images here are older than job:", self.assert_refused(self.cli, *copies))
         self.succeed("copy", "job", "--from", place)
         self.run_for_a_while(self.cli, *copies)
+
+    def test_a_place_that_is_not_there_may_have_the_newest(self):
+        other, place = self.make_cli(store=self.path("other")), self.path("place")
+        os.mkdir(place)
+        self.run_for_a_while(self.cli, "--copy-to", place)
+        os.rename(place, place + ".unmounted")
+        for copies in (place, "rclone:" + place):
+            self.assertIn("is not there", self.assert_refused(other, "--copy-to", copies))
+
+    def test_names_that_were_given_later_make_no_image_newer(self):
+        for _ in range(2):
+            self.run_for_a_while(self.cli, "--keep", "9")
+        old, newest = self.references()[0], self.references()[-1]
+        self.succeed("tag", old, "job:milestone")
+        self.assertIn(f"goes on from {newest}", self.run_for_a_while(self.cli, "--keep", "9"))
+        self.succeed("rm", old)
+        self.succeed("tag", "job:milestone", "job:later")
+        self.succeed("rm", "job:milestone")
+        self.assertIn("job:later", self.assert_refused(self.cli))
+        self.succeed("tag", "job:later", "kept:1")
+        self.succeed("rm", "job:later")
+        self.run_for_a_while(self.cli)
+
+    def test_names_that_were_given_elsewhere_hide_nothing(self):
+        other, place = self.make_cli(store=self.path("other")), self.path("place")
+        copies = ("--copy-to", place)
+        os.mkdir(place)
+        self.run_for_a_while(self.cli, *copies)
+        self.succeed("tag", self.references()[-1], "job:best")
+        self.succeed("copy", "job", "--from", place, cli=other)
+        self.run_for_a_while(other, *copies)
+        self.assertIn("the images here are older than job:2", self.assert_refused(self.cli, *copies))
 
 
 if __name__ == "__main__":

@@ -150,11 +150,6 @@ class DeathTest(SupervisedTest):
         self.assert_counted(60)
         self.assertIn("no progress", "".join(self.state()["deaths"]))
 
-    def test_a_job_all_of_whose_images_hang_comes_to_its_beginning(self):
-        self.start(60, "hang-at=0", options=["--every", "200ms", "--restarts", "2", "--hang", "2s"])
-        self.wait_for_end()
-        self.assert_counted(60)
-
     def test_an_image_whose_file_can_not_be_put_back_is_passed_over(self):
         command = self.start(400, options=["--restarts", "3"], detach=False)
         for image, options in (("x:one", ()), ("x:two", ("--ignore-path", self.numbers))):

@@ -4,6 +4,7 @@ workers that come and go, and hangs that use the processor.
 
 import json
 import os
+import signal
 import struct
 import unittest
 
@@ -196,6 +197,122 @@ for step in range(100000):
 """
 
 
+# The same, of steps that take longer, which are what is counted.
+_KEEPS = """
+import os, sys, time
+for step in range(100000):
+    if sys.argv[1] == "file":
+        open(f"checkpoint-{step}", "w").write(str(step))
+    else:
+        os.makedirs(f"checkpoint-{step}/shards", exist_ok=True)
+        open(f"checkpoint-{step}/shards/model.pt", "w").write(str(step))
+    print(step, flush=True)
+    if step >= 60:
+        old = f"checkpoint-{step - 60}"
+        assert open(old if sys.argv[1] == "file" else old + "/shards/model.pt").read() == str(step - 60)
+        if sys.argv[1] == "file":
+            os.remove(old)
+        else:
+            os.remove(old + "/shards/model.pt")
+            os.rmdir(old + "/shards")
+            os.rmdir(old)
+    time.sleep(0.05)
+"""
+
+
+class RemovedCheckpointsTest(SupervisedTest):
+    def setUp(self):
+        super().setUp()
+        self.work, self.log = self.path("work"), self.path("log")
+        os.mkdir(self.work)
+
+    def begin(self, *options, kind="file"):
+        result = self.remote.run("run", "--name", "job", "--detach", "--restarts", "3", "--backoff", "100ms",
+                                 "--log", self.log, "--keep-removed", self.work, *options, "--", jobs.PYTHON, "-c",
+                                 _KEEPS, kind,
+                                 prefix=("env", "-C", self.work))  # fmt: skip
+        self.assertEqual(result.code, DONE, str(result))
+
+    def steps(self):
+        return len(lines_of(self.log))
+
+    def wait_for_steps(self, more):
+        at = self.steps()
+        waiting.until(lambda: self.steps() > at + more, "further steps", 120)
+        return at
+
+    def goes_back_beyond_what_it_has_removed(self):
+        """Dies when it has removed what was there in its image, and gets further than then."""
+        self.wait_for_steps(70)
+        at = self.steps()
+        self.kill_job()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        self.assert_gets_further_than(at)
+
+    def assert_gets_further_than(self, at):
+        waiting.until(lambda: self.steps() > at + 5 or self.state()["restarts"] > 1, "it gets further than it was", 120)
+        self.assertEqual(self.state()["restarts"], 1, self.state()["deaths"])
+
+    def test_it_finds_them_when_it_has_gone_back(self):
+        for kind in ("file", "folder"):
+            with self.subTest(kind=kind):
+                self.work = self.path(kind)
+                os.mkdir(self.work)
+                self.begin("--every", "1h", kind=kind)
+                self.wait_for_steps(70)
+                self.succeed("ckpt", "job", "-t", f"{kind}:1", cli=self.remote)
+                self.goes_back_beyond_what_it_has_removed()
+                self.succeed("stop", "job", cli=self.remote)
+                waiting.until(lambda: self.state()["phase"] == "done", "its end")
+                os.unlink(self.log)
+
+    def test_of_its_own_images_and_after_a_daemon_was_killed(self):
+        self.begin("--every", "2s", "--keep", "2")
+        self.wait_for_image(3)
+        pid = self.job()["pid"]
+        at = self.steps()
+        os.kill(pid, signal.SIGSTOP)
+        waiting.until(lambda: procfs.state(pid) == "T", "it stands still")
+        self.daemon.kill()
+        os.kill(pid, signal.SIGCONT)
+        waiting.until(lambda: self.steps() > at + 70, "it removes what the images had", 120)
+        at = self.steps()
+        os.kill(pid, signal.SIGKILL)
+        self.restart_daemon()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        self.assert_gets_further_than(at)
+        self.wait_for_image(self.state()["checkpoints"] + 2)
+        # What no image needs any more is gone.
+        kept = os.listdir(os.path.join(self.work, ".rekindle-removed.job"))
+        self.assertLess(len(kept), self.steps() - 60, kept)
+
+    def test_where_nobody_asks_for_it_nothing_is_kept(self):
+        result = self.remote.run("run", "--name", "job", "--every", "200ms", "--detach", "--", "sh", "-c",
+                                 'touch a; exec sleep 1000', prefix=("env", "-C", self.work))  # fmt: skip
+        self.assertEqual(result.code, DONE, str(result))
+        self.wait_for_image(2)
+        self.assertEqual(os.listdir(self.work), ["a"])
+        refused = self.remote.run("run", "--name", "other", "--every", "1h", "--detach", "--keep-removed", "/tmp", "--", "true")
+        self.assertEqual(refused.code, USAGE, str(refused))
+        self.assertIn("alone has its files", str(refused))
+
+    def test_one_that_is_ignored_is_not_kept(self):
+        self.begin("--every", "300ms", "--ignore-path", self.work)
+        self.wait_for_image(2)
+        self.assertEqual([name for name in os.listdir(self.work) if name.startswith(".")], [])
+
+    def test_nothing_is_left_of_one_that_ends_well(self):
+        result = self.remote.run("run", "--name", "job", "--every", "200ms", "--detach", "--keep-removed", ".", "--", "sh", "-c",
+                                 'touch a; while [ ! -e "$1" ]; do sleep 0.05; done; rm a', "sh", self.may_end,
+                                 prefix=("env", "-C", self.work))  # fmt: skip
+        self.assertEqual(result.code, DONE, str(result))
+        self.wait_for_image(1)
+        waiting.until(lambda: sorted(os.listdir(self.work)) == [".rekindle-removed.job", "a"], "it is kept")
+        self.let_end()
+        self.wait_for_end()
+        self.assertEqual(os.listdir(self.work), [])
+
+
 class LastWordsTest(SupervisedTest):
     def newest(self):
         return max(int(name.split("-")[1]) for name in os.listdir(self.directory) if name.startswith("checkpoint-"))
@@ -216,12 +333,22 @@ class LastWordsTest(SupervisedTest):
 
 class HangSignTest(SupervisedTest):
     def test_one_that_spins_is_found_by_its_output(self):
-        self.start(60, "hang-at=40", "spins",
+        self.start(60, "hang-at=40", "spins", f"until={self.may_end}",
                    options=["--every", "200ms", "--restarts", "2", "--hang", "5s", "--hang-sign", "output"])  # fmt: skip
+        self.wait_for_image()
+        self.let_end()
         self.wait_for_end()
         self.assert_counted(60)
         self.assertIn("no progress", "".join(self.state()["deaths"]))
         self.assertEqual(self.state()["policy"]["hang_sign"].lower(), "output")
+
+    def test_where_no_image_is_older_than_its_last_sign_the_oldest_is_the_best(self):
+        self.start(60, "hang-at=0", "spins", f"until={self.may_end}",
+                   options=["--every", "200ms", "--restarts", "1", "--hang", "8s", "--hang-sign", "output"])  # fmt: skip
+        self.wait_for_image()
+        self.let_end()
+        self.wait_for_end()
+        self.assert_counted(60)
 
     def test_that_one_may_hang_unseen_is_told(self):
         self.start(100000, options=["--restarts", "0", "--hang", "4s"])

@@ -1,5 +1,5 @@
-// Images that a store has for a while alone: one that is copied there from an object store builds upon them.
-// They are nobody's newest image, whatever their labels say.
+// Images that a store has for a while alone: one that is copied there builds upon them. They are what it
+// builds upon in an object store, or parts of it. They are nobody's newest image, whatever their labels say.
 #pragma once
 
 #include <string>
@@ -14,6 +14,10 @@ inline constexpr char kCopyLinkName[] = "copy-link/";
 // The tag, before the same digits, that older versions gave them, under the job's name.
 inline constexpr char kStrayCopyLinkTag[] = "link-";
 inline constexpr size_t kCopyLinkDigits = 32;
+// The digits of a part's origin begin with those of the image that it is a part of; then come some that tell since which
+// base, and how far it goes.
+inline constexpr size_t kPartImageDigits = 12, kPartBaseDigits = 8,
+                        kPartPagesDigits = kCopyLinkDigits - kPartImageDigits - kPartBaseDigits;
 
 // `labels`: a map, the image's.
 template <typename Labels>

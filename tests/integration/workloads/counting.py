@@ -2,7 +2,7 @@
 
 counting.py FILE COUNT [exit-at=N] [hang-at=N [spins]] [until=PATH] [status=N] [pause=SECONDS] [memory=MIB] [child]
 
-until=PATH: it does not end by itself before that file is there.
+until=PATH: it neither ends by itself nor hangs before that file is there.
 """
 
 import os
@@ -30,7 +30,10 @@ def main():
             if number == int(options.get("exit-at", "-1")):
                 wait_for_file(options.get("until"), pause)
                 sys.exit(7)
-            if number == int(options.get("hang-at", "-1")) and not os.path.exists(path + ".hung"):
+            hangs = number == int(options.get("hang-at", "-1"))
+            if hangs:
+                wait_for_file(options.get("until"), pause)
+            if hangs and not os.path.exists(path + ".hung"):
                 with open(path + ".hung", "w", encoding="ascii"):
                     pass
                 while "spins" in options:  # as who waits for a peer that has gone

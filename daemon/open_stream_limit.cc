@@ -1,4 +1,4 @@
-#include "daemon/reflection_limit.h"
+#include "daemon/open_stream_limit.h"
 
 #include <grpcpp/grpcpp.h>
 
@@ -67,7 +67,7 @@ class Factory final : public grpc::experimental::ServerInterceptorFactoryInterfa
 
 }  // namespace
 
-std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> MakeReflectionLimit(
+std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> MakeOpenStreamLimit(
     Node& node, CallerResolver resolve) {
   return std::make_unique<Factory>(node, std::move(resolve));
 }

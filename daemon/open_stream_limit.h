@@ -13,7 +13,7 @@ namespace rekindle::daemon {
 
 // For grpc::ServerBuilder: cancels a user's streams of these beyond a few. An administrator's are not
 // counted. `node` outlives the server.
-std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> MakeReflectionLimit(
+std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> MakeOpenStreamLimit(
     Node& node, CallerResolver resolve);
 
 }  // namespace rekindle::daemon

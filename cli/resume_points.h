@@ -1,0 +1,31 @@
+// From which of a job's images `run --resume` goes on: that which shows the job the furthest. Pure.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "rekindle/v1/rekindle.pb.h"
+
+namespace rekindle::cli {
+
+// The moment of an image that a supervisor has taken: its tag says so, wherever the image has come to, while
+// the time of a list is that of the name there. Nothing: the tag was given by somebody.
+std::optional<absl::Time> TimeOfTag(absl::string_view reference);
+
+// As far as it is known: else when it got its name.
+absl::Time MomentOf(const v1::Image& image);
+
+// Of `images`, of one name, the newest first, damaged ones too. An image and its tags are there once, under
+// the oldest name. FailedPrecondition: it can't be told which is the newest, since one has a name that was
+// given to it later than the newest of a supervised job was taken, and may show any moment.
+absl::StatusOr<std::vector<v1::Image>> ResumePoints(std::vector<v1::Image> images);
+
+// What a job left elsewhere after all of `here`, points as above. Null: nothing. `there`: of the same name;
+// where there are no points here, any of them that is not damaged is newer.
+const v1::Image* NewerElsewhere(const std::vector<v1::Image>& here, const std::vector<v1::Image>& there);
+
+}  // namespace rekindle::cli

@@ -1,0 +1,512 @@
+#include "daemon/removed_files.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <deque>
+#include <map>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
+#include "base/clock.h"
+#include "base/database_files.h"
+#include "base/deadline.h"
+#include "base/file.h"
+#include "base/file_patterns.h"
+#include "base/human_units.h"
+#include "base/log.h"
+#include "base/parallel.h"
+#include "base/status.h"
+#include "base/timed_await.h"
+#include "base/unique_fd.h"
+#include "base/utf8.h"
+
+namespace rekindle::daemon {
+namespace {
+
+// Together, below one folder.
+constexpr size_t kMostKept = 1000;
+// That are looked at for it.
+constexpr size_t kMostNamesLookedAt = 20'000;
+constexpr int kDeepestKept = 8;
+// Several of a file that was renamed; what is beyond was made by somebody else.
+constexpr size_t kMostSecondNames = 4 * kMostKept;
+constexpr absl::string_view kOurNames = ".rekindle-", kNamesOfNfs = ".nfs";
+// The kernel tells the times of files by its ticks: they may be as much too early. No job runs so shortly
+// before an image of it is whole.
+constexpr int64_t kTickNanos = 10'000'000;
+// Behind each name: programs find their checkpoints by how names end.
+constexpr absl::string_view kKeptSuffix = ".kept";
+
+struct CloseDir {
+  void operator()(DIR* folder) const { ::closedir(folder); }
+};
+using OpenDir = std::unique_ptr<DIR, CloseDir>;
+
+// Of a descriptor of a folder, which stays the caller's. Null: it can't be read.
+OpenDir ReadDir(int folder) {
+  UniqueFd copy(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!copy.valid()) return nullptr;
+  OpenDir dir(::fdopendir(copy.get()));
+  if (dir != nullptr) (void)copy.Release();
+  return dir;
+}
+
+bool IsBelow(absl::string_view path, absl::string_view folder) {
+  while (absl::ConsumeSuffix(&folder, "/")) {
+  }
+  return absl::ConsumePrefix(&path, folder) && (path.empty() || path[0] == '/');
+}
+
+using FileNumber = std::pair<dev_t, ino_t>;
+
+uint64_t Allocated(const struct stat& info) { return static_cast<uint64_t>(info.st_blocks) * 512; }
+
+// A second name: "NANOSECONDS@PATH.kept", with the path below the folder, and since when at least the file
+// has had it: when it got its second name nothing had been changed of it for so long.
+struct KeptName {
+  std::string name;
+  int64_t since_unix_ns = 0;
+  std::string path;
+};
+
+std::string SecondName(int64_t since_unix_ns, absl::string_view path) {
+  return absl::StrCat(since_unix_ns, "@", absl::StrReplaceAll(path, {{"%", "%25"}, {"/", "%2F"}}),
+                      kKeptSuffix);
+}
+
+std::optional<KeptName> ParseName(const std::string& name) {
+  KeptName kept;
+  kept.name = name;
+  absl::string_view rest = name;
+  const size_t at = rest.find('@');
+  if (at == absl::string_view::npos || !absl::SimpleAtoi(rest.substr(0, at), &kept.since_unix_ns) ||
+      !absl::ConsumeSuffix(&rest, kKeptSuffix))
+    return std::nullopt;
+  kept.path = absl::StrReplaceAll(rest.substr(at + 1), {{"%2F", "/"}, {"%25", "%"}});
+  // Nobody but the user can have made it otherwise, and it is used with the user's rights.
+  if (kept.path.empty() || kept.path[0] == '/') return std::nullopt;
+  return kept;
+}
+
+struct KeptFile {
+  struct stat info = {};
+  std::vector<KeptName> names;
+  // It has no name but those that we gave it.
+  bool removed() const { return info.st_nlink <= names.size(); }
+  // When it lost the last one: the kernel notes the change of the count.
+  int64_t removed_unix_ns() const { return Nanos(info.st_ctim) + kTickNanos; }
+};
+
+// One folder of the job's, with what is kept there.
+class KeptBelow {
+ public:
+  KeptBelow(const RemovedFiles::Options& options, std::string folder)
+      : options_(options), folder_(std::move(folder)), kept_name_(KeptFolderOf(options.job)) {}
+
+  void Keep(std::vector<std::string>* warnings) {
+    if (!Open()) return;
+    Read();
+    struct Found {
+      std::string path;
+      struct stat info;
+    };
+    std::vector<Found> found;
+    Walk([&](const std::string& path, const struct stat& info) { found.push_back({path, info}); });
+    // Those that it will remove first come first.
+    std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
+      return Nanos(a.info.st_mtim) < Nanos(b.info.st_mtim);
+    });
+    uint64_t may_take_up = MayTakeUp(), left_out_bytes = 0;
+    size_t left_out = 0;
+    DropBeyond(&may_take_up);
+    for (const Found& file : found) {
+      const FileNumber number(file.info.st_dev, file.info.st_ino);
+      auto known = files_.find(number);
+      if (known != files_.end() && std::any_of(known->second.names.begin(), known->second.names.end(),
+                                               [&](const KeptName& name) { return name.path == file.path; }))
+        continue;
+      const int64_t since = Nanos(file.info.st_ctim);
+      const std::string name = SecondName(since, file.path);
+      if (name.size() > NAME_MAX) continue;
+      if (known == files_.end()) {
+        if (files_.size() >= kMostKept || Allocated(file.info) > may_take_up) {
+          ++left_out;
+          left_out_bytes += Allocated(file.info);
+          continue;
+        }
+        may_take_up -= Allocated(file.info);
+      }
+      if (!MakeKept()) return;
+      if (::linkat(top_.get(), file.path.c_str(), kept_.get(), name.c_str(), 0) == 0) {
+        KeptFile& kept = files_[number];
+        if (kept.names.empty()) kept.info = file.info;
+        ++kept.info.st_nlink;
+        kept.names.push_back({name, since, file.path});
+      } else if (errno != ENOENT && errno != EEXIST) {
+        // Such as file systems that know no second names.
+        Log(LogLevel::kDebug, absl::StrCat("what job '", options_.job, "' removes below ", folder_,
+                                           " is not kept: ", ErrnoStatus(errno, "linkat").message()));
+        break;
+      }
+    }
+    if (left_out == 0) return;
+    warnings->push_back(absl::StrCat(
+        left_out, left_out == 1 ? " file" : " files", " of ", FormatBytes(left_out_bytes), " below ",
+        ToUtf8(folder_), left_out == 1 ? " is" : " are",
+        " beyond what is kept of files that the job removes (an eighth of what is free on the disk, ",
+        kMostKept, " files): where it goes back to an image it misses what it has removed since"));
+  }
+
+  void PutBack(int64_t image_unix_ns, std::vector<v1::FileRollback>* done) {
+    if (!Open() || !OpenKept()) return;
+    Read();
+    std::vector<std::pair<const KeptName*, const KeptFile*>> gone;
+    for (const auto& [number, file] : files_) {
+      if (!file.removed() || file.removed_unix_ns() <= image_unix_ns) continue;
+      // As it was called then.
+      const KeptName* then = nullptr;
+      for (const KeptName& name : file.names) {
+        if (name.since_unix_ns <= image_unix_ns &&
+            (then == nullptr || name.since_unix_ns > then->since_unix_ns))
+          then = &name;
+      }
+      if (then != nullptr && !IsIgnored(then->path)) gone.emplace_back(then, &file);
+    }
+    std::sort(gone.begin(), gone.end(), [](const auto& a, const auto& b) {
+      return std::make_pair(a.first->path, b.first->since_unix_ns) <
+             std::make_pair(b.first->path, a.first->since_unix_ns);
+    });
+    for (const auto& [name, file] : gone) {
+      const int error = GiveBack(*name);
+      if (error == EEXIST) continue;  // by another one, which the job has made since
+      v1::FileRollback& report = done->emplace_back();
+      report.set_path(ToUtf8(PathOf(name->path)));
+      report.set_size(static_cast<uint64_t>(file->info.st_size));
+      report.set_action(error == 0 ? v1::FileRollback::MADE_AGAIN : v1::FileRollback::LEFT);
+      report.set_why(error == 0 ? "the job had removed it after the image"
+                                : absl::StrCat("the job has removed it after the image, and it can't be "
+                                               "given back its name: ",
+                                               ErrnoStatus(error, "linkat").message()));
+    }
+  }
+
+  void Forget(int64_t oldest_image_unix_ns, bool ended) {
+    if (!Open() || !OpenKept()) return;
+    Read();
+    for (const auto& [number, file] : files_) {
+      if (ended && !file.removed()) {
+        Drop(file);
+        continue;
+      }
+      if (file.removed()) {
+        if (file.removed_unix_ns() <= oldest_image_unix_ns || IsReplaced(file)) Drop(file);
+        continue;
+      }
+      // Of the names that it had before, the images may need the last.
+      int64_t needed = INT64_MIN;
+      for (const KeptName& name : file.names) {
+        if (name.since_unix_ns <= oldest_image_unix_ns) needed = std::max(needed, name.since_unix_ns);
+      }
+      for (const KeptName& name : file.names) {
+        if (name.since_unix_ns < needed) (void)::unlinkat(kept_.get(), name.name.c_str(), 0);
+      }
+    }
+    (void)::unlinkat(top_.get(), kept_name_.c_str(), AT_REMOVEDIR);  // where it is empty
+  }
+
+  void ForgetAll() {
+    if (!Open() || !OpenKept()) return;
+    Read();
+    for (const auto& [number, file] : files_) Drop(file);
+    (void)::unlinkat(top_.get(), kept_name_.c_str(), AT_REMOVEDIR);
+  }
+
+ private:
+  std::string PathOf(absl::string_view below) const { return absl::StrCat(folder_, "/", below); }
+
+  bool IsIgnored(absl::string_view below) const {
+    const std::string path = PathOf(below);
+    return std::any_of(options_.ignored.begin(), options_.ignored.end(),
+                       [&](const std::string& folder) { return IsBelow(path, folder); });
+  }
+
+  bool Open() {
+    top_.Reset(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    struct stat info;
+    if (!top_.valid() || ::fstat(top_.get(), &info) != 0) return false;
+    device_ = info.st_dev;
+    return true;
+  }
+  // Nobody else's, in a folder where others may make theirs.
+  bool OpenKept() {
+    kept_.Reset(::openat(top_.get(), kept_name_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    struct stat info;
+    if (kept_.valid() && ::fstat(kept_.get(), &info) == 0 && info.st_uid == options_.user.uid) return true;
+    kept_.Reset();
+    return false;
+  }
+  bool MakeKept() {
+    if (kept_.valid()) return true;
+    (void)::mkdirat(top_.get(), kept_name_.c_str(), 0700);
+    return OpenKept();
+  }
+
+  void Read() {
+    files_.clear();
+    if (!OpenKept()) return;
+    const OpenDir dir = ReadDir(kept_.get());
+    if (dir == nullptr) return;
+    size_t names = 0;
+    while (const dirent* entry = ::readdir(dir.get())) {
+      if (++names > kMostSecondNames) break;
+      std::optional<KeptName> name = ParseName(entry->d_name);
+      struct stat info;
+      if (!name || ::fstatat(kept_.get(), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 ||
+          !S_ISREG(info.st_mode))
+        continue;
+      KeptFile& file = files_[{info.st_dev, info.st_ino}];
+      file.info = info;
+      file.names.push_back(*std::move(name));
+    }
+  }
+
+  template <typename Visit>
+  void Walk(const Visit& visit) const {
+    struct Place {
+      std::string path;  // below the folder; empty: it itself
+      int depth;
+    };
+    size_t names = 0;
+    // Folders with much in them (data) do not keep it from others.
+    std::deque<Place> places = {{"", 0}};
+    while (!places.empty() && names < kMostNamesLookedAt) {
+      const Place place = std::move(places.front());
+      places.pop_front();
+      const UniqueFd folder(::openat(top_.get(), place.path.empty() ? "." : place.path.c_str(),
+                                     O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+      struct stat info;
+      if (!folder.valid() || ::fstat(folder.get(), &info) != 0 || info.st_dev != device_) continue;
+      // Where no name has come or gone since, no file is the job's.
+      const bool changed = Nanos(info.st_mtim) >= options_.since_unix_ns;
+      const OpenDir dir = ReadDir(folder.get());
+      if (dir == nullptr) continue;
+      while (const dirent* entry = ::readdir(dir.get())) {
+        const std::string name = entry->d_name;
+        if (name == "." || name == "..") continue;
+        if (++names >= kMostNamesLookedAt) break;
+        const bool may_be_file = entry->d_type == DT_REG || entry->d_type == DT_UNKNOWN;
+        const bool may_be_folder = entry->d_type == DT_DIR || entry->d_type == DT_UNKNOWN;
+        if (!(may_be_file && changed) && !may_be_folder) continue;
+        const std::string path = place.path.empty() ? name : absl::StrCat(place.path, "/", name);
+        struct stat of;
+        if (entry->d_type == DT_DIR) {
+          of.st_mode = S_IFDIR;
+        } else if (::fstatat(folder.get(), name.c_str(), &of, AT_SYMLINK_NOFOLLOW) != 0) {
+          continue;
+        }
+        if (S_ISDIR(of.st_mode)) {
+          if (name[0] != '.' && place.depth < kDeepestKept && !IsIgnored(path))
+            places.push_back({path, place.depth + 1});
+        } else if (changed && IsTheJobs(folder.get(), name, path, of)) {
+          visit(path, of);
+        }
+      }
+    }
+  }
+
+  bool IsTheJobs(int folder, const std::string& name, const std::string& path,
+                 const struct stat& info) const {
+    if (!S_ISREG(info.st_mode) || info.st_uid != options_.user.uid || info.st_dev != device_) return false;
+    // Of a database a part is of no use (docs/files.md).
+    if (absl::StrContains(name, kOurNames) || absl::StartsWith(name, kNamesOfNfs) ||
+        !DatabaseBeside(name).empty() || IsIgnored(path))
+      return false;
+    return Nanos(info.st_mtim) >= options_.since_unix_ns ||
+           BornUnixNanos(folder, name, AT_SYMLINK_NOFOLLOW) >= options_.since_unix_ns;
+  }
+
+  // Of the disk, with what is removed already.
+  uint64_t MayTakeUp() const {
+    struct statvfs disk;
+    if (::fstatvfs(top_.get(), &disk) != 0) return 0;
+    uint64_t free = static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize;
+    for (const auto& [number, file] : files_) {
+      if (file.removed()) free += Allocated(file.info);
+    }
+    return free / options_.share_of_free;
+  }
+  // The disk may have filled up since.
+  void DropBeyond(uint64_t* may_take_up) {
+    std::vector<std::pair<int64_t, FileNumber>> oldest;
+    for (const auto& [number, file] : files_) oldest.emplace_back(Nanos(file.info.st_mtim), number);
+    std::sort(oldest.begin(), oldest.end());
+    for (const auto& [modified_ns, number] : oldest) {
+      const KeptFile& file = files_[number];
+      if (Allocated(file.info) <= *may_take_up) {
+        *may_take_up -= Allocated(file.info);
+      } else {
+        Drop(file);
+        files_.erase(number);
+      }
+    }
+  }
+
+  void Drop(const KeptFile& file) const {
+    for (const KeptName& name : file.names) (void)::unlinkat(kept_.get(), name.name.c_str(), 0);
+  }
+
+  // Another file has the name that it had last: a newer version, which does as well.
+  bool IsReplaced(const KeptFile& file) const {
+    const auto last = std::max_element(
+        file.names.begin(), file.names.end(),
+        [](const KeptName& a, const KeptName& b) { return a.since_unix_ns < b.since_unix_ns; });
+    struct stat info;
+    return ::fstatat(top_.get(), last->path.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
+  }
+
+  // The error.
+  int GiveBack(const KeptName& kept) const {
+    UniqueFd folder(::openat(top_.get(), ".", O_PATH | O_DIRECTORY | O_CLOEXEC));
+    absl::string_view rest = kept.path;
+    for (size_t slash; (slash = rest.find('/')) != absl::string_view::npos; rest.remove_prefix(slash + 1)) {
+      const std::string name(rest.substr(0, slash));
+      struct stat above;
+      if (::fstat(folder.get(), &above) != 0) return errno;
+      // As the one that it lies in.
+      const bool made = ::mkdirat(folder.get(), name.c_str(), 0700) == 0;
+      if (!made && errno != EEXIST) return errno;
+      UniqueFd next(::openat(folder.get(), name.c_str(),
+                             (made ? O_RDONLY : O_PATH) | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+      if (!next.valid()) return errno;
+      if (made) (void)::fchmod(next.get(), above.st_mode & 0777);
+      folder = std::move(next);
+    }
+    const std::string name(rest);
+    return ::linkat(kept_.get(), kept.name.c_str(), folder.get(), name.c_str(), 0) == 0 ? 0 : errno;
+  }
+
+  const RemovedFiles::Options& options_;
+  const std::string folder_, kept_name_;
+  UniqueFd top_, kept_;
+  dev_t device_ = 0;
+  std::map<FileNumber, KeptFile> files_;
+};
+
+}  // namespace
+
+std::string KeptFolderOf(const std::string& job) { return absl::StrCat(".rekindle-removed.", job); }
+
+RemovedFiles::Options RemovedFilesOf(const v1::SupervisedJobRecord& record) {
+  RemovedFiles::Options options;
+  options.job = record.name();
+  options.user.uid = record.uid();
+  options.user.gid = record.gid();
+  options.user.groups.assign(record.groups().begin(), record.groups().end());
+  options.since_unix_ns = record.submitted_unix_ns();
+  const v1::Rollback& rollback = record.policy().rollback();
+  options.ignored.assign(rollback.ignore_paths().begin(), rollback.ignore_paths().end());
+  if (rollback.mode() == v1::Rollback::NONE) return options;
+  for (std::string folder : record.policy().keep_removed()) {
+    while (absl::EndsWith(folder, "/")) folder.pop_back();
+    if (!folder.empty()) options.folders.push_back(folder);
+  }
+  std::sort(options.folders.begin(), options.folders.end());
+  // Those above come first.
+  std::vector<std::string> apart;
+  for (std::string& folder : options.folders) {
+    if (std::none_of(apart.begin(), apart.end(),
+                     [&](const std::string& above) { return IsBelow(folder, above); }))
+      apart.push_back(std::move(folder));
+  }
+  options.folders = std::move(apart);
+  return options;
+}
+
+struct RemovedFiles::Work {
+  absl::Mutex mutex;
+  bool done ABSL_GUARDED_BY(mutex) = false;
+};
+
+RemovedFiles::RemovedFiles(Options options) : options_(std::make_shared<const Options>(std::move(options))) {}
+
+bool RemovedFiles::InTime(std::function<void()> work) {
+  if (options_->folders.empty()) return false;
+  if (last_ != nullptr) {
+    absl::MutexLock lock(&last_->mutex);
+    if (!AwaitUntil(last_->mutex, absl::Condition(&last_->done), Deadline(options_->patience))) return false;
+  }
+  const auto mine = std::make_shared<Work>();
+  const absl::Status begun = CatchNoMoreThreads([&] {
+    std::thread([mine, options = options_, work = std::move(work)] {
+      const absl::Status status = WithFileRightsOf(options->user, [&] {
+        work();
+        return absl::OkStatus();
+      });
+      if (!status.ok()) Log(LogLevel::kDebug, status.message());
+      absl::MutexLock lock(&mine->mutex);
+      mine->done = true;
+    }).detach();
+    return absl::OkStatus();
+  });
+  if (!begun.ok()) return false;
+  last_ = mine;
+  absl::MutexLock lock(&mine->mutex);
+  return AwaitUntil(mine->mutex, absl::Condition(&mine->done), Deadline(options_->patience));
+}
+
+std::vector<std::string> RemovedFiles::Keep() {
+  const auto warnings = std::make_shared<std::vector<std::string>>();
+  if (!InTime([options = options_, warnings] {
+        for (const std::string& folder : options->folders) KeptBelow(*options, folder).Keep(warnings.get());
+      }))
+    return {};
+  return std::move(*warnings);
+}
+
+std::vector<v1::FileRollback> RemovedFiles::PutBack(int64_t image_unix_ns) {
+  const auto done = std::make_shared<std::vector<v1::FileRollback>>();
+  if (!InTime([options = options_, done, image_unix_ns] {
+        for (const std::string& folder : options->folders)
+          KeptBelow(*options, folder).PutBack(image_unix_ns, done.get());
+      })) {
+    if (!options_->folders.empty()) {
+      Log(LogLevel::kWarning,
+          absl::StrCat("what job '", options_->job, "' has removed may not be there again: below ",
+                       ToUtf8(options_->folders.front()), " a file system does not answer in time"));
+    }
+    return {};
+  }
+  return std::move(*done);
+}
+
+void RemovedFiles::Forget(int64_t oldest_image_unix_ns, bool ended) {
+  InTime([options = options_, oldest_image_unix_ns, ended] {
+    for (const std::string& folder : options->folders)
+      KeptBelow(*options, folder).Forget(oldest_image_unix_ns, ended);
+  });
+}
+
+void RemovedFiles::ForgetAll() {
+  InTime([options = options_] {
+    for (const std::string& folder : options->folders) KeptBelow(*options, folder).ForgetAll();
+  });
+}
+
+}  // namespace rekindle::daemon

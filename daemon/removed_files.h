@@ -1,0 +1,63 @@
+// What a supervised job removes it looks for once more when it goes on from an image that is older: a
+// training that keeps its last checkpoints removes each twice. So while they are there the job's files are
+// given a second name each, in a hidden folder, and a roll-back gives those that are gone since the image
+// their own back.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/file_rights.h"
+#include "rekindle/v1/supervised_job.pb.h"
+#include "rekindle/v1/supervision.pb.h"
+
+namespace rekindle::daemon {
+
+// Of a folder below which a job's files are looked for. It lies in there, so that it is on their file system.
+std::string KeptFolderOf(const std::string& job);
+
+// Of one job. For one thread. Everything is done with the rights of the job's user, on a thread of its own: a
+// file system that does not answer (NFS whose server has gone) holds nobody up for longer than `patience`,
+// and no further work is begun before that one has ended.
+class RemovedFiles {
+ public:
+  struct Options {
+    std::string job;                   // its name
+    std::vector<std::string> folders;  // below which its files are looked for; absolute, none below another
+    std::vector<std::string> ignored;  // files, and folders with all below them
+    Owner user;                        // whose files count
+    int64_t since_unix_ns = 0;         // older ones are not the job's
+    uint32_t share_of_free = 8;        // one of so many parts of what is free on a disk they may take up
+    absl::Duration patience = absl::Seconds(5);
+  };
+
+  explicit RemovedFiles(Options options);
+
+  // What is there gets its second name: to be called when an image is about to be taken, for what is removed
+  // soon, and when it was, for what was made just before. Returns what its owner should know.
+  std::vector<std::string> Keep();
+  // Gives what is gone since that moment its name back, where no other file has it; what was done.
+  std::vector<v1::FileRollback> PutBack(int64_t image_unix_ns);
+  // That no image from before that moment is needed any more. `ended`: nor is what is still there, which the
+  // job does not remove now; who goes on from an image of it keeps it again.
+  void Forget(int64_t oldest_image_unix_ns, bool ended = false);
+  // None is.
+  void ForgetAll();
+
+ private:
+  struct Work;  // under way
+  // False: it did not end in time, or could not begin.
+  bool InTime(std::function<void()> work);
+
+  const std::shared_ptr<const Options> options_;
+  std::shared_ptr<Work> last_;
+};
+
+// Below the folders that its policy names. None where its files are not rolled back.
+RemovedFiles::Options RemovedFilesOf(const v1::SupervisedJobRecord& record);
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,216 @@
+#include "daemon/removed_files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rekindle::daemon {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// A moment, with what happened to files before it told from what happens after it.
+int64_t Moment() {
+  constexpr int64_t kApart = 50'000'000;
+  const auto pass = [](int64_t until) {
+    timespec now;
+    do {
+      ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    } while (Nanos(now) < until);
+  };
+  pass(UnixNanos() + kApart);
+  const int64_t moment = UnixNanos();
+  pass(moment + kApart);
+  return moment;
+}
+
+class RemovedFilesTest : public testing::Test {
+ protected:
+  RemovedFiles::Options Options() const {
+    RemovedFiles::Options options;
+    options.job = "job";
+    options.folders = {folder_.path()};
+    options.user.uid = ::geteuid();
+    options.user.gid = ::getegid();
+    options.since_unix_ns = since_;
+    return options;
+  }
+  std::string Path(const std::string& name) const { return absl::StrCat(folder_.path(), "/", name); }
+  std::string Kept() const { return Path(KeptFolderOf("job")); }
+  void Write(const std::string& name, const std::string& content) const {
+    ASSERT_TRUE(WriteFileAtomically(Path(name), content).ok());
+  }
+
+  const TemporaryDirectory folder_ = TemporaryDirectory::Make("/tmp", "removed-").value();
+  const int64_t since_ = Moment();
+};
+
+TEST_F(RemovedFilesTest, WhatIsRemovedAfterTheImageComesBackWithItsFolder) {
+  RemovedFiles removed(Options());
+  ASSERT_EQ(::mkdir(Path("step-1").c_str(), 0750), 0);
+  Write("step-1/model.pt", "weights");
+  Write("other", "stays");
+  EXPECT_THAT(removed.Keep(), IsEmpty());
+  const int64_t image = Moment();
+  ASSERT_TRUE(RemoveTree(Path("step-1")).ok());
+  const std::vector<v1::FileRollback> done = removed.PutBack(image);
+  ASSERT_THAT(done, SizeIs(1));
+  EXPECT_EQ(done[0].path(), Path("step-1/model.pt"));
+  EXPECT_EQ(done[0].action(), v1::FileRollback::MADE_AGAIN);
+  EXPECT_EQ(ReadFile(Path("step-1/model.pt")).value(), "weights");
+  // It is removed once more, and the next life goes on from the same image.
+  ASSERT_TRUE(RemoveTree(Path("step-1")).ok());
+  EXPECT_THAT(removed.PutBack(image), SizeIs(1));
+  EXPECT_EQ(ReadFile(Path("step-1/model.pt")).value(), "weights");
+}
+
+TEST_F(RemovedFilesTest, WhatWasGoneBeforeTheImageStaysGone) {
+  RemovedFiles removed(Options());
+  Write("model.pt", "weights");
+  removed.Keep();
+  ASSERT_EQ(::unlink(Path("model.pt").c_str()), 0);
+  const int64_t image = Moment();
+  EXPECT_THAT(removed.PutBack(image), IsEmpty());
+  EXPECT_FALSE(PathExists(Path("model.pt")));
+}
+
+TEST_F(RemovedFilesTest, WhatWasMadeAfterTheImageStaysGone) {
+  RemovedFiles removed(Options());
+  const int64_t image = Moment();
+  Write("model.pt", "weights");
+  removed.Keep();
+  ASSERT_EQ(::unlink(Path("model.pt").c_str()), 0);
+  EXPECT_THAT(removed.PutBack(image), IsEmpty());
+}
+
+TEST_F(RemovedFilesTest, HasTheNameThatItHadInTheImage) {
+  RemovedFiles removed(Options());
+  Write("model.tmp", "weights");
+  removed.Keep();
+  const int64_t first = Moment();
+  ASSERT_EQ(::rename(Path("model.tmp").c_str(), Path("model.pt").c_str()), 0);
+  removed.Keep();
+  const int64_t second = Moment();
+  ASSERT_EQ(::unlink(Path("model.pt").c_str()), 0);
+  ASSERT_THAT(removed.PutBack(second), SizeIs(1));
+  EXPECT_TRUE(PathExists(Path("model.pt")));
+  ASSERT_EQ(::unlink(Path("model.pt").c_str()), 0);
+  ASSERT_THAT(removed.PutBack(first), SizeIs(1));
+  EXPECT_TRUE(PathExists(Path("model.tmp")));
+}
+
+TEST_F(RemovedFilesTest, ANewerFileOfTheNameDoesAsWell) {
+  RemovedFiles removed(Options());
+  Write("last.pt", "older");
+  removed.Keep();
+  const int64_t image = Moment();
+  Write("last.pt", "newer");
+  EXPECT_THAT(removed.PutBack(image), IsEmpty());
+  EXPECT_EQ(ReadFile(Path("last.pt")).value(), "newer");
+  removed.Forget(image);
+  EXPECT_FALSE(PathExists(Kept())) << "it takes up room for nothing";
+}
+
+TEST_F(RemovedFilesTest, IsKeptForAsLongAsAnImageMayNeedIt) {
+  RemovedFiles removed(Options());
+  Write("model.pt", "weights");
+  removed.Keep();
+  const int64_t image = Moment();
+  ASSERT_EQ(::unlink(Path("model.pt").c_str()), 0);
+  const int64_t next = Moment();
+  removed.Forget(image);
+  EXPECT_TRUE(PathExists(Kept()));
+  removed.Forget(next);
+  EXPECT_FALSE(PathExists(Kept()));
+  Write("model.pt", "weights");
+  removed.Keep();
+  EXPECT_TRUE(PathExists(Kept()));
+  removed.ForgetAll();
+  EXPECT_FALSE(PathExists(Kept()));
+  EXPECT_TRUE(PathExists(Path("model.pt")));
+}
+
+TEST_F(RemovedFilesTest, NobodyTakesTheSecondNamesForCheckpoints) {
+  RemovedFiles removed(Options());
+  Write("100%.pt", "weights");
+  removed.Keep();
+  const std::vector<std::string> names = ListDirectory(Kept()).value();
+  ASSERT_THAT(names, SizeIs(1));
+  EXPECT_FALSE(absl::EndsWith(names[0], ".pt"));
+  const int64_t image = Moment();
+  ASSERT_EQ(::unlink(Path("100%.pt").c_str()), 0);
+  ASSERT_THAT(removed.PutBack(image), SizeIs(1));
+  EXPECT_TRUE(PathExists(Path("100%.pt")));
+}
+
+TEST_F(RemovedFilesTest, TakesUpNoMoreOfTheDiskThanItsShare) {
+  RemovedFiles::Options options = Options();
+  options.share_of_free = UINT32_MAX;
+  RemovedFiles removed(options);
+  Write("model.pt", std::string(1 << 20, 'w'));
+  EXPECT_THAT(removed.Keep(), ElementsAre(HasSubstr("1 file of 1.0 MiB below")));
+  EXPECT_FALSE(PathExists(Kept()));
+  // The disk has filled up since.
+  EXPECT_THAT(RemovedFiles(Options()).Keep(), IsEmpty());
+  EXPECT_TRUE(PathExists(Kept()));
+  removed.Keep();
+  EXPECT_THAT(ListDirectory(Kept()).value(), IsEmpty());
+}
+
+TEST_F(RemovedFilesTest, LeavesAloneWhatIsNotTheJobs) {
+  RemovedFiles::Options options = Options();
+  ASSERT_EQ(::mkdir(Path("data").c_str(), 0755), 0);
+  Write("data/ignored", "x");
+  Write("base.db-wal", "of a database a part is of no use");
+  Write("log.rekindle-tail-1", "ours");
+  Write("older", "x");
+  ASSERT_EQ(::symlink("older", Path("link").c_str()), 0);
+  const timespec old[2] = {{1, 0}, {1, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, Path("data").c_str(), old, 0), 0);
+  options.ignored = {Path("data")};
+  options.since_unix_ns = Moment();
+  Write("kept", "x");
+  Write("base.db-wal", "x");
+  RemovedFiles removed(options);
+  removed.Keep();
+  EXPECT_THAT(ListDirectory(Kept()).value(), ElementsAre(HasSubstr("@kept.")));
+}
+
+TEST(RemovedFilesOf, LooksBelowTheFoldersThatWereNamed) {
+  v1::SupervisedJobRecord record;
+  record.set_name("job");
+  record.set_working_directory("/home/me/code");
+  EXPECT_THAT(RemovedFilesOf(record).folders, IsEmpty());
+  for (const char* path : {"/scratch/run/sub", "/scratch/run/", "/scratch/runs"})
+    record.mutable_policy()->add_keep_removed(path);
+  EXPECT_THAT(RemovedFilesOf(record).folders, ElementsAre("/scratch/run", "/scratch/runs"));
+  record.mutable_policy()->mutable_rollback()->set_mode(v1::Rollback::NONE);
+  EXPECT_THAT(RemovedFilesOf(record).folders, IsEmpty());
+}
+
+TEST_F(RemovedFilesTest, OfOneThatHasEndedOnlyWhatIsGoneStaysKept) {
+  Write("there", "x");
+  Write("gone", "y");
+  RemovedFiles removed(Options());
+  removed.Keep();
+  ASSERT_EQ(::unlink(Path("gone").c_str()), 0);
+  removed.Forget(0, /*ended=*/true);
+  EXPECT_THAT(ListDirectory(Kept()).value(), ElementsAre(HasSubstr("@gone.")));
+}
+
+}  // namespace
+}  // namespace rekindle::daemon
