@@ -363,6 +363,14 @@ class LastWordsTest(SupervisedTest):
         self.assertRegex(deaths[-1], r"killed by signal 9 \(Killed\)$", "nor what it merely wrote")
 
 
+    def test_a_rule_below_them_is_none(self):
+        """As torchrun draws it."""
+        self.succeed("run", "--name", "job", "--detach", "--every", "1h", "--restarts", "0", "--",
+                     "sh", "-c", 'printf "ValueError: x\n\n%s\n" =========; exit 1', cli=self.remote)  # fmt: skip
+        self.wait_for_end("failed")
+        self.assertRegex(self.state()["deaths"][0], "exit status 1: ValueError: x$")
+
+
 class HangSignTest(SupervisedTest):
     def test_one_that_spins_is_found_by_its_output(self):
         self.start(60, "hang-at=40", "spins",
