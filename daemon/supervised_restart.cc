@@ -84,7 +84,8 @@ std::string LastWords(const std::optional<RunAs>& user, const std::string& log) 
     const absl::string_view last = line == absl::string_view::npos ? text : text.substr(line + 1);
     // A rule below what was said, as torchrun draws it, says nothing.
     const bool says = std::any_of(last.begin(), last.end(), [](char c) {
-      return absl::ascii_isalnum(static_cast<unsigned char>(c)) || (static_cast<unsigned char>(c) & 0x80) != 0;
+      return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+             (static_cast<unsigned char>(c) & 0x80) != 0;
     });
     if (says || line == absl::string_view::npos)
       return ToUtf8(absl::StripLeadingAsciiWhitespace(last), kShown);
