@@ -118,7 +118,8 @@ absl::Status CheckNotOurselves(const std::vector<ProcessInfo>& tree, pid_t calle
     return absl::InvalidArgumentError(absl::StrCat(
         "capturing process ", tree[0].pid, ": its tree holds ", who, " (PID ", process.pid,
         "), which would have to freeze itself; give the PID of a job below, or run rekindle from "
-        "another terminal"));
+        "another terminal. A supervised job asks for an image of itself by the hook's "
+        "checkpoint_here(force=True)"));
   }
   return absl::OkStatus();
 }

@@ -30,8 +30,8 @@ absl::StatusOr<std::vector<int>> ParseStopSignals(absl::string_view text);
 absl::StatusOr<std::optional<v1::Job>> JobThatRuns(Client& client, absl::string_view host,
                                                    const std::string& name);
 // For `resume`: puts the newest image of the job's name into `request`, in the place of its command, with
-// the older ones for when it can't be restored, and returns what is to be told of that. `host` as above. An error: whether there is an image is not known, or
-// none is whole, and the job must not begin anew.
+// the older ones for when it can't be restored, and returns what is to be told of that. `host` as above. An
+// error: whether there is an image is not known, or none is whole, and the job must not begin anew.
 absl::StatusOr<std::string> GoOnFromNewest(Client& client, absl::string_view host,
                                            const GlobalOptions& globals, v1::RunRequest* request);
 

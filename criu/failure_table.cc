@@ -378,6 +378,14 @@ const KnownFailure kSurroundings[] = {
      {"Zombies with threads are not supported"},
      "A process of the job was just ending: its first thread had ended, and others had not.",
      "Try again."},
+    {"task-killed-in-dump",
+     kOnDump,
+     kCause,
+     StatusCode::kUnavailable,
+     {"): * was killed by 9 unexpectedly"},
+     "Process $1 of the job was killed while an image of it was being taken.",
+     "Look for who killed it, the out-of-memory killer say, in the system's log; take the image again if the "
+     "job runs on."},
     {"not-traceable",
      kOnDump,
      // The error that comes with it may say more.

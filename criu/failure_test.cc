@@ -63,6 +63,7 @@ const std::map<std::string, std::string> kDumpLogs = {
     {"dump-sock-vsock", "socket-family"},
     {"dump-sock-xdp", "socket-family"},
     {"dump-sysv-shm", "sysv-shm"},
+    {"dump-task-killed", "task-killed-in-dump"},
     {"dump-tcp-established", "tcp-established"},
     {"dump-tcp-lock", "network-lock"},
     {"dump-time-namespace", "time-namespace"},

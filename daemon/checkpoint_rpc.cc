@@ -170,6 +170,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   options.caller = node.policy().IsAdmin(call.caller) ? 0 : call.caller.uid;
   options.caller_groups = call.caller.groups;
   options.caller_groups.push_back(call.caller.gid);
+  options.caller_pid = call.caller.pid;
   options.job_name = job.name;
   options.log = job.log;
   options.labels.insert(request.labels().begin(), request.labels().end());

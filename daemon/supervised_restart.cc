@@ -76,11 +76,21 @@ std::string LastWords(const std::optional<RunAs>& user, const std::string& log) 
       ::pread(file->get(), end.data(), end.size(), info.st_size - static_cast<off_t>(end.size()));
   if (got <= 0) return "";
   end.resize(static_cast<size_t>(got));
-  absl::string_view text = absl::StripTrailingAsciiWhitespace(end);
-  // Progress bars begin their line anew with the second.
-  if (const size_t line = text.find_last_of("\n\r"); line != absl::string_view::npos)
-    text.remove_prefix(line + 1);
-  return ToUtf8(absl::StripLeadingAsciiWhitespace(text), kShown);
+  absl::string_view text = end;
+  for (;;) {
+    text = absl::StripTrailingAsciiWhitespace(text);
+    // Progress bars begin their line anew with the second.
+    const size_t line = text.find_last_of("\n\r");
+    const absl::string_view last = line == absl::string_view::npos ? text : text.substr(line + 1);
+    // A rule below what was said, as torchrun draws it, says nothing.
+    const bool says = std::any_of(last.begin(), last.end(), [](char c) {
+      return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+             (static_cast<unsigned char>(c) & 0x80) != 0;
+    });
+    if (says || line == absl::string_view::npos)
+      return ToUtf8(absl::StripLeadingAsciiWhitespace(last), kShown);
+    text = text.substr(0, line);
+  }
 }
 
 }  // namespace

@@ -50,6 +50,8 @@ namespace {
 constexpr absl::Duration kUnderWayMayTake = absl::Minutes(5);
 constexpr absl::Duration kLettingGoMayTake = absl::Seconds(40);
 constexpr absl::Duration kTryAgainEvery = absl::Milliseconds(20);
+// To bring back all of a job: as often as who moves it well tries it.
+constexpr int kAttemptsToPutBack = 2;
 constexpr unsigned kPuttingBackMayTakeSeconds = 300;
 // Whatever of Rekindle runs next waits no longer for us.
 constexpr absl::Duration kMostWaitForRoom = absl::Seconds(30);
@@ -124,6 +126,7 @@ class Helper {
                      +[](int* locking) { return *locking == 0; }, &locking_),
                  Deadline(kUnderWayMayTake));
     }
+    AddThoseToCome();
     // First: a call under way waits for the driver's thread, which CRIU or a keeper has left standing.
     std::map<pid_t, uint64_t> held;
     const std::unique_ptr<ThreadKeeper> keeper = HoldThreads(&held);
@@ -164,6 +167,7 @@ class Helper {
  private:
   struct Moved {
     uint64_t start = 0;                // names the process together with the PID
+    uint64_t number = 0;               // in the order in which they left
     std::vector<cuda::GpuPair> pairs;  // onto which GPUs it was to go, if not onto those it was on
   };
 
@@ -188,12 +192,43 @@ class Helper {
       if (entries.ok() && !entries->empty() && !entries->front().unplaced) {
         Add(pid, how, entries->front().uses, &jobs[entries->front().job]);
       } else {
-        Add(pid, how, UnknownUses(pid, devices), &jobs[pid]);
+        // A job has a session of its own, mostly.
+        const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+        Add(pid, how, UnknownUses(pid, devices), &jobs[stat.ok() ? stat->session : pid]);
       }
     }
     std::vector<Job> all;
     for (auto& [root, job] : jobs) all.push_back(std::move(job));
     return all;
+  }
+
+  // Of a job that was on its way back those whose turn had not come are moved as well, by us.
+  void AddThoseToCome() {
+    if (ledger_.directory().empty()) return;
+    std::map<pid_t, Moved> moved;
+    {
+      absl::MutexLock lock(&mutex_);
+      moved = moved_;
+    }
+    std::map<std::pair<pid_t, std::string>, std::vector<cuda::GpuPair>> jobs;  // root, and who moves it
+    for (const auto& [pid, how] : moved) {
+      const auto entries = ledger_.Of({pid});
+      if (!entries.ok() || entries->empty() || entries->front().mover.empty()) continue;
+      std::vector<cuda::GpuPair>& pairs = jobs[{entries->front().job, entries->front().mover}];
+      if (!how.pairs.empty()) pairs = how.pairs;
+    }
+    for (const auto& [job, pairs] : jobs) {
+      for (const pid_t pid : ProcessTree(job.first)) {
+        const auto entries = ledger_.Of({pid});
+        if (moved.contains(pid) || !entries.ok() || entries->empty()) continue;
+        const LedgerEntry& entry = entries->front();
+        if (entry.job != job.first || entry.mover != job.second ||
+            entry.goal != LedgerEntry::Goal::kRunning || entry.unplaced)
+          continue;
+        absl::MutexLock lock(&mutex_);
+        moved_.emplace(pid, Moved{entry.start_ticks, ++moves_, pairs});
+      }
+    }
   }
 
   void PutBack(const Job& job) {
@@ -222,14 +257,36 @@ class Helper {
           absl::StrCat("what a dead Rekindle had moved stays in host memory: ", room.status().message()));
       return;
     }
+    // Which says for the processes of a launch job in which they come back.
     std::vector<pid_t> pids;
     for (const auto& [pid, how] : job.moved) pids.push_back(pid);
+    std::sort(pids.begin(), pids.end(),
+              [&job](pid_t a, pid_t b) { return job.moved.at(a).number < job.moved.at(b).number; });
     const std::vector<std::vector<pid_t>> rounds = RoundsOf(pids);
-    for (bool restore : {true, false}) {
+    const auto bring = [&](Way way) {
       for (const std::vector<pid_t>& round : rounds) {
-        InParallel(round.size(), [&](size_t i) { PutBack(round[i], job.moved.at(round[i]), restore); });
+        InParallel(round.size(), [&](size_t i) { Bring(round[i], job.moved.at(round[i]), way); });
       }
-    }
+    };
+    for (int attempt = 0; attempt < kAttemptsToPutBack && IsAnyOut(job); ++attempt) bring(Way::kOntoDevice);
+    // Not some without the others: they may wait for each other.
+    if (!IsAnyOut(job)) return bring(Way::kRunning);
+    Log(LogLevel::kError,
+        "a job that a dead Rekindle had moved can't go back as a whole: all of it stays in host memory");
+    bring(Way::kOut);
+  }
+
+  enum class Way { kOntoDevice, kRunning, kOut };
+
+  // One that lives.
+  bool IsAnyOut(const Job& job) const {
+    return std::any_of(job.moved.begin(), job.moved.end(), [this](const auto& process) {
+      const auto& [pid, how] = process;
+      const auto stat = ReadProcessStat(pid);
+      if (!stat.ok() || stat->start_ticks != how.start || !driver_.ok()) return false;
+      const auto state = (*driver_)->State(pid);
+      return state.ok() && *state == ProcessState::kCheckpointed;
+    });
   }
 
   void Work(const HelperRequest& request) {
@@ -298,7 +355,7 @@ class Helper {
       // Before the call: it may succeed without our hearing of it.
       absl::MutexLock lock(&mutex_);
       Moved& moved = moved_[request.pid];
-      if (moved.start != stat.start_ticks) moved = {stat.start_ticks, {}};
+      if (moved.start != stat.start_ticks) moved = {stat.start_ticks, ++moves_, {}};
       if (request.action == Action::kRestore) moved.pairs = pairs;
     }
     switch (request.action) {
@@ -362,14 +419,17 @@ class Helper {
     }
   }
 
-  void PutBack(pid_t pid, const Moved& moved, bool restore) {
+  void Bring(pid_t pid, const Moved& moved, Way way) {
     auto stat = ReadProcessStat(pid);
     if (!stat.ok() || stat->start_ticks != moved.start || !driver_.ok()) return;
     auto state = (*driver_)->State(pid);
     absl::Status status = state.status();
-    if (restore && state.ok() && *state == ProcessState::kCheckpointed)
+    if (way == Way::kOntoDevice && state.ok() && *state == ProcessState::kCheckpointed)
       status = (*driver_)->Restore(pid, moved.pairs);
-    if (!restore && state.ok() && *state == ProcessState::kLocked) status = (*driver_)->Unlock(pid);
+    if (way == Way::kRunning && state.ok() && *state == ProcessState::kLocked)
+      status = (*driver_)->Unlock(pid);
+    if (way == Way::kOut && state.ok() && *state == ProcessState::kLocked)
+      status = (*driver_)->Checkpoint(pid);
     if (!status.ok()) {
       Log(LogLevel::kError, absl::StrCat("putting back what a dead Rekindle had moved: ", status.message()));
     }
@@ -398,6 +458,7 @@ class Helper {
   int under_way_ ABSL_GUARDED_BY(mutex_) = 0;
   int locking_ ABSL_GUARDED_BY(mutex_) = 0;  // of these, calls that wait for the lock
   std::map<pid_t, Moved> moved_ ABSL_GUARDED_BY(mutex_);
+  uint64_t moves_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<pid_t, pid_t> threads_ ABSL_GUARDED_BY(mutex_);  // in which the driver works, as it last told
 };
 

@@ -42,6 +42,16 @@ HiddenUses HiddenIn(const DeviceView& view, absl::Span<const GpuUse> uses, absl:
   return FindHidden(view.devices, uses, pids, InFirstPidNamespace());
 }
 
+// As whoever moved them had listed them, which says in which order they come back (RoundsOf).
+void SortAsMoved(pid_t job, std::vector<LedgerEntry>* entries) {
+  const std::vector<pid_t> tree = ProcessTree(job);
+  const auto place = [&tree](const LedgerEntry& entry) {
+    return absl::c_find(tree, entry.pid) - tree.begin();
+  };
+  absl::c_stable_sort(*entries,
+                      [&place](const LedgerEntry& a, const LedgerEntry& b) { return place(a) < place(b); });
+}
+
 // What the driver said, and that a GPU which does not answer may be the reason.
 absl::Status WithHint(const absl::Status& status, const absl::StatusOr<DeviceView>& view) {
   const std::string hint = status.ok() || !view.ok() ? "" : HintAtLost(*view);
@@ -742,7 +752,10 @@ absl::StatusOr<std::vector<pid_t>> JobMover::Recover(absl::Span<const pid_t> exc
     if (!ledger_.IsBeingMoved(entry)) jobs[entry.job].push_back(entry);
   }
   absl::Status first;
-  for (const auto& [job, of_job] : jobs) first.Update(RecoverJob(job, of_job, &freed));
+  for (auto& [job, of_job] : jobs) {
+    SortAsMoved(job, &of_job);
+    first.Update(RecoverJob(job, of_job, &freed));
+  }
   ledger_.RemoveFreeLocks();
   if (!first.ok()) return first;
   return freed;

@@ -18,6 +18,7 @@
 #include "rekindle/v1/supervision.pb.h"
 #include "restore/compatibility.h"
 #include "restore/discarded_tail.h"
+#include "restore/rotated_log.h"
 
 namespace rekindle::restore {
 
@@ -40,6 +41,8 @@ struct FileAction {
   // Can the job go on when it is found shorter before it is cut off, or written anew?
   bool may_be_shorter = false, may_be_anew = false;
   bool cut_off = false;
+  // Names that it, and other logs beside it, get back before anything else is done with it.
+  RotatedNames rotated;
   std::string name;       // in `folder`
   std::string half_made;  // what it is called there until it is whole
   UniqueFd folder;        // where it lies, by O_PATH

@@ -10,7 +10,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/open_in_root.h"
@@ -73,6 +75,13 @@ class Applier {
   }
 
   absl::Status Change() {
+    for (FileAction& action : plan_) {
+      if (!action.rotated.found()) continue;
+      if (absl::Status status = GiveNamesBack(action); !status.ok()) {
+        RemoveUselessTails(with_rights_, &plan_);
+        return Halfway(status, action);
+      }
+    }
     for (FileAction& action : plan_) {
       if (IsCutLast(action)) continue;
       if (absl::Status status = ChangeOne(action); !status.ok()) {
@@ -221,6 +230,18 @@ class Applier {
       default:
         return absl::OkStatus();
     }
+  }
+
+  absl::Status GiveNamesBack(FileAction& action) const {
+    absl::Status status = absl::PermissionDeniedError("its user's rights can't be had");
+    std::vector<std::string> kept;
+    with_rights_([&] { status = RotateBack(action.folder.get(), action.rotated, absl::Now(), &kept); });
+    RK_RETURN_IF_ERROR(status);
+    std::string& why = *action.report.mutable_why();
+    why = absl::StrCat("it was called ", action.rotated.name, " since, and has its name back");
+    if (!kept.empty())
+      absl::StrAppend(&why, "; what was written later is kept as ", absl::StrJoin(kept, ", "));
+    return FolderToDisk(action);
   }
 
   absl::Status SetAside(FileAction& action) const {

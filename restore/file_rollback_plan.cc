@@ -194,8 +194,8 @@ class Planner {
 
   static bool ToBeDone(const FileAction& action) {
     const Report::Action what = action.report.action();
-    return what == Report::TRUNCATED || what == Report::PUT_BACK || what == Report::MADE_AGAIN ||
-           what == Report::SET_ASIDE;
+    return action.rotated.found() || what == Report::TRUNCATED || what == Report::PUT_BACK ||
+           what == Report::MADE_AGAIN || what == Report::SET_ASIDE;
   }
 
   bool IsIgnored(absl::string_view path) const {
@@ -368,6 +368,7 @@ class Planner {
   absl::Status Decide(const Look& look, FileAction& action) {
     const v1::WrittenFile& file = action.recorded;
     const uint64_t now = static_cast<uint64_t>(look.info.st_size);
+    if (IsRotated(look, action)) return DecideRotated(action);
     if (look.error == ENOENT || look.error == ENOTDIR) {
       const bool needed = !replaced_.contains(file.path());
       if (needed && !HasContent(file) && IsAppendedLog(file)) {
@@ -409,6 +410,50 @@ class Planner {
     if (now < file.size()) return LeaveShorter(now, action);
     if (EndsOtherwise(action)) return LeaveWrittenAnew(action);
     return Truncate(now, action);
+  }
+
+  // Has the job, or who looks after its logs, given the file another name beside its own since, and may it
+  // have that again? Then `action` has the file, and the names.
+  bool IsRotated(const Look& look, FileAction& action) const {
+    const v1::WrittenFile& file = action.recorded;
+    const bool is_gone = look.error == ENOENT && action.missing_folders.empty();
+    const bool is_another = look.error == 0 && S_ISREG(look.info.st_mode) && !IsSameFile(look, file);
+    if ((!is_gone && !is_another) || file.in_place() || file.nameless() || file.shared_memory() ||
+        !action.folder.valid() || (is_another && !MayBeReplaced(look, action)))
+      return false;
+    with_rights_([&] {
+      if (MayChange(action.folder.get()) != 0) return;
+      UniqueFd found;
+      action.rotated = FindRotated(
+          action.folder.get(), action.name, [&](const std::string& name, const struct stat& info) {
+            Look other;
+            other.info = info;
+            other.born_ns = BornUnixNanos(action.folder.get(), name, AT_SYMLINK_NOFOLLOW);
+            if (!IsSameFile(other, file) || static_cast<uint64_t>(info.st_size) < file.size()) return false;
+            const UniqueFd named(
+                ::openat(action.folder.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+            if (named.valid()) found = Reopen(named.get(), O_RDWR | O_NOCTTY);
+            return found.valid();
+          });
+      if (action.rotated.found()) action.file = std::move(found);
+    });
+    // Only what was appended to is what it was.
+    if (action.rotated.found() && (file.ending() == 0 || EndsOtherwise(action)) && file.size() > 0)
+      action.rotated = {};
+    return action.rotated.found();
+  }
+
+  static absl::Status DecideRotated(FileAction& action) {
+    struct stat info;
+    if (::fstat(action.file.get(), &info) != 0) return ErrnoStatus(errno, "looking at it");
+    const uint64_t now = static_cast<uint64_t>(info.st_size);
+    action.present_bytes = now;
+    action.report.set_why(
+        absl::StrCat("it is called ", action.rotated.name, " by now: it gets its name back"));
+    if (now > action.recorded.size()) return Truncate(now, action);
+    action.report.set_action(Report::UNCHANGED);
+    action.report.set_size(now);
+    return absl::OkStatus();
   }
 
   // Would the job go on in the middle of what belongs to a later version of the file? One that it only

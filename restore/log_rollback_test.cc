@@ -1,8 +1,11 @@
 // Files that a job only appends to, and which were rotated after its image was taken.
+#include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <set>
+#include <string>
 
 #include "restore/compatibility.h"
 #include "restore/file_rollback_testing.h"
@@ -145,6 +148,98 @@ TEST_F(LogRollbackTest, OneInWhosePlaceALogIsGivenIsNotNeeded) {
   expect_left();
   ASSERT_EQ(::unlink(Path("output").c_str()), 0);
   expect_left();
+}
+
+class RotatedLogTest : public LogRollbackTest {
+ protected:
+  void SetUp() override {
+    LogRollbackTest::SetUp();
+    RecordLog("log");
+    Write("log.1", "older\n");
+    Write("log.2", "oldest\n");
+  }
+  // As Python's RotatingFileHandler does, with what is written next.
+  void Rotate(int backups, const std::string& next) {
+    for (int i = backups; i > 0; --i) Rename("log." + std::to_string(i), "log." + std::to_string(i + 1));
+    Rename("log", "log.1");
+    Write("log", next);
+  }
+  void Rename(const std::string& from, const std::string& to) {
+    ASSERT_EQ(::rename(Path(from).c_str(), Path(to).c_str()), 0);
+  }
+  // By content, of all that was kept.
+  std::set<std::string> Kept() const {
+    std::set<std::string> kept;
+    for (const auto& entry : std::filesystem::directory_iterator(files_)) {
+      const std::string name = entry.path().filename();
+      if (name.find(".rekindle-tail-") != std::string::npos) kept.insert(Read(name));
+    }
+    return kept;
+  }
+  void ExpectAsThen() {
+    EXPECT_EQ(Read("log"), "0123456789");
+    EXPECT_EQ(Read("log.1"), "older\n");
+    EXPECT_EQ(Read("log.2"), "oldest\n");
+    EXPECT_EQ(Read("log.3"), "(none)");
+    EXPECT_EQ(Read("log.4"), "(none)");
+  }
+};
+
+TEST_F(RotatedLogTest, AllHaveTheNamesThatTheyHad) {
+  Append("log", " later\n");
+  Rotate(2, "after that\n");
+  Append("log", "and on\n");
+  Rotate(3, "newest\n");
+  const FileAction action = PlanOne();
+  EXPECT_EQ(action.report.action(), Report::TRUNCATED);
+  EXPECT_THAT(action.report.why(), HasSubstr("it is called log.2 by now"));
+  const Report report = ApplyOne();
+  EXPECT_THAT(report.why(), HasSubstr("it was called log.2 since, and has its name back; what was written "));
+  ExpectAsThen();
+  EXPECT_EQ(Kept(), (std::set<std::string>{" later\n", "after that\nand on\n", "newest\n"}));
+  EXPECT_EQ(ApplyOne().action(), Report::UNCHANGED) << "once more";
+  ExpectAsThen();
+}
+
+TEST_F(RotatedLogTest, OneToWhichNothingWasAddedBefore) {
+  Rotate(2, "newest\n");
+  ApplyOne();
+  ExpectAsThen();
+  EXPECT_EQ(Kept(), (std::set<std::string>{"newest\n"}));
+}
+
+TEST_F(RotatedLogTest, OneThatIsNotMadeAnewYet) {
+  Rotate(2, "newest\n");
+  ASSERT_EQ(::unlink(Path("log").c_str()), 0);
+  ApplyOne();
+  ExpectAsThen();
+}
+
+TEST_F(RotatedLogTest, OneThatGotItsDateForAName) {
+  Append("log", " later\n");
+  Rename("log", "log.2026-11-30");
+  Write("log", "newest\n");
+  ApplyOne();
+  ExpectAsThen();
+  EXPECT_EQ(Read("log.2026-11-30"), "(none)");
+}
+
+TEST_F(RotatedLogTest, OneThatIsNotWhatItWasIsLeft) {
+  Rewrite("log", 9, "x");
+  Rotate(2, "a newest that is longer than it\n");
+  EXPECT_EQ(PlanOne().report.action(), Report::LEFT);
+  EXPECT_EQ(Read("log"), "a newest that is longer than it\n");
+}
+
+TEST_F(RotatedLogTest, WithoutTheRightToRenameItIsLeft) {
+  Rotate(2, "a newest that is longer than it\n");
+  rights_ = [](const std::function<void()>& work) {
+    const int before = ::setfsuid(65534);
+    work();
+    ::setfsuid(static_cast<uid_t>(before));
+  };
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  EXPECT_EQ(PlanOne().report.action(), Report::LEFT);
 }
 
 }  // namespace

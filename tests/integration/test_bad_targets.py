@@ -127,6 +127,12 @@ class BadPidTest(RekindleTest):
             self.ckpt(os.getpid()), USAGE, str(os.getpid()), "rekindle itself", "give the PID"
         )
 
+    def test_the_shell_that_asks_a_daemon(self):
+        remote = self.make_cli(host=self.start_daemon().host)
+        own = 'for word; do shift; [ "$word" = OWN ] && word=$$; set -- "$@" "$word"; done; "$@"; exit $?'
+        result = remote.run("ckpt", "OWN", "-t", "bad:1", prefix=("sh", "-c", own, "sh"))
+        self.assert_refused(result, USAGE, "the command that asks for it", "another terminal")
+
     def test_job_under_a_debugger(self):
         """Something else traces it: here a child of ours that attached, as gdb does."""
         job = self.start_job([jobs.program("memory_job"), str(MIB), self.path("status")])

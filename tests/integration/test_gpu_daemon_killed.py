@@ -65,5 +65,104 @@ class GpuDaemonKilledTest(GpuTest):
         self.assert_runs(job)
 
 
+class SeveralProcessesTest(GpuTest):
+    """What a killed daemon has moved of a job of several processes comes back as with a resume."""
+
+    def start_tree(self):
+        """Whose children's numbers do not tell in which order they were started: the last free ones are used up between."""
+        with open("/proc/sys/kernel/pid_max", encoding="ascii") as file:
+            highest = int(file.read())
+        for attempt in range(3, 40):
+            with open("/proc/sys/kernel/ns_last_pid", "w", encoding="ascii") as file:
+                file.write(str(highest - attempt))
+            tree = self.start_tree_job(3, name=f"tree{attempt}")
+            with open(f"/proc/{tree.pid}/task/{tree.pid}/children", encoding="ascii") as file:
+                children = [int(word) for word in file.read().split()]
+            if len(children) == 3 and children != sorted(children):
+                return tree, children
+            self.kill(tree)
+        self.skipTest("the children's numbers could not be chosen")
+
+    def kill_while_all_is_out(self, tree, helper_too):
+        """Returns where the calls begin that come after it."""
+        daemon = self.start_daemon()
+        self.sim.inject("checkpoint", "--delay-ms", 1500, "--when", "after")
+        command = self.make_cli(host=daemon.host).start("gpu", "park", tree.pid)
+        waiting.until(lambda: sum(gpu["used"] for gpu in self.sim.stats()["gpus"]) == 0, "all of it is out")
+        (helper,) = [pid for pid in procfs.descendants(daemon.pid) if "gpu-helper" in procfs.command_line(pid)]
+        calls = len(self.sim.calls())
+        daemon.kill()
+        if helper_too:
+            os.kill(helper, signal.SIGKILL)
+        self.cli.finish(command)
+        return calls, helper
+
+    def assert_all_run(self, tree, children):
+        tree.wait_for_steps()
+        states = {pid: job["state"] for job in self.succeed("gpu", "ps")["jobs"] for pid in job["pids"]}
+        self.assertEqual([states.get(child) for child in children], ["running"] * 3)
+
+    def test_a_launch_jobs_come_back_in_the_order_in_which_they_left(self):
+        job_file = self.path("job-file")
+        with open(job_file, "w", encoding="ascii"):
+            pass
+        self.sim.environment["CUDA_CHECKPOINT_JOB_FILE"] = job_file
+        tree, children = self.start_tree()
+        for helper_too in (False, True):
+            with self.subTest(helper_too=helper_too):
+                before = len(self.sim.calls())
+                after, _ = self.kill_while_all_is_out(tree, helper_too)
+                if helper_too:
+                    self.sim.clear()
+                    again = self.start_daemon()
+                    self.succeed("gpu", "ps", cli=self.make_cli(host=again.host))
+                    again.stop()
+                self.assert_all_run(tree, children)
+                calls = self.sim.calls()
+                left = [call["pid"] for call in calls[before:] if call["call"] == "lock"]
+                back = [call["pid"] for call in calls[after:] if call["call"] == "restore"]
+                self.assertEqual(len(left), 3)
+                self.assertEqual(back, left)
+                self.sim.clear()
+
+    def test_those_whose_turn_had_not_come_follow(self):
+        job_file = self.path("job-file")
+        with open(job_file, "w", encoding="ascii"):
+            pass
+        self.sim.environment["CUDA_CHECKPOINT_JOB_FILE"] = job_file
+        tree = self.start_tree_job(3)
+        children = procfs.descendants(tree.pid)
+        daemon = self.start_daemon()
+        cli = self.make_cli(host=daemon.host)
+        self.succeed("gpu", "park", tree.pid, cli=cli)
+        self.sim.inject("restore", "--delay-ms", 1500, nth=1)
+        command = cli.start("gpu", "resume", tree.pid)
+        waiting.until(lambda: any(call["call"] == "restore" for call in self.sim.calls()), "the first is on its way")
+        (helper,) = [pid for pid in procfs.descendants(daemon.pid) if "gpu-helper" in procfs.command_line(pid)]
+        daemon.kill()
+        self.cli.finish(command)
+        waiting.until(lambda: not procfs.alive(helper), "the helper has done what it could")
+        tree.wait_for_steps()
+        calls = self.sim.calls()
+        back = [call["pid"] for call in calls if call["call"] == "restore" and call["result"] == 0]
+        self.assertEqual(back, [call["pid"] for call in calls if call["call"] == "lock"])
+        self.assert_all_run(tree, children)
+
+    def test_all_come_back_or_none(self):
+        tree = self.start_tree_job(3)
+        children = procfs.descendants(tree.pid)
+        self.sim.inject("restore", "--fail", 2, pid=children[1])
+        after, helper = self.kill_while_all_is_out(tree, helper_too=False)
+        waiting.until(lambda: not procfs.alive(helper), "the helper has done what it could")
+        calls = self.sim.calls()[after:]
+        self.assertIn(0, [call["result"] for call in calls if call["call"] == "restore"], "others could go back")
+        self.assertEqual([call for call in calls if call["call"] == "unlock"], [])
+        self.assertEqual(sum(gpu["used"] for gpu in self.sim.stats()["gpus"]), 0)
+        self.sim.clear()
+        again = self.start_daemon()
+        self.succeed("gpu", "ps", cli=self.make_cli(host=again.host))
+        self.assert_all_run(tree, children)
+
+
 if __name__ == "__main__":
     unittest.main()

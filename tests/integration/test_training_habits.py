@@ -128,6 +128,49 @@ class TrackedFilesTest(SupervisedTest):
         self.assertIn("--track-path is for jobs that are supervised", str(result))
 
 
+# A log that its program rotates, as many a training's.
+_ROTATES = """
+import logging, logging.handlers, os, sys, time
+handler = logging.handlers.RotatingFileHandler(sys.argv[1], maxBytes=400, backupCount=1000)
+logging.getLogger().addHandler(handler)
+number = 0
+while not os.path.exists(sys.argv[2]):
+    logging.warning("%06d", number)
+    print(number, flush=True)
+    number += 1
+    time.sleep(0.01)
+"""
+
+
+class RotatedLogTest(SupervisedTest):
+    def logged(self):
+        """All that its logs say, from the oldest on."""
+        backups = [name for name in os.listdir(self.path("rotated")) if name.startswith("app.log.") and name[8:].isdigit()]
+        lines = []
+        for name in sorted(backups, key=lambda name: -int(name[8:])) + ["app.log"]:
+            lines += lines_of(self.path("rotated/" + name))
+        return lines
+
+    def test_each_line_is_there_once(self):
+        os.mkdir(self.path("rotated"))
+        self.succeed("run", "--name", "job", "--detach", "--every", "1h", "--restarts", "5", "--log", self.path("out"),
+                     "--", jobs.PYTHON, "-c", _ROTATES, self.path("rotated/app.log"), self.may_end, cli=self.remote)  # fmt: skip
+        self.wait_for_image()
+        for restart in range(1, 4):
+            at = len(lines_of(self.path("out")))
+            # Some times beyond all that the image has.
+            waiting.until(lambda: len(lines_of(self.path("out"))) > at + 60 * restart, "more lines")
+            if restart == 2:
+                self.succeed("ckpt", "job", "-t", "mine:1", cli=self.remote)
+            self.kill_job()
+            self.wait_for(lambda job, n=restart: job["supervised"]["restarts"] == n, "a restart")
+        at = len(lines_of(self.path("out")))
+        waiting.until(lambda: len(lines_of(self.path("out"))) > at + 60, "more lines")
+        self.let_end()
+        self.wait_for_end()
+        self.assertEqual(self.logged(), [f"{number:06}" for number in range(len(self.logged()))])
+
+
 class DaemonisedHelperTest(SupervisedTest):
     """`redis-server --daemonize yes; python3 train.py`, as far as a process tree goes."""
 
@@ -329,6 +372,14 @@ class LastWordsTest(SupervisedTest):
         deaths = self.state()["deaths"]
         self.assertRegex(deaths[0], r"exit status 1: FileNotFoundError: .*checkpoint-\d+'$")
         self.assertRegex(deaths[-1], r"killed by signal 9 \(Killed\)$", "nor what it merely wrote")
+
+
+    def test_a_rule_below_them_is_none(self):
+        """As torchrun draws it."""
+        self.succeed("run", "--name", "job", "--detach", "--every", "1h", "--restarts", "0", "--",
+                     "sh", "-c", 'printf "ValueError: x\n\n%s\n" =========; exit 1', cli=self.remote)  # fmt: skip
+        self.wait_for_end("failed")
+        self.assertRegex(self.state()["deaths"][0], "exit status 1: ValueError: x$")
 
 
 class HangSignTest(SupervisedTest):
