@@ -69,13 +69,17 @@ absl::Status StoreCopies::Copy(const v1::Image& image) {
     request.mutable_parts()->clear_there();
     status = Transfer(request);
   }
+  const bool in_parts = has_part_;
+  if (!status.ok() && in_parts) status = Annotate(status, absl::StrCat("copying ", image.reference()));
   if (status.ok() || !IsWorthAnAttempt(status)) {
     // What can't be removed now gc removes a day later.
     RemoveParts(image).IgnoreError();
+    // Of what does not fit there nothing is to take room.
+    if (absl::IsResourceExhausted(status) && in_parts) to_.CollectGarbage({}).status().IgnoreError();
     return status;
   }
-  left_parts_ = has_part_;
-  if (!has_part_) return status;
+  left_parts_ = in_parts;
+  if (!in_parts) return status;
   return absl::Status(
       status.code(),
       absl::StrCat(status.message(), ". What has arrived there stays for the next attempt, as ",

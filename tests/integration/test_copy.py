@@ -10,7 +10,7 @@ import termios
 import unittest
 
 from harness import jobs, procfs, waiting
-from harness.case import MIB, RekindleTest
+from harness.case import MIB, RekindleTest, shell
 from harness.cli import DONE, FAILED, NO_STORE, NOT_FOUND, NOT_PERMITTED, USAGE, Cli, Daemon, binary, environment
 from harness.clones import CloneTest
 from harness.group_case import Exchange
@@ -233,6 +233,19 @@ class FileTest(RekindleTest):
         self.assertEqual(self.images_there(), ["job:1"])
         self.succeed("gc", cli=self.there)
         self.succeed("fsck", "--read", cli=self.there)
+
+    def test_what_does_not_fit_leaves_no_parts(self):
+        self.environment["REKINDLE_COPY_PART"] = "4"
+        cli = self.make_cli(store=self.store)
+        job, _ = self.start_memory_job(_SIZE)
+        self.checkpoint(job.pid, "job:1")
+        job.kill_tree()
+        shell("mount", "-t", "tmpfs", "-o", f"size={_SIZE // 2}", "none", self.path("other"))
+        self.addCleanup(shell, "umount", "--lazy", self.path("other"))
+        refused = cli.run("copy", "job:1", "--to", self.path("other/store"))
+        self.assert_refused(refused, FAILED, "copying job:1", "high-water mark")
+        self.assertEqual(self.images_there(), [])
+        self.assertEqual(os.listdir(self.path("other/store/packs")), [])
 
     def test_interrupted_import(self):
         """Somebody who never sends the rest."""

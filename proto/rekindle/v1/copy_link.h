@@ -14,8 +14,8 @@ inline constexpr char kCopyLinkName[] = "copy-link/";
 // The tag, before the same digits, that older versions gave them, under the job's name.
 inline constexpr char kStrayCopyLinkTag[] = "link-";
 inline constexpr size_t kCopyLinkDigits = 32;
-// The digits of a part's origin begin with those of the image that it is a part of; then come some that tell since which
-// base, and how far it goes.
+// The digits of a part's origin begin with those of the image that it is a part of; then come some that tell
+// since which base, and how far it goes.
 inline constexpr size_t kPartImageDigits = 12, kPartBaseDigits = 8,
                         kPartPagesDigits = kCopyLinkDigits - kPartImageDigits - kPartBaseDigits;
 
