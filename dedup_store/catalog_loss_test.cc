@@ -190,6 +190,8 @@ TEST_F(CatalogLossTest, AStoreThatHadNoImagesGetsItsCatalogBack) {
   options_.rebuild_catalog = true;
   Reopen();
   EXPECT_TRUE(store_->List()->empty());
+  options_.rebuild_catalog = false;
+  Reopen();
   RK_ASSERT_OK(image_.Commit(*store_, "job:3"));
   ExpectWhole();
 }
