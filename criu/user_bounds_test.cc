@@ -108,6 +108,7 @@ class UserBoundsTest : public ::testing::Test {
                              ::access("/proc/self/fd", R_OK) == 0;
       ::_exit(as_before ? error : kWrongRights);
     }
+    EXPECT_GT(child, 0) << std::strerror(errno);
     int status = 0;
     EXPECT_EQ(::waitpid(child, &status, 0), child);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
