@@ -34,20 +34,17 @@ void Follow(const CopySource& source, CopyTarget& target, const Output& output, 
   std::string copied, waiting_for;
   std::optional<v1::Image>
       begun;  // of which parts are there: to go on with it is less than to begin the next one
-  bool remembers = false;
   absl::Duration try_again_after = kTryAgainAfter;
   for (;;) {
     absl::Duration wait = kLookEvery;
-    if (!remembers) {
-      trace.Tell();
-      if (trace.before()) target.Remember(*trace.before());
-      remembers = trace.before().has_value();
-    }
+    if (!trace.knows_of_others()) trace.Tell();
+    target.Remember(trace.TakeLearned());
     if (begun && absl::IsNotFound(source.Find(RequestFor(*begun)).status())) begun.reset();
     const absl::StatusOr<v1::Image> newest = source.Newest(name);
     absl::Status status;
     if (newest.ok() && newest->digest() != copied) {
       const v1::Image image = begun.value_or(*newest);
+      trace.Begins(image);
       status = target.Copy(image);
       begun.reset();
       if (!status.ok() && target.LeftParts()) begun = image;

@@ -31,6 +31,36 @@ CopyTrace::CopyTrace(Client& source, const std::string& name, const std::string&
   note_.set_place(place);
 }
 
+void CopyTrace::Begins(const v1::Image& image) {
+  if (!knows_of_others_ || !NoteThere(OriginOf(image))) return;
+  // What is not told yet is told with it.
+  if (told_) note_.clear_copied();
+  told_ = false;
+  Tell();
+}
+
+bool CopyTrace::NoteThere(const std::string& origin) {
+  known_.insert(origin);
+  auto* origins = note_.mutable_there()->mutable_origins();
+  if (std::find(origins->begin(), origins->end(), origin) != origins->end()) return false;
+  *origins->Add() = origin;
+  if (origins->size() > v1::kMostCopyOrigins)
+    origins->DeleteSubrange(0, origins->size() - v1::kMostCopyOrigins);
+  return true;
+}
+
+// Who copies beside this one, as the command of a job that ends does beside the one that has followed it, has
+// written what it knows since: what this one does not know of stays with what it tells.
+void CopyTrace::Learn(const v1::CopiesThere& there) {
+  knows_of_others_ = true;
+  for (const std::string& origin : there.origins()) {
+    if (known_.contains(origin)) continue;
+    NoteThere(origin);
+    learned_.push_back(origin);
+    told_ = false;
+  }
+}
+
 void CopyTrace::Copied(const v1::Image& image, const std::optional<std::vector<std::string>>& there) {
   v1::Image* copied = note_.mutable_copied();
   copied->set_reference(image.reference());
@@ -39,15 +69,13 @@ void CopyTrace::Copied(const v1::Image& image, const std::optional<std::vector<s
   note_.clear_error();
   told_ = false;
   // Else what was there before would be forgotten.
-  if (!before_) return;
-  auto* origins = note_.mutable_there()->mutable_origins();
+  if (!knows_of_others_) return;
   if (there) {
-    origins->Assign(there->begin(), there->end());
-  } else if (std::find(origins->begin(), origins->end(), OriginOf(image)) == origins->end()) {
-    *origins->Add() = OriginOf(image);
+    note_.mutable_there()->clear_origins();
+    for (const std::string& origin : *there) NoteThere(origin);
+  } else {
+    NoteThere(OriginOf(image));
   }
-  if (origins->size() > v1::kMostCopyOrigins)
-    origins->DeleteSubrange(0, origins->size() - v1::kMostCopyOrigins);
 }
 
 void CopyTrace::Failed(const absl::Status& why) {
@@ -64,9 +92,12 @@ void CopyTrace::Tell() {
   const absl::StatusOr<v1::NoteCopyResponse> answer = source_.NoteCopy(note_);
   const absl::Status& told = answer.status();
   told_ = told.ok();
-  if (told_ && !before_) {
-    before_.emplace(answer->there().origins().begin(), answer->there().origins().end());
-    *note_.mutable_there() = answer->there();
+  if (told_ && !knows_of_others_) {
+    Learn(answer->there());
+    told_ = true;  // it was there
+  } else if (told_) {
+    Learn(answer->there());
+    if (!told_) return Tell();
   }
   unknown_ = absl::IsUnimplemented(told);
   // A daemon that is away, or a store that is not there yet, is told of by whoever looks for images.

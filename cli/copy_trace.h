@@ -3,7 +3,9 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,9 +26,14 @@ class CopyTrace {
   // `source` and `output` outlive this.
   CopyTrace(Client& source, const std::string& name, const std::string& place, const Output& output);
 
-  // What was there of it when somebody copied the same before, by origins; nothing: that is not known yet.
-  const std::optional<std::vector<std::string>>& before() const { return before_; }
+  // Whether it is known what is there that others have copied, before this or beside it.
+  bool knows_of_others() const { return knows_of_others_; }
+  // Of that, by origins, what was learned since the last call.
+  std::vector<std::string> TakeLearned() { return std::exchange(learned_, {}); }
 
+  // An image is about to be copied, which is told at once: if this process is killed when all of it is there,
+  // whoever copies next knows whose it is.
+  void Begins(const v1::Image& image);
   // `there`: the origins of what is there now; nothing: that one too.
   void Copied(const v1::Image& image, const std::optional<std::vector<std::string>>& there);
   void Failed(const absl::Status& why);
@@ -36,10 +43,15 @@ class CopyTrace {
   void End();
 
  private:
+  bool NoteThere(const std::string& origin);
+  void Learn(const v1::CopiesThere& there);
+
   Client& source_;
   const Output& output_;
-  v1::NoteCopyRequest note_;  // the last state
-  std::optional<std::vector<std::string>> before_;
+  v1::NoteCopyRequest note_;     // the last state
+  std::set<std::string> known_;  // origins that this one has told or learned
+  std::vector<std::string> learned_;
+  bool knows_of_others_ = false;
   bool told_ = false;
   bool unknown_ = false;  // of an older daemon
   std::string warned_of_;
