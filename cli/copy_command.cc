@@ -45,6 +45,7 @@ void Follow(const CopySource& source, CopyTarget& target, const Output& output, 
     if (newest.ok() && newest->digest() != copied) {
       const v1::Image image = begun.value_or(*newest);
       trace.Begins(image);
+      target.Remember(trace.TakeLearned());
       status = target.Copy(image);
       begun.reset();
       if (!status.ok() && target.LeftParts()) begun = image;
