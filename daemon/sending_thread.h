@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
+#include "base/parallel.h"
 #include "base/timed_await.h"
 #include "daemon/call.h"
 
@@ -26,11 +28,20 @@ class SendingThread {
   // `send` and `abandon` as of a Call.
   SendingThread(const EventSink<Event>& send, std::function<void()> abandon,
                 absl::Duration patience = kClientMayTake)
-      : send_(send), abandon_(std::move(abandon)), patience_(patience), thread_([this] { Run(); }) {}
+      : send_(send), abandon_(std::move(abandon)), patience_(patience) {
+    CatchNoMoreThreads([this] {
+      thread_ = std::thread([this] { Run(); });
+      return absl::OkStatus();
+    }).IgnoreError();
+  }
   ~SendingThread() { Finish(); }
 
-  // Returns at once.
+  // Returns at once, unless there could be no thread.
   void Send(Event event) ABSL_LOCKS_EXCLUDED(mutex_) {
+    if (!thread_.joinable()) {
+      send_(event);
+      return;
+    }
     absl::MutexLock lock(&mutex_);
     waiting_.push_back(std::move(event));
   }
