@@ -198,6 +198,12 @@ std::vector<BucketImage> BucketImages::PartsOf(const BucketImage& image) const {
   return parts;
 }
 
+uint64_t BucketImages::BytesOf(const BucketImage& image) const {
+  uint64_t bytes = image.bytes;
+  for (const BucketImage& part : PartsOf(image)) bytes += part.bytes;
+  return bytes;
+}
+
 std::vector<std::string> BucketImages::Superfluous(size_t keep, absl::string_view newest,
                                                    const std::function<bool(const std::string& id)>& ours,
                                                    absl::Time unfinished_before) const {

@@ -67,6 +67,8 @@ class BucketImages {
   bool MayBuildUpon(absl::string_view id) const;
   // As which it was put: those that it builds upon, the last one first.
   std::vector<BucketImage> PartsOf(const BucketImage& image) const;
+  // With its parts.
+  uint64_t BytesOf(const BucketImage& image) const;
   // Objects to be removed so that of the images that are `ours` only the `keep` newest stay, of which
   // `newest` is the first, whenever it was taken, and what they and others build upon. Of ours that are not
   // complete only what was there `unfinished_before`: the others may be on their way; of parts that no image

@@ -172,9 +172,7 @@ std::vector<v1::Image> ImagesOfObjects(const std::vector<BucketObject>& objects)
         v1::Image& image = images.emplace_back();
         image.set_reference(absl::StrCat(name, ":", copy.tag));
         image.set_created_unix_ns(copy.created_unix_ns);
-        uint64_t bytes = copy.bytes;
-        for (const BucketImage& part : there.PartsOf(copy)) bytes += part.bytes;
-        image.set_stored_bytes(bytes);
+        image.set_stored_bytes(there.BytesOf(copy));
         image.set_damaged(!usable);
         (*image.mutable_labels())[v1::kOriginLabel] = absl::StrCat("sha256:", copy.origin);
       }

@@ -37,9 +37,7 @@ v1::PrunedImage ToProto(const std::string& name, const BucketImages& images, con
   v1::Image& image = *pruned.mutable_image();
   image.set_reference(absl::StrCat(name, ":", verdict.image.tag));
   image.set_created_unix_ns(verdict.image.created_unix_ns);
-  uint64_t bytes = verdict.image.bytes;
-  for (const BucketImage& part : images.PartsOf(verdict.image)) bytes += part.bytes;
-  image.set_stored_bytes(bytes);
+  image.set_stored_bytes(images.BytesOf(verdict.image));
   image.set_damaged(!verdict.usable);
   (*image.mutable_labels())[v1::kOriginLabel] = absl::StrCat("sha256:", verdict.image.origin);
   pruned.set_keep(verdict.keep);

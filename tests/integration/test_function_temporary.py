@@ -438,28 +438,25 @@ class TemplateTest(Loaded):
 class FunctionTest(Loaded):
     """What the function itself leaves."""
 
+    def check_python(self, source):
+        with self.subTest(source):
+            self.deploy("f", "--deps", "none", files={"app.py": _HANDLER.format(module="own"), "own.py": source})
+            self.check_each_has_its_own("f", _FROM_DEPENDENCIES + FROM_OWN_IMAGE)
+            self.wait_for_image("f")
+            self.end_instances("f")
+            self.check_each_has_its_own("f", FROM_OWN_IMAGE)
+            self.succeed("fn", "rm", "f")
+
     def test_python(self):
         for source in (_LEFT.format(folder="/tmp", more=""), _DELETED.format(folder="/tmp"),
                        _OPEN.format(folder="/var/tmp"), _LEFT.format(folder="/dev/shm", more=""),
                        _DELETED.format(folder="/dev/shm"), _OPEN.format(folder="/dev/shm")):
-            with self.subTest(source):
-                self.deploy("f", "--deps", "none", files={"app.py": _HANDLER.format(module="own"), "own.py": source})
-                self.check_each_has_its_own("f", _FROM_DEPENDENCIES + FROM_OWN_IMAGE)
-                self.wait_for_image("f")
-                self.end_instances("f")
-                self.check_each_has_its_own("f", FROM_OWN_IMAGE)
-                self.succeed("fn", "rm", "f")
+            self.check_python(source)
 
     def test_shared_memory(self):
         """What is mapped, with and without a name, and more of it than an image takes of other files."""
         for source in (_MAPPED.format(folder="/dev/shm", kind="MAP_SHARED"), _NAMED, _SEMAPHORE):
-            with self.subTest(source):
-                self.deploy("f", "--deps", "none", files={"app.py": _HANDLER.format(module="own"), "own.py": source})
-                self.check_each_has_its_own("f", _FROM_DEPENDENCIES + FROM_OWN_IMAGE)
-                self.wait_for_image("f")
-                self.end_instances("f")
-                self.check_each_has_its_own("f", FROM_OWN_IMAGE)
-                self.succeed("fn", "rm", "f")
+            self.check_python(source)
 
     def test_too_much(self):
         files = {"app.py": _HANDLER.format(module="own"), "own.py": _MUCH.replace("{mib}", "49")}
