@@ -32,33 +32,40 @@ CopyTrace::CopyTrace(Client& source, const std::string& name, const std::string&
 }
 
 void CopyTrace::Begins(const v1::Image& image) {
-  if (!knows_of_others_ || !NoteThere(OriginOf(image))) return;
   // What is not told yet is told with it.
   if (told_) note_.clear_copied();
+  note_.set_begins(OriginOf(image));
+  known_.insert(OriginOf(image));
   told_ = false;
   Tell();
 }
 
-bool CopyTrace::NoteThere(const std::string& origin) {
+void CopyTrace::NoteThere(const std::string& origin) {
   known_.insert(origin);
+  was_there_.insert(origin);
   auto* origins = note_.mutable_there()->mutable_origins();
-  if (std::find(origins->begin(), origins->end(), origin) != origins->end()) return false;
+  if (std::find(origins->begin(), origins->end(), origin) != origins->end()) return;
   *origins->Add() = origin;
   if (origins->size() > v1::kMostCopyOrigins)
     origins->DeleteSubrange(0, origins->size() - v1::kMostCopyOrigins);
-  return true;
 }
 
 // Who copies beside this one, as the command of a job that ends does beside the one that has followed it, has
-// written what it knows since: what this one does not know of stays with what it tells.
-void CopyTrace::Learn(const v1::CopiesThere& there) {
+// told what it knows since: what this one does not know of stays with what it tells.
+bool CopyTrace::Learn(const v1::NoteCopyResponse& before) {
   knows_of_others_ = true;
-  for (const std::string& origin : there.origins()) {
-    if (known_.contains(origin)) continue;
+  bool learned = false;
+  const auto learn = [&](const std::string& origin) {
+    if (known_.insert(origin).second) learned_.push_back(origin);
+  };
+  for (const std::string& origin : before.begun().origins()) learn(origin);
+  for (const std::string& origin : before.there().origins()) {
+    learn(origin);
+    if (was_there_.contains(origin)) continue;
     NoteThere(origin);
-    learned_.push_back(origin);
-    told_ = false;
+    learned = true;
   }
+  return learned;
 }
 
 void CopyTrace::Copied(const v1::Image& image, const std::optional<std::vector<std::string>>& there) {
@@ -92,12 +99,13 @@ void CopyTrace::Tell() {
   const absl::StatusOr<v1::NoteCopyResponse> answer = source_.NoteCopy(note_);
   const absl::Status& told = answer.status();
   told_ = told.ok();
-  if (told_ && !knows_of_others_) {
-    Learn(answer->there());
-    told_ = true;  // it was there
-  } else if (told_) {
-    Learn(answer->there());
-    if (!told_) return Tell();
+  if (told_) {
+    note_.clear_begins();
+    const bool first = !knows_of_others_;
+    if (Learn(*answer) && !first) {
+      told_ = false;
+      return Tell();
+    }
   }
   unknown_ = absl::IsUnimplemented(told);
   // A daemon that is away, or a store that is not there yet, is told of by whoever looks for images.

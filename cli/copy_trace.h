@@ -43,13 +43,15 @@ class CopyTrace {
   void End();
 
  private:
-  bool NoteThere(const std::string& origin);
-  void Learn(const v1::CopiesThere& there);
+  void NoteThere(const std::string& origin);
+  // Whether there was something new in it.
+  bool Learn(const v1::NoteCopyResponse& before);
 
   Client& source_;
   const Output& output_;
-  v1::NoteCopyRequest note_;     // the last state
-  std::set<std::string> known_;  // origins that this one has told or learned
+  v1::NoteCopyRequest note_;  // the last state
+  // Origins that this one has told or learned, and those of them that were there.
+  std::set<std::string> known_, was_there_;
   std::vector<std::string> learned_;
   bool knows_of_others_ = false;
   bool told_ = false;

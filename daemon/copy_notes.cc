@@ -70,6 +70,13 @@ absl::Status CheckNote(const v1::NoteCopyRequest& what) {
   return absl::OkStatus();
 }
 
+void AddBegun(const std::string& origin, v1::CopyState* note) {
+  auto* begun = note->mutable_begun();
+  begun->erase(std::remove(begun->begin(), begun->end(), origin), begun->end());
+  *begun->Add() = origin;
+  if (begun->size() > v1::kMostBegunCopies) begun->DeleteSubrange(0, begun->size() - v1::kMostBegunCopies);
+}
+
 }  // namespace
 
 CopyNotes::CopyNotes(absl::string_view store) : directory_(absl::StrCat(store, "/copies")) {}
@@ -125,7 +132,7 @@ absl::Status CopyNotes::MakeRoom(uid_t owner, int64_t now_unix_ns) const {
 }
 
 absl::Status CopyNotes::Note(uid_t owner, const v1::NoteCopyRequest& what, int64_t now_unix_ns,
-                             v1::CopiesThere* before) const {
+                             v1::NoteCopyResponse* before) const {
   RK_RETURN_IF_ERROR(CheckNote(what));
   if (::mkdir(directory_.c_str(), 0700) != 0 && errno != EEXIST)
     return ErrnoStatus(errno, absl::StrCat("making folder ", directory_));
@@ -140,13 +147,17 @@ absl::Status CopyNotes::Note(uid_t owner, const v1::NoteCopyRequest& what, int64
   if (absl::IsNotFound(read.status()) || absl::IsDataLoss(read.status())) read = v1::CopyState();
   RK_RETURN_IF_ERROR(read.status());
   v1::CopyState& note = *read;
-  if (before != nullptr) *before->mutable_origins() = note.there();
+  if (before != nullptr) {
+    *before->mutable_there()->mutable_origins() = note.there();
+    *before->mutable_begun()->mutable_origins() = note.begun();
+  }
   if (what.has_there()) {
     note.clear_there();
     const auto& origins = what.there().origins();
     for (int i = std::max(0, origins.size() - v1::kMostCopyOrigins); i < origins.size(); ++i)
       note.add_there(origins[i].substr(0, kLongestOrigin));
   }
+  if (!what.begins().empty()) AddBegun(what.begins().substr(0, kLongestOrigin), &note);
   note.set_name(what.name());
   note.set_place(what.place());
   note.set_owner_uid(owner);
@@ -156,7 +167,7 @@ absl::Status CopyNotes::Note(uid_t owner, const v1::NoteCopyRequest& what, int64
     note.set_taken_unix_ns(what.copied().created_unix_ns());
     note.set_copied_unix_ns(now_unix_ns);
   }
-  // Whoever only asks what is there has not tried yet.
+  // Whoever only asks what is there, or begins, has not tried yet.
   const bool asks = !what.has_there() && !what.has_copied() && what.error().empty();
   if (!what.ended() && !asks) {
     note.set_last_error(what.error().substr(0, kLongestError));
@@ -279,8 +290,7 @@ void AddCopies(const Node& node, const std::vector<v1::CopyState>& copies, v1::J
 absl::Status NoteCopy(Node& node, const Call& call, const v1::NoteCopyRequest& request,
                       v1::NoteCopyResponse* response) {
   RK_RETURN_IF_ERROR(node.CheckStoreIsThere());
-  return CopyNotes(node.options().store)
-      .Note(call.caller.uid, request, UnixNanos(), response->mutable_there());
+  return CopyNotes(node.options().store).Note(call.caller.uid, request, UnixNanos(), response);
 }
 
 }  // namespace rekindle::daemon

@@ -25,11 +25,11 @@ class CopyNotes {
  public:
   explicit CopyNotes(absl::string_view store);
 
-  // Durable when it returns OK. `before`: the copies that were there by what was told before; may be null.
+  // Durable when it returns OK. `before`: what was told of copies before; may be null.
   // InvalidArgument: there is no such name, or no place; ResourceExhausted: the user has too many of them, or
   // the disk is full; FailedPrecondition: a newer version has written it.
   absl::Status Note(uid_t owner, const v1::NoteCopyRequest& what, int64_t now_unix_ns,
-                    v1::CopiesThere* before = nullptr) const;
+                    v1::NoteCopyResponse* before = nullptr) const;
   // Those that can be read now; not those that ended more than a day ago.
   std::vector<v1::CopyState> List(int64_t now_unix_ns) const;
   // The same with those: what was copied then is there.

@@ -84,9 +84,9 @@ TEST_F(CopyNotesTest, TheLastSuccessAndTheLastErrorStay) {
 }
 
 TEST_F(CopyNotesTest, WhatIsThereIsRememberedForWhoeverCopiesNext) {
-  v1::CopiesThere before;
+  v1::NoteCopyResponse before;
   ASSERT_TRUE(notes_.Note(kCopier, Request(), kNow, &before).ok());
-  EXPECT_THAT(before.origins(), IsEmpty());
+  EXPECT_THAT(before.there().origins(), IsEmpty());
   v1::NoteCopyRequest copied = Copied("3");
   for (const char* origin : {"sha256:1", "sha256:2", "sha256:3"}) copied.mutable_there()->add_origins(origin);
   ASSERT_TRUE(notes_.Note(kCopier, copied, kNow).ok());
@@ -94,7 +94,7 @@ TEST_F(CopyNotesTest, WhatIsThereIsRememberedForWhoeverCopiesNext) {
   ASSERT_TRUE(notes_.Note(kCopier, Ended(), kNow + 2).ok());
   // Who only asks has not tried yet: what failed last still holds.
   ASSERT_TRUE(notes_.Note(kCopier, Request(), kNow + 3, &before).ok());
-  EXPECT_THAT(before.origins(), ElementsAre("sha256:1", "sha256:2", "sha256:3"));
+  EXPECT_THAT(before.there().origins(), ElementsAre("sha256:1", "sha256:2", "sha256:3"));
   EXPECT_EQ(Only().last_error(), "it is gone");
   EXPECT_FALSE(Only().ended());
   v1::NoteCopyRequest none = Request();
@@ -107,6 +107,27 @@ TEST_F(CopyNotesTest, WhatIsThereIsRememberedForWhoeverCopiesNext) {
   ASSERT_TRUE(notes_.Note(kCopier, many, kNow + 5).ok());
   EXPECT_THAT(Only().there(), SizeIs(v1::kMostCopyOrigins));
   EXPECT_EQ(*Only().there().rbegin(), "499");
+}
+
+TEST_F(CopyNotesTest, WhatWasBegunStaysKnownToWhoeverCopiesBesideIt) {
+  v1::NoteCopyRequest begins = Request();
+  begins.set_begins("sha256:2");
+  ASSERT_TRUE(notes_.Note(kCopier, begins, kNow).ok());
+  // Another one has looked before that was there.
+  v1::NoteCopyRequest of_other = Copied("1");
+  of_other.mutable_there()->add_origins("sha256:1");
+  ASSERT_TRUE(notes_.Note(kCopier, of_other, kNow + 1).ok());
+  v1::NoteCopyResponse before;
+  ASSERT_TRUE(notes_.Note(kCopier, Request(), kNow + 2, &before).ok());
+  EXPECT_THAT(before.there().origins(), ElementsAre("sha256:1"));
+  EXPECT_THAT(before.begun().origins(), ElementsAre("sha256:2"));
+  for (int i = 0; i < 100; ++i) {
+    begins.set_begins(absl::StrCat(i % 50));
+    ASSERT_TRUE(notes_.Note(kCopier, begins, kNow + 3).ok());
+  }
+  EXPECT_THAT(Only().begun(), SizeIs(v1::kMostBegunCopies));
+  EXPECT_EQ(*Only().begun().rbegin(), "49");
+  EXPECT_THAT(Only().there(), ElementsAre("sha256:1"));
 }
 
 TEST_F(CopyNotesTest, EachUserAndPlaceHasItsOwn) {

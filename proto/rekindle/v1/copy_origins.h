@@ -7,4 +7,7 @@ namespace rekindle::v1 {
 // been started anew. All notes are read for each `ps`.
 inline constexpr int kMostCopyOrigins = 400;
 
+// More than there can be at once: each process copies one at a time.
+inline constexpr int kMostBegunCopies = 20;
+
 }  // namespace rekindle::v1
