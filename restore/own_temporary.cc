@@ -62,6 +62,52 @@ absl::Status Resize(const char* folder, uint64_t bytes) {
   return ErrnoStatus(errno, absl::StrCat("giving a ", folder, " of its own another size"));
 }
 
+// Of `mounted`, what a mount of it forbids besides, which may not be allowed again. What users bring has no
+// rights of others anyway.
+unsigned long FlagsLike(const struct statvfs& mounted) {
+  constexpr std::pair<unsigned long, unsigned long> kToStay[] = {{ST_NOEXEC, MS_NOEXEC},
+                                                                 {ST_NOATIME, MS_NOATIME},
+                                                                 {ST_NODIRATIME, MS_NODIRATIME},
+                                                                 {ST_RELATIME, MS_RELATIME}};
+  unsigned long flags = MS_NOSUID | MS_NODEV;
+  for (const auto& [there, flag] : kToStay) {
+    if ((mounted.f_flag & there) != 0) flags |= flag;
+  }
+  return flags;
+}
+
+UniqueFd OpenPlace(const std::string& folder) {
+  return UniqueFd(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+std::string PathOf(const UniqueFd& place) { return absl::StrCat("/proc/thread-self/fd/", place.get()); }
+
+// Whoever owns the folder above it can put something else under its name at any moment: what is mounted, and
+// on what, goes by descriptors.
+absl::Status MakeOneReadOnly(const std::string& folder) {
+  const UniqueFd place = OpenPlace(folder);
+  if (!place.valid() && (errno == ELOOP || errno == ENOTDIR)) {
+    return absl::FailedPreconditionError(
+        "it was replaced by something that is no folder: deploy the function anew ('rekindle fn deploy')");
+  }
+  struct statvfs mounted;
+  struct stat wanted, found;
+  if (!place.valid() || ::fstatvfs(place.get(), &mounted) != 0 || ::fstat(place.get(), &wanted) != 0)
+    return ErrnoStatus(errno, "opening it");
+  if ((mounted.f_flag & ST_RDONLY) != 0) return absl::OkStatus();
+  if (::mount(PathOf(place).c_str(), PathOf(place).c_str(), nullptr, MS_BIND, nullptr) != 0)
+    return ErrnoStatus(errno, "binding it to itself");
+  // The descriptor from before stands for what the mount covers.
+  const UniqueFd top = OpenPlace(folder);
+  if (!top.valid() || ::fstat(top.get(), &found) != 0) return ErrnoStatus(errno, "opening it again");
+  if (found.st_dev != wanted.st_dev || found.st_ino != wanted.st_ino)
+    return absl::AbortedError("it was replaced meanwhile");
+  const unsigned long flags = MS_REMOUNT | MS_BIND | MS_RDONLY | FlagsLike(mounted);
+  if (::mount(nullptr, PathOf(top).c_str(), nullptr, flags, nullptr) != 0)
+    return ErrnoStatus(errno, "mounting it so");
+  return absl::OkStatus();
+}
+
 // Others may enter them, whatever the umask says: what is kept says for itself who may.
 absl::Status MakeWayTo(const std::string& path) {
   for (size_t at = path.find('/', 1); at != std::string::npos;) {
@@ -98,24 +144,8 @@ absl::Status MountOwnTemporary(const OwnTemporary& temporary) {
 }
 
 absl::Status MakeReadOnly(const std::vector<std::string>& folders) {
-  // What a mount forbids besides may not be allowed again.
-  constexpr std::pair<unsigned long, unsigned long> kToStay[] = {
-      {ST_NOSUID, MS_NOSUID},   {ST_NODEV, MS_NODEV},           {ST_NOEXEC, MS_NOEXEC},
-      {ST_NOATIME, MS_NOATIME}, {ST_NODIRATIME, MS_NODIRATIME}, {ST_RELATIME, MS_RELATIME}};
-  for (const std::string& folder : folders) {
-    struct statvfs mounted;
-    if (::statvfs(folder.c_str(), &mounted) != 0)
-      return ErrnoStatus(errno, absl::StrCat("looking at ", folder));
-    if ((mounted.f_flag & ST_RDONLY) != 0) continue;
-    unsigned long flags = MS_REMOUNT | MS_BIND | MS_RDONLY;
-    for (const auto& [there, flag] : kToStay) {
-      if ((mounted.f_flag & there) != 0) flags |= flag;
-    }
-    if (::mount(folder.c_str(), folder.c_str(), nullptr, MS_BIND, nullptr) != 0 ||
-        ::mount(nullptr, folder.c_str(), nullptr, flags, nullptr) != 0) {
-      return ErrnoStatus(errno, absl::StrCat("making ", folder, " read-only"));
-    }
-  }
+  for (const std::string& folder : folders)
+    RK_RETURN_IF_ERROR(Annotate(MakeOneReadOnly(folder), absl::StrCat("making ", folder, " read-only")));
   return absl::OkStatus();
 }
 

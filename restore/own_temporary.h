@@ -31,8 +31,10 @@ struct OwnTemporary {
 // the machine does not have is left out. Thread-safe.
 absl::Status MountOwnTemporary(const OwnTemporary& temporary);
 
-// The same for folders: what is opened by their names from now on can't be changed. One that lies on what is
-// read-only already stays as it is. Not what is mounted in them. Thread-safe.
+// The same for folders: what is opened by their names from now on can't be changed, and set-user-ID programs
+// in them have no rights. One that lies on what is read-only already stays as it is. Not what is mounted in
+// them. FailedPrecondition: a name is that of something else, of a symbolic link, say; Aborted: it was
+// replaced meanwhile; nothing but the folder that the name stood for is mounted on. Thread-safe.
 absl::Status MakeReadOnly(const std::vector<std::string>& folders);
 
 // A mount namespace that is otherwise the caller's, for setns. Starts a thread. Thread-safe.

@@ -7,8 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/file.h"
@@ -89,6 +92,37 @@ TEST(OwnTemporary, OfAProcess) {
   ::waitpid(child, nullptr, 0);
   ::close(told[0]);
   ::close(told[1]);
+}
+
+// Who may rename in the folder above swaps it all the time, for a link to what must not be mounted on.
+TEST(OwnTemporary, WhatIsPutInAFoldersPlaceIsNotMountedOn) {
+  if (::geteuid() != 0) GTEST_SKIP() << "mounts can't be made";
+  auto base = TemporaryDirectory::Make("/var/tmp", "rk-swapped-");
+  ASSERT_TRUE(base.ok());
+  const std::string code = base->path() + "/code", other = base->path() + "/other",
+                    victim = base->path() + "/victim";
+  ASSERT_TRUE(MakeDirectories(code).ok() && MakeDirectories(victim).ok());
+  ASSERT_TRUE(WriteFileAtomically(code + "/false", "x").ok());
+  ASSERT_EQ(::symlink(victim.c_str(), other.c_str()), 0);
+  std::atomic<bool> done = false;
+  std::thread swapper([&] {
+    while (!done) ::renameat2(AT_FDCWD, code.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE);
+  });
+  bool deceived = false, refused = false, made = false, supported = true;
+  for (int i = 0; i < 20'000 && supported && !deceived && !(i >= 300 && refused && made); ++i) {
+    auto mounts = MountsWithOwnTemporary({.bytes = 0, .keep = {}, .read_only = {code}});
+    supported = !absl::IsPermissionDenied(mounts.status());
+    refused = refused || absl::IsFailedPrecondition(mounts.status());
+    made = made || mounts.ok();
+    if (!mounts.ok()) continue;
+    std::thread([&] { deceived = Enter(*mounts) && PathExists(victim + "/false"); }).join();
+  }
+  done = true;
+  swapper.join();
+  if (!supported) GTEST_SKIP() << "mounts can't be made";
+  EXPECT_FALSE(deceived);
+  EXPECT_TRUE(refused);
+  EXPECT_TRUE(made);
 }
 
 TEST(OwnTemporary, Paths) {
