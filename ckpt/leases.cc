@@ -1,6 +1,8 @@
 #include "ckpt/leases.h"
 
-#include <string>
+#include <sys/sysmacros.h>
+
+#include <algorithm>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -30,19 +32,27 @@ void Leases::Await() {
   });
 }
 
-bool Leases::Has(uint64_t inode) {
+bool Leases::Has(dev_t device, uint64_t inode) {
   Await();
-  return inodes_.contains(inode);
+  const auto [begin, end] = devices_.equal_range(inode);
+  return std::any_of(begin, end, [&](const auto& lease) {
+    return lease.second == device || (::major(device) == 0 && ::major(lease.second) == 0);
+  });
 }
 
-void Leases::Read() {
-  const std::string table = ReadFile("/proc/locks").value_or("");
+void Leases::Read() { Parse(ReadFile("/proc/locks").value_or("")); }
+
+void Leases::Parse(absl::string_view table) {
   for (absl::string_view line : absl::StrSplit(table, '\n')) {
     // "3: LEASE  ACTIVE    WRITE 1234 fe:00:5310821 0 EOF"
     const std::vector<absl::string_view> f = absl::StrSplit(line, ' ', absl::SkipWhitespace());
+    if (f.size() <= 5 || f[1] != "LEASE") continue;
+    const std::vector<absl::string_view> parts = absl::StrSplit(f[5], ':');
+    uint32_t major_number = 0, minor_number = 0;
     uint64_t inode = 0;
-    if (f.size() > 5 && f[1] == "LEASE" && absl::SimpleAtoi(f[5].substr(f[5].rfind(':') + 1), &inode))
-      inodes_.insert(inode);
+    if (parts.size() == 3 && absl::SimpleHexAtoi(parts[0], &major_number) &&
+        absl::SimpleHexAtoi(parts[1], &minor_number) && absl::SimpleAtoi(parts[2], &inode))
+      devices_.emplace(inode, ::makedev(major_number, minor_number));
   }
 }
 

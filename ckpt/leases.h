@@ -2,11 +2,15 @@
 // not expect it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <thread>
+
+#include "absl/strings/string_view.h"
 
 namespace rekindle::ckpt {
 
@@ -19,17 +23,22 @@ class Leases {
   Leases(const Leases&) = delete;
   Leases& operator=(const Leases&) = delete;
 
-  // Of any file system, to be sure. Waits until they are read. Thread-safe.
-  bool Has(uint64_t inode);
+  // By what stat says. Where a file system has made up the device (btrfs, overlay: it may show another one
+  // than the kernel's table does), a lease of any such counts that has the inode's number. Waits until they
+  // are read. Thread-safe.
+  bool Has(dev_t device, uint64_t inode);
 
  private:
+  friend class LeasesTest;
+
   Leases() = default;
+  void Parse(absl::string_view table);
   void Read();
   void Await();
 
   std::thread reader_;
   std::once_flag joined_;
-  std::set<uint64_t> inodes_;
+  std::multimap<uint64_t, dev_t> devices_;  // by inode
 };
 
 }  // namespace rekindle::ckpt

@@ -146,7 +146,8 @@ void TrackedFiles::Search::Find(int root, Leases& leases, Found* found) {
     record.set_in_own_mounts(in_own_mounts_);
     Known& known = known_[identity];
     if (known.size != record.size() || known.modified_ns != record.modified_ns() || known.ending == 0) {
-      known = {record.size(), record.modified_ns(), leases.Has(record.inode()) ? 0 : EndingOf(file)};
+      known = {record.size(), record.modified_ns(),
+               leases.Has(record.device(), record.inode()) ? 0 : EndingOf(file)};
     }
     record.set_ending(known.ending);
     return true;

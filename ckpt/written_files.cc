@@ -160,7 +160,8 @@ UniqueFd OpenWritten(const v1::WrittenFile& file, WrittenFilesOptions& options) 
   const absl::StatusOr<UniqueFd> place = PlaceOf(file.path(), options);
   struct stat info;
   if (!place.ok() || ::fstat(place->get(), &info) != 0 || info.st_dev != file.device() ||
-      info.st_ino != file.inode() || !options.readable.Has(info) || options.leases->Has(file.inode()))
+      info.st_ino != file.inode() || !options.readable.Has(info) ||
+      options.leases->Has(file.device(), file.inode()))
     return UniqueFd();
   return OpenFileAt(place->get()).value_or(UniqueFd());
 }
@@ -299,7 +300,8 @@ class ContentCopier {
           absl::StrCat("the job can't read it, and it belongs to uid ", file.uid()));
     }
     if (std::min(file.size(), found.allocated_bytes) > room->left) return TooLarge(file, *room);
-    if (leases_->Has(file.inode())) return absl::UnavailableError("somebody has a lease of it");
+    if (leases_->Has(file.device(), file.inode()))
+      return absl::UnavailableError("somebody has a lease of it");
     RK_ASSIGN_OR_RETURN(const UniqueFd fd, OpenFileAt(place.get()));
     std::vector<Piece> pieces;
     for (uint64_t at = 0; at < file.size();) {
