@@ -126,6 +126,7 @@ class Search {
     if (!S_ISDIR(info.st_mode)) {
       return !matches || here + 1 < parts_.size() || VisitOne(folder, name, path, info);
     }
+    if (absl::StrContains(name, kOurs)) return true;
     const bool below_all = here >= parts_.size();
     if (matches && !Match(folder, name.c_str(), path, below_all ? here : here + 1, depth + 1)) return false;
     // Not those that are hidden, as with * in a shell.

@@ -25,7 +25,8 @@ class FilePatternsTest : public testing::Test {
     folder_.emplace(TemporaryDirectory::Make("/tmp", "rk_file_patterns_test.").value());
     for (const char* name :
          {"log", "runs/a/events.1", "runs/a/notes", "runs/b/events.2", "runs/b/deep/er/events.3",
-          "runs/.hidden/events.4", "runs/[x]/events.5", "runs/a/events.1.rekindle-tail-20260101T000000Z"}) {
+          "runs/.hidden/events.4", "runs/[x]/events.5", "runs/a/events.1.rekindle-tail-20260101T000000Z",
+          "runs/a/.rekindle-removed.train/1@events.6.kept"}) {
       const std::filesystem::path path = folder_->path() + "/" + name;
       std::filesystem::create_directories(path.parent_path());
       ASSERT_TRUE(WriteFileAtomically(path.string(), "x").ok());

@@ -13,4 +13,9 @@ namespace rekindle {
 // Thread-safe.
 UniqueFd FollowInRoot(int root, const std::string& path, int flags);
 
+// openat(2) for what a user names: the links of /proc, which lead to what this process has open, are not
+// followed, nor does it leave anything open across an exec or become a terminal's owner. Not valid: errno.
+// Thread-safe.
+UniqueFd OpenPlain(int folder, const std::string& path, int flags);
+
 }  // namespace rekindle

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 
+#include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "gtest/gtest.h"
 
@@ -60,6 +61,15 @@ TEST_F(FollowInRootTest, WhatIsNoFolder) {
   EXPECT_EQ(errno, ENOTDIR);
   EXPECT_FALSE(FollowInRoot(root_.get(), "/dangling", O_DIRECTORY).valid());
   EXPECT_EQ(errno, ENOENT);
+}
+
+TEST_F(FollowInRootTest, PlainPathsLeadToNothingThatThisProcessHasOpen) {
+  Link("d", "relative");
+  Link(absl::StrCat("/proc/self/fd/", root_.get()), "magic");
+  EXPECT_TRUE(OpenPlain(root_.get(), "relative/e", O_RDONLY | O_DIRECTORY).valid());
+  EXPECT_TRUE(OpenPlain(root_.get(), "relative", O_PATH | O_DIRECTORY).valid());
+  EXPECT_FALSE(OpenPlain(root_.get(), "magic/d", O_RDONLY | O_DIRECTORY).valid());
+  EXPECT_EQ(errno, ELOOP);
 }
 
 }  // namespace

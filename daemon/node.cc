@@ -1,5 +1,6 @@
 #include "daemon/node.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@
 #include "base/parallel.h"
 #include "base/permission_bits.h"
 #include "base/status.h"
+#include "base/unique_fd.h"
 #include "ckpt/capture.h"
 #include "ckpt/capture_session.h"
 #include "daemon/function_runtime.h"
@@ -262,16 +264,26 @@ absl::Status Node::MakeRuntimeDirectory() const {
   RK_RETURN_IF_ERROR(CheckRuntimeDirectory());
   // The socket in it is for everybody; what else is in it is for the service's user alone.
   RK_RETURN_IF_ERROR(MakeDirectories(options_.runtime_directory, 0755));
+  // In /tmp others can put a link under its name, to a folder that is ours.
   struct stat info;
-  if (::stat(options_.runtime_directory.c_str(), &info) != 0) {
-    return ErrnoStatus(errno, options_.runtime_directory);
+  const std::string& path = options_.runtime_directory;
+  const bool is_link = ::lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
+  const bool is_trusted = is_link && (info.st_uid == 0 || info.st_uid == ::geteuid());
+  const UniqueFd folder(
+      ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | (is_trusted ? 0 : O_NOFOLLOW)));
+  if (!folder.valid() && is_link && !is_trusted) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("the runtime directory ", path, " is a symbolic link of uid ", info.st_uid,
+                     ": remove it, or name another with REKINDLE_RUNTIME_DIR"));
   }
+  if (!folder.valid() || ::fstat(folder.get(), &info) != 0)
+    return ErrnoStatus(errno, absl::StrCat("opening the runtime directory ", path));
   if (info.st_uid == ::geteuid()) {
     // Whoever needed a folder in it first has made it for himself alone: the doctor, a capture without a
     // daemon.
     constexpr mode_t kForEverybody = 0055;
     if ((info.st_mode & kForEverybody) != kForEverybody &&
-        ::chmod(options_.runtime_directory.c_str(), (info.st_mode & kPermissionBits) | kForEverybody) != 0) {
+        ::fchmod(folder.get(), (info.st_mode & kPermissionBits) | kForEverybody) != 0) {
       return ErrnoStatus(errno, absl::StrCat("opening the runtime directory ", options_.runtime_directory,
                                              " to those who call the service"));
     }

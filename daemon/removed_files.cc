@@ -29,6 +29,7 @@
 #include "base/deadline.h"
 #include "base/file.h"
 #include "base/file_patterns.h"
+#include "base/follow_in_root.h"
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/parallel.h"
@@ -248,7 +249,7 @@ class KeptBelow {
   }
 
   bool Open() {
-    top_.Reset(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    top_ = OpenPlain(AT_FDCWD, folder_, O_RDONLY | O_DIRECTORY);
     struct stat info;
     if (!top_.valid() || ::fstat(top_.get(), &info) != 0) return false;
     device_ = info.st_dev;

@@ -4,11 +4,9 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <linux/magic.h>
-#include <linux/openat2.h>
 #include <openssl/evp.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -23,6 +21,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/follow_in_root.h"
 #include "base/human_units.h"
 #include "base/status.h"
 
@@ -33,14 +32,6 @@ constexpr mode_t kPermissions = 0777;
 constexpr absl::string_view kCompiled = "__pycache__";
 constexpr size_t kBufferBytes = size_t{256} << 10;
 constexpr uint64_t kProgressBytes = uint64_t{16} << 20;
-
-// open(2) that does not go through links like /proc/self/fd/3, which lead to files of this process.
-UniqueFd OpenPlain(int folder, const std::string& name, uint64_t flags) {
-  open_how how{};
-  how.flags = flags | O_CLOEXEC | O_NOCTTY;
-  how.resolve = RESOLVE_NO_MAGICLINKS;
-  return UniqueFd(static_cast<int>(::syscall(SYS_openat2, folder, name.c_str(), &how, sizeof how)));
-}
 
 // A folder or a regular file; the latter are opened without waiting for another end, in case it is a FIFO.
 UniqueFd OpenSource(int folder, const std::string& name, bool follow) {

@@ -20,6 +20,7 @@
 #include "base/file.h"
 #include "base/file_beginning.h"
 #include "base/file_patterns.h"
+#include "base/follow_in_root.h"
 #include "base/machine.h"
 #include "base/open_in_root.h"
 #include "base/process_stat.h"
@@ -237,7 +238,7 @@ class Planner {
   // Of what is gone, down to where nothing is.
   static int OpenFolder(std::string folder, FileAction& action) {
     for (;;) {
-      action.folder.Reset(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+      action.folder = OpenPlain(AT_FDCWD, folder, O_PATH | O_DIRECTORY);
       if (action.folder.valid()) return action.missing_folders.empty() ? 0 : ENOENT;
       if ((errno != ENOENT && errno != ENOTDIR) || folder == "/") return errno;
       const size_t slash = folder.rfind('/');
