@@ -22,6 +22,7 @@
 #include "base/parallel.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "base/timeline.h"
 #include "base/trace_rights.h"
 #include "base/utf8.h"
 #include "ckpt/capture_session.h"
@@ -148,6 +149,7 @@ class CaptureRun {
   absl::Status Freeze() {
     const auto freezes = [this] {
       stands_still_.emplace();
+      result_.frozen_ns = MonotonicNanos();
       may_freeze_ = true;
       files_->FreezeBegins();
     };

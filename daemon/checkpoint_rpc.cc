@@ -13,13 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "base/clock.h"
 #include "base/deadline.h"
 #include "base/file_patterns.h"
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "base/timeline.h"
 #include "ckpt/capture.h"
 #include "ckpt/held_job.h"
 #include "ckpt/standing_job.h"
@@ -255,8 +253,6 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     absl::Status noted = node.jobs().SetImage(job, result->image.reference);
     if (!noted.ok()) Log(LogLevel::kWarning, noted.message());
   }
-  // The moment that it shows.
-  const int64_t taken_ns = MonotonicNanos() - static_cast<int64_t>(result->commit_seconds * 1e9);
   if (!options.prepared_id.empty() && !request.stop()) {
     // Whoever has published it may have done that already.
     *call.part->when_published = [held = result->hook_process] {
@@ -267,7 +263,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     v1::RestartPoint point;
     point.set_image(result->image.reference);
     point.set_digest(result->image.digest);
-    point.set_taken_ns(taken_ns);
+    point.set_taken_ns(result->frozen_ns);
     point.set_number(number);
     if (options.prepared_id.empty()) {
       node.supervisor().AddPoint(job.name, job.pid, std::move(point));

@@ -420,7 +420,8 @@ RemovedFiles::Options RemovedFilesOf(const v1::SupervisedJobRecord& record) {
   options.user.uid = record.uid();
   options.user.gid = record.gid();
   options.user.groups.assign(record.groups().begin(), record.groups().end());
-  options.since_unix_ns = record.submitted_unix_ns();
+  options.since_unix_ns =
+      record.first_submitted_unix_ns() != 0 ? record.first_submitted_unix_ns() : record.submitted_unix_ns();
   const v1::Rollback& rollback = record.policy().rollback();
   options.ignored.assign(rollback.ignore_paths().begin(), rollback.ignore_paths().end());
   if (rollback.mode() == v1::Rollback::NONE) return options;

@@ -67,6 +67,7 @@ SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record, std::op
       directory_(SupervisedDirectory(node.options().store)),
       owner_(record.uid()),
       submitted_unix_ns_(record.submitted_unix_ns()),
+      first_submitted_unix_ns_(record.first_submitted_unix_ns()),
       restart_policy_(RestartOptionsOf(record.policy()), RestartStateOf(record)),
       interval_(IntervalOptionsOf(record.policy()), IntervalStateOf(record)),
       progress_(record.policy().hang_seconds(), record.policy().hang_sign() == v1::Supervision::OUTPUT

@@ -67,6 +67,8 @@ class SupervisedJob {
   const std::string& name() const { return name_; }
   uid_t owner() const { return owner_; }
   int64_t submitted_unix_ns() const { return submitted_unix_ns_; }
+  // Of one that began with an image: when it was submitted first. 0: it did not, or that is not known.
+  int64_t first_submitted_unix_ns() const { return first_submitted_unix_ns_; }
   JobEvents& events() { return events_; }
   bool Ended() const ABSL_LOCKS_EXCLUDED(mutex_);
   // As `ps` shows it. Absent: there is nothing to show. `all`: see ToProto of a JobRecord.
@@ -290,6 +292,8 @@ class SupervisedJob {
 
   // What it has removed since the oldest image that is kept of it is kept, too, and no longer.
   void KeepItsFiles();
+  // Whether there is an image for which that was not done yet; it counts as done then.
+  bool HasUnkeptImages() ABSL_LOCKS_EXCLUDED(mutex_);
   // The image that is being taken is of now.
   void NoteFrozen() ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetItsFiles(bool ended = false) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -298,7 +302,7 @@ class SupervisedJob {
   Node& node_;
   const std::string name_, mark_, directory_;
   const uid_t owner_;
-  const int64_t submitted_unix_ns_;
+  const int64_t submitted_unix_ns_, first_submitted_unix_ns_;
   JobEvents events_;
   // Changed by the loop's thread alone, with the mutex: whoever saves the record has what they remember.
   supervise::RestartPolicy restart_policy_;
@@ -360,7 +364,8 @@ class SupervisedJob {
   uint64_t taking_number_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t taking_frozen_ns_ ABSL_GUARDED_BY(mutex_) = 0;  // when it stood still for it; 0: not yet
   // Images that it can go on from: how many there were in all, and at how many of them its files were kept.
-  uint64_t images_noted_ ABSL_GUARDED_BY(mutex_) = 0, kept_for_ ABSL_GUARDED_BY(mutex_) = 0;
+  // One that began with an image, or is taken over, has some from the start.
+  uint64_t images_noted_ ABSL_GUARDED_BY(mutex_) = 1, kept_for_ ABSL_GUARDED_BY(mutex_) = 0;
   const char* phase_ ABSL_GUARDED_BY(mutex_) = "running";
   std::vector<std::string> warnings_ ABSL_GUARDED_BY(mutex_);
   v1::JobCopiesTrouble copies_trouble_ ABSL_GUARDED_BY(mutex_);

@@ -131,12 +131,11 @@ SupervisedJob::Turn SupervisedJob::WatchLife() {
   for (;;) {
     wakeup_->WaitFor(kTick);
     if (end_->WaitFor(absl::ZeroDuration())) return Turn::kDied;
-    bool asked, visit, has_other_images;
+    bool asked, visit;
     {
       absl::MutexLock lock(&mutex_);
       if (leave_) return Turn::kLeave;
       if (stop_) return Turn::kStop;
-      has_other_images = std::exchange(kept_for_, images_noted_) != images_noted_;
       asked = images_asked_ > images_answered_;
       visit = VisitWaits();
     }
@@ -145,7 +144,7 @@ SupervisedJob::Turn SupervisedJob::WatchLife() {
       ReceiveVisit();
       continue;
     }
-    if (has_other_images) {
+    if (HasUnkeptImages()) {
       KeepItsFiles();
       ForgetItsFiles();
     }
@@ -427,6 +426,8 @@ absl::Status SupervisedJob::CaptureImage(BoundaryGate* gate, v1::CheckpointResul
         request.set_parent(ExactNameOf(point));
     }
     (*request.mutable_labels())[v1::kSupervisedLabel] = absl::StrCat(record_.submitted_unix_ns());
+    if (first_submitted_unix_ns_ != 0)
+      (*request.mutable_labels())[v1::kSupervisedFirstLabel] = absl::StrCat(first_submitted_unix_ns_);
     if (policy.rollback().mode() == v1::Rollback::ALL) request.set_file_contents(true);
     *request.mutable_ignore_paths() = policy.rollback().ignore_paths();
     *request.mutable_track_paths() = policy.track_paths();

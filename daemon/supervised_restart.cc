@@ -289,6 +289,8 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
   // A full disk must not keep it from coming back: nothing else of this needs room there.
   Save();
   PutItsFilesBack(point, restarted);
+  // One that begins with an image removes what was made before as soon as it runs.
+  if (HasUnkeptImages()) KeepItsFiles();
   const v1::JobRestarted put_back = *restarted;
   Call call = OwnCall();
   call.in_memory = &kept_staging_.image();
@@ -325,6 +327,11 @@ void SupervisedJob::ForgetImagesOfHang() {
       hanging.erase(hanging.begin());
   }
   RemoveImagesOf(hanging);
+}
+
+bool SupervisedJob::HasUnkeptImages() {
+  absl::MutexLock lock(&mutex_);
+  return std::exchange(kept_for_, images_noted_) != images_noted_;
 }
 
 void SupervisedJob::KeepItsFiles() {

@@ -330,6 +330,16 @@ absl::StatusOr<SupervisedHold> Supervisor::TakeName(const std::string& name,
 
 namespace {
 
+// Of the job that this image was taken of; 0: it was not supervised, or its first submission is not known.
+int64_t FirstSubmissionOf(const store::ImageInfo& image) {
+  for (const char* label : {v1::kSupervisedFirstLabel, v1::kSupervisedLabel}) {
+    const auto said = image.labels.find(label);
+    int64_t submitted = 0;
+    if (said != image.labels.end() && absl::SimpleAtoi(said->second, &submitted)) return submitted;
+  }
+  return 0;
+}
+
 // What there is to know of a job that goes on from an image, which becomes what it can go on from.
 absl::StatusOr<JobStart> PlanFromImage(Node& node, const Call& call, const v1::RunRequest& request,
                                        v1::SupervisedJobRecord* record) {
@@ -361,6 +371,7 @@ absl::StatusOr<JobStart> PlanFromImage(Node& node, const Call& call, const v1::R
   record->set_had_points(true);
   if (record->name().empty()) record->set_name(manifest.job_name());
   record->set_mark(MarkOfImage(info.labels));
+  record->set_first_submitted_unix_ns(FirstSubmissionOf(info));
   return start;
 }
 
@@ -630,6 +641,8 @@ uint64_t Supervisor::TakeNumber(const std::string& name, pid_t pid,
   const uint64_t number = job->TakeNumber();
   // By which it is found should nobody live to add it to the points.
   (*labels)[v1::kSupervisedLabel] = absl::StrCat(job->submitted_unix_ns());
+  if (job->first_submitted_unix_ns() != 0)
+    (*labels)[v1::kSupervisedFirstLabel] = absl::StrCat(job->first_submitted_unix_ns());
   (*labels)[v1::kSupervisedNumberLabel] = absl::StrCat(number);
   (*labels)[v1::kSupervisedAskedLabel] = "yes";
   return number;

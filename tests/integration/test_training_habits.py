@@ -309,6 +309,16 @@ class RemovedCheckpointsTest(SupervisedTest):
                 waiting.until(lambda: self.state()["phase"] == "done", "its end")
                 os.unlink(self.log)
 
+    def test_those_of_an_earlier_submission_are_its_own(self):
+        self.begin("--every", "1h")
+        self.wait_for_steps(70)
+        self.succeed("ckpt", "job", "-t", "job:first", cli=self.remote)
+        self.succeed("stop", "job", cli=self.remote)
+        waiting.until(lambda: self.state()["phase"] in ("done", "failed"), "its end")
+        self.succeed("run", "--name", "job", "--detach", "--restarts", "3", "--backoff", "100ms", "--every", "1h",
+                     "--keep-removed", self.work, "--from", "job:first", cli=self.remote)  # fmt: skip
+        self.goes_back_beyond_what_it_has_removed()
+
     def test_of_its_own_images_and_after_a_daemon_was_killed(self):
         self.begin("--every", "2s", "--keep", "2")
         self.wait_for_image(3)

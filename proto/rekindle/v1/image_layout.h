@@ -28,6 +28,8 @@ inline constexpr char kJobNameLabel[] = "rekindle.job-name";
 inline constexpr char kJobMarkLabel[] = "rekindle.job-mark";
 // When the supervised job was submitted whose image it is.
 inline constexpr char kSupervisedLabel[] = "rekindle.supervised";
+// When it was submitted first, if it has gone on from an image since.
+inline constexpr char kSupervisedFirstLabel[] = "rekindle.supervised-first";
 // The number of that image among those of its job.
 inline constexpr char kSupervisedNumberLabel[] = "rekindle.supervised-number";
 // With any value: somebody has asked for it, and the supervisor does not remove it.
