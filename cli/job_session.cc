@@ -35,6 +35,11 @@ std::string NameOfSignal(int signal) {
   return name != nullptr ? absl::StrCat("SIG", name) : absl::StrCat("signal ", signal);
 }
 
+const std::vector<int>& SignalsForJobs() {
+  static const auto& signals = *new std::vector<int>{SIGUSR1, SIGUSR2};
+  return signals;
+}
+
 JobSession::JobSession(Client& client, const Output& output, Interrupts& interrupts, bool detach,
                        bool follow_log, bool lets_go, std::vector<int> stop_on)
     : client_(client),
@@ -46,7 +51,7 @@ JobSession::JobSession(Client& client, const Output& output, Interrupts& interru
       stop_on_(std::move(stop_on)),
       progress_(STDERR_FILENO, !output.json()) {
   interrupts_.SetAction([this](int signal) {
-    if (lets_go_ && LetGo(signal)) return;
+    if (IsForJob(signal) || (lets_go_ && LetGo(signal))) return;
     {
       absl::MutexLock lock(&mutex_);
       missed_ = signal;  // for the job, if it starts all the same
@@ -159,7 +164,11 @@ void JobSession::OnExited(const v1::JobExit& exit) {
   output_.Json(exit);
   exits_.push_back(exit);
   // What may still be waited for without a daemon is the copy of its last image.
-  if (started_ && started_->job().has_supervised()) interrupts_.SetAction([this](int) { client_.Cancel(); });
+  if (started_ && started_->job().has_supervised()) {
+    interrupts_.SetAction([this](int signal) {
+      if (!IsForJob(signal)) client_.Cancel();
+    });
+  }
 }
 
 std::vector<v1::JobExit> JobSession::ExitsByNumber() const {
@@ -213,7 +222,7 @@ void JobSession::OnStarted(const v1::JobStarted& started) {
     {
       absl::MutexLock lock(&mutex_);
       pids = pids_;
-      signal_ = signal;
+      if (!IsForJob(signal)) signal_ = signal;
     }
     for (const int pid : pids) Signal(pid, signal).IgnoreError();  // it may just have ended
   });
@@ -260,7 +269,7 @@ absl::Status JobSession::Signal(int pid, int signal) {
   v1::SignalJobRequest request;
   request.set_pid(pid);
   request.set_signal(signal);
-  request.set_group(true);
+  request.set_group(!IsForJob(signal));
   absl::Status sent = client_.SignalJob(request);
   if (sent.ok()) return sent;
   std::shared_ptr<const LocalJob> local = LocalOf(pid);
@@ -309,6 +318,10 @@ void JobSession::SignalSupervised(const std::string& name, int signal, How how) 
         break;
     }
     if (sent.ok()) return;
+    if (IsForJob(signal) && how == How::kHandOn) {
+      output_.Warning(absl::StrCat(NameOfSignal(signal), " was not handed on to the job: ", sent.message()));
+      return;
+    }
     if (!absl::IsUnavailable(sent)) {
       // Between two lives there is nobody who could take a signal.
       v1::StopJobRequest stop;
@@ -327,6 +340,11 @@ void JobSession::SignalSupervised(const std::string& name, int signal, How how) 
 
 bool JobSession::StopsOn(int signal) const {
   return std::find(stop_on_.begin(), stop_on_.end(), signal) != stop_on_.end();
+}
+
+bool JobSession::IsForJob(int signal) const {
+  const std::vector<int>& signals = SignalsForJobs();
+  return !StopsOn(signal) && std::find(signals.begin(), signals.end(), signal) != signals.end();
 }
 
 absl::Status JobSession::StopWithImage(const std::string& name, int signal) {

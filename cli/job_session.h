@@ -28,6 +28,10 @@ namespace rekindle::cli {
 // "SIGKILL"
 std::string NameOfSignal(int signal);
 
+// Which mean what a job makes of them: where it is followed, they are handed on to its first process, and
+// nothing else is done.
+const std::vector<int>& SignalsForJobs();
+
 // Not thread-safe but for what `interrupts` calls. All that it is given outlives it.
 class JobSession {
  public:
@@ -76,6 +80,7 @@ class JobSession {
   enum class How { kHandOn, kEndWithImage, kEndWithoutImage };
   void SignalSupervised(const std::string& name, int signal, How how);
   bool StopsOn(int signal) const;
+  bool IsForJob(int signal) const;
 
   // OK also where no image could be taken, which is told: the job runs on then. Unavailable: nobody was
   // asked.
