@@ -195,6 +195,8 @@ class SupervisedJob {
 
   // supervised_life.cc
   Turn WatchLife();
+  // How long there is nothing to look at, unless it is woken.
+  absl::Duration RestOfWatch() const;
   void ResetWatch();
   // `kept_from_running`: somebody has stopped it, or its device memory is off its GPUs; may be null.
   supervise::ProgressSample Sample(bool* kept_from_running = nullptr);
@@ -308,6 +310,7 @@ class SupervisedJob {
   // Of the loop's thread alone.
   std::shared_ptr<const JobEnd> end_;
   std::optional<JobFile> job_file_;
+  bool told_of_wishes_ = false;  // of what comes to be in that file; false: it has to be looked at
   SeenProcesses seen_;
   ckpt::KeptStaging kept_staging_;
   RemovedFiles removed_;
