@@ -264,6 +264,8 @@ class SupervisedJob {
   supervise::RestartDecision DecideAfter(const supervise::Death& death) ABSL_LOCKS_EXCLUDED(mutex_);
   // As BringBack, where that was decided on by a process that has ended since.
   bool CarryOutDecision();
+  // What its owner may do where it was given up because it missed a file; empty: that is not why.
+  std::string HintAtRemovedFiles() const ABSL_LOCKS_EXCLUDED(mutex_);
   // `how`: its last life ended.
   bool Revive(supervise::RestartDecision decision, const std::string& how, const Stopwatch& since_death);
   // Whoever takes the job over while it waits carries out the same.

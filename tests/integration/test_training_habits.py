@@ -408,7 +408,7 @@ class LastWordsTest(SupervisedTest):
         deaths = self.state()["deaths"]
         self.assertRegex(deaths[0], r"exit status 1: FileNotFoundError: .*checkpoint-\d+'$")
         self.assertRegex(deaths[-1], r"killed by signal 9 \(Killed\)$", "nor what it merely wrote")
-
+        self.assertIn("--keep-removed", self.state()["report"])
 
     def test_a_rule_below_them_is_none(self):
         """As torchrun draws it."""
