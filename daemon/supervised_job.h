@@ -243,6 +243,7 @@ class SupervisedJob {
   void Warn(const std::string& warning) ABSL_LOCKS_EXCLUDED(mutex_);
   // Its processes that no image of it has. Looked for now and then, until some were told.
   Strays LookForStrays();
+  Strays StraysAmong(const ProcessTable& processes) const;
   // Those of before and after an image.
   void TellOfStrays(const Strays& before);
   void TellOfUnseenHangs(double now);
