@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -140,7 +141,15 @@ class GrpcClient final : public Client {
     RK_RETURN_IF_ERROR(CheckText(request));
     v1::StopJobResponse response;
     grpc::ClientContext context;
+    {
+      absl::MutexLock lock(&mutex_);
+      stops_.insert(&context);
+    }
     const grpc::Status ended = stub_->StopJob(&context, request, &response);
+    {
+      absl::MutexLock lock(&mutex_);
+      stops_.erase(&context);
+    }
     absl::Status status = FromGrpc(context, ended);
     if (!status.ok()) return status;
     return response;
@@ -340,6 +349,7 @@ class GrpcClient final : public Client {
     cancelled_ = true;
     if (context_) context_->TryCancel();
     if (asking_) asking_->TryCancel();
+    for (grpc::ClientContext* stop : stops_) stop->TryCancel();
   }
 
   // The call that is torn down ends here at once, and at the daemon when it has put everything right. One
@@ -454,6 +464,7 @@ class GrpcClient final : public Client {
   std::string name_ ABSL_GUARDED_BY(mutex_);                       // of the call
   std::thread giving_up_ ABSL_GUARDED_BY(mutex_);                  // once it was told to
   grpc::ClientContext* asking_ ABSL_GUARDED_BY(mutex_) = nullptr;  // for that
+  std::set<grpc::ClientContext*> stops_ ABSL_GUARDED_BY(mutex_);   // of jobs, in work
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool receiving_ ABSL_GUARDED_BY(mutex_) = false;
   // What came of an image is still being put away.

@@ -7,10 +7,11 @@
 namespace rekindle::cli {
 namespace {
 
-sigset_t Watched(const std::vector<int>& asked) {
+sigset_t Watched(const std::vector<int>& asked, std::vector<int> unless_ignored) {
   sigset_t set;
   sigemptyset(&set);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  unless_ignored.insert(unless_ignored.end(), {SIGINT, SIGTERM, SIGHUP});
+  for (const int signal : unless_ignored) {
     struct sigaction action;
     if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_IGN) sigaddset(&set, signal);
   }
@@ -20,8 +21,8 @@ sigset_t Watched(const std::vector<int>& asked) {
 
 }  // namespace
 
-Interrupts::Interrupts(const std::vector<int>& asked)
-    : watch_(Watched(asked), [this](int signal) { Take(signal); }) {}
+Interrupts::Interrupts(const std::vector<int>& asked, const std::vector<int>& unless_ignored)
+    : watch_(Watched(asked, unless_ignored), [this](int signal) { Take(signal); }) {}
 
 void Interrupts::SetAction(std::function<void(int)> action) {
   absl::MutexLock lock(&mutex_);

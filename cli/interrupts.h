@@ -15,8 +15,8 @@ namespace rekindle::cli {
 // for it. Thread-safe.
 class Interrupts {
  public:
-  // `asked`: these signals, too.
-  explicit Interrupts(const std::vector<int>& asked = {});
+  // `asked`: these signals, too. `unless_ignored`: and these, which do not ask it to end.
+  explicit Interrupts(const std::vector<int>& asked = {}, const std::vector<int>& unless_ignored = {});
 
   // What to do with the next signals; those that came before it had an action are given to it at once.
   void SetAction(std::function<void(int signal)> action) ABSL_LOCKS_EXCLUDED(mutex_);

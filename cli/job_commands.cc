@@ -128,12 +128,21 @@ int RunJob(Client& client, absl::string_view host, const GlobalOptions& globals,
     case PipedInput::kNone:
       break;
   }
-  const auto on_event = [&](const v1::JobEvent& event) { session.OnEvent(event); };
+  bool goes_on = false;
+  const std::vector<std::string> command(request.argv().begin(), request.argv().end());
+  const auto tell_of_command = [&](const v1::Job& job) {
+    if (const std::string told = TellsOfOtherCommand(command, job); !told.empty()) output.Warning(told);
+  };
+  const auto on_event = [&](const v1::JobEvent& event) {
+    if (goes_on && event.has_started()) tell_of_command(event.started().job());
+    session.OnEvent(event);
+  };
   if (options.resume) {
     const absl::StatusOr<std::optional<v1::Job>> runs = JobThatRuns(client, host, request.name());
     if (!runs.ok()) return session.Finish(runs.status());
     if (*runs) {
       output.Note(absl::StrCat("rekindle: job '", request.name(), "' runs already\n"));
+      tell_of_command(**runs);
       if (request.detach()) {
         v1::JobStarted started;
         *started.mutable_job() = **runs;
@@ -148,6 +157,7 @@ int RunJob(Client& client, absl::string_view host, const GlobalOptions& globals,
     const absl::StatusOr<std::string> how = GoOnFromNewest(client, host, globals, &complete);
     if (!how.ok()) return session.Finish(how.status());
     output.Note(absl::StrCat("rekindle: ", *how, "\n"));
+    goes_on = complete.argv().empty();
   }
   const int code = session.Finish(client.Run(complete, on_event));
   if (request.detach() && session.started() && code == kDone) PrintJob(output, session.started()->job());

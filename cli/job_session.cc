@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/human_units.h"
+#include "base/status.h"
 #include "base/subprocess.h"
 #include "base/timed_await.h"
 #include "cli/exit_code.h"
@@ -34,6 +35,11 @@ std::string NameOfSignal(int signal) {
   return name != nullptr ? absl::StrCat("SIG", name) : absl::StrCat("signal ", signal);
 }
 
+const std::vector<int>& SignalsForJobs() {
+  static const auto& signals = *new std::vector<int>{SIGUSR1, SIGUSR2};
+  return signals;
+}
+
 JobSession::JobSession(Client& client, const Output& output, Interrupts& interrupts, bool detach,
                        bool follow_log, bool lets_go, std::vector<int> stop_on)
     : client_(client),
@@ -45,7 +51,7 @@ JobSession::JobSession(Client& client, const Output& output, Interrupts& interru
       stop_on_(std::move(stop_on)),
       progress_(STDERR_FILENO, !output.json()) {
   interrupts_.SetAction([this](int signal) {
-    if (lets_go_ && LetGo(signal)) return;
+    if (IsForJob(signal) || (lets_go_ && LetGo(signal))) return;
     {
       absl::MutexLock lock(&mutex_);
       missed_ = signal;  // for the job, if it starts all the same
@@ -100,6 +106,7 @@ void JobSession::OnEvent(const v1::JobEvent& event) {
 int JobSession::Finish(absl::Status status) {
   progress_.Clear();
   if (absl::IsUnavailable(status) && client_.AtDaemon() && !detach_ && started_) status = StayWithJob(status);
+  calls_.AwaitAll();
   const bool all_shown = EndOutput();
   if (status.ok() && started_ && !detach_ && exits_.empty()) {
     status =
@@ -110,12 +117,19 @@ int JobSession::Finish(absl::Status status) {
     status = absl::CancelledError(
         "interrupted: the copies that have been named run on ('rekindle ps'), others are ended again");
   }
-  if (absl::IsCancelled(status) && HungUp() && started_) {
-    status = absl::CancelledError(absl::StrCat("hung up: the job runs on, and 'rekindle attach ",
-                                               started_->job().name(), "' follows it again"));
+  if (absl::IsCancelled(status) && started_) {
+    absl::MutexLock lock(&mutex_);
+    const std::string& name = started_->job().name();
+    if (hung_up_at_end_) {
+      status = absl::CancelledError(
+          absl::StrCat("hung up: the job ends with a last image, which 'rekindle ls ", name, ":' shows"));
+    } else if (hung_up_) {
+      status = absl::CancelledError(
+          absl::StrCat("hung up: the job runs on, and 'rekindle attach ", name, "' follows it again"));
+    }
   }
   if (!status.ok()) return output_.Fail(status);
-  if (const std::optional<int> stopped = EndWithImage()) return *stopped;
+  if (const std::optional<int> stopped = EndOfStopped()) return *stopped;
   int code = kDone;
   for (const v1::JobExit& exit : ExitsByNumber()) {
     if (!exit.report().empty()) output_.Warning(absl::StrCat("the job was given up: ", exit.report()));
@@ -130,6 +144,7 @@ bool JobSession::LetGo(int signal) {
   {
     absl::MutexLock lock(&mutex_);
     hung_up_ = left_ = true;
+    hung_up_at_end_ = takes_last_image_;
   }
   client_.Cancel();
   return true;
@@ -145,16 +160,15 @@ bool JobSession::EndOutput() {
   return shown.ok();
 }
 
-bool JobSession::HungUp() {
-  absl::MutexLock lock(&mutex_);
-  return hung_up_;
-}
-
 void JobSession::OnExited(const v1::JobExit& exit) {
   output_.Json(exit);
   exits_.push_back(exit);
   // What may still be waited for without a daemon is the copy of its last image.
-  if (started_ && started_->job().has_supervised()) interrupts_.SetAction([this](int) { client_.Cancel(); });
+  if (started_ && started_->job().has_supervised()) {
+    interrupts_.SetAction([this](int signal) {
+      if (!IsForJob(signal)) client_.Cancel();
+    });
+  }
 }
 
 std::vector<v1::JobExit> JobSession::ExitsByNumber() const {
@@ -203,12 +217,12 @@ void JobSession::OnStarted(const v1::JobStarted& started) {
   const bool lets_go = lets_go_ || (!supervised.empty() && client_.AtDaemon());
   interrupts_.SetAction([this, supervised, lets_go](int signal) {
     if (lets_go && LetGo(signal)) return;
-    if (!supervised.empty()) return SignalSupervised(supervised, signal);
+    if (!supervised.empty()) return PassOn(supervised, signal);
     std::vector<int> pids;
     {
       absl::MutexLock lock(&mutex_);
       pids = pids_;
-      signal_ = signal;
+      if (!IsForJob(signal)) signal_ = signal;
     }
     for (const int pid : pids) Signal(pid, signal).IgnoreError();  // it may just have ended
   });
@@ -219,7 +233,7 @@ void JobSession::OnStarted(const v1::JobStarted& started) {
     if (supervised.empty() && signal_ == 0) signal_ = missed;  // for copies that come later
   }
   if (missed != 0 && supervised.empty()) Signal(started.job().pid(), missed).IgnoreError();
-  if (missed != 0 && !supervised.empty()) SignalSupervised(supervised, missed);
+  if (missed != 0 && !supervised.empty()) PassOn(supervised, missed);
   // Copies have one log for all.
   if (follower_ || !follow_log_ || output_.json()) return;
   if (started.job().log().empty()) return TellOutput(started.job().output());
@@ -255,14 +269,34 @@ absl::Status JobSession::Signal(int pid, int signal) {
   v1::SignalJobRequest request;
   request.set_pid(pid);
   request.set_signal(signal);
-  request.set_group(true);
+  request.set_group(!IsForJob(signal));
   absl::Status sent = client_.SignalJob(request);
   if (sent.ok()) return sent;
   std::shared_ptr<const LocalJob> local = LocalOf(pid);
   return local != nullptr && local->Signal(signal) ? absl::OkStatus() : sent;
 }
 
-void JobSession::SignalSupervised(const std::string& name, int signal) {
+void JobSession::PassOn(const std::string& name, int signal) {
+  How how = How::kHandOn;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (takes_last_image_ && signal != SIGINT) {
+      // It would be in the image, and the job end of it again.
+      held_.insert(signal);
+      return;
+    }
+    if (takes_last_image_) {
+      how = How::kEndWithoutImage;
+      gives_up_image_ = true;
+    } else if (StopsOn(signal)) {
+      how = How::kEndWithImage;
+      takes_last_image_ = true;
+    }
+  }
+  calls_.Begin([this, name, signal, how] { SignalSupervised(name, signal, how); });
+}
+
+void JobSession::SignalSupervised(const std::string& name, int signal, How how) {
   for (;;) {
     std::vector<int> pids;
     uint64_t attached;
@@ -272,12 +306,22 @@ void JobSession::SignalSupervised(const std::string& name, int signal) {
       attached = attached_;
     }
     absl::Status sent;
-    if (StopsOn(signal)) {
-      sent = StopWithImage(name, signal);
-    } else {
-      for (const int pid : pids) sent.Update(Signal(pid, signal));
+    switch (how) {
+      case How::kHandOn:
+        for (const int pid : pids) sent.Update(Signal(pid, signal));
+        break;
+      case How::kEndWithImage:
+        sent = StopWithImage(name, signal);
+        break;
+      case How::kEndWithoutImage:
+        sent = StopWithoutImage(name, signal);
+        break;
     }
     if (sent.ok()) return;
+    if (IsForJob(signal) && how == How::kHandOn) {
+      output_.Warning(absl::StrCat(NameOfSignal(signal), " was not handed on to the job: ", sent.message()));
+      return;
+    }
     if (!absl::IsUnavailable(sent)) {
       // Between two lives there is nobody who could take a signal.
       v1::StopJobRequest stop;
@@ -298,30 +342,61 @@ bool JobSession::StopsOn(int signal) const {
   return std::find(stop_on_.begin(), stop_on_.end(), signal) != stop_on_.end();
 }
 
+bool JobSession::IsForJob(int signal) const {
+  const std::vector<int>& signals = SignalsForJobs();
+  return !StopsOn(signal) && std::find(signals.begin(), signals.end(), signal) != signals.end();
+}
+
 absl::Status JobSession::StopWithImage(const std::string& name, int signal) {
+  {
+    absl::MutexLock lock(&mutex_);
+    takes_last_image_ = true;  // also where it is the second attempt
+  }
+  output_.Note(absl::StrCat("rekindle: ", NameOfSignal(signal),
+                            ": the job ends with a last image; Ctrl-C (SIGINT) ends it without that\n"));
   v1::StopJobRequest stop;
   stop.set_job(name);
   stop.set_checkpoint(true);
   absl::StatusOr<v1::StopJobResponse> stopped = client_.StopJob(stop);
-  if (absl::IsUnavailable(stopped.status())) return stopped.status();
-  if (!stopped.ok()) {
-    output_.Warning(absl::StrCat(NameOfSignal(signal),
-                                 " was to end the job with a last image: ", stopped.status().message()));
-    return absl::OkStatus();
+  std::set<int> held;
+  {
+    absl::MutexLock lock(&mutex_);
+    takes_last_image_ = false;
+    held.swap(held_);
+    if (absl::IsUnavailable(stopped.status())) return stopped.status();
+    if (stopped.ok() && !stopped->image().empty()) NoteStopped(signal, *std::move(stopped));
+    // It has ended by itself, or is ended by another signal or without us.
+    if (stopped.ok() || gives_up_image_ || absl::IsCancelled(stopped.status())) return absl::OkStatus();
   }
-  if (stopped->image().empty()) return absl::OkStatus();  // it had ended by itself
-  absl::MutexLock lock(&mutex_);
-  stopped_by_ = signal;
-  stopped_ = *std::move(stopped);
+  output_.Warning(absl::StrCat(NameOfSignal(signal),
+                               " was to end the job with a last image: ", stopped.status().message()));
+  for (const int later : held) PassOn(name, later);
   return absl::OkStatus();
 }
 
-std::optional<int> JobSession::EndWithImage() {
+absl::Status JobSession::StopWithoutImage(const std::string& name, int signal) {
+  v1::StopJobRequest stop;
+  stop.set_job(name);
+  RK_ASSIGN_OR_RETURN(v1::StopJobResponse stopped, client_.StopJob(stop));
+  absl::MutexLock lock(&mutex_);
+  NoteStopped(signal, std::move(stopped));
+  return absl::OkStatus();
+}
+
+void JobSession::NoteStopped(int signal, v1::StopJobResponse stopped) {
+  if (stopped_by_ != 0) return;
+  stopped_by_ = signal;
+  stopped_ = std::move(stopped);
+}
+
+std::optional<int> JobSession::EndOfStopped() {
   absl::MutexLock lock(&mutex_);
   if (stopped_by_ == 0) return std::nullopt;
   output_.Json(stopped_);
-  output_.Note(absl::StrCat("rekindle: ", NameOfSignal(stopped_by_),
-                            ": the job has ended, its last image is ", stopped_.image(), "\n"));
+  output_.Note(absl::StrCat("rekindle: ", NameOfSignal(stopped_by_), ": the job has ended, ",
+                            stopped_.image().empty() ? "without a last image"
+                                                     : absl::StrCat("its last image is ", stopped_.image()),
+                            "\n"));
   return kKilledBySignal + stopped_by_;
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "cli/log_follower.h"
 #include "cli/output.h"
 #include "cli/progress_bar.h"
+#include "cli/side_calls.h"
 #include "cli/timeline_report.h"
 #include "rekindle/v1/rekindle.pb.h"
 
@@ -25,6 +27,10 @@ namespace rekindle::cli {
 
 // "SIGKILL"
 std::string NameOfSignal(int signal);
+
+// Which mean what a job makes of them: where it is followed, they are handed on to its first process, and
+// nothing else is done.
+const std::vector<int>& SignalsForJobs();
 
 // Not thread-safe but for what `interrupts` calls. All that it is given outlives it.
 class JobSession {
@@ -55,7 +61,6 @@ class JobSession {
 
   // False: some of the job's output was not shown.
   bool EndOutput();
-  bool HungUp();
   void OnExited(const v1::JobExit& exit);
 
   // Of several copies, the first one's first: they end in any order, and not even start in theirs.
@@ -70,15 +75,21 @@ class JobSession {
   // What goes to a file that the job had open is not shown, and the user may wait for it here.
   void TellOutput(const std::string& file);
   absl::Status Signal(int pid, int signal);
-  void SignalSupervised(const std::string& name, int signal);
+  // Returns at once: another signal may be to end what this one has begun.
+  void PassOn(const std::string& name, int signal);
+  enum class How { kHandOn, kEndWithImage, kEndWithoutImage };
+  void SignalSupervised(const std::string& name, int signal, How how);
   bool StopsOn(int signal) const;
+  bool IsForJob(int signal) const;
 
   // OK also where no image could be taken, which is told: the job runs on then. Unavailable: nobody was
   // asked.
   absl::Status StopWithImage(const std::string& name, int signal);
+  absl::Status StopWithoutImage(const std::string& name, int signal);
+  void NoteStopped(int signal, v1::StopJobResponse stopped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // The exit status of one that a signal has ended with a last image.
-  std::optional<int> EndWithImage();
+  // The exit status of one that a signal has ended, with a last image or without the one that was wanted.
+  std::optional<int> EndOfStopped();
   std::shared_ptr<const LocalJob> LocalOf(int pid);
 
   // Until the job has ended. `lost`: why the call that followed it has ended; returned where it can't be
@@ -108,7 +119,11 @@ class JobSession {
   bool signal_since_told_ ABSL_GUARDED_BY(mutex_) = false;  // one came since the daemon has gone
   bool left_ ABSL_GUARDED_BY(mutex_) = false;               // a supervised job, to itself
   bool hung_up_ ABSL_GUARDED_BY(mutex_) = false;
-  int stopped_by_ ABSL_GUARDED_BY(mutex_) = 0;  // the signal that has ended it with a last image
+  bool takes_last_image_ ABSL_GUARDED_BY(mutex_) = false;  // with which a signal ends the job
+  bool gives_up_image_ ABSL_GUARDED_BY(mutex_) = false;    // as another one wants
+  bool hung_up_at_end_ ABSL_GUARDED_BY(mutex_) = false;    // while it was taken
+  std::set<int> held_ ABSL_GUARDED_BY(mutex_);             // came meanwhile, for the job if it runs on
+  int stopped_by_ ABSL_GUARDED_BY(mutex_) = 0;             // the signal that has ended it
   v1::StopJobResponse stopped_ ABSL_GUARDED_BY(mutex_);
   std::map<int, std::shared_ptr<const LocalJob>> locals_ ABSL_GUARDED_BY(mutex_);  // by PID
   bool dry_run_ = false;
@@ -119,6 +134,7 @@ class JobSession {
   std::unique_ptr<LogFollower> follower_;
   std::string told_output_;
   TimelineReport* timelines_ = nullptr;
+  SideCalls calls_;  // the last: they use the others
 };
 
 }  // namespace rekindle::cli

@@ -26,6 +26,7 @@
 #include "cli/function_commands.h"
 #include "cli/image_listing.h"
 #include "cli/interrupts.h"
+#include "cli/job_session.h"
 #include "cli/output.h"
 #include "cli/terminal_stops.h"
 #include "cli/top_command.h"
@@ -75,6 +76,16 @@ bool HandlesSignals(const Command& command) {
          std::holds_alternative<v1::BuildDependenciesRequest>(command);
 }
 
+// Until that ends.
+bool FollowsJob(const Command& command) {
+  const auto* run = std::get_if<v1::RunRequest>(&command);
+  const auto* restore = std::get_if<v1::RestoreRequest>(&command);
+  const auto* start = std::get_if<v1::StartFromTemplateRequest>(&command);
+  return std::holds_alternative<v1::AttachJobRequest>(command) || (run != nullptr && !run->detach()) ||
+         (restore != nullptr && !restore->detach() && !restore->rollback().dry_run()) ||
+         (start != nullptr && !start->detach());
+}
+
 // May it take an image, where this process hosts the service?
 bool MayTakeImages(const Command& command) {
   return std::holds_alternative<v1::CheckpointRequest>(command) ||
@@ -118,7 +129,8 @@ int Execute(const Invocation& invocation, const Output& output) {
     terminal_stops = std::make_unique<TerminalStops>();
   std::unique_ptr<Interrupts> interrupts;
   if (HandlesSignals(invocation.command)) {
-    interrupts = std::make_unique<Interrupts>(invocation.run.stop_on);
+    interrupts = std::make_unique<Interrupts>(
+        invocation.run.stop_on, FollowsJob(invocation.command) ? SignalsForJobs() : std::vector<int>());
   } else {
     UseOneHeap();
   }

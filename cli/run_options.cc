@@ -12,6 +12,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
@@ -152,6 +153,16 @@ absl::StatusOr<std::string> GoOnFromNewest(Client& client, absl::string_view hos
         "all images of '", name, "' are damaged (the newest: ", images.front().reference(), ")", kBeginAnew));
   }
   return absl::StrCat("there is no image of '", name, "' to go on from: the job begins with its command");
+}
+
+std::string TellsOfOtherCommand(const std::vector<std::string>& given, const v1::Job& job) {
+  constexpr size_t kMayBeCut = 4000, kShown = 500;
+  const std::string command = absl::StrJoin(given, " ");
+  if (std::max(command.size(), job.command().size()) >= kMayBeCut) return "";
+  // Scripts are begun by their interpreter, and programs like env put another one in their place.
+  if (absl::EndsWith(command, job.command()) || absl::EndsWith(job.command(), command)) return "";
+  return absl::StrCat("the job goes on with the command that it has, ", Shown(job.command(), kShown),
+                      ": what this line says in its place counts only where a job begins");
 }
 
 }  // namespace rekindle::cli

@@ -35,4 +35,8 @@ absl::StatusOr<std::optional<v1::Job>> JobThatRuns(Client& client, absl::string_
 absl::StatusOr<std::string> GoOnFromNewest(Client& client, absl::string_view host,
                                            const GlobalOptions& globals, v1::RunRequest* request);
 
+// What whoever has given a command is told where `job`, which has gone on, has another one, so that what he
+// has changed in it changes nothing; empty: it is the same, as far as can be told.
+std::string TellsOfOtherCommand(const std::vector<std::string>& given, const v1::Job& job);
+
 }  // namespace rekindle::cli

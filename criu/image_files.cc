@@ -396,6 +396,16 @@ absl::StatusOr<std::vector<TcpConnection>> TcpConnections(absl::string_view file
   return connections;
 }
 
+absl::StatusOr<std::set<uint16_t>> TcpPorts(absl::string_view files_content) {
+  std::set<uint16_t> ports;
+  RK_RETURN_IF_ERROR(ForEachFile(files_content, [&](const pb::FileEntry& entry) {
+    const pb::InternetSocket& socket = entry.internet_socket();
+    if (socket.type() == SOCK_STREAM && socket.local_port() != 0)
+      ports.insert(static_cast<uint16_t>(socket.local_port()));
+  }));
+  return ports;
+}
+
 absl::StatusOr<std::string> RearmExpiredTimers(absl::string_view files_content) {
   return RewriteFiles(files_content, [](pb::FileEntry& entry) {
     const pb::TimerFile& timer = entry.timer();

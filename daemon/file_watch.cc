@@ -7,11 +7,15 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "base/deadline.h"
+#include "base/parallel.h"
 #include "base/timed_await.h"
 #include "base/unique_fd.h"
 
@@ -20,10 +24,13 @@ namespace {
 
 // An event that one waits for may be read by another who has just come.
 constexpr absl::Duration kOthersMayHaveReadIt = absl::Milliseconds(20);
+// Whoever writes all the time has nobody told of it more often.
+constexpr absl::Duration kBetweenTellings = absl::Milliseconds(50);
 
 }  // namespace
 
-// Whoever waits reads the events for all. Thread-safe.
+// Whoever waits reads the events for all: the thread that tells of them, or somebody in WaitForChange.
+// Thread-safe.
 class FileWatches {
  public:
   static FileWatches& OfThisProcess() {
@@ -69,16 +76,49 @@ class FileWatches {
         AwaitUntil(mutex_, absl::Condition(&turn), deadline);
         continue;
       }
-      somebody_polls_ = true;
-      pollfd entry{inotify_.get(), POLLIN, 0};
-      mutex_.Unlock();
-      ::poll(&entry, 1, Deadline(std::min(deadline.left(), kOthersMayHaveReadIt)).left_ms());
-      mutex_.Lock();
-      somebody_polls_ = false;
+      Poll(Deadline(std::min(deadline.left(), kOthersMayHaveReadIt)).left_ms());
     }
   }
 
+  bool OnChange(FileWatch& watch, std::function<void()> told) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    if (!somebody_tells_) {
+      const absl::Status begun = CatchNoMoreThreads([this] {
+        std::thread(&FileWatches::Tell, this).detach();
+        return absl::OkStatus();
+      });
+      if (!begun.ok()) return false;
+      somebody_tells_ = true;
+    }
+    watch.told_ = std::move(told);
+    if (watch.changed_) watch.told_();
+    return true;
+  }
+
  private:
+  [[noreturn]] void Tell() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    for (;;) {
+      const auto nobody_polls = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !somebody_polls_; };
+      mutex_.Await(absl::Condition(&nobody_polls));
+      Poll(-1);
+      ReadEvents();
+      mutex_.Unlock();
+      absl::SleepFor(kBetweenTellings);
+      mutex_.Lock();
+    }
+  }
+
+  // Until there are events, or others may have read them.
+  void Poll(int timeout_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    somebody_polls_ = true;
+    pollfd entry{inotify_.get(), POLLIN, 0};
+    mutex_.Unlock();
+    ::poll(&entry, 1, timeout_ms);
+    mutex_.Lock();
+    somebody_polls_ = false;
+  }
+
   void ReadEvents() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     alignas(inotify_event) char events[4096];
     for (ssize_t got; (got = ::read(inotify_.get(), events, sizeof events)) > 0;) {
@@ -89,7 +129,10 @@ class FileWatches {
         const bool lost_some = (event.mask & IN_Q_OVERFLOW) != 0;
         const auto [first, last] =
             lost_some ? std::pair(watches_.begin(), watches_.end()) : watches_.equal_range(event.wd);
-        for (auto it = first; it != last; ++it) it->second->changed_ = true;
+        for (auto it = first; it != last; ++it) {
+          it->second->changed_ = true;
+          if (it->second->told_) it->second->told_();
+        }
       }
     }
   }
@@ -98,6 +141,7 @@ class FileWatches {
   UniqueFd inotify_ ABSL_GUARDED_BY(mutex_);
   std::multimap<int, FileWatch*> watches_ ABSL_GUARDED_BY(mutex_);  // by number
   bool somebody_polls_ ABSL_GUARDED_BY(mutex_) = false;
+  bool somebody_tells_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 std::unique_ptr<FileWatch> FileWatch::Of(const std::string& path) {
@@ -112,6 +156,10 @@ FileWatch::~FileWatch() {
 
 bool FileWatch::WaitForChange(absl::Duration timeout) {
   return FileWatches::OfThisProcess().WaitForChange(*this, timeout);
+}
+
+bool FileWatch::OnChange(std::function<void()> told) {
+  return FileWatches::OfThisProcess().OnChange(*this, std::move(told));
 }
 
 }  // namespace rekindle::daemon

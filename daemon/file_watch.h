@@ -2,6 +2,7 @@
 // gives all processes of a user together no more than 128 (fs.inotify.max_user_instances).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -22,11 +23,18 @@ class FileWatch {
   // `timeout`.
   bool WaitForChange(absl::Duration timeout);
 
+  // Has `told` called when the next WaitForChange would return at once, on a thread of the process's own:
+  // soon after the file was written to, but not each time where that is often. It must not wait for anything,
+  // nor use a FileWatch. False: there can be no such thread now, and it is never called.
+  bool OnChange(std::function<void()> told);
+
  private:
   friend class FileWatches;
   FileWatch() = default;
-  int number_ = -1;       // the kernel's; that of all watches of one file
-  bool changed_ = false;  // under FileWatches::mutex_
+  int number_ = -1;  // the kernel's; that of all watches of one file
+  // Under FileWatches::mutex_.
+  bool changed_ = false;
+  std::function<void()> told_;
 };
 
 }  // namespace rekindle::daemon

@@ -9,6 +9,10 @@
 
 namespace rekindle::daemon {
 
+// A coordinator that restores a group says so often that it lives (an empty RestorePartRequest) to those who
+// wait for others: its kernel would answer for one that hangs.
+inline constexpr absl::Duration kCoordinatorSaysItLives = absl::Seconds(5);
+
 // Has `part` listen to its coordinator on a thread of its own, for as long as this lives.
 template <typename Part, typename Coordinator>
 class PartListener {

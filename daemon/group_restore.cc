@@ -14,6 +14,8 @@
 #include "base/parallel.h"
 #include "base/status.h"
 #include "base/timed_await.h"
+#include "base/timeline.h"
+#include "daemon/group_member.h"
 #include "daemon/groups.h"
 #include "daemon/sending_thread.h"
 
@@ -29,6 +31,7 @@ struct Member {
   std::shared_ptr<GroupPeer> peer;
   std::unique_ptr<RestoreStream> stream;
   std::thread reader;
+  double say_again_at = 0;  // that the coordinator lives
   // Under the mutex.
   Phase phase = Phase::kPreparing;
   absl::Status why;         // it has ended
@@ -161,6 +164,21 @@ class GroupRestore {
     for (Member& member : members_) member.stream->Write(request);
   }
 
+  // Those that wait for others have jobs standing ready, or running, which they keep for a coordinator that
+  // works on.
+  void SayThatWeLive() ABSL_LOCKS_EXCLUDED(mutex_) {
+    const double now = MonotonicSeconds();
+    for (Member& member : members_) {
+      {
+        absl::MutexLock lock(&mutex_);
+        if (member.phase != Member::Phase::kReady && member.phase != Member::Phase::kRunning) continue;
+      }
+      if (now < member.say_again_at) continue;
+      member.say_again_at = now + absl::ToDoubleSeconds(kCoordinatorSaysItLives);
+      member.stream->Write(v1::RestorePartRequest());
+    }
+  }
+
   absl::Status AwaitAll(Member::Phase phase, const char* state) ABSL_LOCKS_EXCLUDED(mutex_) {
     auto decided = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
       bool all = true;
@@ -171,6 +189,7 @@ class GroupRestore {
       return all;
     };
     for (;;) {
+      SayThatWeLive();
       {
         absl::MutexLock lock(&mutex_);
         if (AwaitUntil(mutex_, absl::Condition(&decided), Deadline(kLookForCaller))) {
@@ -295,6 +314,7 @@ absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupReques
       v1::RestorePartRequest begin;
       begin.mutable_restore()->set_id(group.id());
       begin.mutable_restore()->set_member(static_cast<uint32_t>(i));
+      begin.mutable_restore()->set_coordinator_says_it_lives(true);
       v1::RestoreRequest* one = begin.mutable_restore()->mutable_restore();
       one->set_image(images[static_cast<size_t>(i)]);
       one->set_tcp_close(request.tcp_close());

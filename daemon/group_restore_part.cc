@@ -18,18 +18,26 @@
 namespace rekindle::daemon {
 namespace {
 
+// A coordinator that has not said for so long that it lives hangs.
+constexpr absl::Duration kMostSilence = absl::Seconds(30);
+// Of one that says nothing of the kind, as of an older version.
+constexpr absl::Duration kMostSilenceOfOlder = absl::Hours(1);
+
 // Waits for the others as long as the coordinator lives: how large their images are, and how much of them
 // goes back to devices once they may run, is not known here.
 class RestoredPart {
  public:
   RestoredPart(const v1::RestorePartBegin& request, const RestorePartCaller& coordinator)
       : name_(absl::StrCat("member ", request.member(), ", image ", request.restore().image())),
+        most_silence_(request.coordinator_says_it_lives() ? kMostSilence : kMostSilenceOfOlder),
         coordinator_(coordinator) {}
 
   void Listen() {
     v1::RestorePartRequest request;
     while (coordinator_.read(&request)) {
       absl::MutexLock lock(&mutex_);
+      if (silent_) continue;  // too late
+      ++heard_;
       go_ = go_ || request.has_go();
       keep_ = keep_ || (go_ && request.has_keep());
     }
@@ -48,7 +56,7 @@ class RestoredPart {
 
   bool gives_up() const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    return ended_ && !keep_;
+    return (ended_ || silent_) && !keep_;
   }
   void AwaitEnd(absl::Duration limit) const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
@@ -58,19 +66,35 @@ class RestoredPart {
  private:
   absl::Status Await(const bool* said) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    auto known = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return *said || ended_; };
-    mutex_.Await(absl::Condition(&known));
-    if (*said) return absl::OkStatus();
-    return absl::AbortedError(absl::StrCat(
-        name_, ": its coordinator gave the group up or can't be reached; nothing of it is left running"));
+    for (;;) {
+      const uint64_t heard = heard_;
+      const auto known = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+        return *said || ended_ || heard_ != heard;
+      };
+      const bool silent = !AwaitUntil(mutex_, absl::Condition(&known), Deadline(most_silence_));
+      if (*said) return absl::OkStatus();
+      if (ended_) {
+        return absl::AbortedError(absl::StrCat(
+            name_, ": its coordinator gave the group up or can't be reached; nothing of it is left running"));
+      }
+      if (!silent) continue;
+      silent_ = true;
+      return absl::AbortedError(
+          absl::StrCat(name_, ": its coordinator has said nothing for ", absl::FormatDuration(most_silence_),
+                       ", so that its daemon, or its machine, hangs; nothing of it is left running. Restore "
+                       "the group again once 'rekindle group ls' answers there"));
+    }
   }
 
   const std::string name_;
+  const absl::Duration most_silence_;
   const RestorePartCaller& coordinator_;
   mutable absl::Mutex mutex_;
   bool go_ ABSL_GUARDED_BY(mutex_) = false;
   bool keep_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t heard_ ABSL_GUARDED_BY(mutex_) = 0;   // so many requests
+  bool silent_ ABSL_GUARDED_BY(mutex_) = false;  // for too long
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -58,6 +59,8 @@ class JobFile {
   // Until the file was written to, this side's writes included (at once, when that was since the last call),
   // or `timeout`: false then. May return early where the machine has no inotify to spare.
   bool WaitForChange(absl::Duration timeout);
+  // See FileWatch::OnChange. False: whoever wants to know has to look.
+  bool OnChange(std::function<void()> told) { return watch_ != nullptr && watch_->OnChange(std::move(told)); }
 
   const std::string& path() const { return path_; }
 

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "base/file.h"
 
 namespace rekindle::daemon {
@@ -243,6 +244,36 @@ TEST_F(JobFileTest, ThoseOfOneFileEachLearnOfIt) {
   first.reset();
   WriteJob(2);
   EXPECT_TRUE(second.WaitForChange(absl::ZeroDuration()));
+}
+
+TEST_F(JobFileTest, WhoDoesNotWaitIsTold) {
+  absl::Mutex mutex;
+  int times = 0;
+  JobFile file = Create();
+  JobFile other = Create();  // of the same
+  ASSERT_TRUE(file.OnChange([&] {
+    absl::MutexLock lock(&mutex);
+    ++times;
+  }));
+  const auto await_told = [&] {
+    absl::MutexLock lock(&mutex);
+    const auto told = [&] { return times > 0; };
+    mutex.Await(absl::Condition(&told));
+  };
+  for (uint64_t step = 1; step < 4; ++step) {
+    while (file.WaitForChange(absl::ZeroDuration())) {
+    }
+    {
+      absl::MutexLock lock(&mutex);
+      times = 0;
+    }
+    // Who waits is told as well, whoever reads the events.
+    std::thread waits([&] { EXPECT_TRUE(other.WaitForChange(absl::InfiniteDuration())); });
+    WriteJob(step);
+    await_told();
+    EXPECT_TRUE(file.WaitForChange(absl::ZeroDuration()));
+    waits.join();
+  }
 }
 
 }  // namespace

@@ -10,19 +10,29 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/file.h"
 #include "base/pid_namespace.h"
 #include "base/pidfd.h"
 #include "base/proc_text.h"
 #include "base/process_stat.h"
+#include "base/timeline.h"
 
 namespace rekindle::daemon {
 namespace {
+
+// Whoever marks processes begins so.
+constexpr absl::string_view kOurVariables = "REKINDLE_";
+constexpr absl::Duration kRecent = absl::Seconds(60);
+constexpr int kRestsAfterReading = 1000;
 
 // By its real user: a set-uid program is still his who started it.
 bool IsOfUser(pid_t pid, uid_t user) {
@@ -32,19 +42,13 @@ bool IsOfUser(pid_t pid, uid_t user) {
   return absl::StrContains(*status, wanted);
 }
 
-bool CarriesMark(pid_t pid, const JobTraits& job) {
-  if (job.mark.empty()) return false;
-  // Last of all its environment, to read which it must be let into its memory: a stranger may hang with the
-  // lock of that held.
-  if ((job.user && !IsOfUser(pid, *job.user)) || !IsInOurPidNamespace(pid).value_or(false)) return false;
-  const std::string between = absl::StrCat(std::string(1, '\0'), EnvironmentOf(pid));
-  return absl::StrContains(between, absl::StrCat(std::string(1, '\0'), job.mark, std::string(1, '\0')));
-}
-
-bool WasSeen(const std::map<pid_t, uint64_t>& seen, pid_t pid, const ProcessStat& stat,
-             const JobTraits& job) {
-  const auto it = seen.find(pid);
-  return it != seen.end() && it->second == stat.start_ticks && (!job.user || IsOfUser(pid, *job.user));
+std::vector<std::string> OurVariablesOf(pid_t pid) {
+  std::vector<std::string> ours;
+  const std::string environment = EnvironmentOf(pid);
+  for (const absl::string_view variable : absl::StrSplit(environment, '\0')) {
+    if (absl::StartsWith(variable, kOurVariables)) ours.emplace_back(variable);
+  }
+  return ours;
 }
 
 void AddDescendants(const std::map<pid_t, pid_t>& parents, std::set<pid_t>* pids) {
@@ -58,24 +62,81 @@ void AddDescendants(const std::map<pid_t, pid_t>& parents, std::set<pid_t>* pids
 
 }  // namespace
 
-std::vector<pid_t> JobMembers(const JobTraits& job) {
+struct ProcessTable::Process {
+  explicit Process(ProcessStat read) : stat(std::move(read)) {}
+
+  // What is asked of few of them is read when it is asked, and once for each answer.
+  bool IsOf(pid_t pid, const std::optional<uid_t>& user) const {
+    if (!user) return true;
+    absl::MutexLock lock(&mutex);
+    const auto [answer, is_new] = of_users.try_emplace(*user, false);
+    if (is_new) answer->second = IsOfUser(pid, *user);
+    return answer->second;
+  }
+  bool Carries(pid_t pid, const JobTraits& job) const {
+    if (job.mark.empty()) return false;
+    // Last of all its environment, to read which it must be let into its memory: a stranger may hang with the
+    // lock of that held.
+    if (!IsOf(pid, job.user) || !IsInOurPidNamespace(pid).value_or(false)) return false;
+    absl::MutexLock lock(&mutex);
+    if (!variables) variables = OurVariablesOf(pid);
+    return std::find(variables->begin(), variables->end(), job.mark) != variables->end();
+  }
+  bool WasSeen(pid_t pid, const std::map<pid_t, uint64_t>& seen, const JobTraits& job) const {
+    const auto it = seen.find(pid);
+    return it != seen.end() && it->second == stat.start_ticks && IsOf(pid, job.user);
+  }
+
+  const ProcessStat stat;
+  mutable absl::Mutex mutex;
+  mutable std::map<uid_t, bool> of_users ABSL_GUARDED_BY(mutex);
+  mutable std::optional<std::vector<std::string>> variables ABSL_GUARDED_BY(mutex);
+};
+
+ProcessTable::ProcessTable() {
+  for (const pid_t pid : ListProcesses()) {
+    absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+    if (!stat.ok() || stat->ended() || stat->kernel_thread()) continue;
+    processes_.emplace(pid, std::make_unique<Process>(*std::move(stat)));
+  }
+}
+
+ProcessTable::~ProcessTable() = default;
+
+std::shared_ptr<const ProcessTable> ProcessTable::Recent() {
+  static absl::Mutex mutex(absl::kConstInit);
+  static auto& newest = *new std::shared_ptr<const ProcessTable>();
+  static double read_again_at = 0;
+  absl::MutexLock lock(&mutex);
+  const double now = MonotonicSeconds();
+  if (newest != nullptr && now < read_again_at) return newest;
+  newest = std::make_shared<const ProcessTable>();
+  read_again_at =
+      now + std::max(absl::ToDoubleSeconds(kRecent), kRestsAfterReading * (MonotonicSeconds() - now));
+  return newest;
+}
+
+bool ProcessTable::Has(pid_t pid, const ProcessStat& now) const {
+  const auto it = processes_.find(pid);
+  return it != processes_.end() && it->second->stat.start_ticks == now.start_ticks;
+}
+
+std::vector<pid_t> ProcessTable::Members(const JobTraits& job) const {
   std::map<pid_t, pid_t> parents;
   std::set<pid_t> members, marked;
   const std::set<pid_t> others(job.others.begin(), job.others.end());
   std::map<pid_t, uint64_t> seen;
   for (const SeenProcess& process : job.seen) seen[process.pid] = process.start_ticks;
   std::set<pid_t> theirs = others;
-  for (const pid_t pid : ListProcesses()) {
-    absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
-    if (!stat.ok() || stat->ended() || stat->kernel_thread()) continue;
-    parents[pid] = stat->parent;
+  for (const auto& [pid, process] : processes_) {
+    parents[pid] = process->stat.parent;
     if (pid == ::getpid()) continue;
     // A process whose session's leader lies outside our PID namespace has session 0.
-    if (job.session > 0 && stat->session == job.session) {
+    if (job.session > 0 && process->stat.session == job.session) {
       members.insert(pid);
-    } else if (others.count(stat->session) != 0) {
+    } else if (others.count(process->stat.session) != 0) {
       theirs.insert(pid);
-    } else if (WasSeen(seen, pid, *stat, job) || CarriesMark(pid, job)) {
+    } else if (process->WasSeen(pid, seen, job) || process->Carries(pid, job)) {
       marked.insert(pid);
     }
   }
@@ -86,6 +147,8 @@ std::vector<pid_t> JobMembers(const JobTraits& job) {
   AddDescendants(parents, &members);
   return std::vector<pid_t>(members.begin(), members.end());
 }
+
+std::vector<pid_t> JobMembers(const JobTraits& job) { return ProcessTable().Members(job); }
 
 namespace {
 

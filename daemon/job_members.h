@@ -8,10 +8,13 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/process_stat.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::daemon {
@@ -38,7 +41,30 @@ struct JobTraits {
   std::vector<SeenProcess> seen = {};
 };
 
-// Zombies left out.
+// The processes of the machine at one moment, zombies left out, so that members of many jobs can be told by
+// one reading. Thread-safe.
+class ProcessTable {
+ public:
+  ProcessTable();
+  ~ProcessTable();
+  ProcessTable(const ProcessTable&) = delete;
+  ProcessTable& operator=(const ProcessTable&) = delete;
+
+  // One that may be a while old: a minute, or longer where there are so many processes that to read it takes
+  // more than a thousandth of that. It is read anew for whoever comes first then.
+  static std::shared_ptr<const ProcessTable> Recent();
+
+  // Those of the job. They may have ended since, and their numbers be others'.
+  std::vector<pid_t> Members(const JobTraits& job) const;
+  // Was it there then, and is it still the same?
+  bool Has(pid_t pid, const ProcessStat& now) const;
+
+ private:
+  struct Process;
+  std::map<pid_t, std::unique_ptr<Process>> processes_;
+};
+
+// Of now.
 std::vector<pid_t> JobMembers(const JobTraits& job);
 
 // Has one of the descendants of `root` been killed by a signal without its parent having seen it yet? Then

@@ -82,6 +82,23 @@ TEST_F(JobMembersTest, SessionAndMarkAndTheirDescendants) {
   EXPECT_THAT(JobMembers(Traits(job.pid())), IsEmpty());
 }
 
+TEST_F(JobMembersTest, OneReadingTellsOfManyJobs) {
+  const std::string other_mark = "REKINDLE_JOB_FILE=/another";
+  Subprocess other = Start("setsid sleep 1000 &", other_mark);
+  ASSERT_TRUE(RemoveTree(ready_).ok());
+  Subprocess job = Start("setsid sleep 1000 &", mark_);
+  const ProcessTable processes;
+  JobTraits traits = Traits(0);
+  traits.user = ::getuid();
+  EXPECT_THAT(processes.Members(traits), AllOf(testing::SizeIs(2), Contains(job.pid())));
+  traits.mark = other_mark;
+  EXPECT_THAT(processes.Members(traits), AllOf(testing::SizeIs(2), Contains(other.pid())));
+  EXPECT_TRUE(processes.Has(job.pid(), ReadProcessStat(job.pid()).value()));
+  EXPECT_EQ(ProcessTable::Recent(), ProcessTable::Recent());
+  EXPECT_EQ(KillJobMembers(traits), 2u);
+  EXPECT_EQ(KillJobMembers(Traits(0)), 2u);
+}
+
 TEST_F(JobMembersTest, OrphansAreFoundAndStrangersAreNot) {
   Subprocess stranger = Start("true", "REKINDLE_JOB_FILE=/another");
   ASSERT_TRUE(RemoveTree(ready_).ok());

@@ -10,17 +10,18 @@
 
 namespace rekindle::daemon {
 
-Strays FindStrays(const JobTraits& job, pid_t root) {
+Strays FindStrays(const JobTraits& job, pid_t root, const ProcessTable& processes) {
   Strays strays;
-  const std::vector<pid_t> members = JobMembers(job);
+  const std::vector<pid_t> members = processes.Members(job);
   // After them: a process that was begun meanwhile is in the tree, and not among the members.
-  const std::vector<pid_t> processes = ProcessTree(root);
-  const std::set<pid_t> tree(processes.begin(), processes.end());
+  const std::vector<pid_t> living = ProcessTree(root);
+  const std::set<pid_t> tree(living.begin(), living.end());
   if (tree.empty()) return strays;  // it has ended: nothing is in it
   for (const pid_t pid : members) {
     if (tree.contains(pid)) continue;
     const auto stat = ReadProcessStat(pid);
-    if (stat.ok() && !stat->ending()) strays[pid] = {stat->start_ticks, CommandLineOf(pid)};
+    if (stat.ok() && !stat->ending() && processes.Has(pid, *stat))
+      strays[pid] = {stat->start_ticks, CommandLineOf(pid)};
   }
   return strays;
 }

@@ -12,8 +12,8 @@ namespace rekindle::daemon {
 // By PID: start time and command line.
 using Strays = std::map<pid_t, std::pair<uint64_t, std::string>>;
 
-// Of now.
-Strays FindStrays(const JobTraits& job, pid_t root);
+// Those that are there now, and were when `processes` were read.
+Strays FindStrays(const JobTraits& job, pid_t root, const ProcessTable& processes = ProcessTable());
 
 // Those that are in both: processes that were only just orphaned and about to end are in one.
 Strays InBoth(const Strays& before, const Strays& after);

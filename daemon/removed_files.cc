@@ -76,6 +76,8 @@ bool IsBelow(absl::string_view path, absl::string_view folder) {
 }
 
 using FileNumber = std::pair<dev_t, ino_t>;
+// When a file was first seen to have no name but ours.
+using SeenGone = std::map<FileNumber, int64_t>;
 
 uint64_t Allocated(const struct stat& info) { return static_cast<uint64_t>(info.st_blocks) * 512; }
 
@@ -111,15 +113,18 @@ struct KeptFile {
   std::vector<KeptName> names;
   // It has no name but those that we gave it.
   bool removed() const { return info.st_nlink <= names.size(); }
-  // When it lost the last one: the kernel notes the change of the count.
-  int64_t removed_unix_ns() const { return Nanos(info.st_ctim) + kTickNanos; }
+  int64_t seen_gone_unix_ns = INT64_MAX;
+  // When it lost the last one, at the latest: the kernel notes the change of the count, but other changes in
+  // its place, as when somebody who has the file open writes to it still.
+  int64_t removed_unix_ns() const { return std::min(Nanos(info.st_ctim) + kTickNanos, seen_gone_unix_ns); }
 };
 
 // One folder of the job's, with what is kept there.
 class KeptBelow {
  public:
-  KeptBelow(const RemovedFiles::Options& options, std::string folder)
-      : options_(options), folder_(std::move(folder)), kept_name_(KeptFolderOf(options.job)) {}
+  // `gone`: of all of the job's folders; what is found here is added.
+  KeptBelow(const RemovedFiles::Options& options, std::string folder, SeenGone* gone)
+      : options_(options), folder_(std::move(folder)), kept_name_(KeptFolderOf(options.job)), gone_(*gone) {}
 
   void Keep(std::vector<std::string>* warnings) {
     if (!Open()) return;
@@ -136,7 +141,7 @@ class KeptBelow {
     });
     uint64_t may_take_up = MayTakeUp(), left_out_bytes = 0;
     size_t left_out = 0;
-    DropBeyond(&may_take_up);
+    DropBeyond(&may_take_up, warnings);
     for (const Found& file : found) {
       const FileNumber number(file.info.st_dev, file.info.st_ino);
       auto known = files_.find(number);
@@ -155,15 +160,19 @@ class KeptBelow {
         may_take_up -= Allocated(file.info);
       }
       if (!MakeKept()) return;
-      if (::linkat(top_.get(), file.path.c_str(), kept_.get(), name.c_str(), 0) == 0) {
+      const int error = LinkAs(file.path, number, name);
+      if (error == 0) {
         KeptFile& kept = files_[number];
-        if (kept.names.empty()) kept.info = file.info;
+        if (kept.names.empty()) {
+          kept.info = file.info;
+          gone_.erase(number);  // of an earlier file
+        }
         ++kept.info.st_nlink;
         kept.names.push_back({name, since, file.path});
-      } else if (errno != ENOENT && errno != EEXIST) {
+      } else if (error != ENOENT && error != EEXIST) {
         // Such as file systems that know no second names.
         Log(LogLevel::kDebug, absl::StrCat("what job '", options_.job, "' removes below ", folder_,
-                                           " is not kept: ", ErrnoStatus(errno, "linkat").message()));
+                                           " is not kept: ", ErrnoStatus(error, "linkat").message()));
         break;
       }
     }
@@ -197,6 +206,7 @@ class KeptBelow {
     for (const auto& [name, file] : gone) {
       const int error = GiveBack(*name);
       if (error == EEXIST) continue;  // by another one, which the job has made since
+      if (error == 0) gone_.erase({file->info.st_dev, file->info.st_ino});
       v1::FileRollback& report = done->emplace_back();
       report.set_path(ToUtf8(PathOf(name->path)));
       report.set_size(static_cast<uint64_t>(file->info.st_size));
@@ -286,6 +296,42 @@ class KeptBelow {
       file.info = info;
       file.names.push_back(*std::move(name));
     }
+    const int64_t now = UnixNanos();
+    for (auto& [number, file] : files_) {
+      // It may have been given back, or its number be another's.
+      if (!file.removed()) {
+        gone_.erase(number);
+      } else {
+        file.seen_gone_unix_ns = gone_.try_emplace(number, now).first->second;
+      }
+    }
+  }
+
+  // The folder in which `path` lies, where no link leads there; moves `path` on to the name in it. The error
+  // is in errno.
+  UniqueFd FolderOf(absl::string_view* path) const {
+    UniqueFd folder(::openat(top_.get(), ".", O_PATH | O_DIRECTORY | O_CLOEXEC));
+    for (size_t slash; folder.valid() && (slash = path->find('/')) != absl::string_view::npos;
+         path->remove_prefix(slash + 1)) {
+      const std::string name(path->substr(0, slash));
+      folder.Reset(::openat(folder.get(), name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    }
+    return folder;
+  }
+
+  // Whoever may change the folders may have put another file, of somebody else, in its place meanwhile. The
+  // error.
+  int LinkAs(absl::string_view path, const FileNumber& number, const std::string& kept_name) const {
+    const UniqueFd folder = FolderOf(&path);
+    if (!folder.valid()) return errno == ENOTDIR || errno == ELOOP ? ENOENT : errno;
+    const std::string name(path);
+    if (::linkat(folder.get(), name.c_str(), kept_.get(), kept_name.c_str(), 0) != 0) return errno;
+    struct stat info;
+    if (::fstatat(kept_.get(), kept_name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+        FileNumber(info.st_dev, info.st_ino) == number)
+      return 0;
+    (void)::unlinkat(kept_.get(), kept_name.c_str(), 0);
+    return ENOENT;
   }
 
   template <typename Visit>
@@ -300,7 +346,9 @@ class KeptBelow {
     while (!places.empty() && names < kMostNamesLookedAt) {
       const Place place = std::move(places.front());
       places.pop_front();
-      const UniqueFd folder(::openat(top_.get(), place.path.empty() ? "." : place.path.c_str(),
+      absl::string_view last = place.path;
+      const UniqueFd above = FolderOf(&last);
+      const UniqueFd folder(::openat(above.get(), last.empty() ? "." : std::string(last).c_str(),
                                      O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
       struct stat info;
       if (!folder.valid() || ::fstat(folder.get(), &info) != 0 || info.st_dev != device_) continue;
@@ -354,7 +402,9 @@ class KeptBelow {
     return free / options_.share_of_free;
   }
   // The disk may have filled up since.
-  void DropBeyond(uint64_t* may_take_up) {
+  void DropBeyond(uint64_t* may_take_up, std::vector<std::string>* warnings) {
+    size_t dropped = 0;
+    uint64_t dropped_bytes = 0;
     std::vector<std::pair<int64_t, FileNumber>> oldest;
     for (const auto& [number, file] : files_) oldest.emplace_back(Nanos(file.info.st_mtim), number);
     std::sort(oldest.begin(), oldest.end());
@@ -363,13 +413,23 @@ class KeptBelow {
       if (Allocated(file.info) <= *may_take_up) {
         *may_take_up -= Allocated(file.info);
       } else {
+        dropped += file.removed() ? 1 : 0;
+        dropped_bytes += file.removed() ? Allocated(file.info) : 0;
         Drop(file);
         files_.erase(number);
       }
     }
+    if (dropped == 0) return;
+    warnings->push_back(absl::StrCat(dropped, dropped == 1 ? " file" : " files", " of ",
+                                     FormatBytes(dropped_bytes), " that the job has removed below ",
+                                     ToUtf8(folder_), dropped == 1 ? " is" : " are",
+                                     " kept no longer, since the disk has filled up: where it goes back to "
+                                     "an image from before, it misses ",
+                                     dropped == 1 ? "it" : "them"));
   }
 
   void Drop(const KeptFile& file) const {
+    gone_.erase({file.info.st_dev, file.info.st_ino});
     for (const KeptName& name : file.names) (void)::unlinkat(kept_.get(), name.name.c_str(), 0);
   }
 
@@ -378,8 +438,10 @@ class KeptBelow {
     const auto last = std::max_element(
         file.names.begin(), file.names.end(),
         [](const KeptName& a, const KeptName& b) { return a.since_unix_ns < b.since_unix_ns; });
+    absl::string_view name = last->path;
+    const UniqueFd folder = FolderOf(&name);
     struct stat info;
-    return ::fstatat(top_.get(), last->path.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
+    return ::fstatat(folder.get(), std::string(name).c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
   }
 
   // The error.
@@ -405,6 +467,7 @@ class KeptBelow {
 
   const RemovedFiles::Options& options_;
   const std::string folder_, kept_name_;
+  SeenGone& gone_;
   UniqueFd top_, kept_;
   dev_t device_ = 0;
   std::map<FileNumber, KeptFile> files_;
@@ -446,7 +509,13 @@ struct RemovedFiles::Work {
   bool done ABSL_GUARDED_BY(mutex) = false;
 };
 
-RemovedFiles::RemovedFiles(Options options) : options_(std::make_shared<const Options>(std::move(options))) {}
+// For who works, one after the other.
+struct RemovedFiles::Gone {
+  SeenGone seen;
+};
+
+RemovedFiles::RemovedFiles(Options options)
+    : options_(std::make_shared<const Options>(std::move(options))), gone_(std::make_shared<Gone>()) {}
 
 bool RemovedFiles::InTime(std::function<void()> work) {
   if (options_->folders.empty()) return false;
@@ -475,8 +544,9 @@ bool RemovedFiles::InTime(std::function<void()> work) {
 
 std::vector<std::string> RemovedFiles::Keep() {
   const auto warnings = std::make_shared<std::vector<std::string>>();
-  if (!InTime([options = options_, warnings] {
-        for (const std::string& folder : options->folders) KeptBelow(*options, folder).Keep(warnings.get());
+  if (!InTime([options = options_, gone = gone_, warnings] {
+        for (const std::string& folder : options->folders)
+          KeptBelow(*options, folder, &gone->seen).Keep(warnings.get());
       }))
     return {};
   return std::move(*warnings);
@@ -484,9 +554,9 @@ std::vector<std::string> RemovedFiles::Keep() {
 
 std::vector<v1::FileRollback> RemovedFiles::PutBack(int64_t image_unix_ns) {
   const auto done = std::make_shared<std::vector<v1::FileRollback>>();
-  if (!InTime([options = options_, done, image_unix_ns] {
+  if (!InTime([options = options_, gone = gone_, done, image_unix_ns] {
         for (const std::string& folder : options->folders)
-          KeptBelow(*options, folder).PutBack(image_unix_ns, done.get());
+          KeptBelow(*options, folder, &gone->seen).PutBack(image_unix_ns, done.get());
       })) {
     if (!options_->folders.empty()) {
       Log(LogLevel::kWarning,
@@ -499,15 +569,15 @@ std::vector<v1::FileRollback> RemovedFiles::PutBack(int64_t image_unix_ns) {
 }
 
 void RemovedFiles::Forget(int64_t oldest_image_unix_ns, bool ended) {
-  InTime([options = options_, oldest_image_unix_ns, ended] {
+  InTime([options = options_, gone = gone_, oldest_image_unix_ns, ended] {
     for (const std::string& folder : options->folders)
-      KeptBelow(*options, folder).Forget(oldest_image_unix_ns, ended);
+      KeptBelow(*options, folder, &gone->seen).Forget(oldest_image_unix_ns, ended);
   });
 }
 
 void RemovedFiles::ForgetAll() {
-  InTime([options = options_] {
-    for (const std::string& folder : options->folders) KeptBelow(*options, folder).ForgetAll();
+  InTime([options = options_, gone = gone_] {
+    for (const std::string& folder : options->folders) KeptBelow(*options, folder, &gone->seen).ForgetAll();
   });
 }
 

@@ -50,10 +50,12 @@ class RemovedFiles {
 
  private:
   struct Work;  // under way
+  struct Gone;
   // False: it did not end in time, or could not begin.
   bool InTime(std::function<void()> work);
 
   const std::shared_ptr<const Options> options_;
+  const std::shared_ptr<Gone> gone_;
   std::shared_ptr<Work> last_;
 };
 

@@ -88,6 +88,32 @@ TEST_F(RemovedFilesTest, WhatWasGoneBeforeTheImageStaysGone) {
   EXPECT_FALSE(PathExists(Path("model.pt")));
 }
 
+TEST_F(RemovedFilesTest, WhatIsWrittenToWhenItHasNoNameAnyMoreStaysGone) {
+  RemovedFiles removed(Options());
+  Write("model.pt", "weights");
+  const UniqueFd open = OpenFile(Path("model.pt"), O_WRONLY).value();
+  removed.Keep();
+  ASSERT_EQ(::unlink(Path("model.pt").c_str()), 0);
+  removed.Keep();
+  const int64_t image = Moment();
+  ASSERT_TRUE(WriteFully(open.get(), "more", 4, "model.pt").ok());
+  EXPECT_THAT(removed.PutBack(image), IsEmpty());
+  removed.Forget(image);
+  EXPECT_FALSE(PathExists(Kept()));
+}
+
+TEST_F(RemovedFilesTest, WhatIsRemovedAgainComesBackFromALaterImage) {
+  RemovedFiles removed(Options());
+  Write("model.pt", "weights");
+  removed.Keep();
+  const int64_t first = Moment();
+  ASSERT_EQ(::unlink(Path("model.pt").c_str()), 0);
+  ASSERT_THAT(removed.PutBack(first), SizeIs(1));
+  const int64_t second = Moment();
+  ASSERT_EQ(::unlink(Path("model.pt").c_str()), 0);
+  EXPECT_THAT(removed.PutBack(second), SizeIs(1));
+}
+
 TEST_F(RemovedFilesTest, WhatWasMadeAfterTheImageStaysGone) {
   RemovedFiles removed(Options());
   const int64_t image = Moment();
@@ -167,7 +193,12 @@ TEST_F(RemovedFilesTest, TakesUpNoMoreOfTheDiskThanItsShare) {
   // The disk has filled up since.
   EXPECT_THAT(RemovedFiles(Options()).Keep(), IsEmpty());
   EXPECT_TRUE(PathExists(Kept()));
-  removed.Keep();
+  EXPECT_THAT(removed.Keep(), ElementsAre(HasSubstr("beyond what is kept")));
+  EXPECT_THAT(ListDirectory(Kept()).value(), IsEmpty());
+  // So that what is removed already would be missing.
+  EXPECT_THAT(RemovedFiles(Options()).Keep(), IsEmpty());
+  ASSERT_EQ(::unlink(Path("model.pt").c_str()), 0);
+  EXPECT_THAT(removed.Keep(), ElementsAre(HasSubstr("1 file of 1.0 MiB that the job has removed below")));
   EXPECT_THAT(ListDirectory(Kept()).value(), IsEmpty());
 }
 

@@ -156,6 +156,7 @@ void SupervisedJob::OpenJobFile() {
     return;
   }
   job_file_.emplace(*std::move(file));
+  told_of_wishes_ = job_file_->OnChange([wakeup = wakeup_] { wakeup->Notify(); });
 }
 
 void SupervisedJob::RemoveJobFile() {
@@ -573,6 +574,7 @@ void SupervisedJob::ForgetSignal() {
 
 void SupervisedJob::AddPoint(v1::RestartPoint point) {
   NotePoint(std::move(point));
+  wakeup_->Notify();  // there is something to forget of its removed files
   Save();
 }
 

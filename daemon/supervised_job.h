@@ -197,6 +197,8 @@ class SupervisedJob {
 
   // supervised_life.cc
   Turn WatchLife();
+  // How long there is nothing to look at, unless it is woken.
+  absl::Duration RestOfWatch() const;
   void ResetWatch();
   // `kept_from_running`: somebody has stopped it, or its device memory is off its GPUs; may be null.
   supervise::ProgressSample Sample(bool* kept_from_running = nullptr);
@@ -243,6 +245,7 @@ class SupervisedJob {
   void Warn(const std::string& warning) ABSL_LOCKS_EXCLUDED(mutex_);
   // Its processes that no image of it has. Looked for now and then, until some were told.
   Strays LookForStrays();
+  Strays StraysAmong(const ProcessTable& processes) const;
   // Those of before and after an image.
   void TellOfStrays(const Strays& before);
   void TellOfUnseenHangs(double now);
@@ -264,6 +267,8 @@ class SupervisedJob {
   supervise::RestartDecision DecideAfter(const supervise::Death& death) ABSL_LOCKS_EXCLUDED(mutex_);
   // As BringBack, where that was decided on by a process that has ended since.
   bool CarryOutDecision();
+  // What its owner may do where it was given up because it missed a file; empty: that is not why.
+  std::string HintAtRemovedFiles() const ABSL_LOCKS_EXCLUDED(mutex_);
   // `how`: its last life ended.
   bool Revive(supervise::RestartDecision decision, const std::string& how, const Stopwatch& since_death);
   // Whoever takes the job over while it waits carries out the same.
@@ -312,6 +317,7 @@ class SupervisedJob {
   // Of the loop's thread alone.
   std::shared_ptr<const JobEnd> end_;
   std::optional<JobFile> job_file_;
+  bool told_of_wishes_ = false;  // of what comes to be in that file; false: it has to be looked at
   SeenProcesses seen_;
   ckpt::KeptStaging kept_staging_;
   RemovedFiles removed_;

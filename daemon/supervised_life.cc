@@ -40,13 +40,15 @@
 namespace rekindle::daemon {
 namespace {
 
-// How soon what the job wants is seen; what others want and a death are seen at once.
+// How often something is looked at of which nobody tells.
 constexpr absl::Duration kTick = absl::Milliseconds(50);
+constexpr double kLongestRest = 3600;
 // Threads that waited when their job came back begin to work a little later.
 constexpr double kSpreadSeconds = 1;
 constexpr double kSampleSeconds = 1;
-// To look at a job of thousands of threads takes a while: it is done so seldom that it takes this part of a
-// processor at most, but so often that a hang is found in time.
+// To look at a job of thousands of threads takes a while, as it does for hundreds of jobs: it is done so
+// seldom that all looks together take this part of a processor at most, but so often that a hang is found in
+// time.
 constexpr double kMostOfAProcessor = 0.02, kLongestBetweenSamples = 10;
 constexpr double kSamplesInAHang = 10;
 // The first image of a life is taken soon: until there is one, a failure costs what the last image is behind.
@@ -81,6 +83,17 @@ absl::Status WithWhatIsKept(const absl::Status& no_room, const std::string& newe
                    ", stays until a newer one is whole, and no other of its images may go: "
                    "beside them there has to be room for what has changed since"));
 }
+
+// Jobs of this process that are looked at.
+std::atomic<int> watched_lives{0};
+
+class WatchedLife {
+ public:
+  WatchedLife() { ++watched_lives; }
+  ~WatchedLife() { --watched_lives; }
+  WatchedLife(const WatchedLife&) = delete;
+  WatchedLife& operator=(const WatchedLife&) = delete;
+};
 
 std::string ImageTag() { return absl::FormatTime("%Y%m%d-%H%M%E3S", absl::Now(), absl::UTCTimeZone()); }
 
@@ -127,9 +140,18 @@ void SupervisedJob::AddRunTime() {
   record_.set_run_seconds(record_.run_seconds() + ran);
 }
 
+absl::Duration SupervisedJob::RestOfWatch() const {
+  const double now = MonotonicSeconds();
+  // What others want and a death are told at once, and mostly what the job wants.
+  if (now < spread_until_ || (job_file_ && !told_of_wishes_)) return kTick;
+  const double next = hung_ ? next_sample_ : std::min(next_sample_, next_image_);
+  return absl::Seconds(std::clamp(next - now, 0.0, kLongestRest));
+}
+
 SupervisedJob::Turn SupervisedJob::WatchLife() {
+  const WatchedLife watched;
   for (;;) {
-    wakeup_->WaitFor(kTick);
+    wakeup_->WaitFor(RestOfWatch());
     if (end_->WaitFor(absl::ZeroDuration())) return Turn::kDied;
     bool asked, visit;
     {
@@ -234,7 +256,7 @@ void SupervisedJob::LookForProgress(double now) {
   const double used_before = ThreadCpuSeconds();
   const supervise::ProgressSample sample = Sample(&kept_from_running);
   const double took = ThreadCpuSeconds() - used_before;
-  next_sample_ = now + std::clamp(took / kMostOfAProcessor, kSampleSeconds, longest);
+  next_sample_ = now + std::clamp(took * watched_lives / kMostOfAProcessor, kSampleSeconds, longest);
   if (cpu_sampled_ > 0 && now > cpu_sampled_ && sample.cpu_seconds >= cpu_seconds_) {
     const double rate = (sample.cpu_seconds - cpu_seconds_) / (now - cpu_sampled_);
     cpu_rate_ = cpu_rate_ == 0 ? rate : 0.7 * cpu_rate_ + 0.3 * rate;

@@ -415,10 +415,22 @@ bool SupervisedJob::BringBack(Death death) {
     Finish(last_exit_, /*failed=*/false, absl::StrCat(how, ", as was asked for"));
     return false;
   }
+  if (const std::string hint = well ? "" : HintAtRemovedFiles(); !hint.empty()) Warn(hint);
   RestartDecision decision = DecideAfter(death);
   // In one with the death: to who takes over now it is not another one.
   if (decision.action == RestartDecision::Action::kRestart) NoteDecided();
   return Revive(std::move(decision), how, since_death);
+}
+
+std::string SupervisedJob::HintAtRemovedFiles() const {
+  absl::MutexLock lock(&mutex_);
+  if (record_.deaths().empty() || !record_.policy().keep_removed().empty() || record_.from_image().empty())
+    return "";
+  const std::string& last = record_.deaths(0);
+  if (!absl::StrContains(last, "No such file or directory") && !absl::StrContains(last, "FileNotFoundError"))
+    return "";
+  return "it went back to an image, and misses a file: if it has removed that itself since, such as an old "
+         "checkpoint, 'rekindle run --keep-removed FOLDER' keeps those in that folder";
 }
 
 bool SupervisedJob::CarryOutDecision() {
@@ -456,6 +468,7 @@ bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, con
     }
     const bool anew = decision.images_back >= images;
     const bool ends = decision.action == RestartDecision::Action::kGiveUp || (anew && had_points);
+    const std::string hint = ends ? HintAtRemovedFiles() : "";
     if (ends && unfit < images) {
       absl::MutexLock lock(&mutex_);
       decision = restart_policy_.BackTo(unfit, "none that is older leads further");
@@ -463,7 +476,7 @@ bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, con
       continue;
     }
     if (decision.action == RestartDecision::Action::kGiveUp) {
-      Finish(last_exit_, /*failed=*/true, decision.why);
+      Finish(last_exit_, /*failed=*/true, absl::StrCat(decision.why, hint.empty() ? "" : "; ", hint));
       return false;
     }
     if (anew && had_points) {
@@ -475,7 +488,8 @@ bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, con
                        images == 0
                            ? ""
                            : absl::StrCat(", or, when what hinders it is mended, with `rekindle run --from ",
-                                          newest, " …`")));
+                                          newest, " …`"),
+                       hint.empty() ? "" : "; ", hint));
       return false;
     }
     if (decision.wait_seconds > 0) NoteDecided();

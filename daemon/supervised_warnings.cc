@@ -14,13 +14,11 @@
 #include "daemon/job_file.h"
 #include "daemon/job_strays.h"
 #include "daemon/supervised_job.h"
-#include "daemon/thread_time.h"
 
 namespace rekindle::daemon {
 namespace {
 
-// All processes of the machine are looked at for it.
-constexpr double kLookForStraysSeconds = 60, kRestsAfterLook = 1000;
+constexpr double kLookForStraysSeconds = 60;
 constexpr size_t kMostWarnings = 20;
 
 }  // namespace
@@ -91,26 +89,25 @@ std::optional<v1::JobEvent> SupervisedJob::TroubleOfCopies() const {
 Strays SupervisedJob::LookForStrays() {
   const double now = MonotonicSeconds();
   if (strays_told_ || now < next_look_for_strays_) return {};
+  next_look_for_strays_ = now + kLookForStraysSeconds;
+  return StraysAmong(*ProcessTable::Recent());
+}
+
+Strays SupervisedJob::StraysAmong(const ProcessTable& processes) const {
   const MarkUses::Use uses = node_.mark_uses().End(mark_, name_);
   const absl::StatusOr<std::vector<JobRecord>> others = OtherJobs();
+  if (!others.ok()) return {};
   pid_t pid;
   {
     absl::MutexLock lock(&mutex_);
     pid = record_.pid();
   }
-  Strays strays;
-  const double used_before = ThreadCpuSeconds();
-  if (others.ok()) strays = FindStrays(Traits(others, static_cast<bool>(uses)), pid);
-  // All processes of the machine were looked at, by one of perhaps a thousand jobs.
-  const double took = ThreadCpuSeconds() - used_before;
-  next_look_for_strays_ = now + std::max(kLookForStraysSeconds, kRestsAfterLook * took);
-  return strays;
+  return FindStrays(Traits(others, static_cast<bool>(uses)), pid, processes);
 }
 
 void SupervisedJob::TellOfStrays(const Strays& before) {
   if (before.empty()) return;
-  next_look_for_strays_ = 0;
-  const Strays strays = InBoth(before, LookForStrays());
+  const Strays strays = InBoth(before, StraysAmong(ProcessTable()));
   if (strays.empty()) return;
   strays_told_ = true;
   Warn(DescribeStrays(strays, /*are_ended_with_it=*/true));

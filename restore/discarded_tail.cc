@@ -38,7 +38,6 @@ absl::StatusOr<uint64_t> CopyTail(int from, uint64_t begin, uint64_t end, int to
     RK_RETURN_IF_ERROR(WriteFully(to, buffer.data(), static_cast<size_t>(n), "the copy"));
     begin += static_cast<uint64_t>(n);
   }
-  if (::fsync(to) != 0) return ErrnoStatus(errno, "syncing the copy");
   return begin;
 }
 
@@ -96,10 +95,15 @@ absl::StatusOr<KeptTail> KeepTail(int fd, uint64_t begin, uint64_t end, int fold
   return KeptTail{made, std::move(copy), *copied, EndingAt(fd, *copied)};
 }
 
+absl::Status SyncTail(const KeptTail& tail) {
+  return ::fsync(tail.copy.get()) == 0 ? absl::OkStatus() : ErrnoStatus(errno, "syncing the copy");
+}
+
 absl::StatusOr<bool> AddToTail(int fd, uint64_t end, KeptTail* tail) {
   if (end < tail->end || EndingAt(fd, tail->end) != tail->ending) return false;
   if (end == tail->end) return true;
   RK_ASSIGN_OR_RETURN(tail->end, CopyTail(fd, tail->end, end, tail->copy.get()));
+  RK_RETURN_IF_ERROR(SyncTail(*tail));
   tail->ending = EndingAt(fd, tail->end);
   return true;
 }

@@ -29,13 +29,16 @@ struct KeptTail {
 };
 
 // Copies [begin, end) of `fd` into a new file in `folder`, under `name`, or `name` with a number where that
-// is taken; gives it the owner and mode of `fd`, and syncs it. `make` calls its argument with the rights
-// under which the file is to be made. On failure nothing is left.
+// is taken; gives it the owner and mode of `fd`. It is on the disk when SyncTail was called. `with_rights`
+// calls its argument with the rights under which the file is to be made. On failure nothing is left.
 absl::StatusOr<KeptTail> KeepTail(int fd, uint64_t begin, uint64_t end, int folder, const std::string& name,
                                   const std::function<void(const std::function<void()>&)>& with_rights);
 
-// Adds what the file has got since, up to `end`. False, with nothing added: it was not only appended to, so
-// that the copy is that of another version.
+// Thread-safe, for different ones.
+absl::Status SyncTail(const KeptTail& tail);
+
+// Adds what the file has got since, up to `end`, and syncs that. False, with nothing added: it was not only
+// appended to, so that the copy is that of another version.
 absl::StatusOr<bool> AddToTail(int fd, uint64_t end, KeptTail* tail);
 
 }  // namespace rekindle::restore

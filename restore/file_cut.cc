@@ -92,12 +92,16 @@ absl::Status KeepTailOf(const WithRights& with_rights, FileAction& action) {
 }
 
 absl::Status CatchUpTailOf(const WithRights& with_rights, FileAction& action) {
-  if (action.tails.empty()) return KeepTailOf(with_rights, action);
+  const auto keep = [&]() -> absl::Status {
+    RK_RETURN_IF_ERROR(KeepTailOf(with_rights, action));
+    return SyncTail(action.tails.back().kept);
+  };
+  if (action.tails.empty()) return keep();
   RK_ASSIGN_OR_RETURN(const uint64_t now, SizeOf(action));
   KeptTail& kept = action.tails.back().kept;
   RK_ASSIGN_OR_RETURN(const bool same, AddToTail(action.file.get(), now, &kept));
   // What it had before is in the first copy alone.
-  if (!same) return KeepTailOf(with_rights, action);
+  if (!same) return keep();
   action.report.set_discarded_bytes(kept.end - action.discarded_at);
   return absl::OkStatus();
 }

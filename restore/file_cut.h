@@ -13,7 +13,8 @@ absl::Status AboutFile(const absl::Status& status, const FileAction& action);
 // For one after which some files have changed.
 absl::Status Halfway(const absl::Status& status, const FileAction& action);
 
-// Copies what the plan discards.
+// Copies what the plan discards. It is on the disk when SyncTail was called for the last of the action's
+// tails.
 absl::Status KeepTailOf(const WithRights& with_rights, FileAction& action);
 // Copies what has come since then, too; into another file, where what is kept was not only appended to.
 absl::Status CatchUpTailOf(const WithRights& with_rights, FileAction& action);

@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/open_in_root.h"
+#include "base/parallel.h"
 #include "base/random_bytes.h"
 #include "base/stable_hash.h"
 #include "base/status.h"
@@ -31,6 +32,8 @@ using Report = v1::FileRollback;
 
 constexpr absl::string_view kHalfMade = ".rekindle-new";
 constexpr int kNamesTried = 10000;
+// That wait for disks.
+constexpr size_t kMostThreads = 16;
 
 // What a file is called until it is whole: the same for every attempt, so that the next one removes what an
 // interrupted one has left. In a name that leaves no room for the rest, a number stands for its end.
@@ -71,7 +74,14 @@ class Applier {
         return AboutFile(status, action);
       }
     }
-    return absl::OkStatus();
+    const absl::Status synced = ForAll(
+        [](const FileAction& action) -> absl::Status {
+          if (!action.tails.empty()) RK_RETURN_IF_ERROR(SyncTail(action.tails.back().kept));
+          return action.report.action() == Report::MADE_AGAIN ? ToDisk(action) : absl::OkStatus();
+        },
+        AboutFile);
+    if (!synced.ok()) Undo();
+    return synced;
   }
 
   absl::Status Change() {
@@ -89,10 +99,30 @@ class Applier {
         return Halfway(status, action);
       }
     }
-    return absl::OkStatus();
+    absl::Status synced = ForAll(
+        [](const FileAction& action) {
+          return action.report.action() == Report::PUT_BACK ? ToDisk(action) : absl::OkStatus();
+        },
+        Halfway);
+    if (synced.ok()) synced = FoldersToDisk();
+    if (!synced.ok()) RemoveUselessTails(with_rights_, &plan_);
+    return synced;
   }
 
  private:
+  // Of thousands of files each wait for the disk alone, and together hardly longer than one. The first one's
+  // error, as `about` tells it.
+  template <typename Work>
+  absl::Status ForAll(const Work& work,
+                      absl::Status (*about)(const absl::Status& status, const FileAction& action)) const {
+    std::vector<absl::Status> ended(plan_.size());
+    ForEachInParallel(plan_.size(), kMostThreads, [&](size_t i) { ended[i] = work(plan_[i]); });
+    for (size_t i = 0; i < plan_.size(); ++i) {
+      if (!ended[i].ok()) return about(ended[i], plan_[i]);
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status CheckRoom() const {
     std::map<uint64_t, uint64_t> room;  // by device
     for (const FileAction& action : plan_) {
@@ -156,9 +186,7 @@ class Applier {
       absl::StrAppend(&why, why.empty() ? "" : "; ", "it could not be given to group ", file.gid());
     }
     RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, file));
-    RK_RETURN_IF_ERROR(content.Fill(action.file.get()));
-    RK_RETURN_IF_ERROR(ToDisk(action));
-    return SetTime(action);
+    return content.Fill(action.file.get());
   }
 
   // The error.
@@ -211,9 +239,7 @@ class Applier {
       case Report::PUT_BACK: {
         RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, action.recorded));
         if (action.keep_tail) RK_RETURN_IF_ERROR(CatchUpTailOf(with_rights_, action));
-        RK_RETURN_IF_ERROR(content.WriteTo(action.file.get()));
-        RK_RETURN_IF_ERROR(ToDisk(action));
-        return SetTime(action);
+        return content.WriteTo(action.file.get());
       }
       case Report::MADE_AGAIN: {
         int error = EPERM;
@@ -221,12 +247,10 @@ class Applier {
           const int folder = action.folder.get();
           error = ::renameat(folder, action.half_made.c_str(), folder, action.name.c_str()) == 0 ? 0 : errno;
         });
-        if (error != 0) return ErrnoStatus(error, "giving it its name");
-        return FolderToDisk(action);
+        return error == 0 ? absl::OkStatus() : ErrnoStatus(error, "giving it its name");
       }
       case Report::SET_ASIDE:
-        RK_RETURN_IF_ERROR(SetAside(action));
-        return FolderToDisk(action);
+        return SetAside(action);
       default:
         return absl::OkStatus();
     }
@@ -280,8 +304,28 @@ class Applier {
   // What the job writes from now on must not stand on what a crash of the machine would undo; and a time that
   // says the content is there must not be there without it. Memory has no disk.
   static absl::Status ToDisk(const FileAction& action) {
-    if (::fdatasync(action.file.get()) == 0 || errno == EINVAL) return absl::OkStatus();
-    return ErrnoStatus(errno, "writing it to its disk");
+    if (::fdatasync(action.file.get()) != 0 && errno != EINVAL)
+      return ErrnoStatus(errno, "writing it to its disk");
+    return SetTime(action);
+  }
+
+  // Those in which names have changed, each once.
+  absl::Status FoldersToDisk() const {
+    std::map<std::pair<dev_t, ino_t>, const FileAction*> by_folder;
+    for (const FileAction& action : plan_) {
+      const Report::Action what = action.report.action();
+      struct stat folder;
+      if ((what == Report::MADE_AGAIN || what == Report::SET_ASIDE) &&
+          ::fstat(action.folder.get(), &folder) == 0)
+        by_folder.emplace(std::make_pair(folder.st_dev, folder.st_ino), &action);
+    }
+    std::vector<const FileAction*> folders;
+    for (const auto& [number, action] : by_folder) folders.push_back(action);
+    std::vector<absl::Status> ended(folders.size());
+    ForEachInParallel(folders.size(), kMostThreads,
+                      [&](size_t i) { ended[i] = Halfway(FolderToDisk(*folders[i]), *folders[i]); });
+    for (const absl::Status& status : ended) RK_RETURN_IF_ERROR(status);
+    return absl::OkStatus();
   }
 
   static absl::Status FolderToDisk(const FileAction& action) {

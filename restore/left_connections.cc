@@ -14,9 +14,30 @@
 
 namespace rekindle::restore {
 
+namespace {
+
+absl::StatusOr<std::string> FilesOf(const store::ImageReader& image) {
+  return image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "files.img"));
+}
+
+}  // namespace
+
+absl::Status FreePorts(const store::ImageReader& image) {
+  RK_ASSIGN_OR_RETURN(const std::string files, FilesOf(image));
+  RK_ASSIGN_OR_RETURN(const std::set<uint16_t> ports, criu::TcpPorts(files));
+  if (ports.empty()) return absl::OkStatus();
+  absl::StatusOr<SocketDiag> sockets = SocketDiag::Open(0);
+  if (!sockets.ok()) return absl::OkStatus();
+  const auto over = sockets->TimeWaiting(*ports.begin(), *ports.rbegin());
+  for (const TcpSocket& socket : over.value_or(std::vector<TcpSocket>())) {
+    // Where that can't be done, CRIU says that the port is taken, and it is tried again.
+    if (ports.contains(socket.ends.local_port)) sockets->Destroy(socket).IgnoreError();
+  }
+  return absl::OkStatus();
+}
+
 absl::Status EndLeftConnections(const store::ImageReader& image) {
-  RK_ASSIGN_OR_RETURN(const std::string files,
-                      image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "files.img")));
+  RK_ASSIGN_OR_RETURN(const std::string files, FilesOf(image));
   RK_ASSIGN_OR_RETURN(const std::vector<criu::TcpConnection> wanted, criu::TcpConnections(files));
   if (wanted.empty()) return absl::OkStatus();
   std::set<uint16_t> ports;

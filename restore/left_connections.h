@@ -13,6 +13,10 @@ namespace rekindle::restore {
 // can't be ended, or that a process has; DataLoss: the image is damaged. Thread-safe.
 absl::Status EndLeftConnections(const store::ImageReader& image);
 
+// Forgets connections that are over, of ports in our network namespace that the job needs: it could have none
+// of these ports for a minute after its end otherwise. As far as we may; thread-safe.
+absl::Status FreePorts(const store::ImageReader& image);
+
 // In the message of a restore that was refused for connections: later they may be free.
 inline constexpr char kConnectionsInUse[] = "the job needs its connections back";
 

@@ -133,7 +133,7 @@ class RestoreRun : public criu::RestoreObserver {
     const absl::Status free = namespaces_.Within([&] {
       absl::Status status = CheckLocksAreFree(locks, options_.cancel_fd);
       if (status.ok() && carries_connections) status = EndLeftConnections(*image_);
-      return status;
+      return status.ok() ? FreePorts(*image_) : status;
     });
     RK_RETURN_IF_ERROR(free);
     RK_RETURN_IF_ERROR(CheckMemory(PageBytes(), MemoryCountsFor()));

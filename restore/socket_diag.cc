@@ -260,6 +260,15 @@ absl::Status SocketDiag::Dump(absl::string_view request,
 }
 
 absl::StatusOr<std::vector<TcpSocket>> SocketDiag::Tcp(uint16_t first_port, uint16_t last_port) {
+  return TcpIn(kTcpStates, first_port, last_port);
+}
+
+absl::StatusOr<std::vector<TcpSocket>> SocketDiag::TimeWaiting(uint16_t first_port, uint16_t last_port) {
+  return TcpIn(Bit(kTimeWait), first_port, last_port);
+}
+
+absl::StatusOr<std::vector<TcpSocket>> SocketDiag::TcpIn(uint32_t states, uint16_t first_port,
+                                                         uint16_t last_port) {
   struct {
     inet_diag_req_v2 request{};
     rtattr filter_header{};
@@ -267,7 +276,7 @@ absl::StatusOr<std::vector<TcpSocket>> SocketDiag::Tcp(uint16_t first_port, uint
   } asked;
   asked.request.sdiag_protocol = IPPROTO_TCP;
   asked.request.idiag_ext = 1 << (INET_DIAG_INFO - 1);
-  asked.request.idiag_states = kTcpStates;
+  asked.request.idiag_states = states;
   asked.filter_header.rta_type = INET_DIAG_REQ_BYTECODE;
   asked.filter_header.rta_len = sizeof asked.filter_header + sizeof asked.filter;
   // Each comparison has its port in the entry behind it. One that fails jumps beyond the end.

@@ -56,6 +56,9 @@ class SocketDiag {
   // connection. Takes about half a millisecond, most of it for the kernel's look through its table. What the
   // kernel has no such list of is left out.
   absl::StatusOr<std::vector<TcpSocket>> Tcp(uint16_t first_port, uint16_t last_port);
+  // Connections of such ports that are over, and nobody's: the kernel keeps their place for a minute, so that
+  // nothing that comes late is taken for another one's, and most who want the port wait for that.
+  absl::StatusOr<std::vector<TcpSocket>> TimeWaiting(uint16_t first_port, uint16_t last_port);
   absl::StatusOr<std::vector<UnixSocket>> Unix();
   // Ends a connection; its other end is told by a reset. Unimplemented: this kernel can't.
   absl::Status Destroy(const TcpSocket& socket);
@@ -72,6 +75,7 @@ class SocketDiag {
 
   SocketDiag(UniqueFd requests, UniqueFd destroyed)
       : requests_(std::move(requests)), destroyed_(std::move(destroyed)), buffer_(new char[kBufferBytes]) {}
+  absl::StatusOr<std::vector<TcpSocket>> TcpIn(uint32_t states, uint16_t first_port, uint16_t last_port);
   // `message`: what follows the netlink header of each answer. NotFound: the kernel tells nothing of such
   // sockets (IPv6, tcp_diag, unix_diag).
   absl::Status Dump(absl::string_view request, absl::FunctionRef<void(absl::string_view message)> each);

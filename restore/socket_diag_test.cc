@@ -86,5 +86,39 @@ TEST_F(FindTcpTest, NobodyHasOneThatWasClosed) {
   EXPECT_EQ((*found)->inode, 0u);
 }
 
+// The listener's end has been closed first, and waits: so its port can't be had, and then it can.
+TEST_F(FindTcpTest, OnesThatAreOverAreForgotten) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root has sockets destroyed";
+  Connect(AF_INET);
+  UniqueFd accepted(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  ASSERT_TRUE(accepted.valid());
+  accepted.Reset();
+  char nothing;
+  ASSERT_EQ(::read(client_.get(), &nothing, 1), 0);
+  client_.Reset();
+  listener_.Reset();
+  SocketDiag sockets = SocketDiag::Open(0).value();
+  const uint16_t port = ends_.remote_port;
+  std::vector<TcpSocket> over;
+  // The kernel moves it there in its own time.
+  while (over.empty()) over = sockets.TimeWaiting(port, port).value();
+  EXPECT_THAT(sockets.Tcp(port, port).value(), testing::IsEmpty());
+  ASSERT_EQ(over.size(), 1u);
+  EXPECT_EQ(over[0].ends.remote_port, ends_.local_port);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  const auto bind_again = [&] {
+    const UniqueFd again(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    return ::bind(again.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  };
+  EXPECT_FALSE(bind_again());
+  const absl::Status ended = sockets.Destroy(over[0]);
+  if (absl::IsUnimplemented(ended)) GTEST_SKIP() << ended;
+  ASSERT_TRUE(ended.ok()) << ended;
+  EXPECT_TRUE(bind_again());
+}
+
 }  // namespace
 }  // namespace rekindle::restore

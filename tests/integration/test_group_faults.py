@@ -126,7 +126,7 @@ class KilledTest(GroupTest):
 
 
 class RestoreKilledTest(GroupTest):
-    """A member's daemon is killed when its job runs already."""
+    """A member's daemon is killed when its job runs already, or the coordinator hangs before."""
 
     def restore_with(self, point):
         exchange, members = self.exchange_by_file()
@@ -157,6 +157,28 @@ class RestoreKilledTest(GroupTest):
         self.b.groups()
         exchange.wait_for_progress("sender", "receiver")
         self.assertEqual([procfs.alive(pid) for pid in pids], [True, True])
+
+
+    def test_a_coordinator_that_hangs(self):
+        exchange, members = self.exchange_by_file()
+        self.checkpoint_group("x:1", members)
+        self.kill_jobs()
+        self.b.restart("member-ready=STOP")
+        command = self.a.cli.start("group", "restore", "x:1")
+        self.b.wait_until_stopped()
+        os.kill(self.a.daemon.pid, signal.SIGSTOP)
+        receiver = members[1][1]
+        waiting.until(lambda: procfs.alive(receiver), "it stands ready")
+        waiting.until(lambda: not procfs.alive(receiver), "it does not stand there for good", 90)
+        self.assertIn("its coordinator has said nothing for 30s", self.c.daemon.log_text())
+        self.a.go_on()
+        self.b.go_on()
+        self.assert_refused(self.a.cli.finish(command), FAILED, "restoring group x:1")
+        waiting.until(lambda: not procfs.alive(members[0][1]), "nor does the other one")
+        jobs.reap_orphans()
+        self.b.restart()
+        self.restore_group("x:1")
+        exchange.wait_for_progress("sender", "receiver")
 
 
 class CutTest(GroupTest):

@@ -50,9 +50,24 @@ class ResumeTest(ResumedTest):
         self.succeed("stop", "job", cli=self.remote)
         result = self.remote.finish(command)
         self.assertIn("the job goes on from job:", result.err)
+        self.assertNotIn("with the command that it has", result.err)
         self.assert_each_number_once()
         shown = lines_of(self.path("log"))
         self.assertEqual(shown, [str(number) for number in range(len(shown))])
+
+    def test_another_command_changes_nothing_which_is_told(self):
+        first = self.start_again()
+        self.wait_for_image()
+        second = self.start_again(count=100001)
+        self.succeed("stop", "job", cli=self.remote)
+        for command in (first, second):
+            result = self.remote.finish(command)
+        self.assertIn(f"goes on with the command that it has, {jobs.PYTHON} ", result.err)
+        third = self.start_again(count=100002)
+        self.wait_for_numbers()
+        self.succeed("stop", "job", cli=self.remote)
+        self.assertIn(f"goes on with the command that it has, {jobs.PYTHON} ", self.remote.finish(third).err)
+        self.assert_each_number_once()
 
     def test_without_an_image_it_begins(self):
         command = self.start_again(count=3)

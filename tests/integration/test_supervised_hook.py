@@ -45,6 +45,17 @@ while not os.path.exists(sys.argv[1]):
 time.sleep(3600)
 """
 
+_STANDS_AT_A_BOUNDARY_ONCE_TOLD = """import os, sys, time, rekindle
+for _ in range(5):
+    rekindle.checkpoint_here()
+    time.sleep(0.2)
+open(sys.argv[1], "w").close()
+while not os.path.exists(sys.argv[1] + ".go-on"):
+    time.sleep(0.05)
+rekindle.checkpoint_here()
+time.sleep(3600)
+"""
+
 _STANDS_AT_A_BOUNDARY_TWICE = """import sys, time, rekindle
 for _ in range(5):
     rekindle.checkpoint_here()
@@ -179,6 +190,37 @@ class SupervisedHookTest(ReportingTest):
         self.assertLess(time.monotonic() - began, 10)
         self.assertEqual(self.ended("train")["phase"], "done")
         self.assertNotIn("no image was taken", self.daemon.log_text())
+
+    def end_with_a_last_image(self, signum):
+        """The command, once that is waited for: the job comes to a boundary when `stands`.go-on is there."""
+        command = self.cli.start("run", "--name", "train", "--restarts", "3", "--stop-on", "INT,USR1", "--", jobs.PYTHON,
+                                 "-c", _STANDS_AT_A_BOUNDARY_ONCE_TOLD, self.path("stands"), json_output=False,
+                                 env={"PYTHONPATH": HOOK_PYTHON, "REKINDLE_HOOK_LIBRARY": hook_library()})  # fmt: skip
+        self.addCleanup(self.cli.run, "stop", "train", "--grace", "0s")
+        waiting.until(lambda: os.path.exists(self.path("stands")), "no more boundaries", 60)
+        command.send_signal(signum)
+        waiting.until(lambda: self.job("train")["supervised"]["phase"] == "checkpointing", "the last image", 60)
+        return command
+
+    def test_a_second_ctrl_c_gives_the_last_image_up(self):
+        command = self.end_with_a_last_image(signal.SIGINT)
+        command.send_signal(signal.SIGINT)
+        result = self.cli.finish(command)
+        self.assertEqual(result.code, 128 + signal.SIGINT, str(result))
+        self.assertIn("without a last image", result.err)
+        self.assertNotIn("was to end the job", result.err)
+        self.assertEqual(self.succeed("ls").get("images", []), [])
+
+    def test_what_asks_for_the_end_again_leaves_the_last_image_be(self):
+        command = self.end_with_a_last_image(signal.SIGUSR1)
+        command.send_signal(signal.SIGUSR1)
+        command.send_signal(signal.SIGTERM)  # as schedulers send when the time is over
+        with open(self.path("stands") + ".go-on", "w", encoding="ascii"):
+            pass
+        result = self.cli.finish(command)
+        self.assertEqual(result.code, 128 + signal.SIGUSR1, str(result))
+        (image,) = self.references()
+        self.assertIn("its last image is " + image, result.err)
 
     def run_script(self, restarts, script, argument, *options):
         self.succeed("run", "--detach", "--name", "train", "--restarts", restarts, *options, "--",

@@ -401,6 +401,23 @@ class CommandTest(SupervisedTest):
         self.assertEqual(self.state()["phase"], "done")
         self.assertEqual(self.state()["restarts"], 0)
 
+    def test_signals_that_mean_what_the_job_makes_of_them(self):
+        """Its first process gets them, and no other that may not know them."""
+        heard = self.path("heard")
+        script = 'trap "echo one >> $0" USR1; trap "echo two >> $0" USR2; sleep 1000 & echo ready; while :; do wait; done'
+        for options in ((), ("--every", "1h", "--restarts", "0")):
+            with self.subTest(options=options):
+                command = self.remote.start("run", "--name", "job", *options, "--", "sh", "-c", script, heard,
+                                            json_output=False)  # fmt: skip
+                waiting.until(lambda c=command: select.select([c.stdout], [], [], 0)[0], "some output", 60)
+                for signum, lines in ((signal.SIGUSR1, ["one"]), (signal.SIGUSR2, ["one", "two"])):
+                    command.send_signal(signum)
+                    waiting.until(lambda n=lines: lines_of(heard) == n or command.poll() is not None, "it is heard")
+                    self.assertEqual(lines_of(heard), lines)
+                command.send_signal(signal.SIGTERM)
+                self.assertEqual(self.remote.finish(command).code, 128 + signal.SIGTERM)
+                os.unlink(heard)
+
     def test_attach(self):
         self.start(100, options=["--every", "1h", "--restarts", "0"])
         waiting.until(lambda: len(lines_of(self.numbers)) > 3, "some lines")

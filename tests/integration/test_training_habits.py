@@ -200,6 +200,42 @@ class DaemonisedHelperTest(SupervisedTest):
         self.assertEqual(self.succeed("ckpt", "job", "-t", "mine:1", cli=self.remote)["warnings"], [])
 
 
+# A helper that is told each step over a connection, as of wandb. Its port is not marked as one that may be had again at
+# once, and the end that keeps the port busy closes first.
+_TELLS_A_HELPER = """
+import os, socket, sys, time
+server = socket.socket()
+server.bind(("127.0.0.1", 0))
+server.listen()
+if os.fork() == 0:
+    told = socket.create_connection(server.getsockname())
+    server.close()
+    out = open(sys.argv[1], "a", buffering=1)
+    for line in told.makefile():
+        out.write(line)
+    os._exit(0)
+helper, _ = server.accept()
+for number in range(100000):
+    helper.sendall(b"%d\\n" % number)
+    time.sleep(0.01)
+"""
+
+
+class SidecarTest(SupervisedTest):
+    def test_its_port_is_there_at_once(self):
+        command = self.remote.start("run", "--name", "job", "--every", "300ms", "--restarts", "3", "--", jobs.PYTHON, "-c",
+                                    _TELLS_A_HELPER, self.numbers, json_output=False)  # fmt: skip
+        self.wait_for_image()
+        self.kill_job()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart", 100)
+        at = len(lines_of(self.numbers))
+        waiting.until(lambda: len(lines_of(self.numbers)) > at + 10, "more numbers")
+        self.succeed("stop", "job", cli=self.remote)
+        self.assertNotIn("can't be brought back yet", self.remote.finish(command).err)
+        numbers = lines_of(self.numbers)
+        self.assertEqual(numbers, [str(number) for number in range(len(numbers))])
+
+
 # Workers as of a DataLoader that is not persistent: some are always just ending, and have threads.
 _WORKERS = """
 import os, sys, threading, time
@@ -382,7 +418,7 @@ class LastWordsTest(SupervisedTest):
         deaths = self.state()["deaths"]
         self.assertRegex(deaths[0], r"exit status 1: FileNotFoundError: .*checkpoint-\d+'$")
         self.assertRegex(deaths[-1], r"killed by signal 9 \(Killed\)$", "nor what it merely wrote")
-
+        self.assertIn("--keep-removed", self.state()["report"])
 
     def test_a_rule_below_them_is_none(self):
         """As torchrun draws it."""
