@@ -155,6 +155,46 @@ class LoadingTest(LoadingTests, NodeRuntimeTest):
         self.assertEqual((error["errorType"], error["errorMessage"]), ("RangeError", "not today"))
         self.assertIn("app.js", error["trace"][1])
 
+    def test_the_module_leaves_a_promise_rejected(self):
+        for name, text in (("app.js", "Promise.reject(new RangeError('no database'));\nexports.handler = async () => 1;"),
+                           ("app.mjs", "export const handler = async () => 1;\n"
+                                       "(async () => { await null; throw new RangeError('no database'); })();")):
+            self.write(name + ".d/" + name, text)
+            _, error, log = self.fail_to_start("app.handler", self.path(name + ".d"))
+            self.assertEqual((error["errorType"], error["errorMessage"]),
+                             ("Runtime.UnhandledPromiseRejection", "RangeError: no database"))
+            self.assertIn(name, error["trace"][1])
+            self.assertIn("Unhandled Promise Rejection", log)
+            self.assertTrue(self.api.errors.empty())
+
+    def test_what_promises_are_rejected_with(self):
+        for reason, message in (("{ code: 5 }", "{ code: 5 }"), ("'a text'", "a text"), ("undefined", "undefined"),
+                                ("Symbol('mark')", "Symbol(mark)")):
+            self.write("app.js", f"Promise.reject({reason});\nPromise.reject(2);\nexports.handler = async () => 1;")
+            _, error, log = self.fail_to_start("app.handler", self.directory)
+            self.assertEqual((error["errorType"], error["errorMessage"]),
+                             ("Runtime.UnhandledPromiseRejection", message), log)
+            self.assertTrue(self.api.errors.empty(), "of the first one alone")
+
+    def test_the_module_throws_after_it_has_been_loaded(self):
+        self.write("app.js", "process.nextTick(() => { throw new RangeError('too late'); });\n"
+                             "exports.handler = async () => 1;")
+        _, error, _ = self.fail_to_start("app.handler", self.directory)
+        self.assertEqual((error["errorType"], error["errorMessage"]), ("RangeError", "too late"))
+
+    def test_the_module_waits_for_what_never_comes(self):
+        self.write("app.mjs", "await new Promise(() => {});\nexport const handler = async () => 1;")
+        _, error, log = self.fail_to_start("app.handler", self.directory)
+        self.assertEqual(error["errorType"], "Runtime.NodeJsExit")
+        self.assertIn("'app.handler'", error["errorMessage"])
+        self.assertIn(error["errorMessage"], log)
+
+    def test_a_rejection_that_is_handled_late_is_none(self):
+        self.write("app.js", "const failed = Promise.reject(new RangeError('handled'));\nfailed.catch(() => {});\n"
+                             "exports.handler = async () => failed.catch((error) => error.message);")
+        self.start(root=self.directory)
+        self.assertEqual(self.call({}), "handled")
+
 
 class SnapshotTest(SnapshotTests, NodeRuntimeTest):
     dependency = "zlib"

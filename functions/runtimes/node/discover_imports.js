@@ -86,6 +86,7 @@ async function run() {
   const exit = (status) => (status ? `with error: exit status ${status}` : 'without providing a reason');
   process.on('exit', (status) =>
     report({ errorType: 'Runtime.ExitError', errorMessage: `Runtime exited ${exit(status)}` }, imports, layerImports));
+  process.on('beforeExit', () => fail(faults.neverLoaded(process.env._HANDLER)));
   process.on('uncaughtException', fail);
   process.on('unhandledRejection', (reason) => fail(new faults.UnhandledPromiseRejection(reason)));
   const folders = foldersOfMachine();
