@@ -54,6 +54,29 @@ class InvocationTest(InvocationTests, NodeRuntimeTest):
         self.assertEqual(self.call({"wait": False}), {"done": False}, "nothing is waited for")
         self.assertEqual(self.call({"method": "succeed"}), {"done": False})
 
+    def test_streams(self):
+        """Collected, and answered when they have ended."""
+        self.start("streams.handler")
+        invocation = self.api.begin({"do": "pieces"})
+        self.assertEqual(invocation.wait(), ("response", b'one,\xff{"two":2},three'))
+        self.assertEqual(invocation.answer_headers["Content-Type"], "application/octet-stream")
+        invocation = self.api.begin({"do": "html"})
+        self.assertEqual(invocation.wait(), ("response", b'{"statusCode":201}' + bytes(8) + b"<p>"))
+        self.assertEqual(invocation.answer_headers["Content-Type"], "application/vnd.awslambda.http-integration-response")
+        invocation = self.api.begin({"do": "pipeline", "name": "tested"})
+        self.assertEqual(invocation.wait(), ("response", b"x" * 300_000))
+        self.assertEqual(invocation.answer_headers["Content-Type"], "text/plain")
+        invocation = self.api.begin({"do": "context"})
+        self.assertEqual(invocation.wait(), ("response", invocation.id.encode()))
+        error = self.call({"do": "raise"}, "error")
+        self.assertEqual((error["errorType"], error["errorMessage"]), ("RangeError", "half-way"))
+        error = self.call({"do": "destroy"}, "error")
+        self.assertEqual((error["errorType"], error["errorMessage"]), ("TypeError", "broken off"))
+        error = self.call({"do": "leave open"}, "error")
+        self.assertEqual(error["errorType"], "Runtime.NodeJsExit")
+        self.assertIn("responseStream.end()", error["errorMessage"])
+        self.assertEqual(self.api.begin({"do": "nothing"}).wait(), ("response", b""), "it goes on")
+
     def test_layers(self):
         self.write("one/nodejs/node_modules/of_layer/index.js", "module.exports = 'one';")
         self.write("two/nodejs/node_modules/of_layer/index.js", "module.exports = 'two';")

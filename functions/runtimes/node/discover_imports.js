@@ -19,6 +19,7 @@ const path = require('path');
 
 const faults = require('./lib/faults.js');
 const handlers = require('./lib/handlers.js');
+const streams = require('./lib/streams.js');
 
 const AGAIN = 'EAGAIN'; // a pipe that is full, and does not block since somebody has written to process.stdout
 
@@ -92,6 +93,7 @@ async function run() {
   const folders = foldersOfMachine();
   try {
     handlers.enter();
+    streams.install();
     const layers = foldersOfLayers();
     recordRequires(process.cwd(), [{ folders: layers, found: layerImports }, { folders, found: imports }]);
     await handlers.load(process.env._HANDLER);

@@ -10,6 +10,7 @@ const faults = require('./faults.js');
 const handlers = require('./handlers.js');
 const { Invocations } = require('./invocations.js');
 const logs = require('./logs.js');
+const streams = require('./streams.js');
 
 // What AWS's runtimes exit with.
 const BEFORE_SNAPSHOT_FAILED = 64;
@@ -141,6 +142,7 @@ function enterAgain() {
 
 async function loadFunction() {
   logs.install();
+  streams.install();
   if (held) engine.keepWithin(Number(process.env.AWS_LAMBDA_FUNCTION_MEMORY_SIZE));
   try {
     handlers.enter();
