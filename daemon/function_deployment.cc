@@ -163,8 +163,14 @@ absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
     const bool has_image = !image.empty() && dependencies_.Find(image).ok();
     if (!spec.starts_from_images() || has_image) return result;
     RK_ASSIGN_OR_RETURN(result.record.images, find_images(result.record, /*replaces_one=*/false));
-    RK_RETURN_IF_ERROR(
-        catalog_->SetImages(result.record.name(), result.record.revision, result.record.images));
+    RK_ASSIGN_OR_RETURN(
+        result.record,
+        catalog_->ChangeImages(result.record.name(), result.record.revision,
+                               [images = result.record.images](functions::FunctionImages* now) mutable {
+                                 images.function_image = now->function_image;
+                                 *now = std::move(images);
+                                 return true;
+                               }));
   }
   if (absl::Status put = ScheduleIfPresent(result.record); !put.ok())
     result.warnings.push_back(std::string(put.message()));

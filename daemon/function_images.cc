@@ -137,17 +137,19 @@ absl::Status Functions::BringBackDependenciesOf(const functions::FunctionRecord&
     scheduler_->LostTemplate(gone);
     instances_->DropImage(record.name(), record.revision);  // it was made of the one that has gone
   }
-  auto now = catalog_->Find(record.name());
-  if (!now.ok() || now->revision != record.revision) return absl::OkStatus();
-  if (gone.empty()) {  // what of its layers it has
-    now->images.dependencies = images.dependencies;
-    now->images.of_layers = images.of_layers;
-    now->images.not_loaded = images.not_loaded;
-  }
-  now->images.dependency_image = found.image.info.reference;
-  const absl::Status noted = catalog_->SetImages(now->name(), now->revision, now->images);
-  if (!absl::IsAborted(noted)) RK_RETURN_IF_ERROR(noted);
-  ScheduleIfPresent(*now).IgnoreError();
+  const auto noted =
+      catalog_->ChangeImages(record.name(), record.revision, [&](functions::FunctionImages* now) {
+        if (gone.empty()) {  // what of its layers it has
+          now->dependencies = images.dependencies;
+          now->of_layers = images.of_layers;
+          now->not_loaded = images.not_loaded;
+        }
+        now->dependency_image = found.image.info.reference;
+        return true;
+      });
+  if (absl::IsAborted(noted.status()) || absl::IsNotFound(noted.status())) return absl::OkStatus();
+  RK_RETURN_IF_ERROR(noted.status());
+  ScheduleIfPresent(*noted).IgnoreError();
   return absl::OkStatus();
 }
 
@@ -161,27 +163,23 @@ absl::StatusOr<bool> Functions::LoadLayersAhead(const functions::FunctionRecord&
                           record, &images, [](const char* /*phase*/) {}, &cancel, &warnings));
   const bool may_pass = !images.not_loaded.empty();
   const std::string why = warnings.empty() ? "" : warnings.front();
-  const auto is_present = [&](const absl::StatusOr<functions::FunctionRecord>& now) {
-    return now.ok() && now->revision == record.revision &&
-           now->images.dependency_image == record.images.dependency_image;
-  };
-  absl::StatusOr<functions::FunctionRecord> now = catalog_->Find(record.name());
-  if (!is_present(now)) return false;
-  if (!may_pass) {
-    const bool is_another = found.image.info.reference != record.images.dependency_image;
-    if (is_another) {
-      instances_->DropImage(record.name(), record.revision);  // it was made of the one before
-      now = catalog_->Find(record.name());
-      if (!is_present(now)) return false;
-    }
-    images.function_image = now->images.function_image;
-    images.dependency_image = found.image.info.reference;
-    const absl::Status noted = catalog_->SetImages(now->name(), now->revision, images);
-    if (absl::IsAborted(noted)) return false;
-    RK_RETURN_IF_ERROR(noted);
-    now->images = images;
-  }
-  ScheduleIfPresent(*now).IgnoreError();
+  bool is_present = false;
+  const auto noted =
+      catalog_->ChangeImages(record.name(), record.revision, [&](functions::FunctionImages* now) {
+        is_present = now->dependency_image == record.images.dependency_image;
+        if (!is_present || may_pass) return false;
+        // It was made of the one before.
+        if (found.image.info.reference != now->dependency_image) now->function_image.clear();
+        now->dependencies = images.dependencies;
+        now->of_layers = images.of_layers;
+        now->not_loaded = images.not_loaded;
+        now->dependency_image = found.image.info.reference;
+        return true;
+      });
+  if (absl::IsAborted(noted.status()) || absl::IsNotFound(noted.status())) return false;
+  RK_RETURN_IF_ERROR(noted.status());
+  if (!is_present) return false;
+  ScheduleIfPresent(*noted).IgnoreError();
   if (may_pass) return absl::UnavailableError(why);
   if (why.empty()) return true;
   Log(LogLevel::kWarning, absl::StrCat("function '", record.name(), "': ", why));
@@ -235,12 +233,15 @@ absl::Status Functions::RemoveDependencies(const store::ImageInfo& image) {
 }
 
 void Functions::ImageMade(const std::string& name, uint64_t revision, const std::string& reference) {
-  auto record = catalog_->Find(name);
-  if (!record.ok() || record->revision != revision) return;
-  functions::FunctionImages images = record->images;
-  images.function_image = reference;
-  absl::Status noted = catalog_->SetImages(name, revision, images);
-  if (!noted.ok() && !absl::IsAborted(noted)) Log(LogLevel::kWarning, noted.message());
+  const absl::Status noted = catalog_
+                                 ->ChangeImages(name, revision,
+                                                [&](functions::FunctionImages* images) {
+                                                  images->function_image = reference;
+                                                  return true;
+                                                })
+                                 .status();
+  if (!noted.ok() && !absl::IsAborted(noted) && !absl::IsNotFound(noted))
+    Log(LogLevel::kWarning, noted.message());
 }
 
 }  // namespace rekindle::daemon

@@ -150,9 +150,29 @@ bool FunctionInstances::Add(const functions::FunctionRecord& record, const store
     absl::MutexLock lock(&live->mutex);
     if (has_image) live->image_digest = info->digest;
   }
-  absl::MutexLock lock(&mutex_);
-  functions_[{record.name(), record.revision}] = std::move(live);
-  return has_image;
+  LivePtr before;
+  {
+    absl::MutexLock lock(&mutex_);
+    before = std::exchange(functions_[{record.name(), record.revision}], live);
+  }
+  if (before == nullptr || has_image) return has_image;
+  // What is captured for the one before from now on is removed by who captures it; what was captured may not
+  // be noted yet.
+  if (before->dependency_digest == live->dependency_digest) return TakeOverImage(*before, *live);
+  if (dependency != nullptr) RemoveImage(*before);
+  return false;
+}
+
+bool FunctionInstances::TakeOverImage(LiveFunction& before, LiveFunction& live) {
+  std::string digest;
+  {
+    absl::MutexLock lock(&before.mutex);
+    digest = std::exchange(before.image_digest, "");
+  }
+  if (digest.empty()) return false;
+  absl::MutexLock lock(&live.mutex);
+  live.image_digest = digest;
+  return true;
 }
 
 void FunctionInstances::Remove(const std::string& name, uint64_t revision, bool await_image) {

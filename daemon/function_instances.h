@@ -65,7 +65,7 @@ class FunctionInstances : public functions::InstanceStarter {
   restore::OwnTemporary TemporaryOf(const functions::FunctionRecord& record) const;
 
   // A revision that may be started from now on. `dependency` may be null. Returns whether its own image is
-  // there.
+  // there; one that was made meanwhile, of what it depended on before, goes. By one thread at a time.
   bool Add(const functions::FunctionRecord& record, const store::ImageInfo* dependency)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Nothing of it is started any more, and its template and image go. An image that is being made is given
@@ -113,6 +113,8 @@ class FunctionInstances : public functions::InstanceStarter {
   absl::StatusOr<std::shared_ptr<LiveTemplate>> TemplateOf(restore::CloneOptions options);
   restore::CloneOptions OptionsFor(const LiveFunction& live, const std::string& digest) const;
   bool RemoveImage(LiveFunction& live);  // false: there is none
+  // The same revision's. Returns whether there was one.
+  static bool TakeOverImage(LiveFunction& before, LiveFunction& live);
 
   Node& node_;
   functions::FunctionLogs& logs_;

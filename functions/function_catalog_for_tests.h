@@ -60,6 +60,15 @@ class FunctionCatalogTest : public ::testing::Test {
     options.replace = replace;
     return catalog.Deploy(spec, owner, options);
   }
+  static absl::Status SetImages(FunctionCatalog& catalog, uint64_t revision, const FunctionImages& images) {
+    return catalog
+        .ChangeImages("fn", revision,
+                      [&](FunctionImages* noted) {
+                        *noted = images;
+                        return true;
+                      })
+        .status();
+  }
   // Of the present revision, as a function would read it.
   static std::string CodeOf(const FunctionCatalog& catalog, const std::string& name = "fn") {
     auto record = catalog.Find(name);

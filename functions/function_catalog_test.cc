@@ -78,7 +78,7 @@ TEST_F(FunctionCatalogTest, ADeployedFunctionOutlivesItsSourceAndTheProcess) {
     EXPECT_FALSE(deployed->unchanged);
     EXPECT_EQ(deployed->record.revision, 1u);
     digest = deployed->record.code_sha256;
-    ASSERT_TRUE(catalog->SetImages("fn", 1, {"dep:1", "fn:1", {"numpy"}}).ok());
+    ASSERT_TRUE(SetImages(*catalog, 1, {"dep:1", "fn:1", {"numpy"}}).ok());
   }
   ASSERT_TRUE(RemoveTree(Path("code")).ok());
   ASSERT_TRUE(RemoveTree(Path("layer")).ok());
@@ -100,7 +100,7 @@ TEST_F(FunctionCatalogTest, ANewRevisionReplacesTheOldOneAndTheSameOneIsRecognis
   absl::Status again = Deploy(*catalog, Spec()).status();
   EXPECT_EQ(again.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(again.message()), HasSubstr("--replace"));
-  ASSERT_TRUE(catalog->SetImages("fn", 1, {"dep:1", "fn:1", {}}).ok());
+  ASSERT_TRUE(SetImages(*catalog, 1, {"dep:1", "fn:1", {}}).ok());
 
   auto unchanged = Deploy(*catalog, Spec(), true);
   ASSERT_TRUE(unchanged.ok());
@@ -115,7 +115,7 @@ TEST_F(FunctionCatalogTest, ANewRevisionReplacesTheOldOneAndTheSameOneIsRecognis
   EXPECT_EQ(changed->record.revision, 2u);
   EXPECT_EQ(changed->record.images, FunctionImages());
   EXPECT_EQ(CodeOf(*catalog), "version 2");
-  EXPECT_EQ(catalog->SetImages("fn", 1, {"dep:1", "fn:1", {}}).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(SetImages(*catalog, 1, {"dep:1", "fn:1", {}}).code(), absl::StatusCode::kAborted);
 
   FunctionSpec other = Spec();
   other.environment = {{"N", "7"}};
@@ -131,7 +131,7 @@ TEST_F(FunctionCatalogTest, WhatInstancesNeedNotBeStartedAnewForIsNoNewRevision)
   {
     auto catalog = Open();
     ASSERT_TRUE(Deploy(*catalog, spec).ok());
-    ASSERT_TRUE(catalog->SetImages("fn", 1, {"dep:1", "fn:1", {}}).ok());
+    ASSERT_TRUE(SetImages(*catalog, 1, {"dep:1", "fn:1", {}}).ok());
     spec.timeout_ms = 7;
     spec.max_instances = 3;
     spec.description = "quicker";
@@ -359,8 +359,37 @@ TEST_F(FunctionCatalogTest, ARevisionThatWasRemovedDoesNotComeAgain) {
   EXPECT_GT(later->record.revision, removed->record.revision);
   FunctionImages late;
   late.function_image = "late";
-  EXPECT_EQ(catalog->SetImages("fn", removed->record.revision, late).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(SetImages(*catalog, removed->record.revision, late).code(), absl::StatusCode::kAborted);
   EXPECT_TRUE(catalog->Find("fn")->images.function_image.empty());
+}
+
+TEST_F(FunctionCatalogTest, ChangesOfImagesAtTheSameTimeAreAllNoted) {
+  auto catalog = Open();
+  ASSERT_TRUE(Deploy(*catalog, Spec()).ok());
+  constexpr int kChanges = 20;
+  const auto change = [&](std::vector<std::string> FunctionImages::*modules) {
+    for (int i = 0; i < kChanges; ++i) {
+      auto changed = catalog->ChangeImages("fn", 1, [&](FunctionImages* images) {
+        (images->*modules).push_back("m");
+        return true;
+      });
+      EXPECT_TRUE(changed.ok()) << changed.status();
+    }
+  };
+  std::thread one([&] { change(&FunctionImages::dependencies); });
+  std::thread other([&] { change(&FunctionImages::not_loaded); });
+  one.join();
+  other.join();
+  auto left = catalog->ChangeImages("fn", 1, [](FunctionImages* images) {
+    images->function_image = "not to be noted";
+    return false;
+  });
+  ASSERT_TRUE(left.ok()) << left.status();
+  catalog.reset();
+  const FunctionImages images = Open()->Find("fn")->images;
+  EXPECT_EQ(images.dependencies.size(), size_t{kChanges});
+  EXPECT_EQ(images.not_loaded.size(), size_t{kChanges});
+  EXPECT_EQ(images.function_image, "");
 }
 
 TEST_F(FunctionCatalogTest, OneProcessHasTheCatalog) {

@@ -33,14 +33,14 @@ TEST_F(FunctionCatalogTest, WhatAnotherStoreInItsPlaceHasStaysAsItIs) {
   std::filesystem::rename(Path("backup"), Store(""));
   const std::string record = ReadFile(Store("functions/fn/function.json")).value();
   EXPECT_FALSE(catalog->HasItsFolder());
-  EXPECT_TRUE(absl::IsUnavailable(catalog->SetImages("fn", 2, {"deps/python:bare", "", {}})));
+  EXPECT_TRUE(absl::IsUnavailable(SetImages(*catalog, 2, {"deps/python:bare", "", {}})));
   EXPECT_TRUE(absl::IsUnavailable(catalog->Remove("fn")));
   EXPECT_EQ(ReadFile(Store("functions/fn/function.json")).value_or(""), record);
   // Its own, or a copy of that, it goes on with.
   std::filesystem::remove_all(Store(""));
   std::filesystem::copy(Path("own"), Store(""), std::filesystem::copy_options::recursive);
   EXPECT_TRUE(catalog->HasItsFolder());
-  EXPECT_TRUE(catalog->SetImages("fn", 2, {"deps/python:bare", "", {}}).ok());
+  EXPECT_TRUE(SetImages(*catalog, 2, {"deps/python:bare", "", {}}).ok());
   EXPECT_TRUE(catalog->Remove("fn").ok());
 }
 
