@@ -33,9 +33,10 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
       for (const auto& names : {found->of_machine, found->of_layers})
         images.dependencies.insert(images.dependencies.end(), names.begin(), names.end());
     } else if (replaces_one && absl::IsFailedPrecondition(found.status())) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("its handler could not be loaded, so the revision that is deployed stays: ",
-                       found.status().message(), ". Mend it, or deploy it all the same with --force"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "its handler could not be loaded, so the revision that is deployed stays; mend it, or deploy "
+          "it all the same with --force: ",
+          found.status().message()));
     } else {
       warnings->push_back(absl::StrCat("its handler could not be loaded, and invoking it will fail: ",
                                        found.status().message()));
