@@ -190,6 +190,44 @@ def handler(event, context):
             answer, how = self.invoke("pool")
             self.assertEqual((answer, how["start_level"] in FROM_OWN_IMAGE), ([1, 2], True), how)
 
+    def test_the_channel_is_none_of_its_workers(self):
+        text = """import fcntl
+import json
+import os
+import rekindle
+
+
+def look():
+    channel = rekindle.channel()
+    number = channel.fileno()
+    # As with a program that opens many files.
+    taken = fcntl.fcntl(0, fcntl.F_DUPFD, number) == number
+    try:
+        channel.send({"type": "ready"})
+        sent = "sent"
+    except OSError as error:
+        sent = "not sent"
+    return os.readlink(f"/proc/self/fd/{number}"), taken, channel.receive(), sent
+
+
+reader, writer = os.pipe()
+worker = os.fork()
+if worker == 0:
+    try:
+        os.write(writer, json.dumps(look()).encode())
+    finally:
+        os._exit(0)
+os.close(writer)
+LOOKED = os.read(reader, 4096).decode()
+os.waitpid(worker, 0)
+
+
+def handler(event, context):
+    return LOOKED
+"""
+        self.deploy("forks", "--deps", "none", files={"app.py": text})
+        self.assertEqual(json.loads(self.invoke("forks")[0]), ["/dev/null", False, None, "not sent"])
+
 
 class ReplaceTest(FunctionsTest):
     def test_a_call_under_way_ends_on_the_code_that_it_began_with(self):
