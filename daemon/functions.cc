@@ -63,7 +63,7 @@ absl::Status Functions::Begin() {
   functions::SchedulerOptions options;
   threads_ = std::make_unique<functions::HttpThreads>(options.threads.http);
   instances_ = std::make_unique<FunctionInstances>(
-      node_, *logs_, damaged_, refused_,
+      node_, *logs_, *threads_, damaged_, refused_,
       // On the scheduler's threads, which end before this.
       [this](const std::string& name, uint64_t revision, const std::string& image) {
         ImageMade(name, revision, image);
