@@ -1,8 +1,6 @@
 #include "daemon/function_instances.h"
 
 #include <fcntl.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,7 +16,6 @@
 #include "base/log.h"
 #include "base/stable_hash.h"
 #include "base/status.h"
-#include "base/unix_socket.h"
 #include "ckpt/capture.h"
 #include "daemon/dependency_images.h"
 #include "daemon/function_process.h"
@@ -42,6 +39,9 @@ constexpr uint32_t kMostProcesses = 1024;
 
 // One that reads a file which others edit again and again isn't captured for each of its starts.
 constexpr absl::Duration kBetweenDrops = absl::Minutes(1);
+
+// Of what a function says that can't be loaded for its image, where others are listed beside it.
+constexpr size_t kMostShown = 300;
 
 restore::Network NetworkOf(v1::CloneOptions::Network network) {
   switch (network) {
@@ -122,12 +122,13 @@ class FunctionInstances::Making {
 };
 
 FunctionInstances::FunctionInstances(
-    Node& node, functions::FunctionLogs& logs, std::shared_ptr<DamagedImages> damaged,
-    std::shared_ptr<RefusedImages> refused,
+    Node& node, functions::FunctionLogs& logs, functions::HttpThreads& threads,
+    std::shared_ptr<DamagedImages> damaged, std::shared_ptr<RefusedImages> refused,
     std::function<void(const std::string& name, uint64_t revision, const std::string& reference)> image_made,
     std::function<void()> files_changed)
     : node_(node),
       logs_(logs),
+      threads_(threads),
       damaged_(std::move(damaged)),
       refused_(std::move(refused)),
       image_made_(std::move(image_made)),
@@ -150,9 +151,29 @@ bool FunctionInstances::Add(const functions::FunctionRecord& record, const store
     absl::MutexLock lock(&live->mutex);
     if (has_image) live->image_digest = info->digest;
   }
-  absl::MutexLock lock(&mutex_);
-  functions_[{record.name(), record.revision}] = std::move(live);
-  return has_image;
+  LivePtr before;
+  {
+    absl::MutexLock lock(&mutex_);
+    before = std::exchange(functions_[{record.name(), record.revision}], live);
+  }
+  if (before == nullptr || has_image) return has_image;
+  // What is captured for the one before from now on is removed by who captures it; what was captured may not
+  // be noted yet.
+  if (before->dependency_digest == live->dependency_digest) return TakeOverImage(*before, *live);
+  if (dependency != nullptr) RemoveImage(*before);
+  return false;
+}
+
+bool FunctionInstances::TakeOverImage(LiveFunction& before, LiveFunction& live) {
+  std::string digest;
+  {
+    absl::MutexLock lock(&before.mutex);
+    digest = std::exchange(before.image_digest, "");
+  }
+  if (digest.empty()) return false;
+  absl::MutexLock lock(&live.mutex);
+  live.image_digest = digest;
+  return true;
 }
 
 void FunctionInstances::Remove(const std::string& name, uint64_t revision, bool await_image) {
@@ -206,14 +227,9 @@ absl::StatusOr<FunctionInstances::Place> FunctionInstances::MakePlace(const Star
     made.may_connect = std::move(port.may_connect);
     return made;
   }
-  ::unlink(path.c_str());
-  RK_ASSIGN_OR_RETURN(made.listener, ListenAt(path));
+  RK_ASSIGN_OR_RETURN(made.listener, ListenForOwner(path, owner));
   made.place.socket = path;
   made.identity.socket = path;
-  if (::chmod(path.c_str(), 0600) != 0 ||
-      (owner.uid != ::geteuid() && ::chown(path.c_str(), owner.uid, owner.gid) != 0)) {
-    return ErrnoStatus(errno, absl::StrCat("giving ", path, " to uid ", owner.uid));
-  }
   return made;
 }
 
@@ -539,24 +555,27 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   const Making making(*this, *live);
   RK_RETURN_IF_ERROR(making.Check(function, revision));
   if (auto info = store->Find(taken); !taken.empty() && info.ok()) return store::QuotaBytes(info->stats);
+  RK_RETURN_IF_ERROR(MakeDirectories(directory_, 0711));
+  RK_ASSIGN_OR_RETURN(
+      const std::unique_ptr<LoadReport> report,
+      LoadReport::Start(threads_, absl::StrCat(directory_, "/", next_.fetch_add(1)), record.owner));
   InstanceIdentity identity;
   identity.instance = "capture";
-  // It posts its errors there; those of a function that can't be loaded its callers have been told already.
-  identity.socket = absl::StrCat(directory_, "/none");
-  identity.log = "/dev/null";
+  identity.socket = report->socket();
   restore::CloneOptions options = OptionsFor(*live, live->dependency_digest);
   options.environment.merge(InstanceEnvironment(record, identity));
   options.environment["REKINDLE_FUNCTION_IMAGE"] = "1";
+  options.stdio = report->stdio();
   ckpt::CaptureOptions capture;
   capture.reference = ImageReference(record);
   capture.parent = live->dependency_digest;
   capture.owner = record.owner.uid;
   capture.temporary_files = ckpt::kFunctionTemporary;
-  const auto check = [this, &record](pid_t root, bool has_after_restore) {
+  bool loaded = false;
+  const auto check = [&](pid_t root, bool has_after_restore) {
+    loaded = true;
     absl::Status may = CheckLoadedFunction(root, has_after_restore);
-    // Who has written the function looks there.
-    auto log = may.ok() ? nullptr : logs_.OpenStream(record.name(), "image", record.owner).value_or(nullptr);
-    if (log != nullptr) log->Note(absl::StrCat("rekindle: ", may.message()));
+    if (!may.ok()) NoteInLog(record, may.message());
     return may;
   };
   capture.labels = LabelsOf(record);
@@ -569,6 +588,8 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
     if (absl::IsDataLoss(judged)) files_changed_();
     return judged;
   }
+  if (absl::IsFailedPrecondition(captured.status()) && !loaded)
+    return NotLoaded(record, captured.status(), report->End());
   RK_RETURN_IF_ERROR(captured.status());
   {
     absl::MutexLock lock(&live->mutex);
@@ -580,6 +601,27 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   }
   image_made_(function, revision, captured->image.reference);
   return store::QuotaBytes(captured->image.stats);
+}
+
+absl::Status FunctionInstances::NotLoaded(const functions::FunctionRecord& record, const absl::Status& why,
+                                          const LoadReport::Told& told) {
+  NoteInLog(record, absl::StrCat(why.message(), told.error.empty() ? "" : ": ", told.error,
+                                 told.written.empty() ? "" : "; it wrote:\n", told.written));
+  std::string last = told.error;
+  if (last.empty() && !told.written.empty()) {
+    // An entry may have lines of its own, which such characters part.
+    const size_t begin = told.written.find_last_of("\n\r");
+    last = absl::StrCat("it wrote last: ", told.written.substr(begin == std::string::npos ? 0 : begin + 1));
+  }
+  if (last.size() > kMostShown) last = absl::StrCat(last.substr(0, kMostShown), "…");
+  return absl::FailedPreconditionError(absl::StrCat(why.message(), last.empty() ? "" : ": ", last,
+                                                    "; see what it writes with: rekindle fn logs ",
+                                                    record.name()));
+}
+
+void FunctionInstances::NoteInLog(const functions::FunctionRecord& record, absl::string_view text) {
+  if (const auto log = logs_.OpenStream(record.name(), "image", record.owner); log.ok())
+    (*log)->Note(absl::StrCat("rekindle: ", text));
 }
 
 void FunctionInstances::StopMaking() {

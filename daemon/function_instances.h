@@ -16,10 +16,12 @@
 #include "absl/time/time.h"
 #include "daemon/cancellation.h"
 #include "daemon/damaged_images.h"
+#include "daemon/load_report.h"
 #include "daemon/node.h"
 #include "daemon/refused_images.h"
 #include "functions/function_catalog.h"
 #include "functions/function_logs.h"
+#include "functions/http_threads.h"
 #include "functions/instance_process.h"
 
 namespace rekindle::daemon {
@@ -51,8 +53,8 @@ class FunctionInstances : public functions::InstanceStarter {
   // that files which its image needs are other ones now (`refused` says of which one of dependencies that is
   // so), or that the one of its dependencies has gone, or is damaged, which `damaged` says.
   FunctionInstances(
-      Node& node, functions::FunctionLogs& logs, std::shared_ptr<DamagedImages> damaged,
-      std::shared_ptr<RefusedImages> refused,
+      Node& node, functions::FunctionLogs& logs, functions::HttpThreads& threads,
+      std::shared_ptr<DamagedImages> damaged, std::shared_ptr<RefusedImages> refused,
       std::function<void(const std::string& name, uint64_t revision, const std::string& reference)>
           image_made,
       std::function<void()> files_changed);
@@ -65,7 +67,7 @@ class FunctionInstances : public functions::InstanceStarter {
   restore::OwnTemporary TemporaryOf(const functions::FunctionRecord& record) const;
 
   // A revision that may be started from now on. `dependency` may be null. Returns whether its own image is
-  // there.
+  // there; one that was made meanwhile, of what it depended on before, goes. By one thread at a time.
   bool Add(const functions::FunctionRecord& record, const store::ImageInfo* dependency)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Nothing of it is started any more, and its template and image go. An image that is being made is given
@@ -113,9 +115,18 @@ class FunctionInstances : public functions::InstanceStarter {
   absl::StatusOr<std::shared_ptr<LiveTemplate>> TemplateOf(restore::CloneOptions options);
   restore::CloneOptions OptionsFor(const LiveFunction& live, const std::string& digest) const;
   bool RemoveImage(LiveFunction& live);  // false: there is none
+  // Of a function that did not come to the point at which its image is taken: with what it has told, and
+  // where there is more.
+  absl::Status NotLoaded(const functions::FunctionRecord& record, const absl::Status& why,
+                         const LoadReport::Told& told);
+  // Where who has written the function looks.
+  void NoteInLog(const functions::FunctionRecord& record, absl::string_view text);
+  // The same revision's. Returns whether there was one.
+  static bool TakeOverImage(LiveFunction& before, LiveFunction& live);
 
   Node& node_;
   functions::FunctionLogs& logs_;
+  functions::HttpThreads& threads_;
   const std::shared_ptr<DamagedImages> damaged_;
   const std::shared_ptr<RefusedImages> refused_;
   const std::function<void(const std::string&, uint64_t, const std::string&)> image_made_;

@@ -121,6 +121,18 @@ std::vector<std::string> ModulesOfLayers(const functions::Runtime& runtime, cons
   return found;
 }
 
+functions::FunctionImages WithNotLoaded(functions::FunctionImages images) {
+  for (const std::string& module : std::exchange(images.not_loaded, {})) {
+    images.dependencies.push_back(module);
+    images.of_layers.push_back(module);
+  }
+  for (std::vector<std::string>* modules : {&images.dependencies, &images.of_layers}) {
+    std::sort(modules->begin(), modules->end());
+    modules->erase(std::unique(modules->begin(), modules->end()), modules->end());
+  }
+  return images;
+}
+
 void Functions::RemoveAllUnusedLayerImages() {
   const auto images = dependencies_.List();
   if (!images.ok()) return;

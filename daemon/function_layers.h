@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "base/file_rights.h"
+#include "functions/function_catalog.h"
 #include "functions/function_spec.h"
 
 namespace rekindle::daemon {
@@ -18,5 +19,8 @@ std::vector<std::string> ModulesOfLayers(const functions::Runtime& runtime, cons
 
 // Was it a module of these that could not be loaded? Both runtimes say it so.
 bool CanNotLoadOneOf(const std::vector<std::string>& modules, const absl::Status& status);
+
+// What it was to have loaded before it is started, also what could not be.
+functions::FunctionImages WithNotLoaded(functions::FunctionImages images);
 
 }  // namespace rekindle::daemon

@@ -103,6 +103,11 @@ class Functions {
  private:
   explicit Functions(Node& node);
   absl::Status Begin();
+  static absl::Status Ending();
+  // For people.
+  static std::string NoLimits(absl::string_view who, const absl::Status& why);
+  // Without what its images say.
+  static functions::ScheduledFunction AsSpecified(const functions::FunctionRecord& record);
   // `options`: what is to be replaced.
   absl::StatusOr<DeployResult> DeployAs(
       const Owner& owner, const functions::FunctionSpec& spec, bool force, functions::DeployOptions options,
@@ -125,11 +130,6 @@ class Functions {
   void Schedule(const functions::FunctionRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(scheduling_);
   // Aborted: it is not the present revision any more.
   absl::Status ScheduleIfPresent(const functions::FunctionRecord& record) ABSL_LOCKS_EXCLUDED(scheduling_);
-  // What its own code imports.
-  struct Imports {
-    std::vector<std::string> of_machine, of_layers;
-  };
-  absl::StatusOr<Imports> Discover(const functions::FunctionRecord& record, const Cancellation* cancel);
   // The image for these, and which of them it has: where those of layers can't be loaded ahead, a warning
   // says so, and they are none of them; for a reason that may pass they are `not_loaded`. Otherwise as
   // DependencyImages::Cover.

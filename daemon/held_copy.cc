@@ -90,6 +90,8 @@ absl::StatusOr<CapturedCopy> CaptureNextReadyPoint(
           ": it was killed before it was ready, which the kernel does when the machine's memory is short",
           end.why.empty() ? "" : ": ", end.why));
     }
+    if (!end.exit.ok())
+      return absl::FailedPreconditionError(absl::StrCat(why.message(), " (", end.exit.ToString(), ")"));
   }
   RK_RETURN_IF_ERROR(has_after_restore.status());
   if (wait.check) RK_RETURN_IF_ERROR(wait.check(started.root, *has_after_restore));

@@ -638,20 +638,20 @@ absl::Status FunctionCatalog::Remove(const std::string& name) {
   return absl::OkStatus();
 }
 
-absl::Status FunctionCatalog::SetImages(const std::string& name, uint64_t revision,
-                                        const FunctionImages& images) {
+absl::StatusOr<FunctionRecord> FunctionCatalog::ChangeImages(
+    const std::string& name, uint64_t revision, const std::function<bool(FunctionImages*)>& change) {
   absl::MutexLock commit(&commit_mutex_);
   RK_ASSIGN_OR_RETURN(FunctionRecord record, Find(name));
   if (record.revision != revision) {
     return absl::AbortedError(absl::StrCat("function ", name, " has revision ", record.revision,
                                            " by now: images of revision ", revision, " are of no use"));
   }
+  if (!change(&record.images)) return record;
   RK_RETURN_IF_ERROR(CheckFolder());
-  record.images = images;
   RK_RETURN_IF_ERROR(WriteFunctionRecord(absl::StrCat(FolderOf(name), "/", kRecordFile), record));
   absl::MutexLock lock(&mutex_);
-  records_[name] = std::move(record);
-  return absl::OkStatus();
+  records_[name] = record;
+  return record;
 }
 
 }  // namespace rekindle::functions

@@ -165,8 +165,12 @@ class FunctionCatalog {
   // of whose functions and layers nobody here knows which are of use.
   bool HasItsFolder() ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
 
-  // Aborted: that revision is not the present one any more. Unavailable: the store is away, or another one.
-  absl::Status SetImages(const std::string& name, uint64_t revision, const FunctionImages& images)
+  // `change` is given what is noted of this revision's images, which nobody else changes meanwhile, and
+  // returns whether that is to be noted as it has left it; it must not call the catalog. Returns the record
+  // as it is then. Aborted: that revision is not the present one any more. Unavailable: the store is away, or
+  // another one.
+  absl::StatusOr<FunctionRecord> ChangeImages(const std::string& name, uint64_t revision,
+                                              const std::function<bool(FunctionImages*)>& change)
       ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
 
  private:

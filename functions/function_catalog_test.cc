@@ -3,11 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <signal.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -17,82 +13,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
-#include "base/log.h"
 #include "base/test_user.h"
 #include "dedup_store/store.h"
+#include "functions/function_catalog_for_tests.h"
 
 namespace rekindle::functions {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-class FunctionCatalogTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    auto made = TemporaryDirectory::Make("/tmp", "rk-catalog-");
-    ASSERT_TRUE(made.ok()) << made.status();
-    directory_.emplace(*std::move(made));
-    ASSERT_EQ(::chmod(directory_->path().c_str(), 0755), 0);
-    ASSERT_EQ(::mkdir(Store("").c_str(), 0700), 0);
-    for (const char* folder : {"code", "layer"}) ASSERT_EQ(::mkdir(Path(folder).c_str(), 0755), 0);
-    SetCode("version 1");
-  }
-
-  std::string Path(const std::string& name) const { return directory_->path() + "/" + name; }
-  std::string Store(const std::string& name) const {
-    return name.empty() ? Path("store") : absl::StrCat(Path("store"), "/", name);
-  }
-  void SetCode(const std::string& text) {
-    ASSERT_TRUE(WriteFileAtomically(Path("code/app.py"), text, 0644).ok());
-    ASSERT_EQ(::chmod(Path("code/app.py").c_str(), 0644), 0);
-  }
-  FunctionSpec Spec(const std::string& name = "fn") const {
-    FunctionSpec spec;
-    spec.name = name;
-    spec.handler = "app.handler";
-    spec.code = Path("code");
-    return spec;
-  }
-  std::unique_ptr<FunctionCatalog> Open(std::function<void(absl::string_view)> at_step = nullptr) const {
-    FunctionCatalog::Options options;
-    options.store = Store("");
-    options.at_step = std::move(at_step);
-    auto catalog = FunctionCatalog::Open(std::move(options));
-    EXPECT_TRUE(catalog.ok()) << catalog.status();
-    return catalog.ok() ? *std::move(catalog) : nullptr;
-  }
-  absl::StatusOr<Deployed> Deploy(FunctionCatalog& catalog, const FunctionSpec& spec, bool replace = false,
-                                  const Owner& owner = {::geteuid(), ::getegid(), {}}) const {
-    DeployOptions options;
-    options.replace = replace;
-    return catalog.Deploy(spec, owner, options);
-  }
-  // Of the present revision, as a function would read it.
-  static std::string CodeOf(const FunctionCatalog& catalog, const std::string& name = "fn") {
-    auto record = catalog.Find(name);
-    EXPECT_TRUE(record.ok()) << record.status();
-    return record.ok() ? ReadFile(record->folder->code() + "/app.py").value_or("nothing") : "nothing";
-  }
-  std::vector<std::string> Files(const std::string& folder) const {
-    return ListDirectory(Store(folder)).value_or(std::vector<std::string>());
-  }
-
-  // Another process can't have the catalog now.
-  bool IsRefusedToOthers() const {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      FunctionCatalog::Options options;
-      options.store = Store("");
-      auto second = FunctionCatalog::Open(std::move(options));
-      ::_exit(absl::IsUnavailable(second.status()) ? 0 : 1);
-    }
-    int state = -1;
-    return ::waitpid(child, &state, 0) == child && state == 0;
-  }
-
-  std::optional<TemporaryDirectory> directory_;
-};
 
 TEST_F(FunctionCatalogTest, OtherSettingsAreGivenToTheCopyThatIsDeployed) {
   auto catalog = Open();
@@ -136,202 +65,6 @@ TEST_F(FunctionCatalogTest, OtherSettingsAreGivenToTheCopyThatIsDeployed) {
   EXPECT_TRUE(absl::IsNotFound(catalog->Find("fn").status()));
 }
 
-TEST_F(FunctionCatalogTest, OtherLayersAreGivenToTheCopyThatIsDeployed) {
-  auto catalog = Open();
-  const auto make = [&](const std::string& folder, const std::string& text) {
-    ASSERT_TRUE(MakeDirectories(Path(folder + "/python")).ok());
-    ASSERT_TRUE(WriteFileAtomically(Path(folder + "/python/lib.py"), text).ok());
-  };
-  const auto packages = [&](const std::string& text) {
-    ASSERT_TRUE(MakeDirectories(Path("venv/lib/python3.11/site-packages")).ok());
-    ASSERT_TRUE(WriteFileAtomically(Path("venv/lib/python3.11/site-packages/lib.py"), text).ok());
-    ASSERT_TRUE(WriteFileAtomically(Path("venv/pyvenv.cfg"), "home = /usr/bin\n").ok());
-  };
-  make("layer", "layer");
-  packages("venv");
-  FunctionSpec spec = Spec();
-  spec.layers = {Path("layer")};
-  spec.venv = Path("venv");
-  DeployOptions options;
-  options.replace = true;
-  options.python = "3.11";
-  const Owner owner{::geteuid(), ::getegid(), {}};
-  ASSERT_TRUE(catalog->Deploy(spec, owner, options).ok());
-  const auto contents = [&](size_t number, const std::string& folder) {
-    return ReadFile(catalog->Find("fn")->folder->layer(number) + folder + "/lib.py").value_or("");
-  };
-  SetCode("version 2");
-  std::filesystem::remove_all(Path("venv"));
-  make("first", "first");
-  make("second", "second");
-  spec.layers = {Path("first"), Path("second")};
-  options.code_of = *catalog->Find("fn");
-  options.new_parts.layers = true;
-  auto set = catalog->Deploy(spec, owner, options);
-  ASSERT_TRUE(set.ok()) << set.status();
-  EXPECT_EQ(set->record.revision, 2u);
-  EXPECT_EQ(CodeOf(*catalog), "version 1");
-  EXPECT_EQ(contents(0, "/python"), "first");
-  EXPECT_EQ(contents(1, "/python"), "second");
-  EXPECT_EQ(contents(2, "/python/lib/python3.11/site-packages"), "venv") << "it stays";
-
-  // The same folders, with what they have now; and once more.
-  make("second", "changed");
-  options.code_of = *catalog->Find("fn");
-  ASSERT_TRUE(catalog->Deploy(spec, owner, options).ok());
-  EXPECT_EQ(contents(1, "/python"), "changed");
-  options.code_of = *catalog->Find("fn");
-  set = catalog->Deploy(spec, owner, options);
-  ASSERT_TRUE(set.ok()) << set.status();
-  EXPECT_TRUE(set->unchanged);
-  EXPECT_EQ(catalog->Find("fn")->revision, 3u);
-
-  packages("another");
-  spec.layers.clear();
-  options.new_parts = {false, false, true};
-  set = catalog->Deploy(spec, owner, options);
-  ASSERT_TRUE(set.ok()) << set.status();
-  EXPECT_EQ(set->record.layers.size(), 1u);
-  EXPECT_EQ(contents(0, "/python/lib/python3.11/site-packages"), "another");
-  spec.venv.clear();
-  options.code_of = *catalog->Find("fn");
-  options.new_parts = {};
-  ASSERT_TRUE(catalog->Deploy(spec, owner, options).ok());
-  EXPECT_TRUE(catalog->Find("fn")->layers.empty());
-  EXPECT_EQ(CodeOf(*catalog), "version 1");
-}
-
-TEST_F(FunctionCatalogTest, FunctionsWithTheSameLayerHaveOneCopyOfIt) {
-  auto catalog = Open();
-  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.py"), "layer").ok());
-  FunctionSpec one = Spec("one"), two = Spec("two");
-  one.layers = two.layers = {Path("layer")};
-  ASSERT_TRUE(Deploy(*catalog, one).ok());
-  uint64_t asked = 1000;  // of what is copied
-  DeployOptions options;
-  options.may_take = [&](uint64_t bytes, bool all) {
-    if (all) asked = bytes;
-    return absl::OkStatus();
-  };
-  ASSERT_TRUE(catalog->Deploy(two, {::geteuid(), ::getegid(), {}}, options).ok());
-  EXPECT_EQ(asked, 9u);
-  const FunctionRecord first = *catalog->Find("one"), second = *catalog->Find("two");
-  EXPECT_EQ(first.layers, second.layers);
-  EXPECT_EQ(first.folder->layer(0), second.folder->layer(0));
-  EXPECT_EQ(first.code_bytes, 14u);
-  EXPECT_EQ(first.own_bytes(), 9u);
-  EXPECT_THAT(Files("functions/two/1"), ElementsAre("code"));
-
-  // Another process finds it, and that one without it is damaged.
-  catalog.reset();
-  catalog = Open();
-  ASSERT_TRUE(catalog->Find("one").ok());
-  EXPECT_EQ(catalog->Find("one")->folder->layer(0), first.folder->layer(0));
-  catalog.reset();
-  std::filesystem::remove_all(first.folder->layer(0));
-  EXPECT_TRUE(absl::IsDataLoss(Open()->Find("one").status()));
-}
-
-TEST_F(FunctionCatalogTest, ALayerThatCantBeLookedAtIsNotMissing) {
-  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.py"), "layer").ok());
-  FunctionSpec spec = Spec();
-  spec.layers = {Path("layer")};
-  ASSERT_TRUE(Deploy(*Open(), spec).ok());
-  const std::string layers = Store("functions/.layers"), aside = Path("aside");
-  std::filesystem::rename(layers, aside);
-  std::filesystem::create_symlink(layers, layers);  // ELOOP: as any error of the disk
-  auto catalog = Open();
-  EXPECT_TRUE(absl::IsUnavailable(catalog->Find("fn").status())) << catalog->Find("fn").status();
-  std::filesystem::remove(layers);
-  std::filesystem::rename(aside, layers);
-  ASSERT_EQ(catalog->ReadAgain().size(), 1u);
-  EXPECT_EQ(ReadFile(catalog->Find("fn")->folder->layer(0) + "/lib.py").value_or(""), "layer");
-}
-
-// As a backup that was brought back under a daemon that runs.
-TEST_F(FunctionCatalogTest, WhatAnotherStoreInItsPlaceHasStaysAsItIs) {
-  auto catalog = Open();
-  ASSERT_TRUE(Deploy(*catalog, Spec()).ok());
-  std::filesystem::copy(Store(""), Path("backup"), std::filesystem::copy_options::recursive);
-  SetCode("version 2");
-  ASSERT_TRUE(Deploy(*catalog, Spec(), /*replace=*/true).ok());
-  ASSERT_TRUE(catalog->HasItsFolder());
-  std::filesystem::rename(Store(""), Path("own"));
-  EXPECT_FALSE(catalog->HasItsFolder());
-  EXPECT_TRUE(absl::IsUnavailable(catalog->Remove("fn")));
-  std::filesystem::rename(Path("backup"), Store(""));
-  const std::string record = ReadFile(Store("functions/fn/function.json")).value();
-  EXPECT_FALSE(catalog->HasItsFolder());
-  EXPECT_TRUE(absl::IsUnavailable(catalog->SetImages("fn", 2, {"deps/python:bare", "", {}})));
-  EXPECT_TRUE(absl::IsUnavailable(catalog->Remove("fn")));
-  EXPECT_EQ(ReadFile(Store("functions/fn/function.json")).value_or(""), record);
-  // Its own, or a copy of that, it goes on with.
-  std::filesystem::remove_all(Store(""));
-  std::filesystem::copy(Path("own"), Store(""), std::filesystem::copy_options::recursive);
-  EXPECT_TRUE(catalog->HasItsFolder());
-  EXPECT_TRUE(catalog->SetImages("fn", 2, {"deps/python:bare", "", {}}).ok());
-  EXPECT_TRUE(catalog->Remove("fn").ok());
-}
-
-// Whoever tidies layers asks the catalog what it has, and whoever reads an entry again looks for its layers.
-TEST_F(FunctionCatalogTest, OneIsReadAgainWhileLayersAreTidied) {
-  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.py"), "layer").ok());
-  FunctionSpec spec = Spec();
-  spec.layers = {Path("layer")};
-  ASSERT_TRUE(Deploy(*Open(), spec).ok());
-  const std::string path = Store("functions/fn/function.json");
-  const std::string text = ReadFile(path).value();
-  ASSERT_TRUE(RemoveTree(path).ok());
-  ASSERT_TRUE(MakeDirectories(path + "/in-the-way").ok());
-  auto catalog = Open();
-  ASSERT_TRUE(absl::IsUnavailable(catalog->Find("fn").status()));
-  ASSERT_TRUE(RemoveTree(path).ok());
-  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
-  std::thread reader;
-  size_t read = 0, listed = 0;
-  catalog->layers().Tidy([&]() -> absl::StatusOr<std::set<LayerKey>> {
-    reader = std::thread([&] { read = catalog->ReadAgain().size(); });
-    // As soon as it is open for writing, somebody reads it.
-    const UniqueFd record(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-    EXPECT_EQ(::write(record.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
-    listed = catalog->List().size();
-    return absl::UnavailableError("nobody knows");
-  });
-  reader.join();
-  EXPECT_EQ(listed, 1u);
-  EXPECT_EQ(read, 1u);
-}
-
-TEST_F(FunctionCatalogTest, CopiesOfLayersThatAnOlderVersionHasMadeAreUsed) {
-  FunctionSpec spec = Spec();
-  ASSERT_TRUE(Deploy(*Open(), spec).ok());
-  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.py"), "layer").ok());
-  std::filesystem::create_directories(Store("functions/fn/1/layers"));
-  std::filesystem::copy(Path("layer"), Store("functions/fn/1/layers/0"));
-  std::string record = *ReadFile(Store("functions/fn/function.json"));
-  const size_t at = record.find("\"code\"");
-  ASSERT_NE(at, std::string::npos) << record;
-  record.insert(at, absl::StrCat("\"layers\": [\"", Path("layer"), "\"], "));
-  ASSERT_TRUE(WriteFileAtomically(Store("functions/fn/function.json"), record).ok());
-  std::filesystem::remove_all(Path("layer"));
-
-  auto catalog = Open();
-  auto found = catalog->Find("fn");
-  ASSERT_TRUE(found.ok()) << found.status();
-  EXPECT_TRUE(found->layers.empty());
-  EXPECT_EQ(found->folder->layer(0), Store("functions/fn/1/layers/0"));
-  // Other settings put it where all are.
-  DeployOptions options;
-  options.replace = true;
-  options.code_of = *found;
-  FunctionSpec other = found->spec;
-  other.memory_bytes = kLeastMemoryBytes;
-  auto set = catalog->Deploy(other, found->owner, options);
-  ASSERT_TRUE(set.ok()) << set.status();
-  EXPECT_EQ(set->record.layers.size(), 1u);
-  EXPECT_EQ(ReadFile(set->record.folder->layer(0) + "/lib.py").value_or(""), "layer");
-}
-
 TEST_F(FunctionCatalogTest, ADeployedFunctionOutlivesItsSourceAndTheProcess) {
   FunctionSpec spec = Spec();
   spec.layers = {Path("layer")};
@@ -345,7 +78,7 @@ TEST_F(FunctionCatalogTest, ADeployedFunctionOutlivesItsSourceAndTheProcess) {
     EXPECT_FALSE(deployed->unchanged);
     EXPECT_EQ(deployed->record.revision, 1u);
     digest = deployed->record.code_sha256;
-    ASSERT_TRUE(catalog->SetImages("fn", 1, {"dep:1", "fn:1", {"numpy"}}).ok());
+    ASSERT_TRUE(SetImages(*catalog, 1, {"dep:1", "fn:1", {"numpy"}}).ok());
   }
   ASSERT_TRUE(RemoveTree(Path("code")).ok());
   ASSERT_TRUE(RemoveTree(Path("layer")).ok());
@@ -367,7 +100,7 @@ TEST_F(FunctionCatalogTest, ANewRevisionReplacesTheOldOneAndTheSameOneIsRecognis
   absl::Status again = Deploy(*catalog, Spec()).status();
   EXPECT_EQ(again.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(again.message()), HasSubstr("--replace"));
-  ASSERT_TRUE(catalog->SetImages("fn", 1, {"dep:1", "fn:1", {}}).ok());
+  ASSERT_TRUE(SetImages(*catalog, 1, {"dep:1", "fn:1", {}}).ok());
 
   auto unchanged = Deploy(*catalog, Spec(), true);
   ASSERT_TRUE(unchanged.ok());
@@ -382,7 +115,7 @@ TEST_F(FunctionCatalogTest, ANewRevisionReplacesTheOldOneAndTheSameOneIsRecognis
   EXPECT_EQ(changed->record.revision, 2u);
   EXPECT_EQ(changed->record.images, FunctionImages());
   EXPECT_EQ(CodeOf(*catalog), "version 2");
-  EXPECT_EQ(catalog->SetImages("fn", 1, {"dep:1", "fn:1", {}}).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(SetImages(*catalog, 1, {"dep:1", "fn:1", {}}).code(), absl::StatusCode::kAborted);
 
   FunctionSpec other = Spec();
   other.environment = {{"N", "7"}};
@@ -398,7 +131,7 @@ TEST_F(FunctionCatalogTest, WhatInstancesNeedNotBeStartedAnewForIsNoNewRevision)
   {
     auto catalog = Open();
     ASSERT_TRUE(Deploy(*catalog, spec).ok());
-    ASSERT_TRUE(catalog->SetImages("fn", 1, {"dep:1", "fn:1", {}}).ok());
+    ASSERT_TRUE(SetImages(*catalog, 1, {"dep:1", "fn:1", {}}).ok());
     spec.timeout_ms = 7;
     spec.max_instances = 3;
     spec.description = "quicker";
@@ -519,77 +252,6 @@ TEST_F(FunctionCatalogTest, AClosedFolderAboveTheStoreIsNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("can't enter " + directory_->path() + ","));
 }
 
-// Ends the process with SIGKILL at each of the steps; what there was before, or what was to be, is there
-// afterwards.
-TEST_F(FunctionCatalogTest, AKillAtAnyPointLeavesTheOldOrTheNewRevision) {
-  { ASSERT_TRUE(Deploy(*Open(), Spec()).ok()); }
-  const std::pair<const char*, bool> steps[] = {{"stage", false}, {"copy", false},   {"sync", false},
-                                                {"place", false}, {"record", false}, {"retire", true}};
-  int version = 1;
-  // So many that progress is told in the middle of the copy.
-  for (int i = 0; i < 300; ++i) {
-    ASSERT_TRUE(OpenFile(Path(absl::StrCat("code/", i)), O_WRONLY | O_CREAT, 0644).ok());
-  }
-  for (const auto& [step, is_new] : steps) {
-    const std::string before = absl::StrCat("version ", version);
-    SetCode(absl::StrCat("version ", ++version));
-    const pid_t child = ::fork();
-    if (child == 0) {
-      const std::string at = step;
-      auto catalog = Open([&](absl::string_view name) {
-        if (name == at) ::raise(SIGKILL);
-      });
-      DeployOptions options;
-      options.replace = true;
-      options.progress = [&](uint64_t) {
-        if (at == "copy") ::raise(SIGKILL);
-      };
-      catalog->Deploy(Spec(), {::geteuid(), ::getegid(), {}}, options).IgnoreError();
-      ::_exit(0);
-    }
-    int state = 0;
-    ASSERT_EQ(::waitpid(child, &state, 0), child);
-    ASSERT_TRUE(WIFSIGNALED(state) && WTERMSIG(state) == SIGKILL) << step;
-    auto catalog = Open();
-    EXPECT_EQ(CodeOf(*catalog), is_new ? absl::StrCat("version ", version) : before) << step;
-    EXPECT_THAT(Files("functions"), ElementsAre(".lock", "fn")) << step;
-    EXPECT_THAT(Files("functions/fn"),
-                ElementsAre(absl::StrCat(catalog->Find("fn")->revision), "function.json"))
-        << step;
-    if (!is_new) --version;
-  }
-}
-
-// While its images are made, which takes longest.
-TEST_F(FunctionCatalogTest, AKillWhileANewRevisionIsPreparedLeavesTheOldOne) {
-  for (const bool first : {true, false}) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      DeployOptions options;
-      options.replace = true;
-      options.prepare = [](const FunctionRecord& staged, FunctionImages*) {
-        if (PathExists(staged.folder->code() + "/app.py")) ::raise(SIGKILL);
-        return absl::OkStatus();
-      };
-      Open()->Deploy(Spec(), {::geteuid(), ::getegid(), {}}, options).IgnoreError();
-      ::_exit(0);
-    }
-    int state = 0;
-    ASSERT_EQ(::waitpid(child, &state, 0), child);
-    ASSERT_TRUE(WIFSIGNALED(state) && WTERMSIG(state) == SIGKILL);
-    auto catalog = Open();
-    if (first) {
-      EXPECT_TRUE(catalog->List().empty());
-      EXPECT_THAT(Files("functions"), ElementsAre(".lock"));
-      ASSERT_TRUE(Deploy(*catalog, Spec()).ok());
-      SetCode("version 2");
-    } else {
-      EXPECT_EQ(CodeOf(*catalog), "version 1");
-      EXPECT_THAT(Files("functions/fn"), ElementsAre("1", "function.json"));
-    }
-  }
-}
-
 TEST_F(FunctionCatalogTest, WhatThereIsNoRoomForIsNotDeployed) {
   auto catalog = Open();
   ASSERT_TRUE(Deploy(*catalog, Spec()).ok());
@@ -686,125 +348,6 @@ TEST_F(FunctionCatalogTest, ADeploymentHasNoEffectWhenTheFunctionHasChangedMeanw
   EXPECT_THAT(Files("functions"), ElementsAre(".lock"));
 }
 
-TEST_F(FunctionCatalogTest, AKillInTheFirstDeploymentOrTheRemovalLeavesNothing) {
-  for (const char* step : {"stage", "sync", "place", "record", "clear"}) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      auto catalog = Open([&](absl::string_view name) {
-        if (name == step) ::raise(SIGKILL);
-      });
-      Deploy(*catalog, Spec()).IgnoreError();
-      catalog->Remove("fn").IgnoreError();
-      ::_exit(0);
-    }
-    int state = 0;
-    ASSERT_EQ(::waitpid(child, &state, 0), child);
-    ASSERT_TRUE(WIFSIGNALED(state)) << step;
-    auto catalog = Open();
-    EXPECT_TRUE(catalog->List().empty()) << step;
-    EXPECT_THAT(Files("functions"), ElementsAre(".lock")) << step;
-  }
-}
-
-TEST_F(FunctionCatalogTest, AFullDiskFailsTheDeploymentAlone) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can mount";
-  const pid_t child = ::fork();
-  if (child == 0) {
-    // A place of its own, which goes with the process.
-    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        ::mount("small", Store("").c_str(), "tmpfs", 0, "size=1m,mode=0700") != 0) {
-      ::_exit(77);
-    }
-    auto catalog = Open();
-    EXPECT_TRUE(Deploy(*catalog, Spec()).ok());
-    EXPECT_TRUE(WriteFileAtomically(Path("code/large"), std::string(2 << 20, 'x'), 0644).ok());
-    absl::Status status = Deploy(*catalog, Spec(), true).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("is full"));
-    EXPECT_EQ(CodeOf(*catalog), "version 1");
-    EXPECT_THAT(Files("functions"), ElementsAre(".lock", "fn"));
-    ::_exit(HasFailure() ? 1 : 0);
-  }
-  int state = 0;
-  ASSERT_EQ(::waitpid(child, &state, 0), child);
-  ASSERT_TRUE(WIFEXITED(state));
-  if (WEXITSTATUS(state) == 77) GTEST_SKIP() << "no mounts here";
-  EXPECT_EQ(WEXITSTATUS(state), 0);
-}
-
-TEST_F(FunctionCatalogTest, ADamagedEntryIsNamedAndHarmsNoOther) {
-  {
-    auto catalog = Open();
-    for (const char* name : {"good", "garbled", "codeless"}) ASSERT_TRUE(Deploy(*catalog, Spec(name)).ok());
-  }
-  ASSERT_TRUE(WriteFileAtomically(Store("functions/garbled/function.json"), "{\"format\": 1, ").ok());
-  ASSERT_TRUE(RemoveTree(Store("functions/codeless/1/code")).ok());
-  ::testing::internal::CaptureStderr();
-  auto catalog = Open();
-  const std::string log = ::testing::internal::GetCapturedStderr();
-  EXPECT_THAT(log, HasSubstr("function garbled is damaged"));
-  EXPECT_THAT(log, HasSubstr("function codeless is damaged"));
-  EXPECT_EQ(CodeOf(*catalog, "good"), "version 1");
-  size_t damaged = 0;
-  for (const FunctionRecord& record : catalog->List()) damaged += !record.trouble.ok();
-  EXPECT_EQ(catalog->List().size(), 3u);
-  EXPECT_EQ(damaged, 2u);
-  absl::Status status = catalog->Find("garbled").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("function.json"));
-
-  auto repaired = Deploy(*catalog, Spec("garbled"), true);
-  ASSERT_TRUE(repaired.ok()) << repaired.status();
-  EXPECT_FALSE(repaired->unchanged);
-  EXPECT_EQ(CodeOf(*catalog, "garbled"), "version 1");
-  EXPECT_TRUE(catalog->Remove("codeless").ok());
-  EXPECT_THAT(Files("functions"), ElementsAre(".lock", "garbled", "good"));
-}
-
-TEST_F(FunctionCatalogTest, OneOfANewerVersionIsLeftToThat) {
-  ASSERT_TRUE(Deploy(*Open(), Spec()).ok());
-  const std::string path = Store("functions/fn/function.json");
-  const std::string text = ReadFile(path).value();
-  for (const std::string& newer : {std::string(R"({"format": 2, "name": "fn"})"),
-                                   absl::StrCat("{\"of_later\": 1, ", text.substr(text.find('{') + 1))}) {
-    ASSERT_TRUE(WriteFileAtomically(path, newer).ok());
-    auto catalog = Open();
-    for (const absl::Status& refused :
-         {catalog->Find("fn").status(), Deploy(*catalog, Spec(), true).status(), catalog->Remove("fn")}) {
-      EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
-      EXPECT_THAT(std::string(refused.message()), HasSubstr("use a newer Rekindle"));
-    }
-    EXPECT_TRUE(catalog->ReadAgain().empty());
-    EXPECT_EQ(ReadFile(path).value(), newer);
-  }
-  // And that one finds it as it was.
-  ASSERT_TRUE(WriteFileAtomically(path, text).ok());
-  EXPECT_EQ(CodeOf(*Open(), "fn"), "version 1");
-}
-
-TEST_F(FunctionCatalogTest, OneThatCantBeReadNowIsReadAgain) {
-  ASSERT_TRUE(Deploy(*Open(), Spec()).ok());
-  const std::string path = Store("functions/fn/function.json");
-  const std::string text = ReadFile(path).value();
-  // No regular file: as any error of the disk.
-  ASSERT_TRUE(RemoveTree(path).ok());
-  ASSERT_TRUE(MakeDirectories(path + "/in-the-way").ok());
-  auto catalog = Open();
-  for (const absl::Status& refused :
-       {catalog->Find("fn").status(), Deploy(*catalog, Spec(), true).status(), catalog->Remove("fn")}) {
-    EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable) << refused;
-  }
-  EXPECT_TRUE(catalog->ReadAgain().empty());
-  ASSERT_TRUE(RemoveTree(path).ok());
-  ASSERT_TRUE(WriteFileAtomically(path, text).ok());
-  const std::vector<FunctionRecord> read = catalog->ReadAgain();
-  ASSERT_EQ(read.size(), 1u);
-  EXPECT_EQ(read[0].name(), "fn");
-  EXPECT_TRUE(catalog->ReadAgain().empty());
-  EXPECT_EQ(CodeOf(*catalog, "fn"), "version 1");
-  EXPECT_TRUE(catalog->Remove("fn").ok());
-}
-
 TEST_F(FunctionCatalogTest, ARevisionThatWasRemovedDoesNotComeAgain) {
   auto catalog = Open();
   auto removed = Deploy(*catalog, Spec());
@@ -816,38 +359,37 @@ TEST_F(FunctionCatalogTest, ARevisionThatWasRemovedDoesNotComeAgain) {
   EXPECT_GT(later->record.revision, removed->record.revision);
   FunctionImages late;
   late.function_image = "late";
-  EXPECT_EQ(catalog->SetImages("fn", removed->record.revision, late).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(SetImages(*catalog, removed->record.revision, late).code(), absl::StatusCode::kAborted);
   EXPECT_TRUE(catalog->Find("fn")->images.function_image.empty());
 }
 
-TEST_F(FunctionCatalogTest, WhatTheStoreHasLostIsDeployedAgain) {
+TEST_F(FunctionCatalogTest, ChangesOfImagesAtTheSameTimeAreAllNoted) {
   auto catalog = Open();
   ASSERT_TRUE(Deploy(*catalog, Spec()).ok());
-  ASSERT_TRUE(RemoveTree(Store("functions")).ok());
-  auto deployed = Deploy(*catalog, Spec(), /*replace=*/true);
-  ASSERT_TRUE(deployed.ok()) << deployed.status();
-  EXPECT_FALSE(deployed->unchanged);
-  EXPECT_EQ(CodeOf(*catalog), "version 1");
-  EXPECT_EQ(Files("functions/fn").size(), 2u);
-  EXPECT_TRUE(IsRefusedToOthers());
-}
-
-TEST_F(FunctionCatalogTest, FunctionsOfAnotherStoreAreNotWrittenOver) {
-  const std::string other = Path("other");
-  {
-    auto catalog = Open();
-    ASSERT_TRUE(Deploy(*catalog, Spec()).ok());
-  }
-  ASSERT_EQ(::rename(Store("functions").c_str(), other.c_str()), 0);
-  auto catalog = Open();
-  SetCode("version 2");
-  ASSERT_TRUE(Deploy(*catalog, Spec("mine")).ok());
-  ASSERT_TRUE(RemoveTree(Store("functions")).ok());
-  ASSERT_EQ(::rename(other.c_str(), Store("functions").c_str()), 0);
-  auto refused = Deploy(*catalog, Spec());
-  EXPECT_TRUE(absl::IsUnavailable(refused.status())) << refused.status();
-  EXPECT_THAT(refused.status().message(), HasSubstr("such as 'fn': start the daemon anew"));
-  EXPECT_EQ(*ReadFile(Store("functions/fn/1/code/app.py")), "version 1");
+  constexpr int kChanges = 20;
+  const auto change = [&](std::vector<std::string> FunctionImages::*modules) {
+    for (int i = 0; i < kChanges; ++i) {
+      auto changed = catalog->ChangeImages("fn", 1, [&](FunctionImages* images) {
+        (images->*modules).push_back("m");
+        return true;
+      });
+      EXPECT_TRUE(changed.ok()) << changed.status();
+    }
+  };
+  std::thread one([&] { change(&FunctionImages::dependencies); });
+  std::thread other([&] { change(&FunctionImages::not_loaded); });
+  one.join();
+  other.join();
+  auto left = catalog->ChangeImages("fn", 1, [](FunctionImages* images) {
+    images->function_image = "not to be noted";
+    return false;
+  });
+  ASSERT_TRUE(left.ok()) << left.status();
+  catalog.reset();
+  const FunctionImages images = Open()->Find("fn")->images;
+  EXPECT_EQ(images.dependencies.size(), size_t{kChanges});
+  EXPECT_EQ(images.not_loaded.size(), size_t{kChanges});
+  EXPECT_EQ(images.function_image, "");
 }
 
 TEST_F(FunctionCatalogTest, OneProcessHasTheCatalog) {

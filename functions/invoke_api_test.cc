@@ -4,20 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <functional>
 #include <future>
-#include <memory>
-#include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
-#include "functions/http_client_for_tests.h"
+#include "functions/invoke_api_for_tests.h"
 #include "nlohmann/json.hpp"
 
 namespace rekindle::functions {
@@ -30,71 +24,6 @@ using ::testing::StartsWith;
 
 constexpr absl::string_view kArn = "arn:aws:lambda:us-east-1:000000000000:function:";
 
-constexpr absl::string_view kList = "/2015-03-31/functions/";
-
-std::string Path(absl::string_view function) {
-  return absl::StrCat("/2015-03-31/functions/", function, "/invocations");
-}
-
-InvokeResult ResultOf(std::string payload) {
-  InvokeResult result;
-  result.payload = std::move(payload);
-  return result;
-}
-
-// Runs what the test gives it; remembers the last request.
-class TestInvoker : public Invoker {
- public:
-  using Run = std::function<void(InvokeRequest, Done)>;
-
-  void Become(Run run) {
-    absl::MutexLock lock(&mutex_);
-    run_ = std::move(run);
-  }
-  void Invoke(InvokeRequest request, Done done) override {
-    Run run;
-    {
-      absl::MutexLock lock(&mutex_);
-      last_ = request;
-      run = run_;
-    }
-    run(std::move(request), std::move(done));
-  }
-  absl::StatusOr<std::vector<ListedFunction>> List(const std::any& identity) override {
-    if (!identity.has_value() || std::any_cast<std::string>(identity) != "nobody") return listed;
-    return absl::PermissionDeniedError("not yours");
-  }
-  InvokeRequest last() {
-    absl::MutexLock lock(&mutex_);
-    return last_;
-  }
-
-  std::vector<ListedFunction> listed;
-
- private:
-  absl::Mutex mutex_;
-  InvokeRequest last_ ABSL_GUARDED_BY(mutex_);
-  Run run_ ABSL_GUARDED_BY(mutex_) = [](InvokeRequest request, Done done) {
-    done(ResultOf(std::move(request.payload)));
-  };
-};
-
-class InvokeApiTest : public ::testing::TestWithParam<TestAddress::Kind> {
- protected:
-  void Start(InvokeApi::Options options = {}) {
-    std::vector<UniqueFd> listeners;
-    listeners.push_back(address_.TakeListener());
-    auto api = InvokeApi::Start(*threads_, std::move(listeners), std::move(options), invoker_);
-    ASSERT_TRUE(api.ok()) << api.status();
-    api_ = *std::move(api);
-  }
-
-  TestAddress address_{GetParam()};
-  std::unique_ptr<HttpThreads> threads_ = std::make_unique<HttpThreads>();
-  std::shared_ptr<TestInvoker> invoker_ = std::make_shared<TestInvoker>();
-  std::unique_ptr<InvokeApi> api_;
-};
-
 INSTANTIATE_TEST_SUITE_P(Sockets, InvokeApiTest, ::testing::Values(TestAddress::kUnix, TestAddress::kTcp),
                          [](const auto& kind) { return kind.param == TestAddress::kUnix ? "Unix" : "Tcp"; });
 
@@ -102,7 +31,7 @@ TEST_P(InvokeApiTest, AnInvocationHasWhatTheCallerGave) {
   Start();
   HttpClient client(address_);
   HttpReply reply = client.Post(
-      Path("resize"), R"({"width": 7})",
+      InvokePath("resize"), R"({"width": 7})",
       absl::StrCat("X-Amz-Client-Context: ", absl::Base64Escape(R"({"custom":{"k":"ü"}})"),
                    "\r\nX-Amzn-Trace-Id: Root=1-2\r\nAuthorization: AWS4-HMAC-SHA256 Credential=x\r\n"));
   EXPECT_EQ(reply.status, 200);
@@ -122,7 +51,7 @@ TEST_P(InvokeApiTest, AnInvocationHasWhatTheCallerGave) {
   EXPECT_EQ(reply.headers.count("x-amz-function-error"), 0u);
   EXPECT_EQ(reply.headers.count("x-amz-log-result"), 0u);
 
-  EXPECT_EQ(client.Post(Path("resize"), "").body, "{}");
+  EXPECT_EQ(client.Post(InvokePath("resize"), "").body, "{}");
   EXPECT_NE(invoker_->last().request_id, seen.request_id);
 }
 
@@ -132,17 +61,17 @@ TEST_P(InvokeApiTest, NamesOfFunctions) {
   for (absl::string_view name :
        {"resize", "resize:$LATEST", "resize%3A%24LATEST", "000000000000:function:resize",
         "arn%3Aaws%3Alambda%3Aeu-west-1%3A123456789012%3Afunction%3Aresize"}) {
-    EXPECT_EQ(client.Post(Path(name), "1").status, 200) << name;
+    EXPECT_EQ(client.Post(InvokePath(name), "1").status, 200) << name;
     EXPECT_EQ(invoker_->last().function, "resize");
   }
-  EXPECT_EQ(client.Post(absl::StrCat(Path("resize"), "?Qualifier=%24LATEST"), "1").status, 200);
+  EXPECT_EQ(client.Post(absl::StrCat(InvokePath("resize"), "?Qualifier=%24LATEST"), "1").status, 200);
   for (absl::string_view path : {"resize:7/invocations", "resize/invocations?Qualifier=7"}) {
     HttpReply reply = client.Post(absl::StrCat("/2015-03-31/functions/", path), "1");
     EXPECT_EQ(reply.status, 404) << path;
     EXPECT_EQ(json::parse(reply.body)["Message"], absl::StrCat("Function not found: ", kArn, "resize:7"));
   }
   for (absl::string_view name : {"a%20b", "a%2Fb", "..", "%00", "a:b:c"}) {
-    HttpReply reply = client.Post(Path(name), "1");
+    HttpReply reply = client.Post(InvokePath(name), "1");
     EXPECT_EQ(reply.status, 400) << name;
     EXPECT_EQ(reply.headers["x-amzn-errortype"], "ValidationException");
   }
@@ -151,17 +80,17 @@ TEST_P(InvokeApiTest, NamesOfFunctions) {
 TEST_P(InvokeApiTest, KindsOfInvocations) {
   Start();
   HttpClient client(address_);
-  HttpReply reply = client.Post(Path("f"), "1", "X-Amz-Invocation-Type: Event\r\n");
+  HttpReply reply = client.Post(InvokePath("f"), "1", "X-Amz-Invocation-Type: Event\r\n");
   EXPECT_EQ(reply.status, 202);
   EXPECT_EQ(reply.body, "");
   EXPECT_TRUE(invoker_->last().async);
   EXPECT_EQ(reply.headers["x-amzn-requestid"], invoker_->last().request_id);
-  reply = client.Post(Path("f"), "1", "X-Amz-Invocation-Type: DryRun\r\n");
+  reply = client.Post(InvokePath("f"), "1", "X-Amz-Invocation-Type: DryRun\r\n");
   EXPECT_EQ(reply.status, 204);
   EXPECT_EQ(reply.headers.count("content-length"), 0u);
   EXPECT_TRUE(invoker_->last().dry_run);
-  EXPECT_EQ(client.Post(Path("f"), "1", "X-Amz-Invocation-Type: RequestResponse\r\n").body, "1");
-  reply = client.Post(Path("f"), "1", "X-Amz-Invocation-Type: Sometimes\r\n");
+  EXPECT_EQ(client.Post(InvokePath("f"), "1", "X-Amz-Invocation-Type: RequestResponse\r\n").body, "1");
+  reply = client.Post(InvokePath("f"), "1", "X-Amz-Invocation-Type: Sometimes\r\n");
   EXPECT_EQ(reply.status, 400);
   EXPECT_EQ(reply.headers["x-amzn-errortype"], "InvalidParameterValueException");
 }
@@ -175,12 +104,12 @@ TEST_P(InvokeApiTest, TheEndOfTheLog) {
     done(std::move(result));
   });
   HttpClient client(address_);
-  HttpReply reply = client.Post(Path("f"), "1", "X-Amz-Log-Type: Tail\r\n");
+  HttpReply reply = client.Post(InvokePath("f"), "1", "X-Amz-Log-Type: Tail\r\n");
   std::string log;
   EXPECT_TRUE(absl::Base64Unescape(reply.headers["x-amz-log-result"], &log));
   EXPECT_EQ(log, std::string(4092, 'a') + "END\n");
   EXPECT_TRUE(invoker_->last().tail_log);
-  reply = client.Post(Path("f"), "1", "X-Amz-Log-Type: None\r\n");
+  reply = client.Post(InvokePath("f"), "1", "X-Amz-Log-Type: None\r\n");
   EXPECT_EQ(reply.headers.count("x-amz-log-result"), 0u);
 }
 
@@ -193,7 +122,7 @@ TEST_P(InvokeApiTest, AFunctionThatFails) {
     done(std::move(result));
   });
   HttpClient client(address_);
-  HttpReply reply = client.Post(Path("f"), "1");
+  HttpReply reply = client.Post(InvokePath("f"), "1");
   EXPECT_EQ(reply.status, 200);
   EXPECT_EQ(reply.headers["x-amz-function-error"], "Unhandled");
   EXPECT_EQ(reply.body, R"({"errorType":"KeyError"})");
@@ -222,7 +151,7 @@ TEST_P(InvokeApiTest, ErrorsOfTheInvokerAreLambdas) {
                         "be\xff"
                         "cause"));
     });
-    HttpReply reply = client.Post(Path("f"), "1");
+    HttpReply reply = client.Post(InvokePath("f"), "1");
     EXPECT_EQ(reply.status, status) << type;
     EXPECT_EQ(reply.headers["x-amzn-errortype"], type);
     EXPECT_EQ(reply.headers["x-amzn-requestid"], invoker_->last().request_id);
@@ -243,7 +172,7 @@ TEST_P(InvokeApiTest, PayloadsThatAreNoJson) {
   invoker_->Become([](InvokeRequest, Invoker::Done) { FAIL(); });
   HttpClient client(address_);
   for (absl::string_view payload : {"{", "hello", "{} {}", "\xff"}) {
-    HttpReply reply = client.Post(Path("f"), payload);
+    HttpReply reply = client.Post(InvokePath("f"), payload);
     EXPECT_EQ(reply.status, 400) << payload;
     EXPECT_EQ(reply.headers["x-amzn-errortype"], "InvalidRequestContentException");
     EXPECT_THAT(std::string(json::parse(reply.body)["Message"]),
@@ -251,7 +180,8 @@ TEST_P(InvokeApiTest, PayloadsThatAreNoJson) {
   }
   for (std::string context :
        {std::string("%%%"), absl::Base64Escape("{"), absl::Base64Escape("[{}]"), std::string(4000, 'A')}) {
-    HttpReply reply = client.Post(Path("f"), "1", absl::StrCat("X-Amz-Client-Context: ", context, "\r\n"));
+    HttpReply reply =
+        client.Post(InvokePath("f"), "1", absl::StrCat("X-Amz-Client-Context: ", context, "\r\n"));
     EXPECT_EQ(reply.status, 400) << context;
     EXPECT_THAT(reply.body, HasSubstr("Client context must be"));
   }
@@ -264,10 +194,10 @@ TEST_P(InvokeApiTest, PayloadsMayBeAsLargeAsOnLambdaAndNoLarger) {
     std::string headers = absl::StrCat("X-Amz-Invocation-Type: ", type, "\r\n");
     std::string payload = absl::StrCat("\"", std::string(most - 2, 'x'), "\"");
     HttpClient client(address_);
-    HttpReply reply = client.Post(Path("f"), payload, headers);
+    HttpReply reply = client.Post(InvokePath("f"), payload, headers);
     EXPECT_TRUE(reply.status == 200 || reply.status == 202) << reply.status;
     EXPECT_EQ(invoker_->last().payload, payload);
-    reply = client.Post(Path("f"), payload + " ", headers);
+    reply = client.Post(InvokePath("f"), payload + " ", headers);
     EXPECT_EQ(reply.status, 413);
     EXPECT_EQ(reply.headers["x-amzn-errortype"], "RequestTooLargeException");
     EXPECT_EQ(json::parse(reply.body)["Message"],
@@ -275,94 +205,6 @@ TEST_P(InvokeApiTest, PayloadsMayBeAsLargeAsOnLambdaAndNoLarger) {
     EXPECT_TRUE(client.ReadEnd());
   }
   EXPECT_EQ(api_->refusals().too_large, 2u);
-}
-
-TEST_P(InvokeApiTest, WhatIsReadAtATimeIsLimited) {
-  Start({.limits = {.bodies = 1000}});
-  HttpClient first(address_), second(address_);
-  first.Send(
-      absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 600\r\n\r\n"));
-  EXPECT_EQ(first.Read().status, 100);
-  HttpReply reply = second.Post(Path("f"), std::string(600, '1'));
-  EXPECT_EQ(reply.status, 503);
-  EXPECT_EQ(reply.headers["x-amzn-errortype"], "ServiceUnavailableException");
-  EXPECT_EQ(api_->refusals().bodies, 1u);
-  first.Send(std::string(600, '1'));
-  EXPECT_EQ(first.Read().status, 200);
-  HttpClient third(address_);
-  EXPECT_EQ(third.Post(Path("f"), std::string(600, '1')).status, 200);
-}
-
-TEST_P(InvokeApiTest, OneCallerHasAShareOfWhatIsReadAtATime) {
-  std::atomic<const char*> caller{
-      "a"};  // of the next connection; the empty one is root's, who takes no share
-  Start({.identify = [&caller](const Peer&) -> absl::StatusOr<std::any> {
-           return std::any(std::string(caller.load()));
-         },
-         .share_of =
-             [](const Peer&, const absl::StatusOr<std::any>& identity) {
-               return std::any_cast<std::string>(*identity);
-             },
-         .limits = {.bodies = 10'000, .bodies_of_one = 1000}});
-  const std::string head = absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\n");
-  const std::string announced = absl::StrCat(head, "Expect: 100-continue\r\nContent-Length: 600\r\n\r\n");
-  const std::string body(600, '1');
-  HttpClient first(address_);
-  EXPECT_EQ(first.Ask(announced).status, 100);
-  HttpClient second(address_);
-  HttpReply reply = second.Ask(announced);
-  EXPECT_EQ(reply.status, 429);
-  EXPECT_EQ(reply.headers["x-amzn-errortype"], "TooManyRequestsException");
-  EXPECT_THAT(reply.body, HasSubstr("those of a that are being read may have 1000 B"));
-  EXPECT_TRUE(second.ReadEnd());
-  // What comes in pieces has more room at first than a share is here.
-  EXPECT_EQ(HttpClient(address_).Ask(absl::StrCat(head, "Transfer-Encoding: chunked\r\n\r\n")).status, 429);
-  caller = "b";
-  EXPECT_EQ(HttpClient(address_).Post(Path("f"), body).status, 200);
-  caller = "";
-  EXPECT_EQ(HttpClient(address_).Post(Path("f"), std::string(2000, '1')).status, 200);
-  EXPECT_EQ(api_->refusals().bodies_of_one, 2u);
-  EXPECT_EQ(api_->refusals().bodies, 0u);
-  // What has been read counts no more, nor what will not be.
-  caller = "a";
-  EXPECT_EQ(first.Ask(body).status, 200);
-  EXPECT_EQ(first.Ask(announced).status, 100);
-  first.Close();
-  do {  // until the server has seen the end
-    reply = HttpClient(address_).Ask(absl::StrCat(announced, body));
-  } while (reply.status == 429);
-  EXPECT_EQ(reply.status, 200);
-}
-
-TEST_P(InvokeApiTest, WhatComesInPiecesTakesRoomAsItComes) {
-  // Less than any two requests could need that may have the largest body there is.
-  Start({.identify = [](const Peer&) -> absl::StatusOr<std::any> { return std::any(std::string("a")); },
-         .share_of = [](const Peer&, const absl::StatusOr<std::any>&) { return std::string("a"); },
-         .limits = {.bodies_of_one = 1 << 20}});
-  const std::string head = absl::StrCat(
-      "POST ", Path("f"), " HTTP/1.1\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n");
-  auto chunk = [](size_t size) {
-    return absl::StrCat(absl::Hex(size), "\r\n\"", std::string(size - 2, 'x'), "\"\r\n");
-  };
-  std::vector<std::unique_ptr<HttpClient>> clients;
-  for (int i = 0; i < 10; ++i) {
-    EXPECT_EQ(clients.emplace_back(std::make_unique<HttpClient>(address_))->Ask(head).status, 100);
-  }
-  for (auto& client : clients) {
-    HttpReply reply = client->Ask(chunk(100) + "0\r\n\r\n");
-    EXPECT_EQ(reply.status, 200);
-    EXPECT_EQ(reply.body.size(), 100u);
-  }
-  EXPECT_EQ(clients[0]->Ask(head).status, 100);
-  EXPECT_EQ(clients[0]->Ask(chunk(500'000) + "0\r\n\r\n").body.size(), 500'000u);
-  EXPECT_EQ(api_->refusals().bodies_of_one, 0u);
-  EXPECT_EQ(clients[0]->Ask(head).status, 100);
-  HttpReply reply = clients[0]->Ask(chunk(2'000'000));
-  EXPECT_EQ(reply.status, 429);
-  EXPECT_THAT(reply.body, HasSubstr("Too many large requests"));
-  EXPECT_EQ(api_->refusals().bodies_of_one, 1u);
-  // It has given back what it had.
-  EXPECT_EQ(clients[1]->Post(Path("f"), absl::StrCat("\"", std::string(1'000'000, 'x'), "\"")).status, 200);
 }
 
 TEST_P(InvokeApiTest, ResultsFromOtherThreadsInAnyOrder) {
@@ -376,7 +218,7 @@ TEST_P(InvokeApiTest, ResultsFromOtherThreadsInAnyOrder) {
   std::vector<HttpClient> clients;
   for (int i = 0; i < 10; ++i) {
     clients.emplace_back(address_);
-    clients.back().Send(absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nContent-Length: 1\r\n\r\n", i));
+    clients.back().Send(absl::StrCat("POST ", InvokePath("f"), " HTTP/1.1\r\nContent-Length: 1\r\n\r\n", i));
   }
   std::thread answering([&] {
     absl::MutexLock lock(&mutex);
@@ -391,7 +233,7 @@ TEST_P(InvokeApiTest, ResultsFromOtherThreadsInAnyOrder) {
   answering.join();
   // The second calls were for nothing, also for the connections' next requests.
   invoker_->Become([](InvokeRequest, Invoker::Done done) { done(absl::NotFoundError("")); });
-  for (HttpClient& client : clients) EXPECT_EQ(client.Post(Path("f"), "1").status, 404);
+  for (HttpClient& client : clients) EXPECT_EQ(client.Post(InvokePath("f"), "1").status, 404);
 }
 
 TEST_P(InvokeApiTest, ResultsMayBeGivenWithLocksHeld) {
@@ -403,7 +245,7 @@ TEST_P(InvokeApiTest, ResultsMayBeGivenWithLocksHeld) {
     open.push_back(std::move(done));
   });
   HttpClient client(address_);
-  std::string request = absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nContent-Length: 1\r\n\r\n1");
+  std::string request = absl::StrCat("POST ", InvokePath("f"), " HTTP/1.1\r\nContent-Length: 1\r\n\r\n1");
   client.Send(request + request + request);
   for (int i = 0; i < 3; ++i) {
     absl::MutexLock lock(&mutex);
@@ -424,116 +266,12 @@ TEST_P(InvokeApiTest, AResultMayComeWhenAllHaveGone) {
     invoked.set_value();
   });
   HttpClient client(address_);
-  client.Send(absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nContent-Length: 1\r\n\r\n1"));
+  client.Send(absl::StrCat("POST ", InvokePath("f"), " HTTP/1.1\r\nContent-Length: 1\r\n\r\n1"));
   invoked.get_future().wait();
   client.Close();
   api_.reset();
   threads_.reset();
   kept(InvokeResult{});
-}
-
-TEST_P(InvokeApiTest, CallersThatLeaveDisturbNobody) {
-  Start();
-  struct Open {
-    absl::Mutex mutex;
-    std::vector<Invoker::Done> calls;
-  };
-  auto open = std::make_shared<Open>();  // some may come when the test has ended
-  invoker_->Become([open](InvokeRequest, Invoker::Done done) {
-    absl::MutexLock lock(&open->mutex);
-    open->calls.push_back(std::move(done));
-  });
-  for (int i = 0; i < 50; ++i) {
-    HttpClient client(address_);
-    client.Send(absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nContent-Length: 1\r\n\r\n1"));
-    if (i % 2 == 0) client.Reset();
-  }
-  {
-    // A connection that is reset before its request is read never gets so far; those that were closed do.
-    absl::MutexLock lock(&open->mutex);
-    auto enough = [&] { return open->calls.size() >= 25; };
-    open->mutex.Await(absl::Condition(&enough));
-    for (Invoker::Done& done : open->calls) done(InvokeResult{});
-    open->calls.clear();
-  }
-  invoker_->Become([](InvokeRequest, Invoker::Done done) { done(ResultOf("7")); });
-  HttpClient client(address_);
-  EXPECT_EQ(client.Post(Path("f"), "1").body, "7");
-}
-
-TEST_P(InvokeApiTest, ItIsKnownThatACallerHasGone) {
-  Start();
-  std::promise<InvokeRequest> begun[2];
-  std::atomic<int> calls{0};
-  invoker_->Become(
-      [&](InvokeRequest request, Invoker::Done) { begun[calls++].set_value(std::move(request)); });
-  const std::string request = absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nContent-Length: 1\r\n\r\n1");
-  HttpClient closes(address_), ends(address_);
-  closes.Send(request);
-  InvokeRequest closed = begun[0].get_future().get();
-  ends.Send(request);
-  InvokeRequest ended = begun[1].get_future().get();
-  EXPECT_FALSE(closed.gone());
-  closes.Close();
-  while (!closed.gone()) std::this_thread::yield();
-  EXPECT_FALSE(ended.gone());
-  ends.EndSending();  // over TCP nothing tells it from the other
-  while (!ended.gone()) std::this_thread::yield();
-}
-
-TEST_P(InvokeApiTest, FindingOutWhoConnectsHoldsUpNobodyWhoIsConnected) {
-  absl::Notification asked, found;
-  std::atomic<int> connected{0};
-  threads_ = std::make_unique<HttpThreads>(1);
-  Start({.identify = [&](const Peer&) -> absl::StatusOr<std::any> {
-    if (++connected == 2) {
-      asked.Notify();
-      found.WaitForNotification();
-    }
-    return std::any(std::string("somebody"));
-  }});
-  HttpClient first(address_);
-  EXPECT_EQ(first.Post(Path("f"), "1").status, 200);
-  HttpClient second(address_);
-  asked.WaitForNotification();
-  EXPECT_EQ(first.Post(Path("f"), "2").status, 200);
-  found.Notify();
-  EXPECT_EQ(second.Post(Path("f"), "3").status, 200);
-}
-
-TEST_P(InvokeApiTest, WhoTheCallerIs) {
-  std::vector<Peer> peers;
-  absl::Mutex mutex;
-  Start({.identify = [&](const Peer& peer) -> absl::StatusOr<std::any> {
-    absl::MutexLock lock(&mutex);
-    peers.push_back(peer);
-    if (peers.size() == 2) return absl::PermissionDeniedError("user 7 may not");
-    return std::string(peers.size() == 1 ? "somebody" : "nobody");
-  }});
-  HttpClient client(address_);
-  EXPECT_EQ(client.Post(Path("f"), "1").status, 200);
-  EXPECT_EQ(client.Post(Path("f"), "1").status, 200);
-  EXPECT_EQ(std::any_cast<std::string>(invoker_->last().identity), "somebody");
-  HttpClient refused(address_);
-  HttpReply reply = refused.Post(Path("f"), "1");
-  EXPECT_EQ(reply.status, 403);
-  EXPECT_EQ(reply.headers["x-amzn-errortype"], "AccessDeniedException");
-  EXPECT_EQ(json::parse(reply.body)["Message"], "user 7 may not");
-  EXPECT_EQ(refused.Get("/2015-03-31/functions/").status, 403);
-  EXPECT_EQ(refused.Get("/health").status, 200);
-  HttpClient nobody(address_);
-  EXPECT_EQ(nobody.Get("/2015-03-31/functions/").status, 403);
-  absl::MutexLock lock(&mutex);
-  ASSERT_EQ(peers.size(), 3u);
-  EXPECT_EQ(peers[0].unix_socket, GetParam() == TestAddress::kUnix);
-  EXPECT_GE(peers[0].socket, 0);
-  if (GetParam() == TestAddress::kTcp) {
-    EXPECT_THAT(peers[0].remote_address, StartsWith("127.0.0.1:"));
-    EXPECT_EQ(peers[0].local_address, peers[1].local_address);
-    EXPECT_NE(peers[0].remote_address, peers[1].remote_address);
-  } else {
-    EXPECT_EQ(peers[0].remote_address, "");
-  }
 }
 
 TEST_P(InvokeApiTest, TheListOfFunctions) {
@@ -611,127 +349,17 @@ TEST_P(InvokeApiTest, ARequestMayNameTheWholeUrl) {
   Start();
   HttpClient client(address_);
   for (absl::string_view root : {"http://127.0.0.1:9001", "HTTPS://functions.example"}) {
-    EXPECT_EQ(client.Post(absl::StrCat(root, Path("f"), "?Qualifier=$LATEST"), "1").status, 200) << root;
+    EXPECT_EQ(client.Post(absl::StrCat(root, InvokePath("f"), "?Qualifier=$LATEST"), "1").status, 200)
+        << root;
     EXPECT_EQ(client.Get(absl::StrCat(root, "/health?at=http://h/x")).status, 200) << root;
   }
-}
-
-TEST_P(InvokeApiTest, TooManyConnectionsAreTold) {
-  Start({.limits = {.connections = 1}});
-  HttpClient first(address_);
-  EXPECT_EQ(first.Get("/health").status, 200);
-  // Also those that send more than fits into a socket's buffers before they read.
-  for (size_t size : {10, 3'000'000}) {
-    HttpClient second(address_);
-    EXPECT_TRUE(second.Send(absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nContent-Length: ", size,
-                                         "\r\n\r\n", std::string(size, '1'))));
-    HttpReply reply = second.Read();
-    EXPECT_EQ(reply.status, 503);
-    EXPECT_EQ(reply.headers["x-amzn-errortype"], "ServiceUnavailableException");
-    EXPECT_TRUE(second.ReadEnd());
-  }
-  EXPECT_EQ(api_->refusals().connections, 2u);
-  // They take nobody's place.
-  EXPECT_EQ(first.Get("/health").status, 200);
-  first.Close();
-  HttpReply reply;
-  do {  // until the server has seen the end
-    reply = HttpClient(address_).Get(kList);
-  } while (reply.status == 503);
-  EXPECT_EQ(reply.status, 200);
-}
-
-TEST_P(InvokeApiTest, ANodeWithoutAConnectionLeftIsHealthyAllTheSame) {
-  std::atomic<bool> root{false};
-  Start({.share_of = [&root](const Peer&, const absl::StatusOr<std::any>&) { return root ? "" : "a"; },
-         .limits = {.connections = 2, .connections_of_one = 1}});
-  HttpClient first(address_);
-  EXPECT_EQ(first.Get(kList).status, 200);
-  auto check = [this](int refused) {
-    EXPECT_EQ(HttpClient(address_).Get(kList).status, refused);
-    HttpClient asks(address_);
-    EXPECT_EQ(asks.Get("/health").status, 200);
-    EXPECT_TRUE(asks.ReadEnd());  // it has no place
-  };
-  check(429);
-  root = true;
-  HttpClient second(address_);
-  EXPECT_EQ(second.Get(kList).status, 200);
-  check(503);
-  api_->TakeNoMore();
-  EXPECT_EQ(HttpClient(address_).Get("/health").status, 503);
-}
-
-TEST_P(InvokeApiTest, OfManyThatAreRefusedTheOneThatWaitsLongestIsToldAtOnce) {
-  Start({.limits = {.connections = 1}});
-  HttpClient first(address_);
-  EXPECT_EQ(first.Get("/health").status, 200);
-  std::vector<std::unique_ptr<HttpClient>> silent;
-  for (int i = 0; i < 64; ++i) silent.push_back(std::make_unique<HttpClient>(address_));
-  // Each is told when it has said something; of one more than may wait for that the first one before.
-  HttpClient beyond(address_);
-  EXPECT_EQ(silent[0]->Read().status, 503);
-  EXPECT_TRUE(silent[0]->ReadEnd());
-  EXPECT_EQ(beyond.Get("/health").status, 200);
-  for (size_t i = 1; i < silent.size(); ++i) EXPECT_EQ(silent[i]->Get(kList).status, 503);
-}
-
-TEST_P(InvokeApiTest, OneCallerHasAShareOfTheConnections) {
-  std::atomic<int> connected{0};
-  // The fifth is root's, who takes nobody's share; "b" comes after that.
-  Start({.identify = [&connected](const Peer&) -> absl::StatusOr<std::any> {
-           const int number = ++connected;
-           return std::any(std::string(number == 5 ? "root" : number == 6 ? "b" : "a"));
-         },
-         .share_of =
-             [](const Peer&, const absl::StatusOr<std::any>& identity) {
-               const auto name = std::any_cast<std::string>(*identity);
-               return name == "root" ? "" : name;
-             },
-         .limits = {.connections_of_one = 2}});
-  std::vector<std::unique_ptr<HttpClient>> clients;
-  auto connect = [&]() -> HttpClient& {
-    return *clients.emplace_back(std::make_unique<HttpClient>(address_));
-  };
-  for (int i = 0; i < 2; ++i) EXPECT_EQ(connect().Get("/health").status, 200);
-  for (int i = 0; i < 2; ++i) {
-    HttpClient& refused = connect();
-    HttpReply reply = refused.Get(kList);
-    EXPECT_EQ(reply.status, 429);
-    EXPECT_EQ(reply.headers["x-amzn-errortype"], "TooManyRequestsException");
-    EXPECT_THAT(reply.body, HasSubstr("a has 2"));
-    EXPECT_TRUE(refused.ReadEnd());
-  }
-  EXPECT_EQ(connect().Get("/health").status, 200);
-  EXPECT_EQ(connect().Get("/health").status, 200);
-  EXPECT_EQ(api_->refusals().connections_of_one, 2u);
-  EXPECT_EQ(api_->refusals().connections, 0u);
-  // What was closed counts no more.
-  clients[0]->Close();
-  HttpReply reply;
-  do {  // until the server has seen the end
-    reply = connect().Get(kList);
-  } while (reply.status == 429 || reply.status == 0);
-  EXPECT_EQ(reply.status, 200);
-}
-
-TEST_P(InvokeApiTest, IdleConnectionsAreClosedWorkingOnesAreNot) {
-  Start({.limits = {.idle_time = absl::Milliseconds(20)}});
-  std::promise<Invoker::Done> invoked;
-  invoker_->Become([&](InvokeRequest, Invoker::Done done) { invoked.set_value(std::move(done)); });
-  HttpClient working(address_);
-  working.Send(absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nContent-Length: 1\r\n\r\n1"));
-  HttpClient idle(address_);
-  EXPECT_TRUE(idle.ReadEnd());
-  invoked.get_future().get()(ResultOf("1"));
-  EXPECT_EQ(working.Read().status, 200);
 }
 
 TEST_P(InvokeApiTest, TheInvokerMayGoFirst) {
   Start();
   invoker_.reset();
   HttpClient client(address_);
-  HttpReply reply = client.Post(Path("f"), "1");
+  HttpReply reply = client.Post(InvokePath("f"), "1");
   EXPECT_EQ(reply.status, 500);
   EXPECT_EQ(reply.headers["x-amzn-errortype"], "ServiceException");
 }
@@ -743,22 +371,22 @@ TEST_P(InvokeApiTest, OneThatEndsAnswersWhatIsInWorkAndTakesNoMore) {
   invoker_->Become([&](InvokeRequest, Invoker::Done done) { begun[calls++].set_value(std::move(done)); });
   HttpClient fresh(address_), in_work(address_), cut_off(address_), idle(address_), sending(address_);
   EXPECT_EQ(idle.Get("/health").status, 200);
-  ASSERT_TRUE(
-      in_work.Send(absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}")));
+  ASSERT_TRUE(in_work.Send(
+      absl::StrCat("POST ", InvokePath("f"), " HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}")));
   Invoker::Done answers = begun[0].get_future().get();
-  ASSERT_TRUE(
-      cut_off.Send(absl::StrCat("POST ", Path("f"), " HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}")));
+  ASSERT_TRUE(cut_off.Send(
+      absl::StrCat("POST ", InvokePath("f"), " HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}")));
   Invoker::Done gives_up = begun[1].get_future().get();
   EXPECT_EQ(
       sending
-          .Ask(absl::StrCat("POST ", Path("f"),
+          .Ask(absl::StrCat("POST ", InvokePath("f"),
                             " HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"))
           .status,
       100);
   api_->TakeNoMore();
   EXPECT_TRUE(idle.ReadEnd());
-  for (HttpReply reply : {HttpClient(address_).Post(Path("f"), "{}"), HttpClient(address_).Get("/health"),
-                          sending.Ask("{}"), fresh.Get("/health")}) {
+  for (HttpReply reply : {HttpClient(address_).Post(InvokePath("f"), "{}"),
+                          HttpClient(address_).Get("/health"), sending.Ask("{}"), fresh.Get("/health")}) {
     EXPECT_EQ(reply.status, 503);
     EXPECT_EQ(reply.headers["x-amzn-errortype"], "ServiceUnavailableException");
     EXPECT_EQ(reply.headers["connection"], "close");
@@ -797,8 +425,8 @@ TEST(InvokeApiStartTest, SeveralListeners) {
   auto invoker = std::make_shared<TestInvoker>();
   auto api = InvokeApi::Start(threads, std::move(listeners), {}, invoker);
   ASSERT_TRUE(api.ok()) << api.status();
-  EXPECT_EQ(HttpClient(local).Post(Path("f"), "1").status, 200);
-  EXPECT_EQ(HttpClient(tcp).Post(Path("f"), "1").status, 200);
+  EXPECT_EQ(HttpClient(local).Post(InvokePath("f"), "1").status, 200);
+  EXPECT_EQ(HttpClient(tcp).Post(InvokePath("f"), "1").status, 200);
 
   TestAddress good(TestAddress::kTcp);
   std::vector<UniqueFd> one_bad;

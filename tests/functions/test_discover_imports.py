@@ -251,6 +251,31 @@ class DiscoverImportsTest(unittest.TestCase):
         result = self.discover("import pyaes\nprint('before', flush=True)\nwhile True: pass\n", "--time-limit", "5")
         self.assert_error(result, "Sandbox.Timedout", "Task timed out after 5.00 seconds: 'app' was being imported")
         self.assertEqual(result["output"], "before\n")
+        self.assert_trace(result, ("app.py", 3, "<module>"))
+
+    def assert_trace(self, result, *frames):
+        """Outermost first."""
+        expected = [f'  File "{os.path.join(self.code, file)}", line {line}, in {name}' for file, line, name in frames]
+        self.assertEqual([entry.splitlines()[0] for entry in result["error"]["stackTrace"]], expected)
+
+    def test_import_that_waits(self):
+        self.write("parts/store.py", "import os\nreader, writer = os.pipe()\ndef connect():\n    os.read(reader, 1)\n")
+        result = self.discover("import parts.store\nparts.store.connect()\n", "--time-limit", "5")
+        self.assertEqual(result["error"]["errorType"], "Sandbox.Timedout")
+        self.assert_trace(result, ("app.py", 2, "<module>"), ("parts/store.py", 4, "connect"))
+
+    def test_import_that_waits_and_takes_no_signals(self):
+        result = self.discover(
+            "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGABRT])\nwhile True: pass\n",
+            "--time-limit", "5",
+        )  # fmt: skip
+        self.assertEqual(result["error"]["errorType"], "Sandbox.Timedout")
+        self.assertEqual(result["error"]["stackTrace"], [])
+
+    def test_crash(self):
+        result = self.discover("import os\nos.abort()\n")
+        self.assert_error(result, "Runtime.ExitError", "Runtime exited with error: signal: aborted")
+        self.assert_trace(result, ("app.py", 2, "<module>"))
 
     def test_infinite_output(self):
         result = self.discover("while True: print('x' * 1000)\n", "--time-limit", "5")

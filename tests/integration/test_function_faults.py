@@ -5,7 +5,7 @@ import os
 import signal
 import unittest
 
-from harness import procfs, waiting
+from harness import jobs, procfs, waiting
 from harness.cli import FAILED, NOT_FOUND, USAGE
 from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
 
@@ -50,10 +50,56 @@ def handler(event, context):
 """
 
 
+# Its first instance has what another process that loads it can't have.
+_LOADS_ONCE = """import socket
+import sys
+
+print("loading")
+listener = socket.socket()
+try:
+    listener.bind(("127.0.0.1", {port}))
+except OSError as error:
+    {fails}
+
+
+def handler(event, context):
+    return "answered"
+"""
+
+
 def limiting(groups):
     """Of the lines of a process's `cgroup` file those of groups that can limit memory."""
     lines = [line.split(":", 2) for line in groups.splitlines()]
     return [line[2] for line in lines if "memory" in line[1].split(",")] or [line[2] for line in lines if line[0] == "0"]
+
+
+class NoImageTest(FunctionsTest):
+    """Functions that can't be loaded for their image: what `fn ls` and `fn logs` say of it."""
+
+    def problem_of(self, name, fails):
+        files = {"app.py": _LOADS_ONCE.format(port=jobs.free_port(), fails=fails)}
+        self.deploy(name, "--deps", "none", files=files)
+        self.assertEqual(self.invoke(name)[0], "answered")
+        problem = waiting.until(lambda: self.function(name)["problem"], "why it has no image", SECONDS)
+        self.assertIn("it ended before it was ready", problem)
+        self.assertIn(f"rekindle fn logs {name}", problem)
+        entries = [json.loads(line) for line in self.cli.run("fn", "logs", name).out.splitlines()]
+        return problem, "\n".join(entry["text"] for entry in entries if entry["instance"] == "image")
+
+    def test_an_error(self):
+        problem, log = self.problem_of("raises", "raise")
+        self.assertIn("OSError: [Errno 98] Address already in use", problem)
+        self.assertIn("loading\n[ERROR] OSError: [Errno 98]", log)
+        self.assertNotIn("Runtime API", log)
+
+    def test_an_end(self):
+        problem, log = self.problem_of("leaves", "print('no second one'); sys.exit(3)")
+        self.assertIn("(exit status 3): it wrote last: no second one", problem)
+        self.assertIn("loading\nno second one", log)
+
+    def test_an_end_without_a_word(self):
+        problem, _ = self.problem_of("silent", "import os; os._exit(4)")
+        self.assertIn("it ended before it was ready (exit status 4): it wrote last: loading", problem)
 
 
 class FaultTest(FunctionsTest):

@@ -190,6 +190,44 @@ def handler(event, context):
             answer, how = self.invoke("pool")
             self.assertEqual((answer, how["start_level"] in FROM_OWN_IMAGE), ([1, 2], True), how)
 
+    def test_the_channel_is_none_of_its_workers(self):
+        text = """import fcntl
+import json
+import os
+import rekindle
+
+
+def look():
+    channel = rekindle.channel()
+    number = channel.fileno()
+    # As with a program that opens many files.
+    taken = fcntl.fcntl(0, fcntl.F_DUPFD, number) == number
+    try:
+        channel.send({"type": "ready"})
+        sent = "sent"
+    except OSError as error:
+        sent = "not sent"
+    return os.readlink(f"/proc/self/fd/{number}"), taken, channel.receive(), sent
+
+
+reader, writer = os.pipe()
+worker = os.fork()
+if worker == 0:
+    try:
+        os.write(writer, json.dumps(look()).encode())
+    finally:
+        os._exit(0)
+os.close(writer)
+LOOKED = os.read(reader, 4096).decode()
+os.waitpid(worker, 0)
+
+
+def handler(event, context):
+    return LOOKED
+"""
+        self.deploy("forks", "--deps", "none", files={"app.py": text})
+        self.assertEqual(json.loads(self.invoke("forks")[0]), ["/dev/null", False, None, "not sent"])
+
 
 class ReplaceTest(FunctionsTest):
     def test_a_call_under_way_ends_on_the_code_that_it_began_with(self):
@@ -542,6 +580,50 @@ exports.handler = async (event, context) => {
                 self.assertIn("could not be loaded, and invoking it will fail: " + error,
                               "\n".join(deployed["warnings"]))
                 self.assertEqual(self.failed(name)["errorType"], error)
+
+    def test_a_promise_that_its_module_leaves_rejected(self):
+        """In CommonJS and in an ES module: its reason, and where it was made, in all places in which a user looks."""
+        for name, file, text in (
+            ("commonjs", "app.js", "async function connect() {\n  throw new RangeError('no database');\n}\nconnect();\n"
+                                   "exports.handler = async () => 1;\n"),
+            ("module", "app.mjs", "async function connect() {\n  throw new RangeError('no database');\n}\nconnect();\n"
+                                  "export const handler = async () => 1;\n"),
+        ):
+            with self.subTest(name):
+                warning = "\n".join(self.deploy(name, runtime="nodejs", files={file: text})["warnings"])
+                self.assertIn("Runtime.UnhandledPromiseRejection: RangeError: no database", warning)
+                self.assertRegex(warning, rf"\n    at connect \(.*{file}:2:9\)\n    at .*{file}:4:1")
+                self.assertNotIn("node:internal", warning)
+                error = self.failed(name)
+                self.assertEqual((error["errorType"], error["errorMessage"]),
+                                 ("Runtime.UnhandledPromiseRejection", "RangeError: no database"))
+                self.assertIn(f"{file}:2:9", error["trace"][1])
+                logs = self.cli.run("fn", "logs", name).out
+                self.assertIn("Unhandled Promise Rejection", logs)
+                self.assertIn(f"{file}:2:9", logs)
+                self.assertIn("Error Type: Runtime.UnhandledPromiseRejection", logs)
+
+    def test_what_its_module_writes_is_in_the_log_whatever_it_is_started_from(self):
+        text = "console.log('loaded');\nlet calls = 0;\n" \
+               "exports.handler = async () => { console.log('called'); process.stdout.write('raw\\n'); return process.pid; };\n"
+        self.deploy("writes", runtime="nodejs", files={"app.js": text})
+        first = self.invoke("writes")[1]
+        self.wait_for_image("writes")
+        for pid in self.runtimes():
+            os.kill(pid, signal.SIGKILL)
+        self.wait_for_no_instance("writes")
+        for level in (FROM_OWN_IMAGE, ("running",)):
+            how = self.invoke("writes")[1]
+            self.assertIn(how["start_level"], level)
+            self.assertNotEqual(how["instance"], first["instance"])
+        written = {instance: [] for instance in (first["instance"], how["instance"])}
+        for line in self.cli.run("fn", "logs", "writes").out.splitlines():
+            entry = json.loads(line)
+            for word in ("loaded", "called", "raw"):
+                if entry["text"].endswith(word):
+                    written[entry["instance"]].append(word)
+        self.assertEqual(written, {first["instance"]: ["loaded", "called", "raw"],
+                                   how["instance"]: ["called", "raw", "called", "raw"]})
 
     def test_packages_that_the_machine_has_for_all(self):
         folder = os.path.dirname(os.path.dirname(os.path.realpath("/usr/bin/node"))) + "/lib/node"

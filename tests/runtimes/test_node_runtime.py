@@ -54,6 +54,29 @@ class InvocationTest(InvocationTests, NodeRuntimeTest):
         self.assertEqual(self.call({"wait": False}), {"done": False}, "nothing is waited for")
         self.assertEqual(self.call({"method": "succeed"}), {"done": False})
 
+    def test_streams(self):
+        """Collected, and answered when they have ended."""
+        self.start("streams.handler")
+        invocation = self.api.begin({"do": "pieces"})
+        self.assertEqual(invocation.wait(), ("response", b'one,\xff{"two":2},three'))
+        self.assertEqual(invocation.answer_headers["Content-Type"], "application/octet-stream")
+        invocation = self.api.begin({"do": "html"})
+        self.assertEqual(invocation.wait(), ("response", b'{"statusCode":201}' + bytes(8) + b"<p>"))
+        self.assertEqual(invocation.answer_headers["Content-Type"], "application/vnd.awslambda.http-integration-response")
+        invocation = self.api.begin({"do": "pipeline", "name": "tested"})
+        self.assertEqual(invocation.wait(), ("response", b"x" * 300_000))
+        self.assertEqual(invocation.answer_headers["Content-Type"], "text/plain")
+        invocation = self.api.begin({"do": "context"})
+        self.assertEqual(invocation.wait(), ("response", invocation.id.encode()))
+        error = self.call({"do": "raise"}, "error")
+        self.assertEqual((error["errorType"], error["errorMessage"]), ("RangeError", "half-way"))
+        error = self.call({"do": "destroy"}, "error")
+        self.assertEqual((error["errorType"], error["errorMessage"]), ("TypeError", "broken off"))
+        error = self.call({"do": "leave open"}, "error")
+        self.assertEqual(error["errorType"], "Runtime.NodeJsExit")
+        self.assertIn("responseStream.end()", error["errorMessage"])
+        self.assertEqual(self.api.begin({"do": "nothing"}).wait(), ("response", b""), "it goes on")
+
     def test_layers(self):
         self.write("one/nodejs/node_modules/of_layer/index.js", "module.exports = 'one';")
         self.write("two/nodejs/node_modules/of_layer/index.js", "module.exports = 'two';")
@@ -154,6 +177,46 @@ class LoadingTest(LoadingTests, NodeRuntimeTest):
         _, error, _ = self.fail_to_start("app.handler", self.directory)
         self.assertEqual((error["errorType"], error["errorMessage"]), ("RangeError", "not today"))
         self.assertIn("app.js", error["trace"][1])
+
+    def test_the_module_leaves_a_promise_rejected(self):
+        for name, text in (("app.js", "Promise.reject(new RangeError('no database'));\nexports.handler = async () => 1;"),
+                           ("app.mjs", "export const handler = async () => 1;\n"
+                                       "(async () => { await null; throw new RangeError('no database'); })();")):
+            self.write(name + ".d/" + name, text)
+            _, error, log = self.fail_to_start("app.handler", self.path(name + ".d"))
+            self.assertEqual((error["errorType"], error["errorMessage"]),
+                             ("Runtime.UnhandledPromiseRejection", "RangeError: no database"))
+            self.assertIn(name, error["trace"][1])
+            self.assertIn("Unhandled Promise Rejection", log)
+            self.assertTrue(self.api.errors.empty())
+
+    def test_what_promises_are_rejected_with(self):
+        for reason, message in (("{ code: 5 }", "{ code: 5 }"), ("'a text'", "a text"), ("undefined", "undefined"),
+                                ("Symbol('mark')", "Symbol(mark)")):
+            self.write("app.js", f"Promise.reject({reason});\nPromise.reject(2);\nexports.handler = async () => 1;")
+            _, error, log = self.fail_to_start("app.handler", self.directory)
+            self.assertEqual((error["errorType"], error["errorMessage"]),
+                             ("Runtime.UnhandledPromiseRejection", message), log)
+            self.assertTrue(self.api.errors.empty(), "of the first one alone")
+
+    def test_the_module_throws_after_it_has_been_loaded(self):
+        self.write("app.js", "process.nextTick(() => { throw new RangeError('too late'); });\n"
+                             "exports.handler = async () => 1;")
+        _, error, _ = self.fail_to_start("app.handler", self.directory)
+        self.assertEqual((error["errorType"], error["errorMessage"]), ("RangeError", "too late"))
+
+    def test_the_module_waits_for_what_never_comes(self):
+        self.write("app.mjs", "await new Promise(() => {});\nexport const handler = async () => 1;")
+        _, error, log = self.fail_to_start("app.handler", self.directory)
+        self.assertEqual(error["errorType"], "Runtime.NodeJsExit")
+        self.assertIn("'app.handler'", error["errorMessage"])
+        self.assertIn(error["errorMessage"], log)
+
+    def test_a_rejection_that_is_handled_late_is_none(self):
+        self.write("app.js", "const failed = Promise.reject(new RangeError('handled'));\nfailed.catch(() => {});\n"
+                             "exports.handler = async () => failed.catch((error) => error.message);")
+        self.start(root=self.directory)
+        self.assertEqual(self.call({}), "handled")
 
 
 class SnapshotTest(SnapshotTests, NodeRuntimeTest):

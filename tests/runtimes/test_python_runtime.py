@@ -123,6 +123,9 @@ class FailureTest(FailureTests, PythonRuntimeTest):
         self.assertEqual(error["errorMessage"],
                          "Unable to marshal response: Object of type set is not JSON serializable")
         self.assertEqual(error["stackTrace"], [])
+        error = self.call({"do": "coroutine"}, "error")
+        self.assertEqual(error["errorType"], "Runtime.MarshalError")
+        self.assertIn("Object of type coroutine is not JSON serializable (a handler can't be async", error["errorMessage"])
         error = self.call(payload=b"{not json", outcome="error")
         self.assertEqual(error["errorType"], "Runtime.UnmarshalError")
         self.assertIn("Unable to unmarshal input: Expecting property name", error["errorMessage"])

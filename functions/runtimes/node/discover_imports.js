@@ -19,6 +19,7 @@ const path = require('path');
 
 const faults = require('./lib/faults.js');
 const handlers = require('./lib/handlers.js');
+const streams = require('./lib/streams.js');
 
 const AGAIN = 'EAGAIN'; // a pipe that is full, and does not block since somebody has written to process.stdout
 
@@ -86,11 +87,13 @@ async function run() {
   const exit = (status) => (status ? `with error: exit status ${status}` : 'without providing a reason');
   process.on('exit', (status) =>
     report({ errorType: 'Runtime.ExitError', errorMessage: `Runtime exited ${exit(status)}` }, imports, layerImports));
+  process.on('beforeExit', () => fail(faults.neverLoaded(process.env._HANDLER)));
   process.on('uncaughtException', fail);
   process.on('unhandledRejection', (reason) => fail(new faults.UnhandledPromiseRejection(reason)));
   const folders = foldersOfMachine();
   try {
     handlers.enter();
+    streams.install();
     const layers = foldersOfLayers();
     recordRequires(process.cwd(), [{ folders: layers, found: layerImports }, { folders, found: imports }]);
     await handlers.load(process.env._HANDLER);

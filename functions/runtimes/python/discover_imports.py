@@ -9,7 +9,9 @@ Prints one JSON object:
   error              null, or errorType, errorMessage and stackTrace, with the types and messages of AWS Lambda:
                      Runtime.ImportModuleError, Runtime.UserCodeSyntaxError, Runtime.HandlerNotFound,
                      Runtime.MalformedHandlerName, Runtime.BuiltInModuleConflict, Runtime.ExitError (the import ended
-                     the process), Sandbox.Timedout (it took longer than the limit), or the name of the exception
+                     the process), Sandbox.Timedout (it took longer than the limit), or the name of the exception.
+                     Where it was ended at the limit, or by a signal such as that of a segmentation fault, stackTrace
+                     says what it did then
   installed          packages of the machine, each with name, version, file, distributions (name and version of what
                      was installed; several where they share a namespace and can't be told apart), modules (how many
                      of it are loaded) and asked_for (whether the function's own code names it in an import)
@@ -43,6 +45,7 @@ import importlib.metadata
 import json
 import os
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -55,6 +58,8 @@ _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "import_probe.
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _OUTPUT_BYTES = 16 << 10
 _REPORT_BYTES = 64 << 20
+_TRACE_BYTES = 64 << 10
+_TRACE_SECONDS = 2.0
 _KILL_SECONDS = 10.0
 _OPT = "layer:"  # how import_probe.py is given it
 _NOT_STANDARD = ("site-packages", "dist-packages")
@@ -133,28 +138,40 @@ def watch(process, output_fd, seconds):
         os.close(pidfd)
 
 
+def _prepare_probe():
+    """In the child, before it becomes the probe."""
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
 def run_probe(handler, code, layers, seconds):
-    """(the probe's report or None, its wait status or None at the time limit, the end of its output)"""
+    """(the probe's report or None, its wait status or None at the time limit, the end of its output, what it did when a
+    signal ended it)"""
     report_fd = os.memfd_create("import-report")
+    trace_fd = os.memfd_create("import-trace")
     output_fd, output_end = os.pipe2(os.O_CLOEXEC)
     environment = {**os.environ, "LAMBDA_TASK_ROOT": code, "_HANDLER": handler}
     try:
         process = subprocess.Popen(
-            [sys.executable, "-B", _PROBE, str(report_fd), handler, code, *layers],
+            [sys.executable, "-B", _PROBE, str(report_fd), str(trace_fd), handler, code, *layers],
             cwd=code, env=environment, stdin=subprocess.DEVNULL, stdout=output_end, stderr=output_end,
-            pass_fds=[report_fd], start_new_session=True,
-            preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
+            pass_fds=[report_fd, trace_fd], start_new_session=True, preexec_fn=_prepare_probe,
         )  # fmt: skip
         os.close(output_end)
         try:
             ended, output = watch(process.pid, output_fd, seconds)
             status = os.waitpid(process.pid, 0)[1] if ended else None
+            if not ended:
+                os.kill(process.pid, signal.SIGABRT)  # it writes its trace then
+                output = (output + watch(process.pid, output_fd, _TRACE_SECONDS)[1])[-_OUTPUT_BYTES:]
         finally:
             end_descendants()
             process.returncode = 0  # collected already
-        return read_report(report_fd) if status == 0 else None, status, output.decode("utf-8", "replace")
+        report = read_report(report_fd) if status == 0 else None
+        return report, status, output.decode("utf-8", "replace"), read_trace(trace_fd)
     finally:
         os.close(report_fd)
+        os.close(trace_fd)
         os.close(output_fd)
 
 
@@ -165,6 +182,17 @@ def read_report(fd):
         return ast.literal_eval(os.pread(fd, _REPORT_BYTES, 0).decode())
     except (ValueError, SyntaxError):
         return None
+
+
+def read_trace(fd):
+    """The frames that faulthandler has written, outermost first, without the probe's and those of the import machinery."""
+    text = os.pread(fd, _TRACE_BYTES, 0).decode("utf-8", "replace")
+    frames = [
+        (file, int(line), name)
+        for file, line, name in re.findall(r'^  File "(.*)", line (\d+) in (.*)$', text, re.MULTILINE)
+        if file != _PROBE and not file.startswith("<frozen importlib")
+    ]
+    return frames[::-1]
 
 
 # --- Lambda's errors
@@ -190,12 +218,13 @@ def status_reason(status):
     return f"Runtime exited with error: exit status {status}" if status else "Runtime exited without providing a reason"
 
 
-def error_in(report, status, handler, seconds):
+def error_in(report, status, handler, seconds, trace):
     if status is None:
         module = handler.rpartition(".")[0]
-        return error("Sandbox.Timedout", f"Task timed out after {seconds:.2f} seconds: '{module}' was being imported")
+        message = f"Task timed out after {seconds:.2f} seconds: '{module}' was being imported"
+        return error("Sandbox.Timedout", message, trace)
     if report is None:
-        return exit_error(exit_reason(status))
+        return exit_error(exit_reason(status), trace)
     if report["error"] is None:
         return None
     kind, message, frames = report["error"]
@@ -339,8 +368,8 @@ def discover(handler, code, layers=(), seconds=DEFAULT_TIME_LIMIT):
     """What main() prints, as a dict. Ends every descendant of the process: not for one that has others."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     code, layers = os.path.realpath(code), [_resolved(layer) for layer in layers]
-    report, status, output = run_probe(handler, code, layers, seconds)
-    failure = error_in(report, status, handler, seconds)
+    report, status, output, trace = run_probe(handler, code, layers, seconds)
+    failure = error_in(report, status, handler, seconds, trace)
     figures = ("python", "seconds", "resident_bytes", "threads")
     return {
         "handler": handler,

@@ -1,14 +1,16 @@
 """The child of discover_imports.py: imports a handler and says what came in with it.
 
-    import_probe.py REPORT_FD HANDLER CODE_DIRECTORY [FOLDER...]
+    import_probe.py REPORT_FD TRACE_FD HANDLER CODE_DIRECTORY [FOLDER...]
 
-A FOLDER is searched after the code's, or, where it begins with "layer:", has what a layer has in /opt.
+A FOLDER is searched after the code's, or, where it begins with "layer:", has what a layer has in /opt. Where it is when
+a signal such as SIGABRT ends it, is written to TRACE_FD, in faulthandler's words.
 
 It loads nothing of its own before the handler that an interpreter has not loaded, and nothing from files afterwards, where
 the code could have put a json.py in the way: the report is a Python literal.
 """
 
-import builtins  # every Python has these loaded when it starts
+import builtins  # every Python has these loaded when it starts, but for faulthandler, which lies in no file
+import faulthandler
 import os
 import sys
 import time
@@ -145,7 +147,8 @@ def main():
     from rekindle_lambda import layers
 
     at_start = frozenset(sys.modules)
-    report_fd, handler, code, *given = sys.argv[1:]
+    report_fd, trace_fd, handler, code, *given = sys.argv[1:]
+    faulthandler.enable(int(trace_fd), all_threads=False)
     ours, process = os.path.dirname(os.path.abspath(__file__)), os.getpid()
     sys.path[:] = [folder for folder in sys.path if folder != ours]
     sys.argv[:] = [""]

@@ -97,6 +97,10 @@ def do_unserialisable(event, context):
     return {"thing": {1, 2}}
 
 
+async def do_coroutine(event, context):
+    return event
+
+
 def do_decimal(event, context):
     return {"price": decimal.Decimal("12.340000000000000000001"), "list": [decimal.Decimal(1), decimal.Decimal("NaN")],
             "text": "decimal-0"}

@@ -131,8 +131,8 @@ class RuntimeApi {
     );
   }
 
-  respond(id, body) {
-    return this.post(`invocation/${id}/response`, body, 'Content-Type: application/json\r\n');
+  respond(id, body, contentType = 'application/json') {
+    return this.post(`invocation/${id}/response`, body, `Content-Type: ${oneLine(contentType)}\r\n`);
   }
 
   fail(id, body, errorType) {
@@ -147,10 +147,12 @@ class RuntimeApi {
     return this.post('restore/error', body, errorHeaders(errorType));
   }
 
-  async post(where, text, headers) {
-    const length = Buffer.byteLength(text);
+  /** `body`: a text or bytes. */
+  async post(where, body, headers) {
+    const length = Buffer.byteLength(body);
     const head = `POST ${ROOT}${where} HTTP/1.1\r\n${this.common}${headers}Content-Length: ${length}\r\n\r\n`;
-    const answer = await this.exchange(head + text);
+    const request = typeof body === 'string' ? head + body : Buffer.concat([Buffer.from(head), body]);
+    const answer = await this.exchange(request);
     if (answer.status >= 200 && answer.status < 300) return;
     const what = `the Runtime API at ${this.where} answered ${where} with ${answer.status}: ${shown(answer.body)}`;
     throw answer.status >= 500 ? new ApiError(what) : new Refused(what);
@@ -246,8 +248,11 @@ class RuntimeApi {
 }
 
 function errorHeaders(errorType) {
-  const oneLine = String(errorType).replace(/[^\x20-\x7e]/g, '?');
-  return `Content-Type: application/json\r\nLambda-Runtime-Function-Error-Type: ${oneLine}\r\n`;
+  return `Content-Type: application/json\r\nLambda-Runtime-Function-Error-Type: ${oneLine(errorType)}\r\n`;
+}
+
+function oneLine(text) {
+  return String(text).replace(/[^\x20-\x7e]/g, '?');
 }
 
 function shown(body) {

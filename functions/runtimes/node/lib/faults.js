@@ -9,11 +9,34 @@ for (const name of [
   'HandlerNotFound',
   'MalformedHandlerName',
   'UserCodeSyntaxError',
-  'UnhandledPromiseRejection',
   'NodeJsExit',
 ]) {
   module.exports[name] = class extends Fault {};
   module.exports[name].prototype.name = `Runtime.${name}`;
+}
+
+/** Of a promise that was rejected and that nobody has handled. Its trace says where the reason was made, which the
+ * place where it was found does not. */
+module.exports.UnhandledPromiseRejection = class extends Fault {
+  constructor(reason) {
+    super(textOf(reason));
+    this.reason = reason;
+    const { trace } = describe(reason);
+    this.stack = [`${this.name}: ${this.message}`, ...trace.filter((line) => /^\s+at /.test(line))].join('\n');
+  }
+};
+module.exports.UnhandledPromiseRejection.prototype.name = 'Runtime.UnhandledPromiseRejection';
+
+function textOf(reason) {
+  if (typeof reason === 'object' && reason !== null && !util.types.isNativeError(reason)) return util.inspect(reason);
+  return String(reason);
+}
+
+/** Nothing is left to do, and the module of this handler still waits for something. */
+function neverLoaded(spec) {
+  return new module.exports.NodeJsExit(
+    `the module of '${spec}' was not loaded to its end: what it waits for (await outside of a function) never comes`,
+  );
 }
 
 /** The answer's object. Anything can be thrown. */
@@ -56,4 +79,4 @@ function inDetail(error) {
   }
 }
 
-Object.assign(module.exports, { describe, inDetail });
+Object.assign(module.exports, { describe, inDetail, neverLoaded });

@@ -61,7 +61,10 @@ function enter() {
   }
 }
 
-/** The handler that `spec` (module.function, folder/module.function) names. */
+/**
+ * The handler that `spec` (module.function, folder/module.function) names. Of a promise that the module has left
+ * rejected Node.js has told when this is done ('unhandledRejection').
+ */
 async function load(spec) {
   if (!spec) throw new faults.MalformedHandlerName('no handler is named: _HANDLER is not set');
   const root = process.cwd();
@@ -79,6 +82,7 @@ async function load(spec) {
   for (const name of base.slice(dot + 1).split('.')) handler = handler && handler[name];
   if (!handler) throw new faults.HandlerNotFound(`${spec} is undefined or not exported`);
   if (typeof handler !== 'function') throw new faults.HandlerNotFound(`${spec} is not a function`);
+  await new Promise((resolve) => setImmediate(resolve));
   return handler;
 }
 

@@ -4,6 +4,7 @@
 const { Refused } = require('./api.js');
 const faults = require('./faults.js');
 const logs = require('./logs.js');
+const { IS_STREAMING, ResponseStream } = require('./streams.js');
 
 class Invocations {
   constructor(api, handler) {
@@ -18,10 +19,11 @@ class Invocations {
       const id = headers['lambda-runtime-aws-request-id'];
       logs.setRequest(id);
       setTrace(headers['lambda-runtime-trace-id']);
-      const answer = await this.invoke(headers, body, id);
+      const invoke = this.handler[IS_STREAMING] ? this.invokeStreaming : this.invoke;
+      const answer = await invoke.call(this, headers, body, id);
       try {
         if (answer.error === undefined) {
-          await this.api.respond(id, answer.text);
+          await this.api.respond(id, answer.body, answer.contentType);
         } else {
           await this.fail(id, answer.error);
         }
@@ -39,7 +41,7 @@ class Invocations {
     await this.api.fail(id, JSON.stringify(described), described.errorType);
   }
 
-  /** {text} or {error}, once the handler has given it. */
+  /** {body} or {error}, once the handler has given it. */
   invoke(headers, body, id) {
     return new Promise((resolve) => {
       const invocation = { id, onIdle: null };
@@ -59,7 +61,7 @@ class Invocations {
         } catch {
           return fail(new Error('Unable to stringify response body'));
         }
-        return settle({ text: text === undefined ? 'null' : text });
+        return settle({ body: text === undefined ? 'null' : text });
       };
       // Only the first of all these calls counts.
       const once = (function_) => (...values) => {
@@ -93,6 +95,32 @@ class Invocations {
     });
   }
 
+  /** As invoke, of a handler that writes its answer; then with {contentType}. It is given when that is ended. */
+  invokeStreaming(headers, body, id) {
+    return new Promise((resolve) => {
+      const invocation = { id, onIdle: null };
+      this.current = invocation;
+      const settle = (answer) => {
+        if (this.current !== invocation) return;
+        this.current = null;
+        resolve(answer);
+      };
+      const fail = (error) => settle({ error: error === undefined || error === null ? 'handled' : error });
+      invocation.onIdle = () => fail(new faults.NodeJsExit(NEVER_ENDED));
+      const stream = new ResponseStream();
+      stream.once('error', fail);
+      const ended = new Promise((end) => stream.once('finish', end));
+      try {
+        const context = { callbackWaitsForEmptyEventLoop: true };
+        describeContext(context, headers, id);
+        const returned = this.handler(JSON.parse(body.toString('utf8')), stream, context);
+        Promise.all([returned, ended]).then(() => settle({ body: stream.body, contentType: stream.contentType }), fail);
+      } catch (error) {
+        fail(error);
+      }
+    });
+  }
+
   /** The event loop has nothing left to do, which some handlers wait for, and others wait too long for. */
   onIdle() {
     if (this.current !== null && this.current.onIdle !== null) this.current.onIdle();
@@ -102,6 +130,10 @@ class Invocations {
 const NEVER_SETTLED =
   'The Lambda runtime client detected an unexpected Node.js exit code. This is most commonly caused by a Promise ' +
   'that was never settled. For more information, see https://nodejs.org/docs/latest/api/process.html#exit-codes';
+
+const NEVER_ENDED =
+  'The handler streams its response (awslambda.streamifyResponse), and has not ended it: responseStream.end() is missing, ' +
+  'or a Promise was never settled.';
 
 function setTrace(trace) {
   if (trace) {

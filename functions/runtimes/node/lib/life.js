@@ -10,6 +10,7 @@ const faults = require('./faults.js');
 const handlers = require('./handlers.js');
 const { Invocations } = require('./invocations.js');
 const logs = require('./logs.js');
+const streams = require('./streams.js');
 
 // What AWS's runtimes exit with.
 const BEFORE_SNAPSHOT_FAILED = 64;
@@ -21,6 +22,8 @@ const UNCAUGHT_EXCEPTION = 129;
 const held = process.env.REKINDLE_HOLD === '1';
 
 let invocations = null;
+let loading = ''; // the function's handler
+let ending = false;
 
 async function run() {
   logs.install();
@@ -31,12 +34,15 @@ async function run() {
   });
   process.on('unhandledRejection', (reason) => {
     const error = new faults.UnhandledPromiseRejection(reason);
-    error.reason = reason;
     console.error('Unhandled Promise Rejection', `\t${faults.inDetail(error)}`);
     end(error, UNHANDLED_REJECTION);
   });
   process.on('beforeExit', () => {
     if (invocations !== null) invocations.onIdle();
+    if (loading === '' || ending) return;
+    const error = faults.neverLoaded(loading);
+    console.error('Uncaught Exception', `\t${faults.inDetail(error)}`);
+    end(error, UNCAUGHT_EXCEPTION);
   });
   try {
     loadDependencies();
@@ -76,6 +82,8 @@ async function report(post, error, errorType) {
 }
 
 async function end(error, status) {
+  if (ending) return;
+  ending = true;
   const current = invocations === null ? null : invocations.current;
   if (current !== null) {
     await report((api, ...what) => api.fail(current.id, ...what), error);
@@ -134,15 +142,19 @@ function enterAgain() {
 
 async function loadFunction() {
   logs.install();
+  streams.install();
   if (held) engine.keepWithin(Number(process.env.AWS_LAMBDA_FUNCTION_MEMORY_SIZE));
   try {
     handlers.enter();
-    return await handlers.load(process.env._HANDLER);
+    loading = process.env._HANDLER;
+    const handler = await handlers.load(loading);
+    loading = '';
+    if (!ending) return handler;
   } catch (error) {
     console.error('Uncaught Exception', `\t${faults.inDetail(error)}`);
-    await report((api, ...what) => api.failInit(...what), error);
-    return process.exit(UNCAUGHT_EXCEPTION);
+    end(error, UNCAUGHT_EXCEPTION);
   }
+  return new Promise(() => {}); // the process is about to end
 }
 
 module.exports = { run };

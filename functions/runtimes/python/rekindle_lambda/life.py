@@ -112,10 +112,21 @@ def _keep_channel_from_children():
         global _loading
         # Not the copies of a template, which have channels of their own.
         if channel is not None and _loading:
-            os.close(channel.fileno())
+            _replace_by_nothing(channel.fileno())
         _loading = False
 
     os.register_at_fork(after_in_child=let_go)
+
+
+def _replace_by_nothing(number):
+    """The hook still knows the number: it must not become that of a file of the child's."""
+    try:
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:  # there can be no more descriptors
+        os.close(number)
+        return
+    os.dup2(nothing, number, inheritable=False)
+    os.close(nothing)
 
 
 def _enter_again():

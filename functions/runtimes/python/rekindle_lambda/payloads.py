@@ -39,7 +39,10 @@ def decode_header(text, name):
 
 
 def _refuse(thing):
-    raise TypeError("Object of type %s is not JSON serializable" % type(thing).__name__)
+    name = type(thing).__name__
+    # As on Lambda, which says no more.
+    cure = " (a handler can't be async: have it return asyncio.run(...))" if name == "coroutine" else ""
+    raise TypeError("Object of type %s is not JSON serializable%s" % (name, cure))
 
 
 _plain = json.JSONEncoder(ensure_ascii=False, default=_refuse)

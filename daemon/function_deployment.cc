@@ -1,0 +1,182 @@
+// How functions are deployed: their code is copied, their images are found.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "daemon/code_room.h"
+#include "daemon/early_variables.h"
+#include "daemon/function_imports.h"
+#include "daemon/function_layers.h"
+#include "daemon/function_runtime.h"
+#include "daemon/functions.h"
+
+namespace rekindle::daemon {
+
+absl::StatusOr<functions::FunctionImages> Functions::FindImages(
+    const functions::FunctionRecord& record, bool replaces_one,
+    const std::function<void(const char* phase)>& progress, const Cancellation* cancel,
+    std::vector<std::string>* warnings) {
+  functions::FunctionImages images;
+  images.dependencies = record.spec.dependencies;
+  images.of_layers = record.images.of_layers;
+  for (std::string& module :
+       ModulesOfLayers(record.spec.runtime, record.owner, LayersOf(record), images.dependencies))
+    images.of_layers.push_back(std::move(module));
+  if (record.spec.discover_dependencies) {
+    progress("discover");
+    auto found = FindImports(node_, record, instances_->TemporaryOf(record), cancel);
+    if (absl::IsCancelled(found.status())) return found.status();
+    if (found.ok()) {
+      images.of_layers.insert(images.of_layers.end(), found->of_layers.begin(), found->of_layers.end());
+      for (const auto& names : {found->of_machine, found->of_layers})
+        images.dependencies.insert(images.dependencies.end(), names.begin(), names.end());
+    } else if (replaces_one && absl::IsFailedPrecondition(found.status())) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "its handler could not be loaded, so the revision that is deployed stays; mend it, or deploy "
+          "it all the same with --force: ",
+          found.status().message()));
+    } else {
+      warnings->push_back(absl::StrCat("its handler could not be loaded, and invoking it will fail: ",
+                                       found.status().message()));
+    }
+  }
+  for (std::vector<std::string>* names : {&images.dependencies, &images.of_layers}) {
+    std::sort(names->begin(), names->end());
+    names->erase(std::unique(names->begin(), names->end()), names->end());
+  }
+  if (record.spec.starts_from_images()) {
+    const functions::FunctionImages wanted = images;
+    auto covered = CoverFor(record, &images, progress, cancel, warnings);
+    if (absl::IsCancelled(covered.status())) return covered.status();
+    if (covered.ok()) {
+      images.dependency_image = covered->image.info.reference;
+      for (std::string& warning : WarnOfEarlyVariables(record.spec, images.dependencies))
+        warnings->push_back(std::move(warning));
+    } else if (CanNotLoadOneOf(record.spec.dependencies, covered.status())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--deps: ", covered.status().message(),
+          ". Check the spelling, install it, or leave it out: what the code folder has is loaded with the "
+          "function"));
+    } else {
+      images = wanted;  // for the next attempt
+      warnings->push_back(
+          absl::StrCat("it has no dependency image and starts from nothing until it can be built, which is "
+                       "tried again in the background: ",
+                       covered.status().message()));
+      NoteWhyNot(record, covered.status().message());
+    }
+  }
+  return images;
+}
+
+absl::StatusOr<Functions::DeployResult> Functions::Deploy(
+    const Caller& caller, const functions::FunctionSpec& spec, bool replace, bool force,
+    const std::function<void(const char* phase, uint64_t bytes)>& progress, const Cancellation* cancel) {
+  if (caller.kind == Caller::Kind::kRemote && !caller.admin_certificate) {
+    return absl::PermissionDeniedError(
+        "functions are deployed on the node itself, or with an administrator's certificate: their code is a "
+        "folder of "
+        "the node");
+  }
+  functions::DeployOptions options;
+  options.replace = replace;
+  return DeployAs({caller.uid, caller.gid, caller.groups}, spec, force, std::move(options), progress, cancel);
+}
+
+absl::StatusOr<Functions::DeployResult> Functions::Set(
+    const functions::FunctionRecord& present, const functions::FunctionSpec& spec, functions::NewParts parts,
+    bool force, const std::function<void(const char* phase, uint64_t bytes)>& progress,
+    const Cancellation* cancel) {
+  functions::DeployOptions options;
+  options.replace = true;
+  options.code_of = present;
+  options.new_parts = parts;
+  return DeployAs(present.owner, spec, force, std::move(options), progress, cancel);
+}
+
+absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
+    const Owner& owner, const functions::FunctionSpec& spec, bool force, functions::DeployOptions options,
+    const std::function<void(const char* phase, uint64_t bytes)>& progress, const Cancellation* cancel) {
+  const functions::FunctionRecord* const code_of = options.code_of ? &*options.code_of : nullptr;
+  const bool same_code = code_of != nullptr && !options.new_parts.code;
+  RK_RETURN_IF_ERROR(RuntimeCommand(spec.runtime, same_code ? code_of->folder->code() : spec.code).status());
+  functions::ScheduledFunction wanted;
+  wanted.name = spec.name;
+  wanted.owner = owner.uid;
+  wanted.memory_bytes = spec.memory_bytes;
+  wanted.provisioned = spec.provisioned;
+  const OwnersAtWork::Work work(with_layers_, owner.uid);
+  // Until it is scheduled: another deployment must not count on the same room.
+  RK_ASSIGN_OR_RETURN(const functions::Scheduler::Reservation room, scheduler_->ReserveProvisioned(wanted));
+  DeployResult result;
+  if (const absl::Status& usable = FunctionInstances::LimitsUsable(); !usable.ok())
+    result.warnings.push_back(NoLimits("it has", usable));
+  progress("copy", 0);
+  options.progress = [&progress](uint64_t bytes) { progress("copy", bytes); };
+  RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
+  const auto code_room = [&] {
+    return CodeRoom::Of(*store, node_.options().store, catalog_->List(), catalog_->layers().Sizes(),
+                        spec.name, owner.uid);
+  };
+  RK_ASSIGN_OR_RETURN(const CodeRoom room_now, code_room());
+  options.may_take = [&room_now](uint64_t bytes, bool all) { return room_now.Check(bytes, all); };
+  options.cancelled = cancel != nullptr ? &cancel->cancelled() : nullptr;
+  RK_ASSIGN_OR_RETURN(options.python, PythonVersion(spec.runtime));
+  options.prepare_layer = CompileLayers(spec.runtime, owner, progress, cancel);
+  const auto find_images = [&](functions::FunctionRecord record, bool replaces_one) {
+    // The same code imports the same, unless it looks at variables.
+    if (same_code && code_of->spec.environment == spec.environment && record.layers == code_of->layers &&
+        record.spec.LayerFolders() == code_of->spec.LayerFolders() &&
+        !code_of->images.dependency_image.empty()) {
+      const functions::FunctionImages known = WithNotLoaded(code_of->images);
+      record.spec.discover_dependencies = false;
+      record.spec.dependencies = known.dependencies;
+      record.images.of_layers = known.of_layers;
+    }
+    return FindImages(
+        record, replaces_one, [&progress](const char* phase) { progress(phase, 0); }, cancel,
+        &result.warnings);
+  };
+  options.prepare = [&](const functions::FunctionRecord& staged, functions::FunctionImages* images) {
+    RK_ASSIGN_OR_RETURN(*images, find_images(staged, !force && catalog_->Find(spec.name).ok()));
+    // Others may have been deployed meanwhile.
+    RK_ASSIGN_OR_RETURN(const CodeRoom left, code_room());
+    return left.CheckRevision(staged);
+  };
+  absl::StatusOr<functions::Deployed> done = catalog_->Deploy(spec, owner, options);
+  if (absl::IsNotFound(catalog_->Find(spec.name).status())) {
+    // Nobody asks why one that is not there has no image.
+    absl::MutexLock lock(&mutex_);
+    without_image_.erase(spec.name);
+  }
+  RK_ASSIGN_OR_RETURN(functions::Deployed deployed, std::move(done));
+  result.record = std::move(deployed.record);
+  result.unchanged = deployed.unchanged;
+  if (deployed.adjusted) {
+    absl::MutexLock lock(&scheduling_);
+    auto present = catalog_->Find(spec.name);
+    if (present.ok()) scheduler_->Adjust(AsSpecified(*present));
+  }
+  if (result.unchanged || deployed.adjusted) {
+    const std::string& image = result.record.images.dependency_image;
+    const bool has_image = !image.empty() && dependencies_.Find(image).ok();
+    if (!spec.starts_from_images() || has_image) return result;
+    RK_ASSIGN_OR_RETURN(result.record.images, find_images(result.record, /*replaces_one=*/false));
+    RK_ASSIGN_OR_RETURN(
+        result.record,
+        catalog_->ChangeImages(result.record.name(), result.record.revision,
+                               [images = result.record.images](functions::FunctionImages* now) mutable {
+                                 images.function_image = now->function_image;
+                                 *now = std::move(images);
+                                 return true;
+                               }));
+  }
+  if (absl::Status put = ScheduleIfPresent(result.record); !put.ok())
+    result.warnings.push_back(std::string(put.message()));
+  renewal_->LookSoon();
+  return result;
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,25 @@
+// What a function's own code imports, found out by loading its handler once.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/cancellation.h"
+#include "daemon/node.h"
+#include "functions/function_catalog.h"
+#include "restore/own_temporary.h"
+
+namespace rekindle::daemon {
+
+struct FunctionImports {
+  std::vector<std::string> of_machine, of_layers;
+};
+
+// As its owner, within an instance's limits, with the /tmp of `temporary`. Blocks as long as the function may
+// take to load. FailedPrecondition: the handler can't be loaded, which the message explains; Cancelled, as
+// RunOwnerProgram.
+absl::StatusOr<FunctionImports> FindImports(Node& node, const functions::FunctionRecord& record,
+                                            restore::OwnTemporary temporary, const Cancellation* cancel);
+
+}  // namespace rekindle::daemon
