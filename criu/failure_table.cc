@@ -268,7 +268,8 @@ const KnownFailure kHeldObjects[] = {
      StatusCode::kUnimplemented,
      {"with SysVIPC shmem map"},
      "The job uses System V shared memory, which can be dumped only with an IPC namespace of its own.",
-     "Start it in one (`unshare --ipc`), or have it use POSIX shared memory."},
+     "Start it in one (`unshare --ipc`), or have it use POSIX shared memory (what communicates by UCX, as "
+     "MPICH may: UCX_TLS=posix,cma,self,tcp)."},
     {"secret-memory",
      kOnDump,
      kCause,

@@ -23,6 +23,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "criu/restored_semaphores.h"
+
 #define MOST_LOCKS (1u << 20)
 #define MOST_TASKS (1u << 22)  // the kernel's own limit of PIDs
 // Another program may have taken one meanwhile.
@@ -57,6 +59,8 @@ __attribute__((constructor)) static void Begin(void) { noted = Memory(sizeof *no
 
 // In a task, before it becomes what it was.
 static int Fcntl(int fd, int command, void* argument) {
+  int about_semaphore;
+  if (IsAboutSemaphore(fd, command, (int)(intptr_t)argument, &about_semaphore)) return about_semaphore;
   const struct flock* lock = argument;
   const int takes = command == F_SETLKW && lock->l_type != F_UNLCK;
   if (takes && noted == NULL) {
