@@ -39,9 +39,11 @@ if(REKINDLE_SANITIZER STREQUAL "thread")
   target_link_options(rk_tsan_abseil INTERFACE -Wl,--undefined=__wrap_${_absl}5MutexD1Ev)
 endif()
 
-# Fuzz targets (tests/fuzz) want all code to tell libFuzzer where it has been. For clang.
-option(REKINDLE_FUZZ "Build the fuzz targets" OFF)
-if(REKINDLE_FUZZ)
-  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
-  add_link_options(-fsanitize=address,undefined)
+# rk_tell_fuzzer(TARGET)  has code that fuzz targets (tests/fuzz) are about tell libFuzzer where it has been. For clang.
+option(REKINDLE_FUZZ "Build the fuzz targets, in a build with REKINDLE_SANITIZER=address" OFF)
+if(REKINDLE_FUZZ AND NOT REKINDLE_SANITIZER STREQUAL "address")
+  message(FATAL_ERROR "Fuzz targets find little without a sanitizer: add -DREKINDLE_SANITIZER=address to -DREKINDLE_FUZZ=ON")
 endif()
+function(rk_tell_fuzzer target)
+  target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
+endfunction()

@@ -49,7 +49,7 @@ endfunction()
 # rk_program_without_debug(NAME)  keeps the debug information of a program in bin/.debug/NAME.debug, where debuggers
 # look for it. It is nine tenths of the file, and the kernel reads megabytes around what a program needs of itself.
 function(rk_program_without_debug name)
-  if(NOT CMAKE_OBJCOPY OR NOT CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo" OR NOT REKINDLE_SANITIZER STREQUAL "" OR REKINDLE_FUZZ)
+  if(NOT CMAKE_OBJCOPY OR NOT CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo" OR NOT REKINDLE_SANITIZER STREQUAL "")
     return()
   endif()
   set(_folder ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/.debug)
