@@ -12,12 +12,12 @@
 namespace rekindle::cli {
 namespace {
 
-using Json = nlohmann::json;
+using MarkerJson = nlohmann::json;
 
 // As far as it tells whose it is. What is no such object tells nothing.
-v1::Image ImageIn(const Json& marker) {
-  const Json image = marker.is_object() ? marker.value("image", Json()) : Json();
-  Json known = Json::object();
+v1::Image ImageIn(const MarkerJson& marker) {
+  const MarkerJson image = marker.is_object() ? marker.value("image", MarkerJson()) : MarkerJson();
+  MarkerJson known = MarkerJson::object();
   for (const char* key : {"reference", "digest", "labels"}) {
     if (image.is_object() && image.contains(key)) known[key] = image[key];
   }
@@ -30,10 +30,10 @@ v1::Image ImageIn(const Json& marker) {
 std::vector<v1::Image> ImagesOfMarkers(absl::string_view markers) {
   std::vector<v1::Image> images;
   std::istringstream in{std::string(markers)};
-  for (Json marker; !(in >> std::ws).eof();) {
+  for (MarkerJson marker; !(in >> std::ws).eof();) {
     try {
       in >> marker;
-    } catch (const Json::exception&) {
+    } catch (const MarkerJson::exception&) {
       break;
     }
     images.push_back(ImageIn(marker));

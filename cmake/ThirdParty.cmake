@@ -18,11 +18,14 @@ if(TARGET rk_tsan_abseil)
   target_link_libraries(rk_deps INTERFACE rk_tsan_abseil)
 endif()
 
-pkg_check_modules(GRPCPP REQUIRED grpc++)
+# Not asked of pkg-config, which takes a second for each question about gRPC.
+find_path(REKINDLE_GRPC_DIR grpcpp/version_info.h REQUIRED)
+file(STRINGS ${REKINDLE_GRPC_DIR}/grpcpp/version_info.h _grpc REGEX "define GRPC_CPP_VERSION_STRING ")
+string(REGEX REPLACE ".*\"([0-9.]+).*" "\\1" _grpc "${_grpc}")
 set(_libdir /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE})
 
 set(_static_default OFF)
-if(GRPCPP_VERSION VERSION_LESS 1.52 AND EXISTS ${_libdir}/libgrpc++.a AND EXISTS ${_libdir}/libabsl_status.a)
+if(_grpc VERSION_LESS 1.52 AND EXISTS ${_libdir}/libgrpc++.a AND EXISTS ${_libdir}/libabsl_status.a)
   set(_static_default ON)
 endif()
 option(REKINDLE_STATIC_DEPS "Link gRPC and the other libraries statically" ${_static_default})

@@ -4,10 +4,12 @@
 
 #include <string>
 
+#include "daemon/test_users.h"
+
 namespace rekindle::daemon {
 namespace {
 
-constexpr uid_t kServiceUid = 700, kAlice = 1000, kBob = 1001;
+constexpr uid_t kServiceUid = 700;
 constexpr gid_t kAdminGroup = 50;
 
 Caller Local(uid_t uid, gid_t gid = 9999, std::vector<gid_t> groups = {}) {

@@ -8,11 +8,11 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "daemon/test_users.h"
 
 namespace rekindle::daemon {
 namespace {
 
-constexpr uid_t kAlice = 1000, kBob = 1001;
 constexpr absl::Duration kForAll = absl::Seconds(30);
 
 TEST(OwnersAtWorkTest, TheLastOneTidiesUp) {

@@ -8,18 +8,18 @@
 namespace rekindle::daemon {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
-constexpr int64_t kNow = 1'800'000'000 * kSecond;
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+constexpr int64_t kAskedAt = 1'800'000'000 * kNsPerSecond;
 
 v1::JobProgress Told(double rate, int64_t seconds_ago) {
   rekindle_job_file_job said = {};
   said.step = 7;
   said.total = 9;
-  said.unix_ns = kNow - seconds_ago * kSecond;
+  said.unix_ns = kAskedAt - seconds_ago * kNsPerSecond;
   said.boundaries = 3;
   said.steps_per_second = rate;
   v1::JobProgress progress;
-  ToProto(said, kNow, &progress);
+  ToProto(said, kAskedAt, &progress);
   return progress;
 }
 
@@ -27,7 +27,7 @@ TEST(Progress, IsTold) {
   const v1::JobProgress progress = Told(2.5, 1);
   EXPECT_EQ(progress.step(), 7u);
   EXPECT_EQ(progress.total(), 9u);
-  EXPECT_EQ(progress.unix_ns(), kNow - kSecond);
+  EXPECT_EQ(progress.unix_ns(), kAskedAt - kNsPerSecond);
   EXPECT_EQ(progress.boundaries(), 3u);
   EXPECT_EQ(progress.steps_per_second(), 2.5);
 }

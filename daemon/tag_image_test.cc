@@ -9,6 +9,7 @@
 
 #include "daemon/node.h"
 #include "daemon/rpcs.h"
+#include "daemon/test_users.h"
 #include "dedup_store/store_testing.h"
 #include "rekindle/v1/image_layout.h"
 
@@ -17,7 +18,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uid_t kAlice = 1000, kBob = 1001;
+using daemon::kAlice;
+using daemon::kBob;
 
 class TagImageTest : public StoreTest {
  protected:

@@ -66,7 +66,7 @@ criu::Version ParseVersion(const std::string& text) {
 constexpr int kFirstPollMs = 2;
 constexpr int kLastPollMs = 50;
 
-constexpr size_t kMostTold = 3;
+constexpr size_t kMostUsersTold = 3;
 
 struct Holder {
   pid_t id;       // of the image
@@ -184,12 +184,12 @@ absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int can
   }
   const size_t count = holders.size();
   std::vector<std::string> taken;
-  for (size_t i = 0; i < std::min(count, kMostTold); ++i) taken.push_back(Describe(holders[i]));
+  for (size_t i = 0; i < std::min(count, kMostUsersTold); ++i) taken.push_back(Describe(holders[i]));
   bool all_zombies =
       std::all_of(holders.begin(), holders.end(), [](const Holder& holder) { return holder.zombie; });
   return absl::FailedPreconditionError(absl::StrCat(
       kIdsInUse, ", and ", count == 1 ? "one is" : absl::StrCat(count, " are"),
-      " in use: ", absl::StrJoin(taken, ", "), count > kMostTold ? ", …" : "",
+      " in use: ", absl::StrJoin(taken, ", "), count > kMostUsersTold ? ", …" : "",
       all_zombies
           ? ". What has ended keeps its PID until its parent takes the exit status: make the parent do so or "
             "end "

@@ -35,7 +35,7 @@ using criu::FileLock;
 // Nothing tells when somebody else's lock is given back, so one looks again, less and less often.
 constexpr int kFirstLockPollMs = 2;
 constexpr int kLastLockPollMs = 50;
-constexpr size_t kMostTold = 3;
+constexpr size_t kMostHoldersTold = 3;
 constexpr uint64_t kToTheEnd = std::numeric_limits<uint64_t>::max();
 
 struct Range {
@@ -172,7 +172,7 @@ std::string Describe(const JobLock& wanted, const std::vector<HeldLock>& held) {
     for (const HeldLock& lock : held) {
       if (!lock.IsOf(info) || !IsInTheWay(lock, wanted.lock) || lock.pid == last) continue;
       last = lock.pid;
-      more = holders.size() == kMostTold;
+      more = holders.size() == kMostHoldersTold;
       if (more) break;
       holders.push_back(absl::StrCat("PID ", lock.pid, " (", CommandLineOf(lock.pid).substr(0, 60), ")"));
     }
@@ -188,7 +188,7 @@ absl::Status Refusal(const std::vector<const JobLock*>& taken) {
   for (pid_t pid : ListProcesses()) AddLocksHeldBy(pid, &held);
   std::vector<std::string> told;
   for (const JobLock* lock : taken) {
-    if (told.size() == kMostTold) break;
+    if (told.size() == kMostHoldersTold) break;
     told.push_back(Describe(*lock, held));
   }
   return absl::FailedPreconditionError(absl::StrCat(

@@ -56,8 +56,8 @@ bool IsSound(const v1::TemporaryFile& file, bool shared_memory, uint64_t extents
 }
 
 timespec TimeOf(int64_t ns) {
-  constexpr int64_t kSecond = 1'000'000'000;
-  return {ns / kSecond, ns % kSecond};
+  constexpr int64_t kNsPerSecond = 1'000'000'000;
+  return {ns / kNsPerSecond, ns % kNsPerSecond};
 }
 
 struct Times {

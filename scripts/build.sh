@@ -31,8 +31,8 @@ cd "$REPO_ROOT"
 [[ $PRESET == *san || ! -e build/$PRESET/CMakeCache.txt ]] && OPTIONS=(-DCMAKE_UNITY_BUILD=ON "${OPTIONS[@]}")
 # Checked code is made in two thirds of the time by clang, which also sees more.
 if [[ $PRESET == *san ]] && command -v clang++ >/dev/null; then export CC=${CC:-clang} CXX=${CXX:-clang++}; fi
-# A compiler takes up to 2 GiB.
-JOBS=$(awk -v most="$(nproc)" '/^MemTotal:/ { jobs = int($2 / 2097152) } END { print jobs < 1 ? 1 : jobs < most ? jobs : most }' /proc/meminfo)
+# A compiler takes up to 3 GiB.
+JOBS=$(awk -v most="$(nproc)" '/^MemTotal:/ { jobs = int($2 / 3145728) } END { print jobs < 1 ? 1 : jobs < most ? jobs : most }' /proc/meminfo)
 step "Building ($PRESET)"
 configure() {
   cmake --preset "$PRESET" "${OPTIONS[@]}" "$@" >"/tmp/rekindle-configure.$$" 2>&1 || {
