@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -177,8 +178,9 @@ class Bucket::Rclone {
 
 class Bucket::Transfer : public BucketTransfer {
  public:
-  Transfer(std::unique_ptr<Rclone> rclone, UniqueFd ours)
-      : ours_(std::move(ours)), rclone_(std::move(rclone)) {}
+  // `finish`: what is left to do once rclone is content.
+  Transfer(std::unique_ptr<Rclone> rclone, UniqueFd ours, std::function<absl::Status()> finish)
+      : finish_(std::move(finish)), ours_(std::move(ours)), rclone_(std::move(rclone)) {}
 
   int fd() const override { return ours_.get(); }
 
@@ -197,7 +199,8 @@ class Bucket::Transfer : public BucketTransfer {
 
   absl::Status Finish() override {
     ours_.Reset();
-    return rclone_->Wait();
+    RK_RETURN_IF_ERROR(rclone_->Wait());
+    return finish_();
   }
 
  private:
@@ -210,6 +213,7 @@ class Bucket::Transfer : public BucketTransfer {
     }
   }
 
+  const std::function<absl::Status()> finish_;
   UniqueFd ours_;
   std::unique_ptr<Rclone> rclone_;  // is ended first: what it still waits for has no end then
 };
@@ -223,30 +227,46 @@ absl::StatusOr<std::unique_ptr<Bucket::Rclone>> Bucket::Start(const std::string&
                                                               std::vector<std::string> arguments,
                                                               const std::string& path, int in, int out,
                                                               uint64_t most_bytes) {
-  RK_ASSIGN_OR_RETURN(UniqueFd complaints, MemoryFile("what rclone says"));
   SubprocessOptions options;
   options.argv = {"rclone", verb, "--log-level", "ERROR"};
   options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
   options.argv.insert(options.argv.end(), {"--", path});
   options.environment = EnvironmentFor(most_bytes);
-  options.descriptors = {{complaints.get(), STDERR_FILENO}};
   if (in >= 0) options.descriptors.emplace_back(in, STDIN_FILENO);
   if (out >= 0) options.descriptors.emplace_back(out, STDOUT_FILENO);
-  options.new_session = true;  // Ctrl-C is for us, who end it
-  options.die_with_parent_thread = true;
   options.umask = kForItsUserAlone;
-  const std::string what = absl::StrCat("rclone ", verb, " ", path);
-  absl::MutexLock lock(&mutex_);
-  if (cancelled_) return absl::CancelledError(absl::StrCat(what, " was cancelled"));
-  absl::StatusOr<Subprocess> process = Subprocess::Start(options);
-  if (absl::IsNotFound(process.status())) {
+  absl::StatusOr<std::unique_ptr<Rclone>> rclone =
+      Start(absl::StrCat("rclone ", verb, " ", path), std::move(options));
+  if (absl::IsNotFound(rclone.status())) {
     return absl::FailedPreconditionError(absl::StrCat(
         "there is no rclone, which reaches ", location_,
         ": install it (apt-get install rclone), and name your object store with 'rclone config'"));
   }
-  RK_RETURN_IF_ERROR(process.status());
-  running_ = UniqueFd(::dup(process->pidfd()));
-  return std::make_unique<Rclone>(*this, what, *std::move(process), std::move(complaints));
+  return rclone;
+}
+
+absl::StatusOr<std::unique_ptr<Bucket::Rclone>> Bucket::Start(const std::string& what,
+                                                              SubprocessOptions options) {
+  RK_ASSIGN_OR_RETURN(UniqueFd complaints, MemoryFile("what rclone says"));
+  options.descriptors.emplace_back(complaints.get(), STDERR_FILENO);
+  options.new_session = true;  // Ctrl-C is for us, who end it
+  options.die_with_parent_thread = true;
+  absl::MutexLock lock(&mutex_);
+  if (cancelled_) return absl::CancelledError(absl::StrCat(what, " was cancelled"));
+  RK_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Start(options));
+  running_ = UniqueFd(::dup(process.pidfd()));
+  return std::make_unique<Rclone>(*this, what, std::move(process), std::move(complaints));
+}
+
+// rclone leaves what it has written to the page cache, which goes with this machine, as may the copies that
+// this one replaces. Not by a call of our own: a file server that is away would hold it for as long.
+absl::Status Bucket::BringToDisk(const std::string& path) {
+  if (!absl::StartsWith(location_, "/")) return absl::OkStatus();
+  SubprocessOptions options;
+  options.argv = {"sync", "--", path};
+  RK_ASSIGN_OR_RETURN(const std::unique_ptr<Rclone> sync,
+                      Start(absl::StrCat("sync ", path), std::move(options)));
+  return sync->Wait();
 }
 
 // rclone makes any folder that it writes into: what is to be mounted there must not land below it.
@@ -306,7 +326,8 @@ absl::StatusOr<std::unique_ptr<BucketTransfer>> Bucket::Put(const std::string& o
   const UniqueFd its(ends[1]);
   RK_ASSIGN_OR_RETURN(std::unique_ptr<Rclone> rclone,
                       Start("rcat", {}, PathOf(object), its.get(), -1, most_bytes));
-  return std::make_unique<Transfer>(std::move(rclone), std::move(ours));
+  return std::make_unique<Transfer>(std::move(rclone), std::move(ours),
+                                    [this, path = PathOf(object)] { return BringToDisk(path); });
 }
 
 absl::StatusOr<std::unique_ptr<BucketTransfer>> Bucket::Get(const std::string& object) {
@@ -315,7 +336,7 @@ absl::StatusOr<std::unique_ptr<BucketTransfer>> Bucket::Get(const std::string& o
   UniqueFd ours(ends[0]);
   const UniqueFd its(ends[1]);
   RK_ASSIGN_OR_RETURN(std::unique_ptr<Rclone> rclone, Start("cat", {}, PathOf(object), -1, its.get()));
-  return std::make_unique<Transfer>(std::move(rclone), std::move(ours));
+  return std::make_unique<Transfer>(std::move(rclone), std::move(ours), [] { return absl::OkStatus(); });
 }
 
 absl::StatusOr<std::string> Bucket::Read(const std::string& folder, const std::vector<std::string>& names) {

@@ -36,8 +36,8 @@ class BucketTransfer {
   virtual bool EndIfStalled(absl::Duration waited) = 0;
   // Blocks while rclone is busy. False: it takes no more; Finish says why.
   virtual bool Write(absl::string_view data) = 0;
-  // Of an object that is put: all of it was written, and OK means that it is there. Of one that is read:
-  // after its end, and OK means that this was its end.
+  // Of an object that is put: all of it was written, and OK means that it is there, in a folder of this
+  // machine on its disk, too. Of one that is read: after its end, and OK means that this was its end.
   virtual absl::Status Finish() = 0;
 };
 
@@ -76,6 +76,9 @@ class Bucket {
   absl::StatusOr<std::unique_ptr<Rclone>> Start(const std::string& verb, std::vector<std::string> arguments,
                                                 const std::string& path, int in, int out,
                                                 uint64_t most_bytes = 0) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::unique_ptr<Rclone>> Start(const std::string& what, SubprocessOptions options)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status BringToDisk(const std::string& path);
   std::string PathOf(absl::string_view below) const;
   absl::StatusOr<std::vector<BucketObject>> List(const std::string& folder, Times times,
                                                  std::vector<std::string> arguments);

@@ -62,8 +62,10 @@ absl::Status SendWithParts(Client& from, v1::SendImageRequest request,
   return from.SendImage(request, on_event);
 }
 
-absl::StatusOr<v1::ListImagesResponse> ImagesIn(Client& client) {
-  absl::StatusOr<v1::ListImagesResponse> images = client.ListImages({});
+absl::StatusOr<v1::ListImagesResponse> ImagesIn(Client& client, const std::string& name_contains) {
+  v1::ListImagesRequest request;
+  request.set_name_contains(name_contains);
+  absl::StatusOr<v1::ListImagesResponse> images = client.ListImages(request);
   if (absl::IsNotFound(images.status())) return v1::ListImagesResponse();
   return images;
 }
@@ -128,8 +130,9 @@ absl::StatusOr<std::optional<v1::Image>> CopySource::NewestOf(
 }
 
 absl::StatusOr<std::vector<v1::Image>> CopySource::ImagesOf(const std::string& name) const {
+  // With the colon: images of "train-1" are not those of "train-10", of which there may be thousands.
   v1::ListImagesRequest request;
-  request.set_name_contains(name);
+  request.set_name_contains(absl::StrCat(name, ":"));
   RK_ASSIGN_OR_RETURN(v1::ListImagesResponse listed, client_.ListImages(request));
   std::vector<v1::Image> images;
   for (v1::Image& image : *listed.mutable_images()) {

@@ -39,8 +39,9 @@ uint64_t CopyPartBytes();
 absl::Status SendWithParts(Client& from, v1::SendImageRequest request,
                            const std::function<bool(const v1::SendImageEvent&)>& on_event);
 
-// All images of a store that a copy may go to. One that is not there yet has none: it is made by what comes.
-absl::StatusOr<v1::ListImagesResponse> ImagesIn(Client& client);
+// The images of a store that a copy may go to, of which the references contain that text. One that is not
+// there yet has none: it is made by what comes.
+absl::StatusOr<v1::ListImagesResponse> ImagesIn(Client& client, const std::string& name_contains = "");
 
 // Not thread-safe.
 class CopySource {

@@ -38,26 +38,30 @@ bool StoreCopies::IsPart(const v1::Image& image) const {
 
 absl::Status StoreCopies::Copy(const v1::Image& image) {
   has_part_ = left_parts_ = false;
-  RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse known, ImagesIn(to_));
+  RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse parts, ImagesIn(to_, v1::kCopyLinkName));
   const std::string& reference = begin_.reference().empty() ? image.reference() : begin_.reference();
+  RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse of_name,
+                      ImagesIn(to_, absl::StrCat(NameOf(reference), ":")));
   v1::SendImageRequest request;
   request.set_image(RequestFor(image));
   request.mutable_parts()->set_bytes(CopyPartBytes());
-  std::set<std::string> origins;
-  for (const v1::Image& one : known.images()) {
-    origins.insert(OriginOf(one));
+  for (const v1::Image& one : parts.images()) {
     if (IsPart(one)) request.mutable_parts()->add_there(OriginOf(one));
-    if (one.reference() == reference && OriginOf(one) == OriginOf(image)) {
-      // Of who was killed when all was there.
-      RemoveParts(image, known).IgnoreError();
-      if (!options_.quiet) TellWasThere(output_, options_.words, one);
-      return absl::OkStatus();
-    }
+  }
+  for (const v1::Image& one : of_name.images()) {
+    if (one.reference() != reference || OriginOf(one) != OriginOf(image)) continue;
+    // Of who was killed when all was there.
+    RemoveParts(image, parts).IgnoreError();
+    if (!options_.quiet) TellWasThere(output_, options_.words, one);
+    return absl::OkStatus();
   }
   if (!options_.whole) {
-    RK_ASSIGN_OR_RETURN(
-        const std::optional<v1::Image> base,
-        source_.BaseOf(image, [&](const std::string& origin) { return origins.contains(origin); }));
+    RK_ASSIGN_OR_RETURN(std::optional<v1::Image> base, BaseAmong(image, of_name));
+    if (!base) {
+      // It may be there under another name.
+      RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse all, ImagesIn(to_));
+      RK_ASSIGN_OR_RETURN(base, BaseAmong(image, all));
+    }
     if (base) request.set_since(base->digest());
   }
   absl::Status status = Transfer(request);
@@ -86,6 +90,13 @@ absl::Status StoreCopies::Copy(const v1::Image& image) {
                    v1::kCopyLinkName, "…; a day later 'rekindle gc' removes it"));
 }
 
+absl::StatusOr<std::optional<v1::Image>> StoreCopies::BaseAmong(const v1::Image& image,
+                                                                const v1::ListImagesResponse& there) const {
+  std::set<std::string> origins;
+  for (const v1::Image& one : there.images()) origins.insert(OriginOf(one));
+  return source_.BaseOf(image, [&](const std::string& origin) { return origins.contains(origin); });
+}
+
 v1::ReceiveImageBegin StoreCopies::BeginOf(const v1::SendImagePart& part) const {
   v1::ReceiveImageBegin begin = begin_;
   if (part.last()) return begin;
@@ -96,7 +107,7 @@ v1::ReceiveImageBegin StoreCopies::BeginOf(const v1::SendImagePart& part) const 
 
 absl::Status StoreCopies::RemoveParts(const v1::Image& image) {
   if (!std::exchange(has_part_, false)) return absl::OkStatus();
-  RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse now, ImagesIn(to_));
+  RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse now, ImagesIn(to_, v1::kCopyLinkName));
   return RemoveParts(image, now);
 }
 
@@ -114,9 +125,7 @@ absl::Status StoreCopies::Prune(const std::string& name, const v1::Image& sent,
   if (options_.keep == 0) return absl::OkStatus();
   RK_ASSIGN_OR_RETURN(std::set<std::string> ours, source_.Ours(sent));
   ours.insert(OriginOf(sent));
-  v1::ListImagesRequest request;
-  request.set_name_contains(name);
-  RK_ASSIGN_OR_RETURN(v1::ListImagesResponse images, to_.ListImages(request));
+  RK_ASSIGN_OR_RETURN(v1::ListImagesResponse images, ImagesIn(to_, absl::StrCat(name, ":")));
   std::vector<v1::Image> copies;
   for (v1::Image& image : *images.mutable_images()) {
     if (NameOf(image.reference()) == name && image.labels().contains(v1::kOriginLabel) &&

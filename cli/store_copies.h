@@ -41,6 +41,9 @@ class StoreCopies : public CopyTarget {
   // another's image is not to be built upon.
   static std::string PartTag(const std::string& owner);
   bool IsPart(const v1::Image& image) const;
+  // What `image` may be sent since, of what is there.
+  absl::StatusOr<std::optional<v1::Image>> BaseAmong(const v1::Image& image,
+                                                     const v1::ListImagesResponse& there) const;
   absl::Status Transfer(const v1::SendImageRequest& request);
   v1::ReceiveImageBegin BeginOf(const v1::SendImagePart& part) const;
   // Of this image those that are there, where it has some; those that `known` has.

@@ -23,6 +23,7 @@
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
 #include "daemon/working_set.h"
+#include "dedup_store/image_visit.h"
 #include "dedup_store/removal.h"
 #include "dedup_store/scrub.h"
 #include "dedup_store/second_name.h"
@@ -92,19 +93,18 @@ void DescribeGpu(const v1::GpuState& state, v1::ImageGpu* out) {
 absl::Status ListImages(Node& node, const Call& call, const v1::ListImagesRequest& request,
                         v1::ListImagesResponse* response) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
-  RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, store->List([&](const store::ImageInfo& image) {
-    return node.policy().MayUse(call.caller, image.owner) &&
-           absl::StrContains(image.reference, request.name_contains());
-  }));
   // The list is worth more than this.
   const std::vector<std::string> damaged =
       store::ReadDamagedImages(*store).value_or(std::vector<std::string>());
-  for (const store::ImageInfo& image : images) {
+  const auto wanted = [&](const store::ImageInfo& image) {
+    return absl::StrContains(image.reference, request.name_contains()) &&
+           node.policy().MayUse(call.caller, image.owner);
+  };
+  return store::VisitImages(*store, wanted, [&](const store::ImageInfo& image) {
     v1::Image* out = response->add_images();
     ToProto(image, out);
     out->set_damaged(std::binary_search(damaged.begin(), damaged.end(), image.reference));
-  }
-  return absl::OkStatus();
+  });
 }
 
 absl::Status InspectImage(Node& node, const Call& call, const v1::InspectImageRequest& request,

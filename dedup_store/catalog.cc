@@ -52,7 +52,12 @@ Catalog::Txn::Txn(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Catalog::Txn::Txn(Txn&& other) noexcept = default;
 Catalog::Txn::~Txn() = default;
 
-absl::StatusOr<std::vector<ImageRecord>> Catalog::Txn::Images() { return ImagesAfter(0); }
+absl::StatusOr<std::vector<ImageRecord>> Catalog::Txn::Images() {
+  std::vector<ImageRecord> records;
+  records.reserve(state_->now->images().size());
+  ForEachImage([&records](const ImageRecord& record) { records.push_back(record); });
+  return records;
+}
 
 void Catalog::Txn::ForEachImage(const std::function<void(const ImageRecord&)>& each) {
   state_->now->images().Scan(0, [&](uint64_t, const CatalogState::Image& image) {
@@ -61,11 +66,11 @@ void Catalog::Txn::ForEachImage(const std::function<void(const ImageRecord&)>& e
   });
 }
 
-absl::StatusOr<std::vector<ImageRecord>> Catalog::Txn::ImagesAfter(uint64_t id) {
-  std::vector<ImageRecord> records;
+absl::StatusOr<std::vector<ImageRecordPtr>> Catalog::Txn::ImagesAfter(uint64_t id) {
+  std::vector<ImageRecordPtr> records;
   if (id == 0) records.reserve(state_->now->images().size());
   state_->now->images().Scan(id + 1, [&](uint64_t, const CatalogState::Image& image) {
-    records.push_back(*image.record);
+    records.push_back(image.record);
     return true;
   });
   return records;

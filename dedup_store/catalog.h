@@ -33,6 +33,8 @@ struct ImageRecord {
   static absl::StatusOr<ImageRecord> Decode(absl::string_view bytes);
 };
 
+using ImageRecordPtr = std::shared_ptr<const ImageRecord>;
+
 struct PackRecord {
   uint64_t id = 0;
   uint64_t file_bytes = 0;
@@ -75,7 +77,8 @@ class Catalog {
     absl::StatusOr<std::vector<ImageRecord>> Images();
     // Without copies of them: in order of their ids. `each` must not keep what it gets.
     void ForEachImage(const std::function<void(const ImageRecord&)>& each);
-    absl::StatusOr<std::vector<ImageRecord>> ImagesAfter(uint64_t id);
+    // Those with greater ids, without copies of them, too. After 0: all.
+    absl::StatusOr<std::vector<ImageRecordPtr>> ImagesAfter(uint64_t id);
     absl::StatusOr<std::optional<ImageRecord>> FindImage(uint64_t id);
     absl::StatusOr<std::optional<ImageRecord>> FindReference(absl::string_view reference);
     // Images whose reference begins with this.

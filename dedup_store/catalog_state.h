@@ -45,9 +45,8 @@ class CatalogState {
   void Describe(const std::function<void(absl::string_view changes)>& transaction) const;
   uint64_t described_bytes() const { return described_bytes_; }  // about
 
-  using ImagePtr = std::shared_ptr<const ImageRecord>;
   struct Image {
-    ImagePtr record;
+    ImageRecordPtr record;
     uint32_t encoded_bytes = 0;
   };
   struct Dead {

@@ -79,14 +79,14 @@ absl::StatusOr<std::vector<std::string>> DamagedImages::Find(StoreCore& core,
   const Damage damage(of);
   std::vector<std::string> found;
   if (damage.empty()) return found;
-  std::vector<ImageRecord> images;
+  std::vector<ImageRecordPtr> images;
   {
     RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core.catalog().Read());
-    RK_ASSIGN_OR_RETURN(images, txn.Images());
+    RK_ASSIGN_OR_RETURN(images, txn.ImagesAfter(0));
   }
   uint64_t number = 0;
   std::set<uint64_t> hit;  // by the packs of the manifests
-  std::vector<ImageRecord> unknown;
+  std::vector<ImageRecordPtr> unknown;
   {
     absl::MutexLock lock(&mutex_);
     if (std::string encoded = damage.Encode(); encoded != damage_) {
@@ -96,8 +96,8 @@ absl::StatusOr<std::vector<std::string>> DamagedImages::Find(StoreCore& core,
     number = number_;
     const absl::Time now = SteadyNow();
     std::set<uint64_t> homes;
-    for (const ImageRecord& image : images) {
-      const uint64_t home = image.manifest_pack;
+    for (const ImageRecordPtr& image : images) {
+      const uint64_t home = image->manifest_pack;
       homes.insert(home);
       if (damage.HasManifest(home)) {
         hit.insert(home);
@@ -145,8 +145,8 @@ absl::StatusOr<std::vector<std::string>> DamagedImages::Find(StoreCore& core,
     }
     for (const uint64_t home : unread) unread_[home] = SteadyNow();
   }
-  for (const ImageRecord& image : images) {
-    if (hit.count(image.manifest_pack) > 0) found.push_back(image.info.reference);
+  for (const ImageRecordPtr& image : images) {
+    if (hit.count(image->manifest_pack) > 0) found.push_back(image->info.reference);
   }
   std::sort(found.begin(), found.end());
   return found;

@@ -17,6 +17,7 @@
 #include "base/parallel.h"
 #include "base/status.h"
 #include "dedup_store/catalog_rebuild.h"
+#include "dedup_store/checked_packs.h"
 #include "dedup_store/frame_loader.h"
 #include "dedup_store/image_reader.h"
 #include "dedup_store/index_file.h"
@@ -43,18 +44,23 @@ const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
   return result.status();
 }
 
+// Without the pack's frame table, which is most of what is known of it.
 struct PackCheck {
-  PackRecord record;
-  // Closed once it is checked: there may be more packs than descriptors. Null: can't be used at all.
-  std::unique_ptr<Pack> pack;
-  std::vector<bool> bad_frames;  // frames with a page that can't be read as it was written
+  uint64_t file_bytes = 0;
+  bool usable = false;
+  PackFooter footer{};           // of one that is
+  std::vector<bool> bad_frames;  // those with a page that can't be read as it was written; empty: none
   bool bad_manifest = false;     // the manifest or its record is damaged, and no image needs them
+
+  bool IsBad(uint32_t frame) const { return frame < bad_frames.size() && bad_frames[frame]; }
 };
 
 class Checker {
  public:
-  Checker(const std::shared_ptr<StoreCore>& core, const FsckOptions& options)
-      : core_(core), options_(options) {}
+  Checker(const std::shared_ptr<StoreCore>& core, const FsckOptions& options, uint64_t frame_table_bytes)
+      : core_(core),
+        options_(options),
+        checked_packs_([this](uint64_t id) { return ReadPackAgain(id); }, frame_table_bytes) {}
 
   absl::StatusOr<FsckReport> Run() {
     if (options_.repair) RK_RETURN_IF_ERROR(MakeCatalogReadable());
@@ -94,9 +100,9 @@ class Checker {
       RK_RETURN_IF_ERROR(CheckCancelled());
       CheckIndex(record);
     }
-    for (const ImageRecord& record : images) {
+    for (const ImageRecord* record : ByName(images)) {
       RK_RETURN_IF_ERROR(CheckCancelled());
-      CheckImage(record);
+      CheckImage(*record);
     }
     RK_RETURN_IF_ERROR(CheckCancelled());
     RK_ASSIGN_OR_RETURN(std::vector<NoteProblem> bad_notes,
@@ -207,63 +213,84 @@ class Checker {
                                                       ", and the next image makes a new store"));
   }
 
-  void CheckPack(const PackRecord& record) {
-    PackCheck& check = packs_[record.id];
-    check.record = record;
-    // Opened anew: what another part of this process read earlier proves nothing about the file now.
-    auto open = [&]() -> absl::StatusOr<std::unique_ptr<Pack>> {
-      RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file,
-                          core_->io()->Open(core_->pack_path(record.id), false));
-      RK_RETURN_IF_ERROR(file->Lock(LockMode::kShared, true).status());
-      RK_ASSIGN_OR_RETURN(uint64_t size, file->Size());
-      if (size != record.file_bytes) {
-        return absl::DataLossError(
-            absl::StrCat("pack ", file->path(), ": it has ", size, " bytes instead of ", record.file_bytes));
-      }
-      std::optional<DeadRecord> dead;
-      {
-        RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().ReadNow());
-        RK_ASSIGN_OR_RETURN(dead, txn.FindDead(record.id));
-      }
-      RK_ASSIGN_OR_RETURN(std::unique_ptr<Pack> pack,
-                          Pack::Open(std::move(file), record.id, core_->identity().uuid));
-      if (dead) pack->set_dead(std::move(dead->dead));
-      return pack;
+  // Images of one name have most of their packs in common.
+  static std::vector<const ImageRecord*> ByName(const std::vector<ImageRecord>& images) {
+    std::vector<const ImageRecord*> sorted;
+    sorted.reserve(images.size());
+    for (const ImageRecord& image : images) sorted.push_back(&image);
+    const auto name_of = [](const ImageRecord* image) {
+      const absl::string_view reference = image->info.reference;
+      return reference.substr(0, reference.rfind(':'));
     };
-    auto pack = ReadAgain(open);
-    if (!pack.ok()) {
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [&](const ImageRecord* a, const ImageRecord* b) { return name_of(a) < name_of(b); });
+    return sorted;
+  }
+
+  // Anew: what another part of this process read earlier proves nothing about the file now.
+  absl::StatusOr<std::unique_ptr<Pack>> OpenPack(uint64_t id, uint64_t file_bytes) const {
+    RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, core_->io()->Open(core_->pack_path(id), false));
+    RK_RETURN_IF_ERROR(file->Lock(LockMode::kShared, true).status());
+    RK_ASSIGN_OR_RETURN(uint64_t size, file->Size());
+    if (size != file_bytes) {
+      return absl::DataLossError(
+          absl::StrCat("pack ", file->path(), ": it has ", size, " bytes instead of ", file_bytes));
+    }
+    std::optional<DeadRecord> dead;
+    {
+      RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().ReadNow());
+      RK_ASSIGN_OR_RETURN(dead, txn.FindDead(id));
+    }
+    RK_ASSIGN_OR_RETURN(std::unique_ptr<Pack> pack, Pack::Open(std::move(file), id, core_->identity().uuid));
+    if (dead) pack->set_dead(std::move(dead->dead));
+    return pack;
+  }
+
+  absl::StatusOr<std::unique_ptr<Pack>> ReadPackAgain(uint64_t id) const {
+    const uint64_t file_bytes = packs_.at(id).file_bytes;
+    absl::StatusOr<std::unique_ptr<Pack>> pack = ReadAgain([&] { return OpenPack(id, file_bytes); });
+    if (pack.ok()) (*pack)->Close();
+    return pack;
+  }
+
+  void CheckPack(const PackRecord& record) {
+    auto opened = ReadAgain([&] { return OpenPack(record.id, record.file_bytes); });
+    if (!opened.ok()) {
       total_bytes_ -= record.stored_bytes;
-      if (Vanished(record.id)) {
-        packs_.erase(record.id);
-        return;
-      }
-      Note(pack.status());
-      Problem(std::string(pack.status().message()));
+      if (Vanished(record.id)) return;
+      packs_[record.id];
+      Note(opened.status());
+      Problem(std::string(opened.status().message()));
       return;
     }
-    check.pack = *std::move(pack);
-    check.bad_frames.assign(check.pack->frames(), false);
-    CheckPageTable(*check.pack);
-    if (!homes_.count(record.id) && !check.pack->IsDeadFrame(check.pack->frames())) {
+    Pack& pack = **opened;
+    PackCheck& check = packs_[record.id];
+    check.file_bytes = record.file_bytes;
+    check.usable = true;
+    check.footer = pack.footer();
+    CheckPageTable(pack);
+    if (!homes_.count(record.id) && !pack.IsDeadFrame(pack.frames())) {
       for (PackSection section : {kManifest, kImageRecord}) {
-        absl::Status status = ReadAgain([&] { return check.pack->ReadSection(section); }).status();
+        absl::Status status = ReadAgain([&] { return pack.ReadSection(section); }).status();
         Note(status);
         if (status.ok()) continue;
         Problem(absl::StrCat(status.message(), "; no image needs it any more"));
         check.bad_manifest = true;
       }
     }
-    report_.chunks_checked += check.pack->frames();
-    if (options_.read_data) ReadPack(check);
-    check.pack->Close();
+    report_.chunks_checked += pack.frames();
+    if (options_.read_data) ReadPack(pack, check);
+    // There may be more packs than descriptors.
+    pack.Close();
+    checked_packs_.Keep(*std::move(opened));
   }
 
   // Of a pack that is closed.
-  absl::StatusOr<std::string> ReadSection(const PackCheck& check, PackSection section) const {
+  absl::StatusOr<std::string> ReadSection(uint64_t pack, const PackCheck& check, PackSection section) const {
     return ReadAgain([&]() -> absl::StatusOr<std::string> {
-      RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, core_->io()->Open(check.pack->path(), false));
+      RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, core_->io()->Open(core_->pack_path(pack), false));
       RK_RETURN_IF_ERROR(file->Lock(LockMode::kShared, true).status());
-      return check.pack->ReadSection(section, *file);
+      return Pack::ReadSection(check.footer, section, *file);
     });
   }
 
@@ -326,8 +353,7 @@ class Checker {
     }
   }
 
-  void ReadPack(PackCheck& check) {
-    const Pack& pack = *check.pack;
+  void ReadPack(const Pack& pack, PackCheck& check) {
     CheckUnused(pack);
     std::atomic<uint32_t> next{0};
     absl::Mutex mutex;
@@ -343,6 +369,7 @@ class Checker {
           absl::MutexLock lock(&mutex);
           report_.bytes_read += pack.frame(f).stored_bytes;
           if (!status.ok()) {
+            check.bad_frames.resize(pack.frames());
             check.bad_frames[f] = true;
             if (absl::IsDataLoss(status)) damaged.push_back(f);
             Note(status);
@@ -389,7 +416,8 @@ class Checker {
     std::string why = DamageOf(record);
     if (why.empty()) {
       // A lost catalog is made anew from this copy of the record.
-      absl::Status copy = ReadSection(packs_[record.manifest_pack], kImageRecord).status();
+      absl::Status copy =
+          ReadSection(record.manifest_pack, packs_.at(record.manifest_pack), kImageRecord).status();
       if (copy.ok() || WasRemoved(record)) return;
       Note(copy);
       Problem(absl::StrCat(copy.message(), "; nothing is lost: the catalog has the same"));
@@ -401,9 +429,9 @@ class Checker {
     report_.lost_images.push_back(record.info.reference);
     lost_.push_back(record);
     auto home = packs_.find(record.manifest_pack);
-    if (home == packs_.end() || !home->second.pack) return;
+    if (home == packs_.end() || !home->second.usable) return;
     for (PackSection section : {kManifest, kImageRecord}) {
-      if (!ReadSection(home->second, section).ok()) home->second.bad_manifest = true;
+      if (!ReadSection(home->first, home->second, section).ok()) home->second.bad_manifest = true;
     }
   }
 
@@ -417,34 +445,40 @@ class Checker {
 
   std::string DamageOf(const ImageRecord& record) {
     auto home = packs_.find(record.manifest_pack);
-    if (home == packs_.end() || !home->second.pack) return "the pack with its manifest can't be used";
-    auto encoded = ReadSection(home->second, kManifest);
+    if (home == packs_.end() || !home->second.usable) return "the pack with its manifest can't be used";
+    auto encoded = ReadSection(home->first, home->second, kManifest);
     if (!encoded.ok() && !WasRemoved(record)) Note(encoded.status());
     if (!encoded.ok()) return std::string(encoded.status().message());
     auto manifest = Manifest::Decode(*encoded);
     if (!manifest.ok()) return std::string(manifest.status().message());
     std::vector<const PackCheck*> checks;
+    std::vector<std::shared_ptr<const Pack>> packs;
     for (uint64_t id : manifest->packs) {
       auto it = packs_.find(id);
-      if (it == packs_.end() || !it->second.pack)
+      if (it == packs_.end() || !it->second.usable)
         return absl::StrCat("pack ", core_->pack_path(id), " can't be used");
+      auto pack = checked_packs_.Get(id);
+      if (!pack.ok() && !WasRemoved(record)) Note(pack.status());
+      if (!pack.ok()) return std::string(pack.status().message());
       checks.push_back(&it->second);
+      packs.push_back(*std::move(pack));
     }
     std::string why;
     auto check_extents = [&](const std::vector<Extent>& extents) {
       for (const Extent& e : extents) {
         if (e.zero() || !why.empty()) continue;
         const PackCheck& check = *checks[e.pack];
+        const Pack& pack = *packs[e.pack];
         uint64_t end = e.pack_page + e.pages;
-        if (end > check.pack->pages()) {
+        if (end > pack.pages()) {
           why = "its manifest points outside its packs";
           return;
         }
-        for (uint32_t f = check.pack->FrameOfPage(e.pack_page);
-             f < check.pack->frames() && check.pack->frame(f).first_page < end; ++f) {
-          if (check.bad_frames[f] || check.pack->IsDeadFrame(f)) {
-            why = absl::StrFormat("the chunk at %d of pack %s is %s", check.pack->frame(f).offset(),
-                                  check.pack->path(), check.bad_frames[f] ? "damaged" : "gone");
+        for (uint32_t f = pack.FrameOfPage(e.pack_page); f < pack.frames() && pack.frame(f).first_page < end;
+             ++f) {
+          if (check.IsBad(f) || pack.IsDeadFrame(f)) {
+            why = absl::StrFormat("the chunk at %d of pack %s is %s", pack.frame(f).offset(), pack.path(),
+                                  check.IsBad(f) ? "damaged" : "gone");
             return;
           }
         }
@@ -453,8 +487,8 @@ class Checker {
     for (const PagedObject& object : manifest->objects) check_extents(object.extents);
     check_extents(manifest->blob_stream);
     if (!why.empty()) return why;
-    std::string digest = DigestText(manifest->ContentDigest(
-        [&](uint32_t pack, uint32_t page) { return checks[pack]->pack->IdentityOf(page); }));
+    std::string digest = DigestText(
+        manifest->ContentDigest([&](uint32_t pack, uint32_t page) { return packs[pack]->IdentityOf(page); }));
     if (digest != record.info.digest) return "its content does not fit its digest";
     return "";
   }
@@ -463,7 +497,7 @@ class Checker {
   absl::Status WriteRecordAgain(ImageRecord record) {
     record.id = 0;  // which it gets only when it is committed
     const std::string encoded = record.Encode();
-    const SectionEntry section = packs_[record.manifest_pack].pack->footer().sections[kImageRecord];
+    const SectionEntry section = packs_.at(record.manifest_pack).footer.sections[kImageRecord];
     if (encoded.size() != section.bytes || Checksum(encoded) != section.checksum) return absl::OkStatus();
     RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file,
                         core_->io()->Open(core_->pack_path(record.manifest_pack), true));
@@ -482,25 +516,21 @@ class Checker {
     auto change = [&](Catalog::Txn& txn) -> absl::Status {
       for (const ImageRecord& record : lost_) RK_RETURN_IF_ERROR(txn.DeleteImage(record));
       for (const auto& [id, check] : packs_) {
-        if (!check.pack) {
+        if (!check.usable) {
           // Nothing in it can be read: every image that needs it is among the lost.
           RK_RETURN_IF_ERROR(txn.DeletePack(id));
           continue;
         }
-        if (!check.bad_manifest &&
-            std::find(check.bad_frames.begin(), check.bad_frames.end(), true) == check.bad_frames.end()) {
-          continue;
-        }
+        if (!check.bad_manifest && check.bad_frames.empty()) continue;
         RK_ASSIGN_OR_RETURN(const std::optional<PackRecord> still, txn.FindPack(id));
         if (!still) continue;
         // New images must not be pointed to what can't be read.
         RK_ASSIGN_OR_RETURN(std::optional<DeadRecord> dead, txn.FindDead(id));
         DeadRecord record = dead.value_or(DeadRecord());
         record.given_back = false;
-        record.dead.resize(check.pack->frames() + 1);
-        for (uint32_t f = 0; f < check.pack->frames(); ++f)
-          record.dead[f] = record.dead[f] || check.bad_frames[f];
-        if (check.bad_manifest) record.dead[check.pack->frames()] = true;
+        record.dead.resize(check.footer.frames + 1);
+        for (uint32_t f = 0; f < check.footer.frames; ++f) record.dead[f] = record.dead[f] || check.IsBad(f);
+        if (check.bad_manifest) record.dead[check.footer.frames] = true;
         RK_RETURN_IF_ERROR(txn.PutDead(id, record));
       }
       if (bad_indexes_.empty()) return absl::OkStatus();
@@ -538,6 +568,7 @@ class Checker {
 
   const std::shared_ptr<StoreCore> core_;
   const FsckOptions& options_;
+  CheckedPacks checked_packs_;
   std::map<uint64_t, PackCheck> packs_;
   std::set<uint64_t> homes_;  // packs with the manifest of an image
   std::set<uint64_t> bad_indexes_;
@@ -556,9 +587,10 @@ class Checker {
 
 }  // namespace
 
-absl::StatusOr<FsckReport> CheckStore(const std::shared_ptr<StoreCore>& core, const FsckOptions& options) {
+absl::StatusOr<FsckReport> CheckStore(const std::shared_ptr<StoreCore>& core, const FsckOptions& options,
+                                      uint64_t frame_table_bytes) {
   if (options.repair) RK_RETURN_IF_ERROR(core->CheckWritable());
-  return Checker(core, options).Run();
+  return Checker(core, options, frame_table_bytes).Run();
 }
 
 }  // namespace rekindle::store

@@ -139,7 +139,7 @@ class Collector {
 
   // Marks what the images reach that were committed since the last call.
   absl::Status MarkNewImages() {
-    std::vector<ImageRecord> images;
+    std::vector<ImageRecordPtr> images;
     {
       RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().ReadNow());
       RK_ASSIGN_OR_RETURN(images, txn.ImagesAfter(last_image_));

@@ -26,12 +26,12 @@ class ByteFinder {
     RK_ASSIGN_OR_RETURN(const ImageRecord record, core_->Resolve(image));
     RK_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(*core_, record));
     RK_RETURN_IF_ERROR(MarkOwn(manifest));
-    std::vector<ImageRecord> images;
+    std::vector<ImageRecordPtr> images;
     {
       RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
-      RK_ASSIGN_OR_RETURN(images, txn.Images());
+      RK_ASSIGN_OR_RETURN(images, txn.ImagesAfter(0));
     }
-    std::erase_if(images, [&](const ImageRecord& other) { return other.id == record.id; });
+    std::erase_if(images, [&](const ImageRecordPtr& other) { return other->id == record.id; });
     const absl::Status compared = ReadManifests(
         *core_, images, cancel_, [this](const ImageRecord& other, const absl::StatusOr<Manifest>& others) {
           return CompareWith(other, others);

@@ -166,18 +166,18 @@ absl::StatusOr<Manifest> ReadManifest(StoreCore& core, const ImageRecord& image)
 }
 
 absl::Status ReadManifests(
-    StoreCore& core, absl::Span<const ImageRecord> images, const std::atomic<bool>* cancel,
+    StoreCore& core, absl::Span<const ImageRecordPtr> images, const std::atomic<bool>* cancel,
     absl::FunctionRef<absl::Status(const ImageRecord&, absl::StatusOr<Manifest>)> each) {
   constexpr size_t kThreads = 8, kAtOnce = 64;
   const auto cancelled = [cancel] { return cancel != nullptr && *cancel; };
   for (; !images.empty(); images.remove_prefix(std::min(kAtOnce, images.size()))) {
     std::vector<absl::StatusOr<Manifest>> manifests(std::min(kAtOnce, images.size()), absl::UnknownError(""));
     ForEachInParallel(manifests.size(), kThreads, [&](size_t i) {
-      if (!cancelled()) manifests[i] = ReadManifest(core, images[i]);
+      if (!cancelled()) manifests[i] = ReadManifest(core, *images[i]);
     });
     for (size_t i = 0; i < manifests.size(); ++i) {
       if (cancelled()) return absl::CancelledError("cancelled");
-      RK_RETURN_IF_ERROR(each(images[i], std::move(manifests[i])));
+      RK_RETURN_IF_ERROR(each(*images[i], std::move(manifests[i])));
     }
   }
   return absl::OkStatus();

@@ -30,7 +30,7 @@ absl::StatusOr<Manifest> ReadManifest(StoreCore& core, const ImageRecord& image)
 // server: several threads read them. `each` gets them on this thread, in the order of the images; a status
 // other than OK ends it. Cancelled: `*cancel` is set.
 absl::Status ReadManifests(
-    StoreCore& core, absl::Span<const ImageRecord> images, const std::atomic<bool>* cancel,
+    StoreCore& core, absl::Span<const ImageRecordPtr> images, const std::atomic<bool>* cancel,
     absl::FunctionRef<absl::Status(const ImageRecord&, absl::StatusOr<Manifest>)> each);
 
 class ImageReaderImpl : public ImageReader {

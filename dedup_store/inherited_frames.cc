@@ -1,10 +1,10 @@
 #include "dedup_store/inherited_frames.h"
 
 #include <algorithm>
-#include <limits>
 #include <memory>
-#include <set>
+#include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "base/status.h"
 #include "dedup_store/image_reader.h"
 #include "dedup_store/store_core.h"
@@ -13,35 +13,136 @@ namespace rekindle::store {
 
 namespace {
 
-// Stands for the pack of an image that is coming.
-constexpr uint64_t kComing = std::numeric_limits<uint64_t>::max();
-
-template <typename Map, typename Keys>
-void KeepOnly(Map& map, const Keys& keys) {
-  std::erase_if(map, [&](const auto& entry) { return keys.count(entry.first) == 0; });
+template <typename Take>
+void ForEachExtentIn(const Manifest& manifest, const Take& take) {
+  const auto all_of = [&](const std::vector<Extent>& extents) {
+    for (const Extent& extent : extents) {
+      if (!extent.zero()) take(manifest.packs[extent.pack], extent);
+    }
+  };
+  for (const PagedObject& object : manifest.objects) all_of(object.extents);
+  all_of(manifest.blob_stream);
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<uint64_t>> InheritedFrames::FindOrphans(StoreCore& core,
-                                                                   const std::vector<ImageRecord>& images,
-                                                                   const Coming* coming) {
+uint64_t InheritedFrames::KnownPack::Take(const Extent& extent, std::vector<bool>& taken_now) const {
+  uint64_t bytes = 0;
+  auto frame = std::upper_bound(frames.begin(), frames.end(), extent.pack_page,
+                                [](uint32_t page, const auto& f) { return page < f.first; });
+  if (frame != frames.begin()) --frame;
+  for (; frame != frames.end() && frame->first < extent.pack_page + extent.pages; ++frame) {
+    const auto index = static_cast<size_t>(frame - frames.begin());
+    if (taken_now[index]) continue;
+    taken_now[index] = true;
+    bytes += frame->second;
+  }
+  return bytes;
+}
+
+void InheritedFrames::KnownPack::Forget(uint64_t user) {
+  const auto place = std::lower_bound(users.begin(), users.end(), user);
+  if (place == users.end() || *place != user) return;
+  const bool was_counted = static_cast<size_t>(place - users.begin()) < counted;
+  users.erase(place);
+  if (!was_counted) return;
+  // What counted for it counts for others.
+  if (bytes_of.contains(user)) return CountAnew();
+  --counted;
+}
+
+void InheritedFrames::KnownPack::Add(uint64_t user) {
+  const auto place = std::lower_bound(users.begin(), users.end(), user);
+  if (place != users.end() && *place == user) return;
+  const bool is_last = static_cast<size_t>(place - users.begin()) >= counted;
+  users.insert(place, user);
+  if (!is_last) CountAnew();
+}
+
+void InheritedFrames::KnownPack::CountAnew() {
+  counted = 0;
+  taken.assign(frames.size(), false);
+  bytes_of.clear();
+}
+
+const InheritedFrames::KnownImage* InheritedFrames::Find(uint64_t id) const {
+  const auto found =
+      std::lower_bound(images_.begin(), images_.end(), id,
+                       [](const KnownImage& image, uint64_t i) { return image.record->id < i; });
+  return found == images_.end() || found->record->id != id ? nullptr : &*found;
+}
+
+void InheritedFrames::Forget(const KnownImage& image) {
+  for (const uint64_t id : image.packs) {
+    if (const auto pack = packs_.find(id); pack != packs_.end()) pack->second.Forget(image.record->id);
+  }
+}
+
+void InheritedFrames::FollowImages(const std::vector<ImageRecordPtr>& images) {
+  std::vector<KnownImage> now;
+  now.reserve(images.size());
+  auto known = images_.begin();
+  for (const ImageRecordPtr& image : images) {
+    for (; known != images_.end() && known->record->id < image->id; ++known) Forget(*known);
+    KnownImage& one = now.emplace_back();
+    if (known != images_.end() && known->record->id == image->id) {
+      // A catalog that is made again gives other ids.
+      if (known->record->manifest_pack == image->manifest_pack) {
+        one = std::move(*known);
+      } else {
+        Forget(*known);
+      }
+      ++known;
+    }
+    one.record = image;
+  }
+  for (; known != images_.end(); ++known) Forget(*known);
+  images_ = std::move(now);
+}
+
+absl::Status InheritedFrames::ReadNewImages(StoreCore& core) {
+  std::vector<ImageRecordPtr> unread;
+  std::vector<KnownImage*> images;
+  for (KnownImage& image : images_) {
+    if (image.read) continue;
+    unread.push_back(image.record);
+    images.push_back(&image);
+  }
+  auto next = images.begin();
+  auto& packs = packs_;
+  return ReadManifests(core, unread, nullptr,
+                       [&](const ImageRecord& record, absl::StatusOr<Manifest> manifest) {
+                         KnownImage& image = **next++;
+                         image.read = manifest.ok();
+                         if (!manifest.ok()) return absl::OkStatus();
+                         image.packs = std::move(manifest->packs);
+                         for (const uint64_t id : image.packs) {
+                           if (const auto pack = packs.find(id); pack != packs.end())
+                             pack->second.Add(record.id);
+                         }
+                         return absl::OkStatus();
+                       });
+}
+
+absl::StatusOr<std::vector<uint64_t>> InheritedFrames::FindOrphans(StoreCore& core, const Coming* coming) {
   std::vector<PackRecord> records;
   {
     RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core.catalog().Read());
     RK_ASSIGN_OR_RETURN(records, txn.Packs());
   }
-  std::set<uint64_t> homes, without_home;
+  absl::flat_hash_set<uint64_t> homes, without_home, news;
   // An image that brought two packs has its manifest in one of them; the time tells whose the other one is.
-  std::set<int64_t> times;
-  for (const ImageRecord& image : images) {
-    homes.insert(image.manifest_pack);
-    times.insert(image.info.created_unix_ns);
+  absl::flat_hash_set<int64_t> times;
+  homes.reserve(images_.size());
+  times.reserve(images_.size());
+  for (const KnownImage& image : images_) {
+    homes.insert(image.record->manifest_pack);
+    times.insert(image.record->info.created_unix_ns);
   }
   if (coming != nullptr) times.insert(coming->created_unix_ns);
   std::vector<uint64_t> orphans;
   for (const PackRecord& record : records) {
-    if (record.frames == 0 || homes.count(record.id) > 0) continue;
+    if (record.frames == 0 || homes.contains(record.id)) continue;
     without_home.insert(record.id);
     auto known = packs_.find(record.id);
     if (known == packs_.end()) {
@@ -53,96 +154,78 @@ absl::StatusOr<std::vector<uint64_t>> InheritedFrames::FindOrphans(StoreCore& co
       for (uint32_t f = 0; f < (*pack)->frames(); ++f) {
         read.frames.emplace_back((*pack)->frame(f).first_page, (*pack)->frame(f).stored_bytes);
       }
+      read.CountAnew();
       known = packs_.emplace(record.id, std::move(read)).first;
+      news.insert(record.id);
     }
-    if (times.count(known->second.created_unix_ns) == 0) orphans.push_back(record.id);
+    if (!times.contains(known->second.created_unix_ns)) orphans.push_back(record.id);
   }
-  KeepOnly(packs_, without_home);
+  absl::erase_if(packs_, [&](const auto& entry) { return !without_home.contains(entry.first); });
+  if (news.empty()) return orphans;
+  for (const KnownImage& image : images_) {
+    for (const uint64_t pack : image.packs) {
+      if (news.contains(pack)) packs_.at(pack).Add(image.record->id);
+    }
+  }
   return orphans;
 }
 
-const InheritedFrames::PackIds& InheritedFrames::PacksOf(StoreCore& core, const ImageRecord& image) {
-  static const auto* const kNone = new PackIds;
-  auto known = packs_of_.find(image.manifest_pack);
-  if (known != packs_of_.end()) return known->second;
-  auto manifest = ReadManifest(core, image);
-  if (!manifest.ok()) return *kNone;
-  return packs_of_.emplace(image.manifest_pack, std::move(manifest->packs)).first->second;
+absl::Status InheritedFrames::Count(StoreCore& core, const std::vector<uint64_t>& orphans) {
+  std::set<uint64_t> uncounted;  // images
+  absl::flat_hash_map<uint64_t, KnownPack*> incomplete;
+  for (const uint64_t id : orphans) {
+    KnownPack& pack = packs_.at(id);
+    if (pack.counted == pack.users.size()) continue;
+    incomplete.emplace(id, &pack);
+    uncounted.insert(pack.users.begin() + static_cast<ptrdiff_t>(pack.counted), pack.users.end());
+  }
+  std::vector<ImageRecordPtr> to_read;
+  for (const uint64_t id : uncounted) to_read.push_back(Find(id)->record);
+  RK_RETURN_IF_ERROR(ReadManifests(
+      core, to_read, nullptr, [&](const ImageRecord& image, const absl::StatusOr<Manifest>& manifest) {
+        if (!manifest.ok()) return absl::OkStatus();  // it is removed just now, or lost
+        ForEachExtentIn(*manifest, [&](uint64_t id, const Extent& extent) {
+          const auto found = incomplete.find(id);
+          if (found == incomplete.end()) return;
+          KnownPack& pack = *found->second;
+          // It may be to be counted for another pack alone.
+          const auto first = pack.users.begin() + static_cast<ptrdiff_t>(pack.counted);
+          if (!std::binary_search(first, pack.users.end(), image.id)) return;
+          if (const uint64_t bytes = pack.Take(extent, pack.taken); bytes > 0)
+            pack.bytes_of[image.id] += bytes;
+        });
+        return absl::OkStatus();
+      }));
+  for (const auto& [id, pack] : incomplete) pack->counted = pack->users.size();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::map<uid_t, uint64_t>> InheritedFrames::Measure(StoreCore& core,
-                                                                   const std::vector<ImageRecord>& images,
+                                                                   const std::vector<ImageRecordPtr>& images,
                                                                    const Coming* coming) {
   absl::MutexLock lock(&mutex_);
   std::map<uid_t, uint64_t> bytes;
-  RK_ASSIGN_OR_RETURN(const std::vector<uint64_t> orphans, FindOrphans(core, images, coming));
+  FollowImages(images);
+  RK_ASSIGN_OR_RETURN(const std::vector<uint64_t> orphans, FindOrphans(core, coming));
   if (orphans.empty()) return bytes;
-
-  std::map<uint64_t, std::vector<uint64_t>> needed_by;  // the orphans, by images
-  for (uint64_t pack : orphans) needed_by[pack];
-  auto note = [&](uint64_t image, const PackIds& packs) {
-    for (uint64_t pack : packs) {
-      if (auto orphan = needed_by.find(pack); orphan != needed_by.end()) orphan->second.push_back(image);
-    }
+  RK_RETURN_IF_ERROR(ReadNewImages(core));
+  RK_RETURN_IF_ERROR(Count(core, orphans));
+  struct Orphan {
+    const KnownPack* pack;
+    std::vector<bool> taken;
   };
-  std::set<uint64_t> homes;
-  for (const ImageRecord& image : images) {
-    homes.insert(image.manifest_pack);
-    note(image.manifest_pack, PacksOf(core, image));
+  absl::flat_hash_map<uint64_t, Orphan> left;  // for the coming one
+  for (const uint64_t id : orphans) {
+    const KnownPack& pack = packs_.at(id);
+    for (const auto& [image, stored] : pack.bytes_of) bytes[Find(image)->record->info.owner] += stored;
+    if (coming != nullptr) left.emplace(id, Orphan{&pack, pack.taken});
   }
-  KeepOnly(packs_of_, homes);
-  if (coming != nullptr) note(kComing, coming->manifest->packs);
-
-  struct Search {
-    KnownPack* pack = nullptr;
-    std::vector<bool> taken;  // of its frames
-  };
-  std::map<uint64_t, Search> searches;  // in the packs of which it is not known
-  std::set<uint64_t> to_read;
-  for (const auto& [pack, needing] : needed_by) {
-    KnownPack& known = packs_.at(pack);
-    const bool of_coming = !needing.empty() && needing.back() == kComing;
-    if (known.needed_by == needing && !of_coming) continue;
-    known.needed_by = needing;
-    known.bytes_of.clear();
-    searches[pack] = {&known, std::vector<bool>(known.frames.size())};
-    to_read.insert(needing.begin(), needing.end());
-  }
-  auto take = [&](uint64_t image, const Manifest& manifest) {
-    auto all_of = [&](const std::vector<Extent>& extents) {
-      for (const Extent& extent : extents) {
-        if (extent.zero()) continue;
-        auto search = searches.find(manifest.packs[extent.pack]);
-        if (search == searches.end()) continue;
-        KnownPack& known = *search->second.pack;
-        std::vector<bool>& taken = search->second.taken;
-        auto frame = std::upper_bound(known.frames.begin(), known.frames.end(), extent.pack_page,
-                                      [](uint32_t page, const auto& f) { return page < f.first; });
-        if (frame != known.frames.begin()) --frame;
-        for (; frame != known.frames.end() && frame->first < extent.pack_page + extent.pages; ++frame) {
-          const auto index = static_cast<size_t>(frame - known.frames.begin());
-          if (taken[index]) continue;
-          taken[index] = true;
-          known.bytes_of[image] += frame->second;
-        }
-      }
-    };
-    for (const PagedObject& object : manifest.objects) all_of(object.extents);
-    all_of(manifest.blob_stream);
-  };
-  std::map<uint64_t, uid_t> owners;
-  for (const ImageRecord& image : images) {
-    owners[image.manifest_pack] = image.info.owner;
-    if (to_read.count(image.manifest_pack) == 0) continue;
-    if (auto manifest = ReadManifest(core, image); manifest.ok()) take(image.manifest_pack, *manifest);
-  }
-  if (coming != nullptr) {
-    owners[kComing] = coming->owner;
-    if (to_read.count(kComing) > 0) take(kComing, *coming->manifest);
-  }
-  for (uint64_t pack : orphans) {
-    for (const auto& [image, stored] : packs_.at(pack).bytes_of) bytes[owners.at(image)] += stored;
-  }
+  if (coming == nullptr) return bytes;
+  // It is the last one.
+  ForEachExtentIn(*coming->manifest, [&](uint64_t id, const Extent& extent) {
+    if (const auto orphan = left.find(id); orphan != left.end())
+      bytes[coming->owner] += orphan->second.pack->Take(extent, orphan->second.taken);
+  });
   return bytes;
 }
 

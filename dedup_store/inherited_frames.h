@@ -8,10 +8,12 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -35,31 +37,52 @@ class InheritedFrames {
   // Stored bytes by owner, of these images of the store, which are in ascending order of their ids, and of
   // the coming one. Those whose manifests can't be read need nothing. Opens packs: not within a transaction
   // of the catalog, since gc begins one while it has a pack locked.
-  absl::StatusOr<std::map<uid_t, uint64_t>> Measure(StoreCore& core, const std::vector<ImageRecord>& images,
+  absl::StatusOr<std::map<uid_t, uint64_t>> Measure(StoreCore& core,
+                                                    const std::vector<ImageRecordPtr>& images,
                                                     const Coming* coming = nullptr)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  using PackIds = std::vector<uint64_t>;
+  struct KnownImage {
+    ImageRecordPtr record;
+    bool read = false;  // its manifest
+    PackIds packs;      // in which it has pages
+  };
+  // One that is not the home of an image.
   struct KnownPack {
     int64_t created_unix_ns = 0;
     std::vector<std::pair<uint32_t, uint32_t>> frames;  // first page and stored bytes
-    // The images that have pages in it, by the packs of their manifests, and what of it counts for which,
-    // when that was looked for. (A catalog that is made again gives other ids.)
-    std::vector<uint64_t> needed_by;
+    // The images that have pages in it, ascending.
+    std::vector<uint64_t> users;
+    // Of so many of them, from the first on, it is known what of it counts for which: `taken` frames for one
+    // of these, and so many bytes for each.
+    size_t counted = 0;
+    std::vector<bool> taken;
     std::map<uint64_t, uint64_t> bytes_of;
-  };
-  using PackIds = std::vector<uint64_t>;
 
-  // Packs whose images are gone. Brings packs_ up to date.
-  absl::StatusOr<std::vector<uint64_t>> FindOrphans(StoreCore& core, const std::vector<ImageRecord>& images,
-                                                    const Coming* coming)
+    // Stored bytes of the frames of this extent that nobody has yet.
+    uint64_t Take(const Extent& extent, std::vector<bool>& taken_now) const;
+    void Forget(uint64_t user);
+    void Add(uint64_t user);
+    void CountAnew();
+  };
+
+  // Brings images_ up to date; what is new there is not read yet.
+  void FollowImages(const std::vector<ImageRecordPtr>& images) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ReadNewImages(StoreCore& core) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Brings packs_ up to date, of which it gives those whose images are gone.
+  absl::StatusOr<std::vector<uint64_t>> FindOrphans(StoreCore& core, const Coming* coming)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Which packs an image has pages in.
-  const PackIds& PacksOf(StoreCore& core, const ImageRecord& image) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of these packs all users.
+  absl::Status Count(StoreCore& core, const std::vector<uint64_t>& orphans)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(const KnownImage& image) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  const KnownImage* Find(uint64_t id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::Mutex mutex_;
-  std::map<uint64_t, KnownPack> packs_ ABSL_GUARDED_BY(mutex_);
-  std::map<uint64_t, PackIds> packs_of_ ABSL_GUARDED_BY(mutex_);  // by the pack of the image's manifest
+  std::vector<KnownImage> images_ ABSL_GUARDED_BY(mutex_);  // by their ids
+  absl::flat_hash_map<uint64_t, KnownPack> packs_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rekindle::store

@@ -1,6 +1,14 @@
 // Quotas hold when the images go that brought what others still need.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "dedup_store/owner_use.h"
 #include "dedup_store/store_testing.h"
@@ -126,6 +134,63 @@ TEST_F(InheritedFramesTest, WhatNobodyNeededAnyMoreCountsForWhoTakesItUp) {
   Limit(kBert, 0);
   RK_ASSERT_OK(Take("b:1", kBert));
   EXPECT_GE(UseOf(kBert), kBytes - 64 * kPageSize);
+}
+
+// Images of three users come and go in any order; what is remembered of them tells what a process tells that
+// has never looked before.
+TEST_F(InheritedFramesTest, WhatIsRememberedIsWhatIsThereWhateverHappens) {
+  constexpr uid_t kUsers[] = {kAnna, kBert, 1002};
+  constexpr size_t kPages = 64, kSteps = 100;
+  for (const uid_t user : kUsers) Limit(user, uint64_t{1} << 40);
+  std::mt19937_64 random(7);
+  std::vector<std::string> there;
+  const auto take = [&](const std::string& name, bool replace) {
+    // Most pages are some of those that others have brought.
+    std::string pages;
+    for (size_t i = 0; i < kPages; i += 8)
+      pages += MakePages(8, random() % 4 == 0 ? random() : random() % 40);
+    image_.objects[kObject][0] = pages;
+    NewImageOptions options = Named(name);
+    options.owner = kUsers[random() % std::size(kUsers)];
+    options.replace = replace;
+    options.replace_others = replace;
+    RK_ASSERT_OK(image_.Commit(*store_, options));
+    if (!replace) there.push_back(name);
+  };
+  std::map<uid_t, uint64_t> most;
+  for (size_t step = 0; step < kSteps; ++step) {
+    switch (random() % 8) {
+      case 0:
+        RK_ASSERT_OK(store_->Gc({}));
+        break;
+      case 1:
+      case 2:
+      case 3: {
+        if (there.empty()) break;
+        const auto victim = there.begin() + static_cast<ptrdiff_t>(random() % there.size());
+        RK_ASSERT_OK(store_->Remove(*victim));
+        there.erase(victim);
+        break;
+      }
+      case 4:
+        take("latest:1", /*replace=*/true);
+        break;
+      default:
+        take(absl::StrCat("job:", step), /*replace=*/false);
+    }
+    if (random() % 3 == 0) continue;
+    auto remembered = MeasureOwners(*store_);
+    RK_ASSERT_OK(remembered);
+    auto other = Store::Open(options_);
+    RK_ASSERT_OK(other);
+    auto anew = MeasureOwners(**other);
+    RK_ASSERT_OK(anew);
+    for (const uid_t user : kUsers) {
+      ASSERT_EQ((*remembered)[user].bytes, (*anew)[user].bytes) << "user " << user << " after step " << step;
+      most[user] = std::max(most[user], (*anew)[user].bytes);
+    }
+  }
+  for (const uid_t user : kUsers) EXPECT_GT(most[user], kPages * kPageSize);
 }
 
 }  // namespace

@@ -36,10 +36,11 @@ absl::StatusOr<StoreLimits> ReadFileOfLimits(const std::string& store_path) {
 }
 
 // All that will be there beside the new image.
-absl::StatusOr<std::vector<ImageRecord>> Others(Catalog::Txn& txn, const NewImageOptions& image) {
-  RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> images, txn.Images());
+absl::StatusOr<std::vector<ImageRecordPtr>> Others(Catalog::Txn& txn, const NewImageOptions& image) {
+  RK_ASSIGN_OR_RETURN(std::vector<ImageRecordPtr> images, txn.ImagesAfter(0));
   if (image.replace && image.prepared_id.empty()) {
-    std::erase_if(images, [&](const ImageRecord& other) { return other.info.reference == image.reference; });
+    std::erase_if(images,
+                  [&](const ImageRecordPtr& other) { return other->info.reference == image.reference; });
   }
   return images;
 }
@@ -108,11 +109,11 @@ absl::Status LimitGuard::Measure(const NewImageOptions& image) {
   if (!checks_.owner_is_limited() && !checks_.store_is_limited()) return absl::OkStatus();
   RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
   if (checks_.owner_is_limited()) {
-    RK_ASSIGN_OR_RETURN(const std::vector<ImageRecord> images, Others(txn, image));
-    for (const ImageRecord& other : images) {
-      if (other.info.owner != owner_) continue;
+    RK_ASSIGN_OR_RETURN(const std::vector<ImageRecordPtr> images, Others(txn, image));
+    for (const ImageRecordPtr& other : images) {
+      if (other->info.owner != owner_) continue;
       ++owner_images_;
-      owner_bytes_ += QuotaBytes(other.info.stats);
+      owner_bytes_ += QuotaBytes(other->info.stats);
     }
     RK_ASSIGN_OR_RETURN(const uint64_t inherited, MeasureInherited(images, nullptr));
     owner_bytes_ += inherited;
@@ -126,7 +127,7 @@ absl::Status LimitGuard::Measure(const NewImageOptions& image) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> LimitGuard::MeasureInherited(const std::vector<ImageRecord>& images,
+absl::StatusOr<uint64_t> LimitGuard::MeasureInherited(const std::vector<ImageRecordPtr>& images,
                                                       const InheritedFrames::Coming* coming) {
   RK_ASSIGN_OR_RETURN(auto by_owner, core_->inherited_frames().Measure(*core_, images, coming));
   return by_owner[owner_];
@@ -142,7 +143,7 @@ absl::Status LimitGuard::BeforeCommit(const NewImageOptions& image, const Manife
     RK_RETURN_IF_ERROR(core_->use().Measure(*core_, txn, &sizes_).status());
   }
   if (!checks_.owner_is_limited()) return absl::OkStatus();
-  std::vector<ImageRecord> images;
+  std::vector<ImageRecordPtr> images;
   {
     RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
     RK_ASSIGN_OR_RETURN(images, Others(txn, image));

@@ -45,7 +45,7 @@ class LimitGuard {
   LimitGuard(StoreCore* core, LimitChecks checks) : core_(core), checks_(std::move(checks)) {}
   absl::Status Measure(const NewImageOptions& image);
   // What the owner's images need of those that are gone, or go with this one.
-  absl::StatusOr<uint64_t> MeasureInherited(const std::vector<ImageRecord>& images,
+  absl::StatusOr<uint64_t> MeasureInherited(const std::vector<ImageRecordPtr>& images,
                                             const InheritedFrames::Coming* coming);
 
   StoreCore* const core_;

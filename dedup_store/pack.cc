@@ -103,13 +103,15 @@ absl::Status Pack::LoadFrameTable() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> Pack::ReadSection(PackSection section, const BlockFile& file) const {
-  const SectionEntry& entry = footer_.sections[section];
+absl::StatusOr<std::string> Pack::ReadSection(const PackFooter& footer, PackSection section,
+                                              const BlockFile& file) {
+  const SectionEntry& entry = footer.sections[section];
   std::string bytes(entry.bytes, '\0');
   RK_RETURN_IF_ERROR(file.ReadAt(entry.offset, {reinterpret_cast<std::byte*>(bytes.data()), bytes.size()}));
   if (Checksum(bytes) != entry.checksum) {
     static constexpr const char* kNames[] = {"frame table", "manifest", "image record"};
-    return absl::DataLossError(absl::StrCat("the ", kNames[section], " in pack ", path(), " is damaged"));
+    return absl::DataLossError(
+        absl::StrCat("the ", kNames[section], " in pack ", file.path(), " is damaged"));
   }
   return bytes;
 }

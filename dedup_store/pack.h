@@ -50,9 +50,12 @@ class Pack {
   uint32_t FrameOfPage(uint32_t page) const { return store::FrameOfPage(frame_table_, page); }
   PageIdentity IdentityOf(uint32_t page) const { return IdentityOfPage(frame_table_, page); }
 
-  // A whole section, with its checksum verified; from a file that was opened anew, or from our own.
-  absl::StatusOr<std::string> ReadSection(PackSection section, const BlockFile& file) const;
-  absl::StatusOr<std::string> ReadSection(PackSection section) const { return ReadSection(section, *file_); }
+  // A whole section, with its checksum verified; from a pack's file that was opened anew, or from our own.
+  static absl::StatusOr<std::string> ReadSection(const PackFooter& footer, PackSection section,
+                                                 const BlockFile& file);
+  absl::StatusOr<std::string> ReadSection(PackSection section) const {
+    return ReadSection(footer_, section, *file_);
+  }
 
   // Lets go of the file and of its lock. What opening has read can still be asked for, nothing else.
   void Close() { file_.reset(); }

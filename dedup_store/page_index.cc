@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <set>
 
 #include "absl/base/call_once.h"
@@ -155,8 +154,13 @@ class LoadedIndex : public PageIndex {
       RK_ASSIGN_OR_RETURN(records, txn.Indexes());
       RK_ASSIGN_OR_RETURN(packs, txn.Packs());
     }
-    std::map<uint64_t, uint64_t> covered_by;  // pack -> index
-    for (const PackRecord& record : packs) covered_by[record.id] = record.index_id;
+    // They are in the order of their ids.
+    const auto index_of = [&packs](uint64_t pack) {
+      const auto found =
+          std::lower_bound(packs.begin(), packs.end(), pack,
+                           [](const PackRecord& record, uint64_t id) { return record.id < id; });
+      return found == packs.end() || found->id != pack ? 0 : found->index_id;
+    };
     std::set<uint64_t> usable = {};
     for (const IndexRecord& record : records) {
       auto file = IndexFile::Open(core_, record);
@@ -169,10 +173,7 @@ class LoadedIndex : public PageIndex {
       files_.push_back({*std::move(file), {}});
       const absl::Span<const uint64_t> ids = files_.back().index->pack_ids();
       files_.back().packs = std::vector<LazyPack>(ids.size());
-      for (size_t i = 0; i < ids.size(); ++i) {
-        auto covered = covered_by.find(ids[i]);
-        files_.back().packs[i].covered = covered != covered_by.end() && covered->second == record.id;
-      }
+      for (size_t i = 0; i < ids.size(); ++i) files_.back().packs[i].covered = index_of(ids[i]) == record.id;
     }
     for (const PackRecord& record : packs) {
       if (record.pages == 0 || usable.count(record.index_id)) continue;

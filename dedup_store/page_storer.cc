@@ -294,7 +294,7 @@ absl::Status PageStorer::UseIndex(Worker& worker) {
   absl::MutexLock lock(&index_mutex_);
   if (early_) {
     RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
-    RK_ASSIGN_OR_RETURN(const std::vector<ImageRecord> news, txn.ImagesAfter(last_image_));
+    RK_ASSIGN_OR_RETURN(const std::vector<ImageRecordPtr> news, txn.ImagesAfter(last_image_));
     if (!news.empty()) RK_RETURN_IF_ERROR(LoadIndex());
   }
   if (worker.index == index_) return absl::OkStatus();

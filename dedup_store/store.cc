@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "dedup_store/image_bytes.h"
 #include "dedup_store/image_reader.h"
+#include "dedup_store/image_visit.h"
 #include "dedup_store/image_writer.h"
 #include "dedup_store/limit_guard.h"
 #include "dedup_store/maintenance.h"
@@ -132,13 +133,9 @@ class StoreImpl : public Store {
 
   absl::StatusOr<std::vector<ImageInfo>> List(
       const std::function<bool(const ImageInfo&)>& wanted) const override {
-    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
     std::vector<ImageInfo> infos;
-    txn.ForEachImage([&](const ImageRecord& record) {
-      if (!IsPrepared(record.info) && (!wanted || wanted(record.info))) infos.push_back(record.info);
-    });
-    // Not by their times: a clock may have been set back, or be another node's.
-    std::reverse(infos.begin(), infos.end());
+    RK_RETURN_IF_ERROR(
+        VisitImages(*this, wanted, [&infos](const ImageInfo& info) { infos.push_back(info); }));
     return infos;
   }
 
@@ -314,6 +311,18 @@ absl::StatusOr<std::vector<std::string>> ReadDamagedImages(const Store& store) {
   return FindKnownDamagedImages(*static_cast<const StoreImpl&>(store).core());
 }
 
+absl::Status VisitImages(const Store& store, const std::function<bool(const ImageInfo&)>& wanted,
+                         const std::function<void(const ImageInfo&)>& each) {
+  RK_ASSIGN_OR_RETURN(Catalog::Txn txn, static_cast<const StoreImpl&>(store).core()->catalog().Read());
+  RK_ASSIGN_OR_RETURN(std::vector<ImageRecordPtr> images, txn.ImagesAfter(0));
+  // Not by their times: a clock may have been set back, or be another node's.
+  std::reverse(images.begin(), images.end());
+  for (const ImageRecordPtr& image : images) {
+    if (!IsPrepared(image->info) && (!wanted || wanted(image->info))) each(image->info);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<bool>> RemoveExactly(Store& store, absl::Span<const ImageInfo> images) {
   StoreCore& core = *static_cast<StoreImpl&>(store).core();
   RK_RETURN_IF_ERROR(core.CheckWritable());
@@ -335,16 +344,16 @@ absl::StatusOr<std::vector<bool>> RemoveExactly(Store& store, absl::Span<const I
 
 absl::StatusOr<std::map<uid_t, OwnerUse>> MeasureOwners(const Store& store) {
   const std::shared_ptr<StoreCore>& core = static_cast<const StoreImpl&>(store).core();
-  std::vector<ImageRecord> images;
+  std::vector<ImageRecordPtr> images;
   {
     RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core->catalog().Read());
-    RK_ASSIGN_OR_RETURN(images, txn.Images());
+    RK_ASSIGN_OR_RETURN(images, txn.ImagesAfter(0));
   }
   std::map<uid_t, OwnerUse> owners;
-  for (const ImageRecord& image : images) {
-    OwnerUse& owner = owners[image.info.owner];
-    owner.images += IsPrepared(image.info) ? 0 : 1;
-    owner.bytes += QuotaBytes(image.info.stats);
+  for (const ImageRecordPtr& image : images) {
+    OwnerUse& owner = owners[image->info.owner];
+    owner.images += IsPrepared(image->info) ? 0 : 1;
+    owner.bytes += QuotaBytes(image->info.stats);
   }
   RK_ASSIGN_OR_RETURN(auto inherited, core->inherited_frames().Measure(*core, images));
   for (const auto& [owner, bytes] : inherited) owners[owner].bytes += bytes;

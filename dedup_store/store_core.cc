@@ -294,11 +294,7 @@ bool StoreCore::WasRemoved() const {
 absl::StatusOr<std::shared_ptr<const Pack>> StoreCore::OpenPack(uint64_t id) {
   {
     absl::MutexLock lock(&mutex_);
-    auto known = packs_.find(id);
-    if (known != packs_.end()) {
-      if (auto pack = known->second.lock()) return pack;
-      packs_.erase(known);
-    }
+    if (auto pack = packs_.Find(id)) return pack;
   }
   // Not under mutex_: a gc of this process may hold the file's lock and need another pack before it lets go.
   RK_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> file, io_->Open(pack_path(id), false));
@@ -315,17 +311,13 @@ absl::StatusOr<std::shared_ptr<const Pack>> StoreCore::OpenPack(uint64_t id) {
   }
   RK_ASSIGN_OR_RETURN(std::unique_ptr<Pack> opened, Pack::Open(std::move(file), id, identity_.uuid));
   if (dead) opened->set_dead(std::move(dead->dead));
-  std::shared_ptr<const Pack> pack = std::move(opened);
   absl::MutexLock lock(&mutex_);
-  std::weak_ptr<const Pack>& known = packs_[id];
-  if (auto other = known.lock()) return other;  // another thread was faster
-  known = pack;
-  return pack;
+  return packs_.Put(id, std::move(opened));  // another thread may have been faster
 }
 
 void StoreCore::ForgetOpenPack(uint64_t id) {
   absl::MutexLock lock(&mutex_);
-  packs_.erase(id);
+  packs_.Erase(id);
 }
 
 absl::StatusOr<ImageRecord> StoreCore::Resolve(absl::string_view image, const MaySee& may_see) const {

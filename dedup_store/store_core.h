@@ -4,7 +4,6 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +27,7 @@
 #include "dedup_store/store.h"
 #include "dedup_store/store_identity.h"
 #include "dedup_store/store_use.h"
+#include "dedup_store/weak_map.h"
 
 namespace rekindle::store {
 
@@ -115,7 +115,7 @@ class StoreCore {
   BlobCache blob_cache_;
   absl::Mutex pack_turns_;
   absl::Mutex mutex_;
-  std::map<uint64_t, std::weak_ptr<const Pack>> packs_ ABSL_GUARDED_BY(mutex_);
+  WeakMap<uint64_t, const Pack> packs_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rekindle::store

@@ -345,6 +345,40 @@ TEST_F(WorkCountTest, OfOtherImagesOnlyManifestsAreRead) {
   EXPECT_LE(reads, 3 * kOthers + 6);
 }
 
+// Whose pages count for whom is remembered: of a store with many images only the new one's manifest is read.
+TEST_F(WorkCountTest, ALimitOfTheOwnerCostsNoLookAtOtherImages) {
+  constexpr uint64_t kImages = 30, kGone = 6;
+  TestImage image;
+  image.objects[kObject][0] = MakePages(600, 1);
+  uint64_t taken = 0;
+  const auto commit = [&] {
+    image.objects[kObject][0].replace(taken * 10 * kPageSize, 10 * kPageSize, MakePages(10, 100 + taken));
+    RK_ASSERT_OK(image.Commit(*store_, absl::StrCat("job:", taken),
+                              taken > 0 ? "job:" + std::to_string(taken - 1) : ""));
+    ++taken;
+  };
+  while (taken < kImages) commit();
+  for (uint64_t i = 0; i < kGone; ++i) RK_ASSERT_OK(store_->Remove(absl::StrCat("job:", i)));
+  std::atomic<uint64_t> opened{0};
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    if (operation.call == Call::kOpen && OfAPack(operation)) ++opened;
+    return absl::OkStatus();
+  };
+  const auto opened_by_commit = [&] {
+    opened = 0;
+    commit();
+    return opened.load();
+  };
+  const uint64_t without = opened_by_commit();
+  LimitsChange change;
+  change.owner = {0, 1000 * kMiB};
+  std::string warning;
+  RK_ASSERT_OK(store_->ChangeLimits(change, &warning));
+  commit();  // looks at all
+  // What it builds upon has grown by some packs.
+  EXPECT_LE(opened_by_commit(), without + 10);
+}
+
 TEST_F(WorkCountTest, AnImagesPacksAreOpenedSideBySide) {
   constexpr uint64_t kPacks = 32;
   CommitImages(kPacks);

@@ -382,13 +382,13 @@ class WrappedTest(RekindleTest):
     def images(self, cli):
         return sorted(image["reference"] for image in (cli.run("ls").data or {}).get("images", []))
 
-    def rclone(self, script):
+    def rclone(self, script, program="rclone"):
         """A PATH with `script` before rclone: "$last" is what it is to work on."""
         folder = self.path("wrapped")
         os.makedirs(folder, exist_ok=True)
-        with open(os.path.join(folder, "rclone"), "w", encoding="utf-8") as file:
-            file.write(f'#!/bin/sh\nfor last in "$@"; do :; done\n{script}\nexec {shutil.which("rclone")} "$@"\n')
-        os.chmod(os.path.join(folder, "rclone"), 0o755)
+        with open(os.path.join(folder, program), "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/sh\nfor last in "$@"; do :; done\n{script}\nexec {shutil.which(program)} "$@"\n')
+        os.chmod(os.path.join(folder, program), 0o755)
         return {"PATH": folder + ":" + os.environ["PATH"]}
 
     def held_up(self, verb, pattern):
@@ -650,6 +650,23 @@ class BucketCareTest(WrappedTest):
         os.kill(upload.pid, signal.SIGINT)
         self.assertEqual(slow.finish(upload).code, FAILED)
         self.assertEqual(self.objects(), [])
+
+    def test_what_counts_as_there_is_on_the_disk(self):
+        """Of a folder of this machine: a machine that dies takes with it what is not."""
+        job, _ = self.start_memory_job(_SIZE)
+        self.checkpoint(job.pid, "job:1")
+        seen = self.path("seen")
+        look = self.rclone(f'echo "${{last##*.}} $(ls {self.folder}/job | grep -c json)" >> {seen}', "sync")
+        self.succeed("copy", "job:1", "--to", self.bucket, cli=self.make_cli(store=self.store, env=look))
+        with open(seen, encoding="ascii") as lines:
+            self.assertEqual(lines.read().splitlines(), ["image 0", "json 1"])
+        # What can't be brought there is no copy.
+        self.checkpoint(job.pid, "job:2")
+        there = self.objects()
+        broken = self.rclone("echo 'sync: error syncing: Input/output error' >&2; exit 1", "sync")
+        copied = self.make_cli(store=self.store, env=broken).run("copy", "job:2", "--to", self.bucket)
+        self.assert_refused(copied, FAILED, "Input/output error")
+        self.assertEqual(self.objects(), there)
 
     def test_what_s3_says(self):
         answers = _S3()
