@@ -105,7 +105,12 @@ void DependencyRenewal::LookForThoseWithout(bool first, bool rested) {
       rests_of_functions_[function] = NextRest(nullptr);
       if (!rested) continue;
     }
-    if (known && !rested && SteadyNow() < resting->second.until) continue;
+    const absl::Time began = SteadyNow();
+    if (known && !rested && began < resting->second.until) continue;
+    if (const auto owner = owners_rest_until_.find(lack.owner); owner != owners_rest_until_.end()) {
+      if (began < owner->second) continue;
+      owners_rest_until_.erase(owner);
+    }
     const absl::StatusOr<bool> made = Make(function);
     if (cancel_.cancelled()) return;
     if (made.ok()) {
@@ -115,11 +120,16 @@ void DependencyRenewal::LookForThoseWithout(bool first, bool rested) {
       }
       continue;
     }
+    const absl::Time ended = SteadyNow();
+    owners_rest_until_[lack.owner] = ended + times_.rests_of_owner * (ended - began);
     Rest& rest = rests_of_functions_[function];
     rest = NextRest(known || !first ? &rest : nullptr);
     Log(LogLevel::kWarning, absl::StrCat("function '", function.first, "' has no ", lack.what, " still, and ",
                                          lack.meanwhile, "; it is tried again in ",
                                          absl::FormatDuration(rest.length), ": ", made.status().message()));
+    // Images that everybody uses do not wait for all of these.
+    Look();
+    if (cancel_.cancelled()) return;
   }
 }
 

@@ -4,6 +4,8 @@
 // made.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -29,6 +31,7 @@ class DependencyRenewal {
   // For people: what it lacks, and what it does meanwhile.
   struct Lack {
     std::string what, meanwhile;
+    uid_t owner = 0;  // whose function it is
   };
   // Called on a thread of its own, one after the other.
   struct Work {
@@ -46,6 +49,9 @@ class DependencyRenewal {
     // After an attempt the same image, or function, is left alone, twice as long each time: an upgrade may be
     // under way, or what it needs be gone. That of a deployment is one.
     absl::Duration first_rest = absl::Minutes(1), longest_rest = absl::Hours(1);
+    // After an attempt that failed all functions of its owner are left alone for so many times as long as it
+    // took: one user's modules that never come to an end keep nobody else waiting for long.
+    double rests_of_owner = 4;
   };
   explicit DependencyRenewal(Work work) : DependencyRenewal(std::move(work), Times()) {}
   DependencyRenewal(Work work, Times times);
@@ -75,6 +81,7 @@ class DependencyRenewal {
   Cancellation cancel_;
   std::map<std::string, Rest> rests_;  // the thread's own, as the next
   std::map<Function, Rest> rests_of_functions_;
+  std::map<uid_t, absl::Time> owners_rest_until_;
   absl::Mutex mutex_;
   bool soon_ ABSL_GUARDED_BY(mutex_) = false, image_made_ ABSL_GUARDED_BY(mutex_) = false;
   bool making_ ABSL_GUARDED_BY(mutex_) = false;  // for a function without

@@ -173,6 +173,18 @@ TEST_F(DependencyRenewalTest, ThoseAreTriedAgainAfterARest) {
   AwaitMade(3);
 }
 
+TEST_F(DependencyRenewalTest, OneOwnersThatFailKeepNobodyWaiting) {
+  without_ = {{{"a", 1}, {"image", "waits", 7}},
+              {{"b", 1}, {"image", "waits", 7}},
+              {{"c", 1}, {"image", "waits", 8}}};
+  mends_ = false;
+  const DependencyRenewal renewal(Work(), {kSoon, kSoon, kSoon, kSoon, 1e9});
+  AwaitMade(2);
+  AwaitLooks(5);
+  absl::MutexLock lock(&mutex_);
+  EXPECT_EQ(made_, (std::vector<DependencyRenewal::Function>{{"a", 1}, {"c", 1}}));
+}
+
 TEST_F(DependencyRenewalTest, EndsInTheMiddle) {
   changed_ = {{"a", "changed"}, {"b", "changed"}};
   hangs_ = true;

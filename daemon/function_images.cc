@@ -50,10 +50,11 @@ DependencyRenewal::Work Functions::RenewalWork() {
     for (const functions::FunctionRecord& record : catalog_->List()) {
       if (!record.trouble.ok() || !record.spec.starts_from_images()) continue;
       if (record.images.dependency_image.empty()) {
-        without[{record.name(), record.revision}] = {"dependency image", "starts from nothing"};
+        without[{record.name(), record.revision}] = {"dependency image", "starts from nothing",
+                                                     record.owner.uid};
       } else if (!record.images.not_loaded.empty()) {
         without[{record.name(), record.revision}] = {"image with what it needs of its layers",
-                                                     "loads that by itself"};
+                                                     "loads that by itself", record.owner.uid};
       }
     }
     return without;
