@@ -126,7 +126,7 @@ class KeptBelow {
   KeptBelow(const RemovedFiles::Options& options, std::string folder, SeenGone* gone)
       : options_(options), folder_(std::move(folder)), kept_name_(KeptFolderOf(options.job)), gone_(*gone) {}
 
-  void Keep(std::vector<std::string>* warnings) {
+  void Keep(int64_t begins_with_unix_ns, std::vector<std::string>* warnings) {
     if (!Open()) return;
     Read();
     struct Found {
@@ -148,7 +148,8 @@ class KeptBelow {
       if (known != files_.end() && std::any_of(known->second.names.begin(), known->second.names.end(),
                                                [&](const KeptName& name) { return name.path == file.path; }))
         continue;
-      const int64_t since = Nanos(file.info.st_ctim);
+      int64_t since = Nanos(file.info.st_ctim);
+      if (Nanos(file.info.st_mtim) <= begins_with_unix_ns) since = std::min(since, begins_with_unix_ns);
       const std::string name = SecondName(since, file.path);
       if (name.size() > NAME_MAX) continue;
       if (known == files_.end()) {
@@ -542,11 +543,11 @@ bool RemovedFiles::InTime(std::function<void()> work) {
   return AwaitUntil(mine->mutex, absl::Condition(&mine->done), Deadline(options_->patience));
 }
 
-std::vector<std::string> RemovedFiles::Keep() {
+std::vector<std::string> RemovedFiles::Keep(int64_t begins_with_unix_ns) {
   const auto warnings = std::make_shared<std::vector<std::string>>();
-  if (!InTime([options = options_, gone = gone_, warnings] {
+  if (!InTime([options = options_, gone = gone_, warnings, begins_with_unix_ns] {
         for (const std::string& folder : options->folders)
-          KeptBelow(*options, folder, &gone->seen).Keep(warnings.get());
+          KeptBelow(*options, folder, &gone->seen).Keep(begins_with_unix_ns, warnings.get());
       }))
     return {};
   return std::move(*warnings);

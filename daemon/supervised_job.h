@@ -296,7 +296,8 @@ class SupervisedJob {
   void ForgetImagesOfHang();
 
   // What it has removed since the oldest image that is kept of it is kept, too, and no longer.
-  void KeepItsFiles();
+  // `begins_with_unix_ns`: see RemovedFiles::Keep.
+  void KeepItsFiles(int64_t begins_with_unix_ns = INT64_MIN);
   // Whether there is an image for which that was not done yet; it counts as done then.
   bool HasUnkeptImages() ABSL_LOCKS_EXCLUDED(mutex_);
   // The image that is being taken is of now.

@@ -290,7 +290,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
   Save();
   PutItsFilesBack(point, restarted);
   // One that begins with an image removes what was made before as soon as it runs.
-  if (HasUnkeptImages()) KeepItsFiles();
+  if (HasUnkeptImages()) KeepItsFiles(point.taken_unix_ns());
   const v1::JobRestarted put_back = *restarted;
   Call call = OwnCall();
   call.in_memory = &kept_staging_.image();
@@ -334,8 +334,8 @@ bool SupervisedJob::HasUnkeptImages() {
   return std::exchange(kept_for_, images_noted_) != images_noted_;
 }
 
-void SupervisedJob::KeepItsFiles() {
-  for (const std::string& warning : removed_.Keep()) {
+void SupervisedJob::KeepItsFiles(int64_t begins_with_unix_ns) {
+  for (const std::string& warning : removed_.Keep(begins_with_unix_ns)) {
     if (image_warnings_told_.insert(WithoutNumbers(warning)).second) Warn(warning);
   }
 }
