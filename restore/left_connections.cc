@@ -16,14 +16,14 @@ namespace rekindle::restore {
 
 namespace {
 
-absl::StatusOr<std::string> FilesOf(const store::ImageReader& image) {
+absl::StatusOr<std::string> FileTableOf(const store::ImageReader& image) {
   return image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "files.img"));
 }
 
 }  // namespace
 
 absl::Status FreePorts(const store::ImageReader& image) {
-  RK_ASSIGN_OR_RETURN(const std::string files, FilesOf(image));
+  RK_ASSIGN_OR_RETURN(const std::string files, FileTableOf(image));
   RK_ASSIGN_OR_RETURN(const std::set<uint16_t> ports, criu::TcpPorts(files));
   if (ports.empty()) return absl::OkStatus();
   absl::StatusOr<SocketDiag> sockets = SocketDiag::Open(0);
@@ -37,7 +37,7 @@ absl::Status FreePorts(const store::ImageReader& image) {
 }
 
 absl::Status EndLeftConnections(const store::ImageReader& image) {
-  RK_ASSIGN_OR_RETURN(const std::string files, FilesOf(image));
+  RK_ASSIGN_OR_RETURN(const std::string files, FileTableOf(image));
   RK_ASSIGN_OR_RETURN(const std::vector<criu::TcpConnection> wanted, criu::TcpConnections(files));
   if (wanted.empty()) return absl::OkStatus();
   std::set<uint16_t> ports;
