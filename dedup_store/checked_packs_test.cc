@@ -17,7 +17,7 @@
 namespace rekindle::store {
 namespace {
 
-constexpr uint64_t kImages = 12, kPagesOfOne = 128;
+constexpr uint64_t kCheckedImages = 12, kPagesOfOne = 128;
 
 class CheckedPacksTest : public TroubledStoreTest {
  protected:
@@ -25,7 +25,7 @@ class CheckedPacksTest : public TroubledStoreTest {
     TroubledStoreTest::SetUp();
     // Each needs pages of all before it.
     TestImage image;
-    for (uint64_t i = 0; i < kImages; ++i) {
+    for (uint64_t i = 0; i < kCheckedImages; ++i) {
       image.objects[kObject][i * kPagesOfOne * kPageSize] = MakePages(kPagesOfOne, i + 1);
       RK_ASSERT_OK(image.Commit(*store_, absl::StrCat("job:", i)));
     }
@@ -35,7 +35,7 @@ class CheckedPacksTest : public TroubledStoreTest {
     auto txn = core_->catalog().Read();
     RK_ASSERT_OK(txn);
     packs_ = txn->Packs().value();
-    ASSERT_EQ(packs_.size(), kImages);
+    ASSERT_EQ(packs_.size(), kCheckedImages);
   }
 
   absl::StatusOr<std::unique_ptr<Pack>> Open(uint64_t id) {
@@ -67,16 +67,16 @@ TEST_F(CheckedPacksTest, OnlySoManyAreKept) {
         std::count_if(given.begin(), given.end(), [](const auto& one) { return !one.second.expired(); }));
   };
   const std::shared_ptr<const Pack> held = get(0);
-  for (size_t i = 1; i < kImages; ++i) get(i);
+  for (size_t i = 1; i < kCheckedImages; ++i) get(i);
   EXPECT_EQ(in_memory(), kKept);
-  EXPECT_EQ(opened_, kImages);
+  EXPECT_EQ(opened_, kCheckedImages);
   EXPECT_FALSE(given[packs_[0].id].expired()) << "somebody holds it";
   // Those that were asked for last are there, and again when they are asked for.
-  get(kImages - 1);
-  EXPECT_EQ(opened_, kImages);
+  get(kCheckedImages - 1);
+  EXPECT_EQ(opened_, kCheckedImages);
   get(1);
-  get(kImages - 1);
-  EXPECT_EQ(opened_, kImages + 1);
+  get(kCheckedImages - 1);
+  EXPECT_EQ(opened_, kCheckedImages + 1);
 }
 
 TEST_F(CheckedPacksTest, ACheckWithoutMemoryTellsTheSame) {
@@ -100,7 +100,7 @@ TEST_F(CheckedPacksTest, ACheckWithoutMemoryTellsTheSame) {
     RK_ASSERT_OK((*file)->Sync());
   }
   const FsckReport all = check(kFrameTableBytes), little = check(0);
-  EXPECT_EQ(all.lost_images.size(), kImages - 4);
+  EXPECT_EQ(all.lost_images.size(), kCheckedImages - 4);
   EXPECT_EQ(little.lost_images, all.lost_images);
   EXPECT_EQ(little.problems, all.problems);
   EXPECT_EQ(little.chunks_checked, all.chunks_checked);
