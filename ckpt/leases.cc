@@ -35,9 +35,8 @@ void Leases::Await() {
 bool Leases::Has(dev_t device, uint64_t inode) {
   Await();
   const auto [begin, end] = devices_.equal_range(inode);
-  return std::any_of(begin, end, [&](const auto& lease) {
-    return lease.second == device || (::major(device) == 0 && ::major(lease.second) == 0);
-  });
+  return std::any_of(begin, end,
+                     [&](const auto& lease) { return lease.second == device || ::major(device) == 0; });
 }
 
 void Leases::Read() { Parse(ReadFile("/proc/locks").value_or("")); }

@@ -23,8 +23,8 @@ class Leases {
   Leases(const Leases&) = delete;
   Leases& operator=(const Leases&) = delete;
 
-  // By what stat says. Where a file system has made up the device (btrfs, overlay: it may show another one
-  // than the kernel's table does), a lease of any such counts that has the inode's number. Waits until they
+  // By what stat says. Where a file system has made up the device (btrfs, overlay: the kernel's table may
+  // have another one, that of the file below), any lease counts that has the inode's number. Waits until they
   // are read. Thread-safe.
   bool Has(dev_t device, uint64_t inode);
 

@@ -104,11 +104,11 @@ absl::Time ParseTimeOf(absl::string_view date, absl::string_view time) {
 // A running rclone. Not thread-safe.
 class Bucket::Rclone {
  public:
-  Rclone(Bucket& bucket, std::string what, Subprocess process, UniqueFd complaints)
+  Rclone(Bucket& bucket, std::string what, Subprocess process, UniqueFd complaints, absl::Duration patience)
       : bucket_(bucket),
         what_(std::move(what)),
         process_(std::move(process)),
-        watch_(process_.pid(), std::min(StallPatience(std::getenv(kTimeoutVariable)), bucket.most_patience_)),
+        watch_(process_.pid(), patience),
         complaints_(std::move(complaints)) {}
   ~Rclone() {
     if (!process_.running()) return;
@@ -236,7 +236,8 @@ absl::StatusOr<std::unique_ptr<Bucket::Rclone>> Bucket::Start(const std::string&
   if (out >= 0) options.descriptors.emplace_back(out, STDOUT_FILENO);
   options.umask = kForItsUserAlone;
   absl::StatusOr<std::unique_ptr<Rclone>> rclone =
-      Start(absl::StrCat("rclone ", verb, " ", path), std::move(options));
+      Start(absl::StrCat("rclone ", verb, " ", path), std::move(options),
+            std::min(StallPatience(std::getenv(kTimeoutVariable)), most_patience_));
   if (absl::IsNotFound(rclone.status())) {
     return absl::FailedPreconditionError(absl::StrCat(
         "there is no rclone, which reaches ", location_,
@@ -246,7 +247,8 @@ absl::StatusOr<std::unique_ptr<Bucket::Rclone>> Bucket::Start(const std::string&
 }
 
 absl::StatusOr<std::unique_ptr<Bucket::Rclone>> Bucket::Start(const std::string& what,
-                                                              SubprocessOptions options) {
+                                                              SubprocessOptions options,
+                                                              absl::Duration patience) {
   RK_ASSIGN_OR_RETURN(UniqueFd complaints, MemoryFile("what rclone says"));
   options.descriptors.emplace_back(complaints.get(), STDERR_FILENO);
   options.new_session = true;  // Ctrl-C is for us, who end it
@@ -255,7 +257,7 @@ absl::StatusOr<std::unique_ptr<Bucket::Rclone>> Bucket::Start(const std::string&
   if (cancelled_) return absl::CancelledError(absl::StrCat(what, " was cancelled"));
   RK_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Start(options));
   running_ = UniqueFd(::dup(process.pidfd()));
-  return std::make_unique<Rclone>(*this, what, std::move(process), std::move(complaints));
+  return std::make_unique<Rclone>(*this, what, std::move(process), std::move(complaints), patience);
 }
 
 // rclone leaves what it has written to the page cache, which goes with this machine, as may the copies that
@@ -263,10 +265,13 @@ absl::StatusOr<std::unique_ptr<Bucket::Rclone>> Bucket::Start(const std::string&
 absl::Status Bucket::BringToDisk(const std::string& path) {
   if (!absl::StartsWith(location_, "/")) return absl::OkStatus();
   SubprocessOptions options;
-  options.argv = {"sync", "--", path};
+  options.argv = {"env", "LC_ALL=C", "sync", "--", path};
+  // It moves nothing that could be counted, for as long as the disk takes.
   RK_ASSIGN_OR_RETURN(const std::unique_ptr<Rclone> sync,
-                      Start(absl::StrCat("sync ", path), std::move(options)));
-  return sync->Wait();
+                      Start(absl::StrCat("sync ", path), std::move(options), absl::InfiniteDuration()));
+  const absl::Status synced = sync->Wait();
+  // A file system that knows nothing of the kind.
+  return absl::StrContains(synced.message(), "Invalid argument") ? absl::OkStatus() : synced;
 }
 
 // rclone makes any folder that it writes into: what is to be mounted there must not land below it.

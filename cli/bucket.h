@@ -76,8 +76,8 @@ class Bucket {
   absl::StatusOr<std::unique_ptr<Rclone>> Start(const std::string& verb, std::vector<std::string> arguments,
                                                 const std::string& path, int in, int out,
                                                 uint64_t most_bytes = 0) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<std::unique_ptr<Rclone>> Start(const std::string& what, SubprocessOptions options)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::unique_ptr<Rclone>> Start(const std::string& what, SubprocessOptions options,
+                                                absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status BringToDisk(const std::string& path);
   std::string PathOf(absl::string_view below) const;
   absl::StatusOr<std::vector<BucketObject>> List(const std::string& folder, Times times,

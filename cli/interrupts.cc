@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace rekindle::cli {
@@ -22,7 +23,8 @@ sigset_t Watched(const std::vector<int>& asked, std::vector<int> unless_ignored)
 }  // namespace
 
 Interrupts::Interrupts(const std::vector<int>& asked, const std::vector<int>& unless_ignored)
-    : watch_(Watched(asked, unless_ignored), [this](int signal) { Take(signal); }) {}
+    : unless_ignored_(unless_ignored),
+      watch_(Watched(asked, unless_ignored), [this](int signal) { Take(signal); }) {}
 
 void Interrupts::SetAction(std::function<void(int)> action) {
   absl::MutexLock lock(&mutex_);
@@ -34,7 +36,9 @@ void Interrupts::Take(int signal) {
   absl::MutexLock lock(&mutex_);
   if (action_) {
     action_(signal);
-  } else {
+  } else if (pending_ == 0 ||
+             std::find(unless_ignored_.begin(), unless_ignored_.end(), signal) == unless_ignored_.end()) {
+    // One that asks for the end is not forgotten for one that does not.
     pending_ = signal;
   }
 }

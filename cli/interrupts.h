@@ -24,6 +24,7 @@ class Interrupts {
  private:
   void Take(int signal) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  const std::vector<int> unless_ignored_;
   absl::Mutex mutex_;
   std::function<void(int)> action_ ABSL_GUARDED_BY(mutex_);
   int pending_ ABSL_GUARDED_BY(mutex_) = 0;

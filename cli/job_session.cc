@@ -317,7 +317,7 @@ void JobSession::SignalSupervised(const std::string& name, int signal, How how) 
         sent = StopWithoutImage(name, signal);
         break;
     }
-    if (sent.ok()) return;
+    if (sent.ok() || absl::IsCancelled(sent)) return;
     if (IsForJob(signal) && how == How::kHandOn) {
       output_.Warning(absl::StrCat(NameOfSignal(signal), " was not handed on to the job: ", sent.message()));
       return;
@@ -362,8 +362,8 @@ absl::Status JobSession::StopWithImage(const std::string& name, int signal) {
   {
     absl::MutexLock lock(&mutex_);
     takes_last_image_ = false;
-    held.swap(held_);
     if (absl::IsUnavailable(stopped.status())) return stopped.status();
+    held.swap(held_);
     if (stopped.ok() && !stopped->image().empty()) NoteStopped(signal, *std::move(stopped));
     // It has ended by itself, or is ended by another signal or without us.
     if (stopped.ok() || gives_up_image_ || absl::IsCancelled(stopped.status())) return absl::OkStatus();

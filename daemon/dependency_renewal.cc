@@ -108,7 +108,13 @@ void DependencyRenewal::LookForThoseWithout(bool first, bool rested) {
     const absl::Time began = SteadyNow();
     if (known && !rested && began < resting->second.until) continue;
     if (const auto owner = owners_rest_until_.find(lack.owner); owner != owners_rest_until_.end()) {
-      if (began < owner->second) continue;
+      if (began < owner->second) {
+        // It has rested enough itself.
+        Rest& rest =
+            rests_of_functions_.try_emplace(function, Rest{owner->second, times_.first_rest}).first->second;
+        if (rested) rest.until = std::min(rest.until, owner->second);
+        continue;
+      }
       owners_rest_until_.erase(owner);
     }
     const absl::StatusOr<bool> made = Make(function);

@@ -21,7 +21,7 @@ namespace {
 // A coordinator that has not said for so long that it lives hangs.
 constexpr absl::Duration kMostSilence = absl::Seconds(30);
 // Of one that says nothing of the kind, as of an older version.
-constexpr absl::Duration kMostSilenceOfOlder = absl::Hours(1);
+constexpr absl::Duration kMostSilenceOfOlder = absl::InfiniteDuration();
 
 // Waits for the others as long as the coordinator lives: how large their images are, and how much of them
 // goes back to devices once they may run, is not known here.
@@ -78,6 +78,8 @@ class RestoredPart {
             name_, ": its coordinator gave the group up or can't be reached; nothing of it is left running"));
       }
       if (!silent) continue;
+      // If it is this process that stood still, what has come meanwhile is not read yet.
+      if (AwaitUntil(mutex_, absl::Condition(&known), Deadline(2 * kCoordinatorSaysItLives))) continue;
       silent_ = true;
       return absl::AbortedError(
           absl::StrCat(name_, ": its coordinator has said nothing for ", absl::FormatDuration(most_silence_),

@@ -149,7 +149,8 @@ class KeptBelow {
                                                [&](const KeptName& name) { return name.path == file.path; }))
         continue;
       int64_t since = Nanos(file.info.st_ctim);
-      if (Nanos(file.info.st_mtim) <= begins_with_unix_ns) since = std::min(since, begins_with_unix_ns);
+      if (since > begins_with_unix_ns && WasThere(file.path, file.info, begins_with_unix_ns))
+        since = begins_with_unix_ns;
       const std::string name = SecondName(since, file.path);
       if (name.size() > NAME_MAX) continue;
       if (known == files_.end()) {
@@ -390,6 +391,11 @@ class KeptBelow {
       return false;
     return Nanos(info.st_mtim) >= options_.since_unix_ns ||
            BornUnixNanos(folder, name, AT_SYMLINK_NOFOLLOW) >= options_.since_unix_ns;
+  }
+
+  bool WasThere(const std::string& path, const struct stat& info, int64_t unix_ns) const {
+    const int64_t born = BornUnixNanos(top_.get(), path, AT_SYMLINK_NOFOLLOW);  // 0: not known
+    return Nanos(info.st_mtim) <= unix_ns || (born != 0 && born <= unix_ns);
   }
 
   // Of the disk, with what is removed already.

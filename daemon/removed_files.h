@@ -39,8 +39,8 @@ class RemovedFiles {
 
   // What is there gets its second name: to be called when an image is about to be taken, for what is removed
   // soon, and when it was, for what was made just before. Returns what its owner should know.
-  // `begins_with_unix_ns`: the job is about to begin with an image of that moment, after a roll-back to it:
-  // what has not been written to since has had its name then.
+  // `begins_with_unix_ns`: the job is about to begin with an image of that moment: what was there then has
+  // had its name then.
   std::vector<std::string> Keep(int64_t begins_with_unix_ns = INT64_MIN);
   // Gives what is gone since that moment its name back, where no other file has it; what was done.
   std::vector<v1::FileRollback> PutBack(int64_t image_unix_ns);

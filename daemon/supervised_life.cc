@@ -164,6 +164,7 @@ SupervisedJob::Turn SupervisedJob::WatchLife() {
     if (visit) {
       KeepItsFiles();
       ReceiveVisit();
+      wakeup_->Notify();  // of what else has come
       continue;
     }
     if (HasUnkeptImages()) {

@@ -109,19 +109,19 @@ absl::Status InheritedFrames::ReadNewImages(StoreCore& core) {
     images.push_back(&image);
   }
   auto next = images.begin();
-  auto& packs = packs_;
-  return ReadManifests(core, unread, nullptr,
-                       [&](const ImageRecord& record, absl::StatusOr<Manifest> manifest) {
-                         KnownImage& image = **next++;
-                         image.read = manifest.ok();
-                         if (!manifest.ok()) return absl::OkStatus();
-                         image.packs = std::move(manifest->packs);
-                         for (const uint64_t id : image.packs) {
-                           if (const auto pack = packs.find(id); pack != packs.end())
-                             pack->second.Add(record.id);
-                         }
-                         return absl::OkStatus();
-                       });
+  RK_RETURN_IF_ERROR(
+      ReadManifests(core, unread, nullptr, [&](const ImageRecord&, absl::StatusOr<Manifest> manifest) {
+        KnownImage& image = **next++;
+        image.read = manifest.ok();
+        if (manifest.ok()) image.packs = std::move(manifest->packs);
+        return absl::OkStatus();
+      }));
+  for (const KnownImage* image : images) {
+    for (const uint64_t id : image->packs) {
+      if (const auto pack = packs_.find(id); pack != packs_.end()) pack->second.Add(image->record->id);
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<uint64_t>> InheritedFrames::FindOrphans(StoreCore& core, const Coming* coming) {
@@ -180,10 +180,16 @@ absl::Status InheritedFrames::Count(StoreCore& core, const std::vector<uint64_t>
     uncounted.insert(pack.users.begin() + static_cast<ptrdiff_t>(pack.counted), pack.users.end());
   }
   std::vector<ImageRecordPtr> to_read;
+  std::vector<uint64_t> unreadable;
   for (const uint64_t id : uncounted) to_read.push_back(Find(id)->record);
   RK_RETURN_IF_ERROR(ReadManifests(
       core, to_read, nullptr, [&](const ImageRecord& image, const absl::StatusOr<Manifest>& manifest) {
-        if (!manifest.ok()) return absl::OkStatus();  // it is removed just now, or lost
+        if (!manifest.ok()) {
+          // It is removed just now, or lost; or else it may be read the next time.
+          if (!absl::IsNotFound(manifest.status()) && !absl::IsDataLoss(manifest.status()))
+            unreadable.push_back(image.id);
+          return absl::OkStatus();
+        }
         ForEachExtentIn(*manifest, [&](uint64_t id, const Extent& extent) {
           const auto found = incomplete.find(id);
           if (found == incomplete.end()) return;
@@ -196,7 +202,12 @@ absl::Status InheritedFrames::Count(StoreCore& core, const std::vector<uint64_t>
         });
         return absl::OkStatus();
       }));
-  for (const auto& [id, pack] : incomplete) pack->counted = pack->users.size();
+  for (const auto& [id, pack] : incomplete) {
+    const auto is_of = [pack = pack](uint64_t image) {
+      return std::binary_search(pack->users.begin(), pack->users.end(), image);
+    };
+    if (std::none_of(unreadable.begin(), unreadable.end(), is_of)) pack->counted = pack->users.size();
+  }
   return absl::OkStatus();
 }
 
