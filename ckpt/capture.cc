@@ -149,13 +149,13 @@ class CaptureRun {
   absl::Status Freeze() {
     const auto freezes = [this] {
       stands_still_.emplace();
-      result_.frozen_ns = MonotonicNanos();
       may_freeze_ = true;
       files_->FreezeBegins();
     };
     // The job stops as soon as CRIU lets it go. What CRIU does itself (--leave-stopped) is for a job that
     // will not go on: it leaves its TCP connections locked.
     const auto is_frozen = [this] {
+      result_.frozen_ns = MonotonicNanos();
       return options_.stand_still ? StopTree(job_.processes) : absl::OkStatus();
     };
     GateAfter gate(options_.gate, freezes, is_frozen);
@@ -183,6 +183,7 @@ class CaptureRun {
     dump_failed_ = !frozen.ok();
     if (dump_failed_) return OrEnded(OrUninterruptible(frozen.status()));
     if (!StaysStopped()) stands_still_.reset();
+    if (result_.frozen_ns == 0) result_.frozen_ns = MonotonicNanos();  // a CRIU that does not ask
     frozen_ = *std::move(frozen);
     result_.unchanged_bytes = frozen_.unchanged_bytes;
     result_.freeze_seconds = static_cast<double>(frozen_.stats.freezing_us + frozen_.stats.frozen_us) * 1e-6;

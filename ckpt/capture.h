@@ -103,7 +103,7 @@ struct CaptureResult {
   // How long the job stood still. CRIU's own measure, first task stopped to last task running again; for a
   // job that uses a GPU, from the lock of its CUDA calls to their unlock.
   double freeze_seconds = 0;
-  int64_t frozen_ns = 0;         // when it may have begun to, by base/timeline.h's clock
+  int64_t frozen_ns = 0;         // a moment at which it did, by base/timeline.h's clock
   uint64_t gpu_bytes = 0;        // device memory in the image
   uint64_t unchanged_bytes = 0;  // not copied, because the kernel tracked that the parent image has them
   double commit_seconds = 0;     // hashing, compressing, writing and syncing, while the job ran
