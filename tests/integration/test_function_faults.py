@@ -5,7 +5,7 @@ import os
 import signal
 import unittest
 
-from harness import jobs, procfs, waiting
+from harness import procfs, waiting
 from harness.cli import FAILED, NOT_FOUND, USAGE
 from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
 
