@@ -45,10 +45,10 @@ void InheritedFrames::KnownPack::Forget(uint64_t user) {
   if (place == users.end() || *place != user) return;
   const bool was_counted = static_cast<size_t>(place - users.begin()) < counted;
   users.erase(place);
-  if (!was_counted) return;
-  // What counted for it counts for others.
+  // What counted for it counts for others. One that is to be counted may have some, too: beside one whose
+  // manifest could not be read.
   if (bytes_of.contains(user)) return CountAnew();
-  --counted;
+  if (was_counted) --counted;
 }
 
 void InheritedFrames::KnownPack::Add(uint64_t user) {
