@@ -135,9 +135,8 @@ class Client {
   virtual void AwaitConnection(absl::Duration limit) = 0;
 
   // Ends the call in work, and any later one, with Cancelled, and each StopJob in work: the daemon goes on
-  // with those. Of a Checkpoint, CheckpointGroup or
-  // RestoreGroup the first time only asks for its end: it returns when the jobs are free, or gone again,
-  // after a minute at the latest.
+  // with those. Of a Checkpoint, CheckpointGroup or RestoreGroup the first time only asks for its end: it
+  // returns when the jobs are free, or gone again, after a minute at the latest.
   virtual void Cancel() = 0;
 };
 

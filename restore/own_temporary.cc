@@ -138,7 +138,7 @@ absl::Status MountOwnTemporary(const OwnTemporary& temporary) {
   if (memory) RK_RETURN_IF_ERROR(MountEmpty(kMemoryFolder, temporary.shared_memory));
   for (const auto& [path, folder] : kept) {
     RK_RETURN_IF_ERROR(MakeWayTo(path));
-    RK_RETURN_IF_ERROR(Bind(absl::StrCat("/proc/thread-self/fd/", folder.get()), path));
+    RK_RETURN_IF_ERROR(Bind(PathOf(folder), path));
   }
   return absl::OkStatus();
 }
