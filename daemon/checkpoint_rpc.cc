@@ -58,18 +58,23 @@ class CaptureReporter : public ckpt::CaptureObserver {
 // Knows whether the capture has come to its gate, where others may wait for it.
 class NotedGate final : public ckpt::CaptureGate {
  public:
-  explicit NotedGate(ckpt::CaptureGate& gate) : gate_(gate) {}
+  // `job`: null where none is supervised.
+  NotedGate(ckpt::CaptureGate& gate, std::shared_ptr<SupervisedJob> job) : gate_(gate), job_(std::move(job)) {}
   absl::Status BeforeFreeze() override {
     reached_ = true;
     return gate_.BeforeFreeze();
   }
-  absl::Status OnFrozen() override { return gate_.OnFrozen(); }
+  absl::Status OnFrozen() override {
+    if (job_) job_->KeepItsFilesMeanwhile();
+    return gate_.OnFrozen();
+  }
   absl::Status BeforeCommit() override { return gate_.BeforeCommit(); }
   void BeforeNextTry() override { gate_.BeforeNextTry(); }
   bool reached() const { return reached_; }
 
  private:
   ckpt::CaptureGate& gate_;
+  const std::shared_ptr<SupervisedJob> job_;
   std::atomic<bool> reached_ = false;
 };
 
@@ -176,11 +181,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   options.labels.erase(v1::kJobMarkLabel);
   if (!job.mark.empty()) options.labels[v1::kJobMarkLabel] = job.mark;
   options.gate = call.gate;
-  std::optional<NotedGate> of_group;
-  if (call.part) {
-    options.gate = &of_group.emplace(*call.part->gate);
-    options.prepared_id = call.part->prepared_id;
-  }
+  if (call.part) options.prepared_id = call.part->prepared_id;
   options.dirty_pages = node.dirty_pages();
   options.runtime_directory = node.options().runtime_directory;
   options.spill_directory = node.options().store;
@@ -202,8 +203,10 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   const Strays strays = by_supervisor ? Strays() : StraysOf(node, job);
   // Where nobody else says when it is frozen, the job does.
   std::shared_ptr<SupervisedJob> supervised;
-  if ((options.gate == nullptr || of_group) && !job.name.empty())
+  if ((options.gate == nullptr || call.part) && !job.name.empty())
     supervised = node.supervisor().FindRunning(job.name, job.pid);
+  std::optional<NotedGate> of_group;
+  if (call.part) options.gate = &of_group.emplace(*call.part->gate, supervised);
   if (supervised) {
     for (std::string& path : supervised->TrackPaths()) options.track_paths.push_back(std::move(path));
   }

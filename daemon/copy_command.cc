@@ -161,7 +161,7 @@ absl::StatusOr<Subprocess> StartCopying(const NodeOptions& node, const CopyPlan&
   child.argv.insert(child.argv.end(), options.begin(), options.end());
   child.environment = EnvironmentForCopying(plan);
   child.descriptors = {{output.writing_end(), STDERR_FILENO}};
-  child.working_directory = "/";
+  child.working_directory = std::string("/");  // what is assigned from "/" GCC 12 wrongly warns of
   child.new_session = true;
   child.die_with_parent_thread = true;
   if (plan.user.uid != ::geteuid()) child.run_as = plan.user;

@@ -514,25 +514,27 @@ RemovedFiles::Options RemovedFilesOf(const v1::SupervisedJobRecord& record) {
 struct RemovedFiles::Work {
   absl::Mutex mutex;
   bool done ABSL_GUARDED_BY(mutex) = false;
+
+  bool Await(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex) {
+    absl::MutexLock lock(&mutex);
+    return AwaitUntil(mutex, absl::Condition(&done), Deadline(patience));
+  }
 };
 
 // For who works, one after the other.
 struct RemovedFiles::Gone {
   SeenGone seen;
+  std::vector<std::string> untold;  // warnings of what nobody waited for
 };
 
 RemovedFiles::RemovedFiles(Options options)
     : options_(std::make_shared<const Options>(std::move(options))), gone_(std::make_shared<Gone>()) {}
 
-bool RemovedFiles::InTime(std::function<void()> work) {
-  if (options_->folders.empty()) return false;
-  if (last_ != nullptr) {
-    absl::MutexLock lock(&last_->mutex);
-    if (!AwaitUntil(last_->mutex, absl::Condition(&last_->done), Deadline(options_->patience))) return false;
-  }
-  const auto mine = std::make_shared<Work>();
+std::shared_ptr<RemovedFiles::Work> RemovedFiles::Begin(std::function<void()> work) {
+  auto mine = std::make_shared<Work>();
   const absl::Status begun = CatchNoMoreThreads([&] {
-    std::thread([mine, options = options_, work = std::move(work)] {
+    std::thread([mine, before = last_, options = options_, work = std::move(work)] {
+      if (before != nullptr) (void)before->Await(absl::InfiniteDuration());
       const absl::Status status = WithFileRightsOf(options->user, [&] {
         work();
         return absl::OkStatus();
@@ -543,15 +545,44 @@ bool RemovedFiles::InTime(std::function<void()> work) {
     }).detach();
     return absl::OkStatus();
   });
-  if (!begun.ok()) return false;
+  if (!begun.ok()) return nullptr;
   last_ = mine;
-  absl::MutexLock lock(&mine->mutex);
-  return AwaitUntil(mine->mutex, absl::Condition(&mine->done), Deadline(options_->patience));
+  return mine;
+}
+
+bool RemovedFiles::InTime(std::function<void()> work) {
+  if (options_->folders.empty()) return false;
+  std::shared_ptr<Work> mine;
+  for (const Deadline deadline(options_->patience);;) {
+    std::shared_ptr<Work> before;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (last_ == nullptr || last_->Await(absl::ZeroDuration())) {
+        mine = Begin(std::move(work));
+        break;
+      }
+      before = last_;
+    }
+    if (!before->Await(deadline.left())) return false;
+  }
+  return mine != nullptr && mine->Await(options_->patience);
+}
+
+void RemovedFiles::KeepMeanwhile() {
+  if (options_->folders.empty()) return;
+  absl::MutexLock lock(&mutex_);
+  // Where a file system does not answer no more threads wait for it.
+  if (meanwhile_ != nullptr && !meanwhile_->Await(absl::ZeroDuration())) return;
+  meanwhile_ = Begin([options = options_, gone = gone_] {
+    for (const std::string& folder : options->folders)
+      KeptBelow(*options, folder, &gone->seen).Keep(INT64_MIN, &gone->untold);
+  });
 }
 
 std::vector<std::string> RemovedFiles::Keep(int64_t begins_with_unix_ns) {
   const auto warnings = std::make_shared<std::vector<std::string>>();
   if (!InTime([options = options_, gone = gone_, warnings, begins_with_unix_ns] {
+        warnings->swap(gone->untold);
         for (const std::string& folder : options->folders)
           KeptBelow(*options, folder, &gone->seen).Keep(begins_with_unix_ns, warnings.get());
       }))

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/file_rights.h"
 #include "rekindle/v1/supervised_job.pb.h"
@@ -20,7 +22,7 @@ namespace rekindle::daemon {
 // Of a folder below which a job's files are looked for. It lies in there, so that it is on their file system.
 std::string KeptFolderOf(const std::string& job);
 
-// Of one job. For one thread. Everything is done with the rights of the job's user, on a thread of its own: a
+// Of one job. Thread-safe. Everything is done with the rights of the job's user, on a thread of its own: a
 // file system that does not answer (NFS whose server has gone) holds nobody up for longer than `patience`,
 // and no further work is begun before that one has ended.
 class RemovedFiles {
@@ -37,11 +39,14 @@ class RemovedFiles {
 
   explicit RemovedFiles(Options options);
 
-  // What is there gets its second name: to be called when an image is about to be taken, for what is removed
-  // soon, and when it was, for what was made just before. Returns what its owner should know.
+  // What is there gets its second name: to be called when an image is about to be taken, and when it was.
+  // Returns what its owner should know.
   // `begins_with_unix_ns`: the job is about to begin with an image of that moment: what was there then has
   // had its name then.
   std::vector<std::string> Keep(int64_t begins_with_unix_ns = INT64_MIN);
+  // The same beside the caller, who does not wait: to be called while the job stands still for an image. What
+  // it has made just before, and removes as soon as it goes on, nothing else sees.
+  void KeepMeanwhile() ABSL_LOCKS_EXCLUDED(mutex_);
   // Gives what is gone since that moment its name back, where no other file has it; what was done.
   std::vector<v1::FileRollback> PutBack(int64_t image_unix_ns);
   // That no image from before that moment is needed any more. `ended`: nor is what is still there, which the
@@ -53,12 +58,16 @@ class RemovedFiles {
  private:
   struct Work;  // under way
   struct Gone;
+  // After what is under way. Null: it could not begin.
+  std::shared_ptr<Work> Begin(std::function<void()> work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False: it did not end in time, or could not begin.
-  bool InTime(std::function<void()> work);
+  bool InTime(std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::shared_ptr<const Options> options_;
   const std::shared_ptr<Gone> gone_;
-  std::shared_ptr<Work> last_;
+  absl::Mutex mutex_;
+  std::shared_ptr<Work> last_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<Work> meanwhile_ ABSL_GUARDED_BY(mutex_);  // the last that nobody waited for
 };
 
 // Below the folders that its policy names. None where its files are not rolled back.

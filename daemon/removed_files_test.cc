@@ -78,6 +78,28 @@ TEST_F(RemovedFilesTest, WhatIsRemovedAfterTheImageComesBackWithItsFolder) {
   EXPECT_EQ(ReadFile(Path("step-1/model.pt")).value(), "weights");
 }
 
+TEST_F(RemovedFilesTest, WhatNobodyWaitsForIsDoneBeforeWhatComesNext) {
+  RemovedFiles removed(Options());
+  Write("model.pt", "weights");
+  removed.KeepMeanwhile();
+  removed.Forget(INT64_MIN);
+  EXPECT_TRUE(PathExists(Kept()));
+  const int64_t image = Moment();
+  ASSERT_EQ(::unlink(Path("model.pt").c_str()), 0);
+  EXPECT_THAT(removed.PutBack(image), SizeIs(1));
+}
+
+TEST_F(RemovedFilesTest, WhatNobodyWaitedForIsToldLater) {
+  Write("model.pt", std::string(1 << 20, 'w'));
+  RemovedFiles::Options options = Options();
+  RemovedFiles(options).Keep();
+  ASSERT_EQ(::unlink(Path("model.pt").c_str()), 0);
+  options.share_of_free = UINT32_MAX;
+  RemovedFiles removed(options);
+  removed.KeepMeanwhile();
+  EXPECT_THAT(removed.Keep(), ElementsAre(HasSubstr("1 file of 1.0 MiB that the job has removed below")));
+}
+
 TEST_F(RemovedFilesTest, WhatWasGoneBeforeTheImageStaysGone) {
   RemovedFiles removed(Options());
   Write("model.pt", "weights");

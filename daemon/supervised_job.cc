@@ -73,8 +73,8 @@ SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record, std::op
       progress_(record.policy().hang_seconds(), record.policy().hang_sign() == v1::Supervision::OUTPUT
                                                     ? supervise::ProgressSign::kOutput
                                                     : supervise::ProgressSign::kAny),
-      seen_(node.options().runtime_directory, mark_),
       removed_(RemovedFilesOf(record)),
+      seen_(node.options().runtime_directory, mark_),
       hold_(std::move(hold)),
       record_(std::move(record)),
       end_told_(record_.ended()),
@@ -729,6 +729,7 @@ absl::Status SupervisedJob::BeginVisit(const std::atomic<bool>& cancelled, uint6
 }
 
 void SupervisedJob::VisitIsFrozen(uint64_t number) {
+  KeepItsFilesMeanwhile();
   absl::MutexLock lock(&mutex_);
   if (number != 0 && visit_ == number) visit_frozen_ = number;
 }

@@ -110,6 +110,8 @@ class SupervisedJob {
   // has not asked for an image itself goes on from VisitIsFrozen() on.
   absl::Status BeginVisit(const std::atomic<bool>& cancelled, uint64_t* number) ABSL_LOCKS_EXCLUDED(mutex_);
   void VisitIsFrozen(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
+  // For who takes an image of it otherwise, while it stands still: see RemovedFiles::KeepMeanwhile. Does not wait.
+  void KeepItsFilesMeanwhile();
   void EndVisit(uint64_t number, bool stored) ABSL_LOCKS_EXCLUDED(mutex_);
   // Of one that has ended: takes its thread back, and records the end, which the disk may not have taken at
   // first. For one thread.
@@ -315,13 +317,14 @@ class SupervisedJob {
   supervise::CheckpointInterval interval_;
   supervise::ProgressWatch progress_;
 
+  RemovedFiles removed_;
+
   // Of the loop's thread alone.
   std::shared_ptr<const JobEnd> end_;
   std::optional<JobFile> job_file_;
   bool told_of_wishes_ = false;  // of what comes to be in that file; false: it has to be looked at
   SeenProcesses seen_;
   ckpt::KeptStaging kept_staging_;
-  RemovedFiles removed_;
   bool hung_ = false;
   bool image_owed_ = false;       // one was asked for that could not be taken yet
   bool counts_run_time_ = false;  // from a life's beginning to its death

@@ -340,7 +340,10 @@ void SupervisedJob::KeepItsFiles(int64_t begins_with_unix_ns) {
   }
 }
 
+void SupervisedJob::KeepItsFilesMeanwhile() { removed_.KeepMeanwhile(); }
+
 void SupervisedJob::NoteFrozen() {
+  KeepItsFilesMeanwhile();
   absl::MutexLock lock(&mutex_);
   taking_frozen_ns_ = MonotonicNanos();
 }

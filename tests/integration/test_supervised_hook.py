@@ -64,6 +64,16 @@ open(sys.argv[1], "w").close()
 time.sleep(3600)
 """
 
+# It makes the file after its supervisor has looked for files, if one looks before it comes to its boundary.
+_REMOVES_BEHIND_EACH_BOUNDARY = """import itertools, os, sys, time, rekindle
+for step in itertools.count():
+    path = f"{sys.argv[1]}/{step}"
+    open(path, "w").close()
+    rekindle.checkpoint_here()
+    os.remove(path)
+    time.sleep(0.05)
+"""
+
 
 class SupervisedHookTest(ReportingTest):
     def start_supervised(self, *options):
@@ -98,6 +108,30 @@ class SupervisedHookTest(ReportingTest):
         os.kill(self.job("train")["pid"], signal.SIGKILL)
         self.assertEqual(self.wait_for_event("restored", 60), step)
         self.assert_no_step_is_missing()
+
+    def test_what_it_removes_right_after_an_image_is_there_again(self):
+        for asked in (True, False):
+            with self.subTest(asked=asked):
+                work = self.path(str(asked))
+                os.mkdir(work)
+
+                def last_step(work=work):
+                    return max((int(name) for name in os.listdir(work) if name.isdigit()), default=0)
+
+                self.run_script("2", _REMOVES_BEHIND_EACH_BOUNDARY, work,
+                                "--every", "1h" if asked else "1s", "--keep-removed", work)  # fmt: skip
+                waiting.until(lambda: last_step() > 2, "boundaries")
+                if asked:
+                    self.succeed("ckpt", "train", "-t", "mine:1")
+                else:
+                    waiting.until(lambda: self.job("train")["supervised"]["checkpoints"], "an image")
+                os.kill(self.job("train")["pid"], signal.SIGSTOP)
+                at = last_step()
+                os.kill(self.job("train")["pid"], signal.SIGKILL)
+                waiting.until(lambda: self.restarts() > 0, "a restart", 60)
+                waiting.until(lambda: last_step() > at + 5 or self.restarts() > 1, "it goes on", 60)
+                self.assertEqual(self.restarts(), 1, self.job("train")["supervised"]["deaths"])
+                self.succeed("stop", "train", "--grace", "0s")
 
     def test_who_asks_for_an_image_and_gives_it_up_holds_nobody(self):
         self.run_script("3", _STANDS_AT_A_BOUNDARY_TWICE, self.path("stands"))
