@@ -59,7 +59,8 @@ class CaptureReporter : public ckpt::CaptureObserver {
 class NotedGate final : public ckpt::CaptureGate {
  public:
   // `job`: null where none is supervised.
-  NotedGate(ckpt::CaptureGate& gate, std::shared_ptr<SupervisedJob> job) : gate_(gate), job_(std::move(job)) {}
+  NotedGate(ckpt::CaptureGate& gate, std::shared_ptr<SupervisedJob> job)
+      : gate_(gate), job_(std::move(job)) {}
   absl::Status BeforeFreeze() override {
     reached_ = true;
     return gate_.BeforeFreeze();
@@ -205,6 +206,8 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   std::shared_ptr<SupervisedJob> supervised;
   if ((options.gate == nullptr || call.part) && !job.name.empty())
     supervised = node.supervisor().FindRunning(job.name, job.pid);
+  // An administrator's image of a user's job is not the user's.
+  const bool may_go_on_from_it = !supervised || supervised->MayUseImagesOf(options.owner);
   std::optional<NotedGate> of_group;
   if (call.part) options.gate = &of_group.emplace(*call.part->gate, supervised);
   if (supervised) {
@@ -217,7 +220,7 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
   absl::Duration pause = kFirstPause;
   for (int tries = 1;;) {
     if (supervised) supervised->AwaitOwnImage(monitor.cancelled());
-    if (!job.name.empty() && !request.stop() && call.kept_staging == nullptr)
+    if (!job.name.empty() && !request.stop() && !by_supervisor && may_go_on_from_it)
       number = node.supervisor().TakeNumber(job.name, job.pid, &options.labels);
     std::optional<ImageVisit> visit;
     if (supervised && !of_group) options.gate = &visit.emplace(supervised, monitor.cancelled());
@@ -262,7 +265,13 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
       if (held != 0) ckpt::LetHeldJobGoOn(held).IgnoreError();
     };
   }
-  if (!job.name.empty() && !request.stop()) {
+  if (!may_go_on_from_it && !request.stop()) {
+    result->warnings.push_back(absl::StrCat("job '", job.name, "' is supervised for uid ",
+                                            supervised->owner(),
+                                            ", whose image this is not: when the job dies it is not brought "
+                                            "back from it"));
+  }
+  if (!job.name.empty() && !request.stop() && may_go_on_from_it) {
     v1::RestartPoint point;
     point.set_image(result->image.reference);
     point.set_digest(result->image.digest);

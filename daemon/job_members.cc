@@ -150,6 +150,19 @@ std::vector<pid_t> ProcessTable::Members(const JobTraits& job) const {
 
 std::vector<pid_t> JobMembers(const JobTraits& job) { return ProcessTable().Members(job); }
 
+std::map<pid_t, UniqueFd> OpenJobMembers(const JobTraits& job) {
+  const ProcessTable table;
+  std::map<pid_t, UniqueFd> members;
+  for (const pid_t pid : table.Members(job)) {
+    UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    if (!pidfd.valid()) continue;
+    // Whoever has the number once it is open is whom it means.
+    const absl::StatusOr<ProcessStat> now = ReadProcessStat(pid);
+    if (now.ok() && table.Has(pid, *now)) members.emplace(pid, std::move(pidfd));
+  }
+  return members;
+}
+
 namespace {
 
 bool WasKilled(const absl::StatusOr<ProcessStat>& stat) {
@@ -200,9 +213,8 @@ void TellToEnd(pid_t root) {
 
 std::vector<UniqueFd> SendKillToJobMembers(const JobTraits& job) {
   std::vector<UniqueFd> ending;
-  for (const pid_t pid : JobMembers(job)) {
-    UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-    if (pidfd.valid() && SendSignal(pidfd.get(), SIGKILL)) ending.push_back(std::move(pidfd));
+  for (auto& [pid, pidfd] : OpenJobMembers(job)) {
+    if (SendSignal(pidfd.get(), SIGKILL)) ending.push_back(std::move(pidfd));
   }
   return ending;
 }

@@ -66,6 +66,8 @@ class ProcessTable {
 
 // Of now.
 std::vector<pid_t> JobMembers(const JobTraits& job);
+// With a descriptor of each by which it alone is meant, whose number may be another's by now.
+std::map<pid_t, UniqueFd> OpenJobMembers(const JobTraits& job);
 
 // Has one of the descendants of `root` been killed by a signal without its parent having seen it yet? Then
 // the job is likely to be in the middle of its end.

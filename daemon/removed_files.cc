@@ -139,7 +139,9 @@ class KeptBelow {
     std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
       return Nanos(a.info.st_mtim) < Nanos(b.info.st_mtim);
     });
-    uint64_t may_take_up = MayTakeUp(), left_out_bytes = 0;
+    const std::optional<uint64_t> room = MayTakeUp();
+    if (!room) return;
+    uint64_t may_take_up = *room, left_out_bytes = 0;
     size_t left_out = 0;
     DropBeyond(&may_take_up, warnings);
     for (const Found& file : found) {
@@ -398,10 +400,10 @@ class KeptBelow {
     return Nanos(info.st_mtim) <= unix_ns || (born != 0 && born <= unix_ns);
   }
 
-  // Of the disk, with what is removed already.
-  uint64_t MayTakeUp() const {
+  // Of the disk, with what is removed already. Nothing: the file system does not say just now.
+  std::optional<uint64_t> MayTakeUp() const {
     struct statvfs disk;
-    if (::fstatvfs(top_.get(), &disk) != 0) return 0;
+    if (::fstatvfs(top_.get(), &disk) != 0) return std::nullopt;
     uint64_t free = static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize;
     for (const auto& [number, file] : files_) {
       if (file.removed()) free += Allocated(file.info);

@@ -572,6 +572,10 @@ void SupervisedJob::ForgetSignal() {
   record_.clear_will_end_quietly_until_ns();
 }
 
+bool SupervisedJob::MayUseImagesOf(uid_t owner) const {
+  return node_.policy().MayUse(OwnCall().caller, owner);
+}
+
 void SupervisedJob::AddPoint(v1::RestartPoint point) {
   NotePoint(std::move(point));
   wakeup_->Notify();  // there is something to forget of its removed files

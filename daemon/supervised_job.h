@@ -88,6 +88,8 @@ class SupervisedJob {
   // The caller sends it a signal that ends most programs: if this life of it ends, it is meant to, unless it
   // goes on long after.
   void WillEnd(int signal) ABSL_LOCKS_EXCLUDED(mutex_);
+  // May it be brought back from an image of theirs?
+  bool MayUseImagesOf(uid_t owner) const ABSL_LOCKS_EXCLUDED(mutex_);
   // See Supervisor.
   void AddPoint(v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
   uint64_t TakeNumber() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -110,7 +112,8 @@ class SupervisedJob {
   // has not asked for an image itself goes on from VisitIsFrozen() on.
   absl::Status BeginVisit(const std::atomic<bool>& cancelled, uint64_t* number) ABSL_LOCKS_EXCLUDED(mutex_);
   void VisitIsFrozen(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
-  // For who takes an image of it otherwise, while it stands still: see RemovedFiles::KeepMeanwhile. Does not wait.
+  // For who takes an image of it otherwise, while it stands still: see RemovedFiles::KeepMeanwhile. Does not
+  // wait.
   void KeepItsFilesMeanwhile();
   void EndVisit(uint64_t number, bool stored) ABSL_LOCKS_EXCLUDED(mutex_);
   // Of one that has ended: takes its thread back, and records the end, which the disk may not have taken at

@@ -207,6 +207,9 @@ void SupervisedJob::NoteDeath(const Death& death, absl::string_view words) {
   if (deaths->size() > kDeathsKept) deaths->DeleteSubrange(kDeathsKept, deaths->size() - kDeathsKept);
 }
 
+// Of an image. No job comes to it.
+constexpr uint64_t kGreatestNumber = uint64_t{1} << 48;
+
 void SupervisedJob::FindPoints() {
   auto store = node_.OpenStore(Node::Access::kRead);
   auto images = store.ok() ? (*store)->List() : absl::StatusOr<std::vector<store::ImageInfo>>(store.status());
@@ -216,7 +219,10 @@ void SupervisedJob::FindPoints() {
     return;
   }
   std::map<std::string, std::string> there;  // digests by name
-  for (const store::ImageInfo& image : *images) there[image.reference] = image.digest;
+  const Call own = OwnCall();
+  for (const store::ImageInfo& image : *images) {
+    if (node_.policy().MayUse(own.caller, image.owner)) there[image.reference] = image.digest;
+  }
   absl::MutexLock lock(&mutex_);
   auto* points = record_.mutable_points();
   points->erase(std::remove_if(points->begin(), points->end(),
@@ -248,7 +254,9 @@ void SupervisedJob::FindPoints() {
                     !image.labels.contains(v1::kSupervisedAskedLabel));
     uint64_t number = 0;
     auto numbered = image.labels.find(v1::kSupervisedNumberLabel);
-    if (numbered == image.labels.end() || !absl::SimpleAtoi(numbered->second, &number))
+    // Labels of what came from elsewhere say what they like.
+    if (numbered == image.labels.end() || !absl::SimpleAtoi(numbered->second, &number) ||
+        number > kGreatestNumber)
       number = record_.last_number() + 1;
     point->set_number(number);
     record_.set_last_number(std::max(record_.last_number(), number));

@@ -54,11 +54,8 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> FindFor(Node& node, const Call& c
 std::map<pid_t, UniqueFd> OthersOf(pid_t session) {
   JobTraits traits;
   traits.session = session;
-  std::map<pid_t, UniqueFd> others;
-  for (const pid_t pid : JobMembers(traits)) {
-    if (UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); pidfd.valid() && pid != session)
-      others.emplace(pid, std::move(pidfd));
-  }
+  std::map<pid_t, UniqueFd> others = OpenJobMembers(traits);
+  others.erase(session);
   return others;
 }
 
