@@ -34,6 +34,7 @@
 #include "ckpt/job_inspection.h"
 #include "ckpt/mounts_check.h"
 #include "ckpt/openable_files.h"
+#include "ckpt/outside_peers.h"
 #include "ckpt/parent_image.h"
 #include "ckpt/staged_image.h"
 #include "ckpt/staging_arena.h"
@@ -42,6 +43,7 @@
 #include "ckpt/standing_job.h"
 #include "ckpt/thread_placement.h"
 #include "ckpt/uninterruptible_waits.h"
+#include "criu/failure.h"
 #include "criu/image_files.h"
 #include "criu/job_namespaces.h"
 #include "gpu_state/cuda_processes.h"
@@ -181,7 +183,7 @@ class CaptureRun {
     untouched_ = gate.refused();
     if (untouched_) return frozen.status();
     dump_failed_ = !frozen.ok();
-    if (dump_failed_) return OrEnded(OrUninterruptible(frozen.status()));
+    if (dump_failed_) return OrEnded(WithOutsidePeers(OrUninterruptible(frozen.status())));
     if (!StaysStopped()) stands_still_.reset();
     if (result_.frozen_ns == 0) result_.frozen_ns = MonotonicNanos();  // a CRIU that does not ask
     frozen_ = *std::move(frozen);
@@ -602,6 +604,13 @@ class CaptureRun {
     if (!absl::IsDeadlineExceeded(status)) return status;
     const std::string wait = DescribeUninterruptibleWait(options_.pid);
     return wait.empty() ? status : WithMessage(status, absl::StrCat(status.message(), "\nNow, ", wait, "."));
+  }
+
+  // CRIU names no processes that the job is connected to.
+  absl::Status WithOutsidePeers(const absl::Status& status) const {
+    if (criu::DiagnosisId(status) != "unix-external") return status;
+    const std::string peers = DescribeOutsidePeers(job_.pids());
+    return peers.empty() ? status : WithMessage(status, absl::StrCat(status.message(), "\n", peers));
   }
 
   absl::Status KeepLogs(absl::Status status) {

@@ -1,9 +1,6 @@
 #include "restore/socket_diag.h"
 
 #include <linux/inet_diag.h>
-#include <linux/netlink.h>
-#include <linux/rtnetlink.h>
-#include <linux/sock_diag.h>
 #include <linux/tcp.h>
 #include <linux/unix_diag.h>
 #include <netinet/in.h>
@@ -19,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/network_namespace.h"
+#include "base/sock_diag.h"
 #include "base/status.h"
 
 namespace rekindle::restore {
@@ -36,25 +34,6 @@ constexpr uint32_t kTcpStates = kAllStates & ~(Bit(0) | Bit(kTimeWait) | Bit(kCl
                                                Bit(kRequested) | Bit(kNewRequest));
 
 uint64_t Cookie(const uint32_t (&halves)[2]) { return uint64_t{halves[1]} << 32 | halves[0]; }
-
-// Calls use(type, content) for each of a message's attributes.
-template <typename Use>
-void ForEachAttribute(absl::string_view attributes, const Use& use) {
-  while (attributes.size() >= sizeof(rtattr)) {
-    rtattr header;
-    memcpy(&header, attributes.data(), sizeof header);
-    if (header.rta_len < sizeof header || header.rta_len > attributes.size()) return;
-    use(header.rta_type & NLA_TYPE_MASK, attributes.substr(sizeof header, header.rta_len - sizeof header));
-    attributes.remove_prefix(std::min(attributes.size(), size_t{NLMSG_ALIGN(header.rta_len)}));
-  }
-}
-
-template <typename Message>
-bool TakeMessage(absl::string_view bytes, Message* message) {
-  if (bytes.size() < sizeof *message) return false;
-  memcpy(message, bytes.data(), sizeof *message);
-  return true;
-}
 
 bool ParseTcp(absl::string_view bytes, TcpSocket* out) {
   inet_diag_msg message;
@@ -102,13 +81,10 @@ bool ParseUnix(absl::string_view bytes, UnixSocket* out) {
   return !out->name.empty();
 }
 
-// In the network namespace that the calling thread is in.
-UniqueFd MakeSocket() { return UniqueFd(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG)); }
-
 absl::StatusOr<std::pair<UniqueFd, UniqueFd>> MakeSockets() {
-  UniqueFd requests = MakeSocket();
+  UniqueFd requests = MakeSockDiag();
   if (!requests.valid()) return ErrnoStatus(errno, kAsking);
-  UniqueFd destroyed = MakeSocket();
+  UniqueFd destroyed = MakeSockDiag();
   sockaddr_nl address{};
   address.nl_family = AF_NETLINK;
   bool told = destroyed.valid() &&
@@ -119,19 +95,6 @@ absl::StatusOr<std::pair<UniqueFd, UniqueFd>> MakeSockets() {
   }
   if (!told) destroyed.Reset();
   return std::make_pair(std::move(requests), std::move(destroyed));
-}
-
-absl::Status SendRequest(int socket, uint16_t type, uint16_t flags, absl::string_view request) {
-  nlmsghdr header{};
-  header.nlmsg_len = static_cast<uint32_t>(sizeof header + request.size());
-  header.nlmsg_type = type;
-  header.nlmsg_flags = static_cast<uint16_t>(NLM_F_REQUEST | flags);
-  iovec parts[2] = {{&header, sizeof header}, {const_cast<char*>(request.data()), request.size()}};
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = 2;
-  if (::sendmsg(socket, &message, 0) < 0) return ErrnoStatus(errno, kAsking);
-  return absl::OkStatus();
 }
 
 // Exactly the socket with these ends.
@@ -163,12 +126,12 @@ criu::TcpConnection Unmapped(const criu::TcpConnection& ends) {
 }  // namespace
 
 absl::StatusOr<std::optional<TcpSocket>> FindTcp(const criu::TcpConnection& ends) {
-  const UniqueFd asked = MakeSocket();
+  const UniqueFd asked = MakeSockDiag();
   if (!asked.valid()) return ErrnoStatus(errno, kAsking);
   const criu::TcpConnection wanted = Unmapped(ends);
   inet_diag_req_v2 request = RequestFor(wanted);
   request.id.idiag_cookie[0] = request.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-  RK_RETURN_IF_ERROR(SendRequest(asked.get(), SOCK_DIAG_BY_FAMILY, 0, Bytes(request)));
+  RK_RETURN_IF_ERROR(SendSockDiag(asked.get(), SOCK_DIAG_BY_FAMILY, 0, Bytes(request)));
   alignas(nlmsghdr) std::array<char, 4096> answer;
   ssize_t n;
   do {
@@ -208,15 +171,11 @@ absl::StatusOr<SocketDiag> SocketDiag::Open(pid_t process) {
   return SocketDiag(std::move(made->first), std::move(made->second));
 }
 
-absl::Status SocketDiag::Send(uint16_t type, uint16_t flags, absl::string_view request) {
-  return SendRequest(requests_.get(), type, flags, request);
-}
-
 absl::Status SocketDiag::Destroy(const TcpSocket& socket) {
   inet_diag_req_v2 request = RequestFor(socket.ends);
   request.id.idiag_cookie[0] = static_cast<uint32_t>(socket.cookie);
   request.id.idiag_cookie[1] = static_cast<uint32_t>(socket.cookie >> 32);
-  RK_RETURN_IF_ERROR(Send(SOCK_DESTROY, NLM_F_ACK, Bytes(request)));
+  RK_RETURN_IF_ERROR(SendSockDiag(requests_.get(), SOCK_DESTROY, NLM_F_ACK, Bytes(request)));
   alignas(nlmsghdr) std::array<char, 1024> answer;
   const ssize_t n = ::recv(requests_.get(), answer.data(), answer.size(), 0);
   nlmsghdr header;
@@ -233,30 +192,6 @@ absl::Status SocketDiag::Destroy(const TcpSocket& socket) {
         "ending a connection: the kernel can't (it is built without INET_DIAG_DESTROY)");
   }
   return ErrnoStatus(-error.error, "ending a connection");
-}
-
-absl::Status SocketDiag::Dump(absl::string_view request,
-                              absl::FunctionRef<void(absl::string_view message)> each) {
-  RK_RETURN_IF_ERROR(Send(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, request));
-  nlmsghdr header;
-  for (;;) {
-    const ssize_t n = ::recv(requests_.get(), buffer_.get(), kBufferBytes, 0);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ErrnoStatus(errno, kAsking);
-    absl::string_view left(buffer_.get(), static_cast<size_t>(n));
-    while (left.size() >= sizeof header) {
-      memcpy(&header, left.data(), sizeof header);
-      if (header.nlmsg_len < sizeof header || header.nlmsg_len > left.size()) break;
-      const absl::string_view content = left.substr(sizeof header, header.nlmsg_len - sizeof header);
-      if (header.nlmsg_type == NLMSG_DONE) return absl::OkStatus();
-      if (header.nlmsg_type == NLMSG_ERROR) {
-        nlmsgerr error;
-        return ErrnoStatus(TakeMessage(content, &error) ? -error.error : EIO, kAsking);
-      }
-      if (header.nlmsg_type == SOCK_DIAG_BY_FAMILY) each(content);
-      left.remove_prefix(std::min(left.size(), size_t{NLMSG_ALIGN(header.nlmsg_len)}));
-    }
-  }
 }
 
 absl::StatusOr<std::vector<TcpSocket>> SocketDiag::Tcp(uint16_t first_port, uint16_t last_port) {
@@ -289,11 +224,11 @@ absl::StatusOr<std::vector<TcpSocket>> SocketDiag::TcpIn(uint32_t states, uint16
   std::vector<TcpSocket> sockets;
   for (uint8_t family : {AF_INET, AF_INET6}) {
     asked.request.sdiag_family = family;
-    absl::Status status =
-        Dump({reinterpret_cast<const char*>(&asked), sizeof asked}, [&](absl::string_view message) {
-          TcpSocket socket;
-          if (ParseTcp(message, &socket)) sockets.push_back(socket);
-        });
+    absl::Status status = DumpSockets(requests_.get(), {reinterpret_cast<const char*>(&asked), sizeof asked},
+                                      [&](absl::string_view message) {
+                                        TcpSocket socket;
+                                        if (ParseTcp(message, &socket)) sockets.push_back(socket);
+                                      });
     if (!absl::IsNotFound(status)) RK_RETURN_IF_ERROR(status);
   }
   return sockets;
@@ -306,10 +241,11 @@ absl::StatusOr<std::vector<UnixSocket>> SocketDiag::Unix() {
   request.udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_RQLEN;
   std::vector<UnixSocket> sockets;
   absl::Status status =
-      Dump({reinterpret_cast<const char*>(&request), sizeof request}, [&](absl::string_view message) {
-        UnixSocket socket;
-        if (ParseUnix(message, &socket)) sockets.push_back(std::move(socket));
-      });
+      DumpSockets(requests_.get(), {reinterpret_cast<const char*>(&request), sizeof request},
+                  [&](absl::string_view message) {
+                    UnixSocket socket;
+                    if (ParseUnix(message, &socket)) sockets.push_back(std::move(socket));
+                  });
   if (!absl::IsNotFound(status)) RK_RETURN_IF_ERROR(status);
   return sockets;
 }
@@ -317,11 +253,12 @@ absl::StatusOr<std::vector<UnixSocket>> SocketDiag::Unix() {
 std::vector<TcpSocket> SocketDiag::DestroyedTcp() {
   std::vector<TcpSocket> sockets;
   if (!destroyed_.valid()) return sockets;
+  alignas(nlmsghdr) std::array<char, 16384> told;
   for (;;) {
-    const ssize_t n = ::recv(destroyed_.get(), buffer_.get(), kBufferBytes, MSG_DONTWAIT);
+    const ssize_t n = ::recv(destroyed_.get(), told.data(), told.size(), MSG_DONTWAIT);
     if (n < 0 && (errno == EINTR || errno == ENOBUFS)) continue;
     if (n <= 0) return sockets;
-    absl::string_view left(buffer_.get(), static_cast<size_t>(n));
+    absl::string_view left(told.data(), static_cast<size_t>(n));
     nlmsghdr header;
     TcpSocket socket;
     if (TakeMessage(left, &header) && header.nlmsg_len <= left.size() &&

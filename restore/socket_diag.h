@@ -4,17 +4,14 @@
 
 #include <sys/types.h>
 
-#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "base/unique_fd.h"
 #include "criu/image_files.h"
 
@@ -71,18 +68,11 @@ class SocketDiag {
   std::vector<TcpSocket> DestroyedTcp();
 
  private:
-  static constexpr size_t kBufferBytes = size_t{64} << 10;
-
   SocketDiag(UniqueFd requests, UniqueFd destroyed)
-      : requests_(std::move(requests)), destroyed_(std::move(destroyed)), buffer_(new char[kBufferBytes]) {}
+      : requests_(std::move(requests)), destroyed_(std::move(destroyed)) {}
   absl::StatusOr<std::vector<TcpSocket>> TcpIn(uint32_t states, uint16_t first_port, uint16_t last_port);
-  // `message`: what follows the netlink header of each answer. NotFound: the kernel tells nothing of such
-  // sockets (IPv6, tcp_diag, unix_diag).
-  absl::Status Dump(absl::string_view request, absl::FunctionRef<void(absl::string_view message)> each);
-  absl::Status Send(uint16_t type, uint16_t flags, absl::string_view request);
 
   UniqueFd requests_, destroyed_;
-  std::unique_ptr<char[]> buffer_;  // of what the kernel sends
 };
 
 }  // namespace rekindle::restore

@@ -5,6 +5,7 @@ changed.
 import ctypes
 import os
 import signal
+import socket
 import stat
 import struct
 import unittest
@@ -98,6 +99,19 @@ class BadPidTest(RekindleTest):
         job = self.start_job(["sh", "-c", "exec sleep 1000 9<>" + path], "gdrcopy")
         waiting.until(lambda: os.path.exists(f"/proc/{job.pid}/fd/9"), "the device open")
         self.assert_refused(self.ckpt(job.pid), FAILED, str(job.pid), path, "NCCL_GDRCOPY_ENABLE=0")
+
+    def test_connected_to_a_process_that_is_not_of_it(self):
+        path = self.path("service")
+        with socket.socket(socket.AF_UNIX) as service:
+            service.bind(path)
+            service.listen()
+            connects = "import socket, sys, time; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); time.sleep(1e4)"
+            job = self.start_job([jobs.PYTHON, "-c", connects, path])
+            connection, _ = service.accept()
+            with connection:
+                self.assert_refused(self.ckpt(job.pid), FAILED, "not part of it", f"of process {job.pid} (python",
+                                    f"leads to process {os.getpid()} (", f"has it as {path}")  # fmt: skip
+                self.assertTrue(procfs.alive(job.pid))
 
     def test_init(self):
         self.assert_refused(self.ckpt(1), USAGE, "process 1", "init", "give the PID")
