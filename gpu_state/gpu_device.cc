@@ -1,6 +1,9 @@
 #include "gpu_state/gpu_device.h"
 
-#include "absl/strings/ascii.h"
+#include <charconv>
+#include <cstddef>
+#include <system_error>
+
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -22,13 +25,15 @@ absl::StatusOr<cuda::Uuid> ParseUuid(absl::string_view text) {
   const std::string hex = absl::StrReplaceAll(digits, {{"-", ""}});
   cuda::Uuid uuid = {};
   bool valid = hex.size() == 2 * sizeof uuid.bytes;
-  for (char c : hex) valid &= absl::ascii_isxdigit(static_cast<unsigned char>(c));
+  for (size_t i = 0; valid && i < sizeof uuid.bytes; ++i) {
+    const char* const at = hex.data() + 2 * i;
+    const auto [end, error] = std::from_chars(at, at + 2, uuid.bytes[i], 16);
+    valid = error == std::errc() && end == at + 2;
+  }
   if (!valid) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", text, "' is no GPU's UUID: `nvidia-smi -L` lists them (GPU-8a6c2f1e-…)"));
   }
-  const std::string bytes = absl::HexStringToBytes(hex);
-  bytes.copy(reinterpret_cast<char*>(uuid.bytes), sizeof uuid.bytes);
   return uuid;
 }
 

@@ -47,7 +47,7 @@ class PagerClient {
   struct AttachOptions {
     std::string clone;  // its sandbox
     std::string image;
-    Fill fill = Fill::kIdle;
+    restore::Fill fill = restore::Fill::kIdle;
     absl::Duration record;      // at most
     bool until_answer = false;  // at most until the job has answered on a socket that it listens on
     bool until_ready = false;   // it is to say that it is: see Ready()
