@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "absl/base/config.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/sanitized.h"
 #include "gtest/gtest.h"
 
 namespace rekindle {
@@ -40,14 +40,8 @@ int WithoutThreads(const std::function<int()>& work) {
   return WEXITSTATUS(status);
 }
 
-#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
-constexpr bool kNeedsAddressSpaceItself = true;
-#else
-constexpr bool kNeedsAddressSpaceItself = false;
-#endif
-
 TEST(ParallelTest, WithoutThreadsTheCallerDoesIt) {
-  if (kNeedsAddressSpaceItself) GTEST_SKIP() << "a sanitizer";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs address space itself";
   EXPECT_EQ(WithoutThreads([] {
               std::atomic<int> sum{0};
               InParallel(4, [&](size_t i) { sum += static_cast<int>(i) + 1; });
@@ -73,7 +67,7 @@ TEST(ParallelTest, WhatAPartThrowsIsThrownWhenAllHaveEnded) {
 }
 
 TEST(ParallelTest, NoMoreThreadsIsAnError) {
-  if (kNeedsAddressSpaceItself) GTEST_SKIP() << "a sanitizer";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs address space itself";
   EXPECT_EQ(WithoutThreads([] {
               const absl::StatusOr<int> made = CatchNoMoreThreads([]() -> absl::StatusOr<int> {
                 // The C library keeps some stacks of earlier ones.

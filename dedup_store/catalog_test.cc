@@ -20,6 +20,7 @@
 #include "dedup_store/catalog_testing.h"
 #include "dedup_store/cow_map.h"
 #include "dedup_store/hooked_disk.h"
+#include "dedup_store/place_step.h"
 #include "dedup_store/store_testing.h"
 
 namespace rekindle::store {
@@ -238,7 +239,7 @@ TEST_F(CatalogTest, AFlippedBitInOneCopyLosesNothing) {
   const Files files = Save();
   for (const char* name : {kA, kB}) {
     const size_t size = files.at(name).size();
-    for (size_t at = 0; at < size; ++at) {
+    for (size_t at = 0; at < size; at += kPlaceStep) {
       SCOPED_TRACE(absl::StrCat(name, " at ", at));
       Files flipped = files;
       flipped[name][at] = static_cast<char>(flipped[name][at] ^ 1 << at % 8);
@@ -318,7 +319,8 @@ TEST_F(CatalogTest, TornTailsAreCutOffOrCompleted) {
   const std::string& whole = files.at(kA);
   const std::vector<uint64_t> offsets = Offsets(whole);
   const uint64_t last = offsets[offsets.size() - 2];
-  auto expect = [&](const std::string& a, const std::string& b, uint64_t seed) {
+  int round = 0;
+  auto expect = [&](const std::string& a, const std::string& b) {
     Files left = files;
     left[kA] = a;
     left[kB] = b;
@@ -326,12 +328,12 @@ TEST_F(CatalogTest, TornTailsAreCutOffOrCompleted) {
     const std::string expected = a.substr(0, whole.size()) == whole ? "1 2 77" : "1 2";
     ExpectSound(expected);
     EXPECT_TRUE(Save() == left);
-    if (seed % 5 == 0) ExpectMended(expected);
+    if (++round % 5 == 0) ExpectMended(expected);
   };
-  for (uint64_t length = last; length <= whole.size(); ++length) {
+  for (uint64_t length = last; length <= whole.size(); length += length + 1 < whole.size() ? kPlaceStep : 1) {
     SCOPED_TRACE(length);
-    expect(whole.substr(0, length), whole.substr(0, last), length);
-    expect(whole, whole.substr(0, length), length);
+    expect(whole.substr(0, length), whole.substr(0, last));
+    expect(whole, whole.substr(0, length));
     if (HasFailure()) return;
   }
   // Blocks that were never written, in any order.
@@ -343,8 +345,8 @@ TEST_F(CatalogTest, TornTailsAreCutOffOrCompleted) {
     for (uint64_t at = last; at < torn.size(); ++at) {
       if (!(written >> (at / 512 - first_sector) & 1)) torn[at] = '\0';
     }
-    expect(torn, whole.substr(0, last), written);
-    expect(whole, torn, written);
+    expect(torn, whole.substr(0, last));
+    expect(whole, torn);
     if (HasFailure()) return;
   }
   // A copy that lost more than one writer can have left unfinished is damaged.

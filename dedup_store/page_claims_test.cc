@@ -6,6 +6,8 @@
 #include <deque>
 #include <memory>
 
+#include "base/sanitized.h"
+
 namespace rekindle::store {
 namespace {
 
@@ -13,7 +15,7 @@ using TicketPtr = std::shared_ptr<PageClaims::Ticket>;
 
 // Some writers are always at work, and each that ends is followed by another.
 TEST(PageClaimsTest, WhatIsLookedAtGrowsWithThePagesAndNotWithTheWritersBesides) {
-  constexpr uint64_t kWriters = 300, kPages = 2000;
+  constexpr uint64_t kWriters = 300, kPages = kSanitized ? 200 : 2000;
   for (const size_t at_once : {2, 32}) {
     PageClaims claims;
     std::deque<TicketPtr> active;

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "absl/base/config.h"
+#include "base/sanitized.h"
 #include "functions/simulation_report.h"
 #include "functions/trace_files_for_tests.h"
 #include "functions/trace_generator.h"
@@ -130,12 +130,13 @@ TEST_F(SimulatorTest, DaysFollowEachOther) {
 }
 
 TEST_F(SimulatorTest, NobodyKeepsMoreThanTheBudget) {
-  absl::StatusOr<GeneratedTrace> trace = GenerateTrace({files_.path(), 150, 1, 5});
+  absl::StatusOr<GeneratedTrace> trace = GenerateTrace({files_.path(), kSanitized ? 30u : 150u, 1, 5});
   ASSERT_TRUE(trace.ok());
-  SimulationResult result = Play(trace->files, 8000);
+  const uint64_t memory_mb = kSanitized ? 1600 : 8000;
+  SimulationResult result = Play(trace->files, memory_mb);
   for (const PolicyResult& policy : result.policies) {
     if (policy.over_budget == 0) {
-      EXPECT_LE(policy.peak_memory_bytes, 8000 * kMb) << policy.policy;
+      EXPECT_LE(policy.peak_memory_bytes, memory_mb * kMb) << policy.policy;
     }
     uint64_t all = 0, slow = 0;
     for (uint64_t starts : policy.starts) all += starts;
@@ -148,20 +149,19 @@ TEST_F(SimulatorTest, NobodyKeepsMoreThanTheBudget) {
 }
 
 TEST_F(SimulatorTest, TheSameSeedGivesTheSameResult) {
-  absl::StatusOr<GeneratedTrace> trace = GenerateTrace({files_.path(), 60, 1, 5});
+  absl::StatusOr<GeneratedTrace> trace = GenerateTrace({files_.path(), kSanitized ? 12u : 60u, 1, 5});
   ASSERT_TRUE(trace.ok());
+  const uint64_t memory_mb = kSanitized ? 800 : 4000;
   SimulationModel model;
-  std::string first = ReportJson(Play(trace->files, 4000, model), model, options_);
-  EXPECT_EQ(ReportJson(Play(trace->files, 4000, model), model, options_), first);
+  std::string first = ReportJson(Play(trace->files, memory_mb, model), model, options_);
+  EXPECT_EQ(ReportJson(Play(trace->files, memory_mb, model), model, options_), first);
   options_.seed = 2;
-  EXPECT_NE(ReportJson(Play(trace->files, 4000, model), model, options_), first);
+  EXPECT_NE(ReportJson(Play(trace->files, memory_mb, model), model, options_), first);
 }
 
 // The aim. Twice, because the first seed may be luck.
 TEST_F(SimulatorTest, OursHasFarFewerSlowStarts) {
-#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
-  GTEST_SKIP() << "a sanitizer: minutes for code that the other tests go through too";
-#endif
+  if (kSanitized) GTEST_SKIP() << "a sanitizer: minutes for code that the other tests go through too";
   for (uint64_t seed : {1, 2}) {
     absl::StatusOr<GeneratedTrace> trace = GenerateTrace({files_.path(), 300, 1, seed});
     ASSERT_TRUE(trace.ok());

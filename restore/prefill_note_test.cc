@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dedup_store/hashing.h"
+#include "dedup_store/place_step.h"
 #include "dedup_store/store_testing.h"
 
 namespace rekindle::restore {
@@ -121,7 +122,7 @@ TEST_F(PrefillNoteTest, EveryLengthOfTheHeadAndSomeOfTheRestAreRefused) {
 TEST_F(PrefillNoteTest, AFlippedBitAnywhereIsRefused) {
   const std::string note = Encode();
   std::string loaded;
-  for (size_t i = 0; i < note.size(); i += i < head_bytes_ ? 1 : 1999) {
+  for (size_t i = 0; i < note.size(); i += (i < head_bytes_ ? 1 : 1999) * store::kPlaceStep) {
     std::string bad = note;
     bad[i] ^= static_cast<char>(1 << (i % 8));
     EXPECT_TRUE(absl::IsDataLoss(Load(bad, &loaded))) << i;

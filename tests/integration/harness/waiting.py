@@ -9,19 +9,27 @@ DEFAULT_SECONDS = 30.0
 # On a slow machine (an emulated one) all is waited for so many times as long.
 PATIENCE = float(os.environ.get("REKINDLE_TEST_PATIENCE", "1"))
 _POLL_SECONDS = 0.002
+# A look at the condition is followed by a rest of so many times what it took, of so many seconds at most. Who asks by a
+# command that starts for each question would else keep a processor busy that what is waited for could use.
+_REST, _LONGEST_REST = 2, 0.25
 
 
 def until(condition, what, seconds=DEFAULT_SECONDS, poll_seconds=_POLL_SECONDS):
-    """Calls `condition` until it returns something true, and returns that."""
+    """Calls `condition` until it returns something true, and returns that. For what may be over before a rest is:
+    `poll_seconds` of less than a usual one's, which there is no rest beside.
+    """
     seconds *= PATIENCE
     deadline = time.monotonic() + seconds
     while True:
+        began = time.monotonic()
         value = condition()
         if value:
             return value
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             raise TimeoutError(f"{what}: not within {seconds:g} s")
-        time.sleep(poll_seconds)
+        rest = 0 if poll_seconds < _POLL_SECONDS else min(_REST * (now - began), _LONGEST_REST)
+        time.sleep(max(poll_seconds, rest))
 
 
 def for_exit(pid, seconds=DEFAULT_SECONDS):
