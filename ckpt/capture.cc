@@ -84,6 +84,9 @@ class GateAfter : public CaptureGate {
     freezes_();
     return absl::OkStatus();
   }
+  void StandsStill() override {
+    if (also_) also_->StandsStill();
+  }
   absl::Status OnFrozen() override {
     if (also_) RK_RETURN_IF_ERROR(also_->OnFrozen());
     return is_frozen_();

@@ -210,6 +210,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   }
   absl::Status said;  // by `say`; read once the gate's thread has ended
   auto ours = [&staging, &look, &tracking, &said, say, gpu, d = direct.get()] {
+    if (say) say->StandsStill();
     absl::Status status = staging.WaitUntilPagesAreOurs();
     // While memory is copied: CRIU's images have been complete for long by the time that much of it is.
     // Without the look there is an image all the same.

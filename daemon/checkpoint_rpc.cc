@@ -65,8 +65,12 @@ class NotedGate final : public ckpt::CaptureGate {
     reached_ = true;
     return gate_.BeforeFreeze();
   }
-  absl::Status OnFrozen() override {
+  void StandsStill() override {
     if (job_) job_->KeepItsFilesMeanwhile();
+    gate_.StandsStill();
+  }
+  absl::Status OnFrozen() override {
+    if (job_) job_->AwaitItsFilesKept();
     return gate_.OnFrozen();
   }
   absl::Status BeforeCommit() override { return gate_.BeforeCommit(); }

@@ -22,8 +22,10 @@ class ImageVisit final : public ckpt::CaptureGate {
   ~ImageVisit() override { job_->EndVisit(number_, stored_); }
 
   absl::Status BeforeFreeze() override { return job_->BeginVisit(cancelled_, &number_); }
+  void StandsStill() override { job_->KeepItsFilesMeanwhile(); }
   // Its memory is ours: the job goes on while the image is stored.
   absl::Status OnFrozen() override {
+    job_->AwaitItsFilesKept();
     job_->VisitIsFrozen(number_);
     return absl::OkStatus();
   }

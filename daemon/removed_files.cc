@@ -581,6 +581,15 @@ void RemovedFiles::KeepMeanwhile() {
   });
 }
 
+void RemovedFiles::AwaitKept(absl::Duration patience) {
+  std::shared_ptr<Work> work;
+  {
+    absl::MutexLock lock(&mutex_);
+    work = meanwhile_;
+  }
+  if (work != nullptr) (void)work->Await(patience);
+}
+
 std::vector<std::string> RemovedFiles::Keep(int64_t begins_with_unix_ns) {
   const auto warnings = std::make_shared<std::vector<std::string>>();
   if (!InTime([options = options_, gone = gone_, warnings, begins_with_unix_ns] {

@@ -47,6 +47,8 @@ class RemovedFiles {
   // The same beside the caller, who does not wait: to be called while the job stands still for an image. What
   // it has made just before, and removes as soon as it goes on, nothing else sees.
   void KeepMeanwhile() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Until the last such is done, not longer than `patience`.
+  void AwaitKept(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
   // Gives what is gone since that moment its name back, where no other file has it; what was done.
   std::vector<v1::FileRollback> PutBack(int64_t image_unix_ns);
   // That no image from before that moment is needed any more. `ended`: nor is what is still there, which the

@@ -733,7 +733,6 @@ absl::Status SupervisedJob::BeginVisit(const std::atomic<bool>& cancelled, uint6
 }
 
 void SupervisedJob::VisitIsFrozen(uint64_t number) {
-  KeepItsFilesMeanwhile();
   absl::MutexLock lock(&mutex_);
   if (number != 0 && visit_ == number) visit_frozen_ = number;
 }

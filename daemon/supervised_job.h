@@ -112,9 +112,10 @@ class SupervisedJob {
   // has not asked for an image itself goes on from VisitIsFrozen() on.
   absl::Status BeginVisit(const std::atomic<bool>& cancelled, uint64_t* number) ABSL_LOCKS_EXCLUDED(mutex_);
   void VisitIsFrozen(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
-  // For who takes an image of it otherwise, while it stands still: see RemovedFiles::KeepMeanwhile. Does not
-  // wait.
+  // For who takes an image of it, when it stands still and before it goes on: what it made just before that,
+  // and removes at once, is kept too. The first does not wait, the second not for long.
   void KeepItsFilesMeanwhile();
+  void AwaitItsFilesKept();
   void EndVisit(uint64_t number, bool stored) ABSL_LOCKS_EXCLUDED(mutex_);
   // Of one that has ended: takes its thread back, and records the end, which the disk may not have taken at
   // first. For one thread.

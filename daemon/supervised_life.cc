@@ -375,8 +375,10 @@ class SupervisedJob::BoundaryGate : public ckpt::CaptureGate {
     job_.progress_.Add(before_);
     return absl::OkStatus();
   }
+  void StandsStill() override { job_.KeepItsFilesMeanwhile(); }
   // Its memory is ours. What it asked for itself it wants to be stored.
   absl::Status OnFrozen() override {
+    job_.AwaitItsFilesKept();
     job_.NoteFrozen();
     if (!job_.job_file_) return absl::OkStatus();
     if (const auto wish = asked_ ? std::nullopt : job_.NewWish()) {

@@ -43,6 +43,8 @@ using supervise::Death;
 using supervise::RestartDecision;
 
 constexpr int kDeathsKept = 10;
+// A job that stands still: its files have mostly been found by the time that its memory is copied.
+constexpr absl::Duration kKeepingMayHoldUp = absl::Milliseconds(100);
 // For PIDs of what is just ending, say: then an older image may do.
 constexpr int kTriesForMoment = 6;
 constexpr double kBetweenTriesSeconds = 5;
@@ -350,8 +352,9 @@ void SupervisedJob::KeepItsFiles(int64_t begins_with_unix_ns) {
 
 void SupervisedJob::KeepItsFilesMeanwhile() { removed_.KeepMeanwhile(); }
 
+void SupervisedJob::AwaitItsFilesKept() { removed_.AwaitKept(kKeepingMayHoldUp); }
+
 void SupervisedJob::NoteFrozen() {
-  KeepItsFilesMeanwhile();
   absl::MutexLock lock(&mutex_);
   taking_frozen_ns_ = MonotonicNanos();
 }
