@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -67,8 +68,6 @@ class SupervisedJob {
   const std::string& name() const { return name_; }
   uid_t owner() const { return owner_; }
   int64_t submitted_unix_ns() const { return submitted_unix_ns_; }
-  // Of one that began with an image: when it was submitted first. 0: it did not, or that is not known.
-  int64_t first_submitted_unix_ns() const { return first_submitted_unix_ns_; }
   JobEvents& events() { return events_; }
   bool Ended() const ABSL_LOCKS_EXCLUDED(mutex_);
   // As `ps` shows it. Absent: there is nothing to show. `all`: see ToProto of a JobRecord.
@@ -90,7 +89,8 @@ class SupervisedJob {
   void WillEnd(int signal) ABSL_LOCKS_EXCLUDED(mutex_);
   // See Supervisor.
   void AddPoint(v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
-  uint64_t TakeNumber() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The labels of an image that a call takes of it, with the next number.
+  std::map<std::string, std::string> LabelsOfNextImage(uint64_t* number) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends it for good: SIGTERM, after `grace` SIGKILL. Returns when it has ended. If this process dies before
   // that, whoever takes the job over ends it.
   absl::StatusOr<v1::StopJobResponse> Stop(absl::Duration grace, bool checkpoint,
@@ -154,6 +154,8 @@ class SupervisedJob {
   void NotePoint(v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteStop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // By which its processes are known. Those of `others`, if they are not known, can't be told from those that
+  // The labels by which the next image is known as one of it, should nobody live to add it to the points.
+  std::map<std::string, std::string> NumberImage(uint64_t* number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // only carry its mark.
   JobTraits Traits(const absl::StatusOr<std::vector<JobRecord>>& others, bool by_mark) const;
   void KillAll();
@@ -310,7 +312,8 @@ class SupervisedJob {
   Node& node_;
   const std::string name_, mark_, directory_;
   const uid_t owner_;
-  const int64_t submitted_unix_ns_, first_submitted_unix_ns_;
+  const int64_t submitted_unix_ns_;
+  const int64_t first_submitted_unix_ns_;  // of one that began with an image; 0: it did not, or not known
   JobEvents events_;
   // Changed by the loop's thread alone, with the mutex: whoever saves the record has what they remember.
   supervise::RestartPolicy restart_policy_;
