@@ -79,9 +79,9 @@ absl::StatusOr<v1::Image> CopySource::Find(const std::string& image) const {
 }
 
 absl::StatusOr<v1::Image> CopySource::Newest(const std::string& name) const {
-  RK_ASSIGN_OR_RETURN(std::optional<v1::Image> newest, NewestOf(name, [](const v1::Image&) { return true; }));
-  if (!newest) return absl::NotFoundError(absl::StrCat("there is no image of ", name, " yet"));
-  return *std::move(newest);
+  RK_ASSIGN_OR_RETURN(std::vector<v1::Image> images, ImagesOf(name, /*newest=*/1));
+  if (images.empty()) return absl::NotFoundError(absl::StrCat("there is no image of ", name, " yet"));
+  return std::move(images.front());
 }
 
 absl::StatusOr<std::optional<v1::Image>> CopySource::BaseOf(
@@ -129,9 +129,12 @@ absl::StatusOr<std::optional<v1::Image>> CopySource::NewestOf(
   return std::nullopt;
 }
 
-absl::StatusOr<std::vector<v1::Image>> CopySource::ImagesOf(const std::string& name) const {
-  // With the colon: images of "train-1" are not those of "train-10", of which there may be thousands.
+absl::StatusOr<std::vector<v1::Image>> CopySource::ImagesOf(const std::string& name, uint32_t newest) const {
   v1::ListImagesRequest request;
+  request.set_name(name);
+  request.set_newest(newest);
+  // For older daemons, with the colon: images of "train-1" are not those of "train-10", of which there may be
+  // thousands.
   request.set_name_contains(absl::StrCat(name, ":"));
   RK_ASSIGN_OR_RETURN(v1::ListImagesResponse listed, client_.ListImages(request));
   std::vector<v1::Image> images;
