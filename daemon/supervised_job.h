@@ -311,6 +311,7 @@ class SupervisedJob {
 
   Node& node_;
   const std::string name_, mark_, directory_;
+  void LogIfLeft(const v1::FileRollback& file) const;
   const uid_t owner_;
   const int64_t submitted_unix_ns_;
   const int64_t first_submitted_unix_ns_;  // of one that began with an image; 0: it did not, or not known

@@ -261,6 +261,13 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
                                                          v1::JobRestarted* restarted,
                                                          const std::string& log) {
   OpenJobFile();
+void SupervisedJob::LogIfLeft(const v1::FileRollback& file) const {
+  // Without a daemon the log is the terminal of who is told with the restart.
+  if (file.action() != v1::FileRollback::LEFT || !node_.options().daemon) return;
+  Log(LogLevel::kWarning,
+      absl::StrCat("job '", name_, "': ", file.path(), " is left as it is: ", file.why()));
+}
+
   bool silent;
   {
     absl::MutexLock lock(&mutex_);
@@ -300,11 +307,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
         *restarted->mutable_files() = event.rolled_back().files();
         restarted->mutable_files()->MergeFrom(put_back.files());
       }
-      for (const v1::FileRollback& file : event.rolled_back().files()) {
-        if (file.action() != v1::FileRollback::LEFT) continue;
-        Log(LogLevel::kWarning,
-            absl::StrCat("job '", name_, "': ", file.path(), " is left as it is: ", file.why()));
-      }
+      for (const v1::FileRollback& file : event.rolled_back().files()) LogIfLeft(file);
       for (const std::string& warning : event.started().warnings())
         Log(LogLevel::kInfo, absl::StrCat("job '", name_, "': ", warning));
       return true;
@@ -364,8 +367,9 @@ void SupervisedJob::ForgetItsFiles(bool ended) {
 void SupervisedJob::PutItsFilesBack(const v1::RestartPoint& point, v1::JobRestarted* restarted) {
   restarted->clear_files();
   for (v1::FileRollback& file : removed_.PutBack(point.taken_unix_ns())) {
-    Log(file.action() == v1::FileRollback::LEFT ? LogLevel::kWarning : LogLevel::kInfo,
-        absl::StrCat("job '", name_, "': ", file.path(), ": ", file.why()));
+    LogIfLeft(file);
+    if (file.action() != v1::FileRollback::LEFT)
+      Log(LogLevel::kInfo, absl::StrCat("job '", name_, "': ", file.path(), ": ", file.why()));
     *restarted->add_files() = std::move(file);
   }
 }
