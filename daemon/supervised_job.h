@@ -29,6 +29,7 @@
 #include "daemon/job_strays.h"
 #include "daemon/node.h"
 #include "daemon/removed_files.h"
+#include "daemon/reopened_files.h"
 #include "daemon/rpc_support.h"
 #include "daemon/seen_processes.h"
 #include "daemon/supervised_hold.h"
@@ -110,7 +111,8 @@ class SupervisedJob {
   // has not asked for an image itself goes on from VisitIsFrozen() on.
   absl::Status BeginVisit(const std::atomic<bool>& cancelled, uint64_t* number) ABSL_LOCKS_EXCLUDED(mutex_);
   void VisitIsFrozen(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
-  // For who takes an image of it otherwise, while it stands still: see RemovedFiles::KeepMeanwhile. Does not wait.
+  // For who takes an image of it otherwise, while it stands still: see RemovedFiles::KeepMeanwhile. Does not
+  // wait.
   void KeepItsFilesMeanwhile();
   void EndVisit(uint64_t number, bool stored) ABSL_LOCKS_EXCLUDED(mutex_);
   // Of one that has ended: takes its thread back, and records the end, which the disk may not have taken at
@@ -152,10 +154,10 @@ class SupervisedJob {
   // That it was sent a signal, or may have been.
   void ForgetSignal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NotePoint(v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
-  void NoteStop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // By which its processes are known. Those of `others`, if they are not known, can't be told from those that
   // The labels by which the next image is known as one of it, should nobody live to add it to the points.
   std::map<std::string, std::string> NumberImage(uint64_t* number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteStop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // By which its processes are known. Those of `others`, if they are not known, can't be told from those that
   // only carry its mark.
   JobTraits Traits(const absl::StatusOr<std::vector<JobRecord>>& others, bool by_mark) const;
   void KillAll();
@@ -257,6 +259,8 @@ class SupervisedJob {
   void TellOfOtherFolder();
   // What an image lacks of what was asked for.
   void TellOfImageWarnings(const v1::CheckpointResult& result);
+  // Files that it has appended to again, though the image that it went on from knew nothing of them.
+  void TellOfReopenedFiles(double now);
 
   // supervised_restart.cc
   supervise::Death TakeDeath();
@@ -307,11 +311,12 @@ class SupervisedJob {
   // The image that is being taken is of now.
   void NoteFrozen() ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetItsFiles(bool ended = false) ABSL_LOCKS_EXCLUDED(mutex_);
+  void LogIfLeft(const v1::FileRollback& file) const;
   void PutItsFilesBack(const v1::RestartPoint& point, v1::JobRestarted* restarted);
+  void LookForReopenedFiles(const v1::RestartPoint& point);
 
   Node& node_;
   const std::string name_, mark_, directory_;
-  void LogIfLeft(const v1::FileRollback& file) const;
   const uid_t owner_;
   const int64_t submitted_unix_ns_;
   const int64_t first_submitted_unix_ns_;  // of one that began with an image; 0: it did not, or not known
@@ -322,6 +327,7 @@ class SupervisedJob {
   supervise::ProgressWatch progress_;
 
   RemovedFiles removed_;
+  ReopenedFiles reopened_;
 
   // Of the loop's thread alone.
   std::shared_ptr<const JobEnd> end_;
@@ -345,7 +351,11 @@ class SupervisedJob {
   uint64_t boundaries_ = 0, wanted_ = 0;
   uint64_t best_step_ = 0, best_step_before_ = 0, last_step_ = 0;
   ExitState last_exit_;
-  int64_t since_death_ns_ = 0;  // the last one, which a daemon may see long after
+  int64_t since_death_ns_ = 0;        // the last one, which a daemon may see long after
+  int64_t died_unix_ns_ = INT64_MAX;  // then; not known
+  // What it has appended to again and was not told of yet, and since when there is some; what was told.
+  std::set<std::string> reopened_untold_, reopened_told_;
+  double reopened_since_ = 0;
   // And so its session is nobody else's. Only until what was left of a life has been ended: then its number
   // is free for others.
   bool saw_life_ = false;
