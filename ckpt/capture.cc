@@ -43,6 +43,7 @@
 #include "ckpt/standing_job.h"
 #include "ckpt/thread_placement.h"
 #include "ckpt/uninterruptible_waits.h"
+#include "ckpt/upper_protocols.h"
 #include "criu/failure.h"
 #include "criu/image_files.h"
 #include "criu/job_namespaces.h"
@@ -159,8 +160,9 @@ class CaptureRun {
     };
     // The job stops as soon as CRIU lets it go. What CRIU does itself (--leave-stopped) is for a job that
     // will not go on: it leaves its TCP connections locked.
-    const auto is_frozen = [this] {
+    const auto is_frozen = [this]() -> absl::Status {
       result_.frozen_ns = MonotonicNanos();
+      RK_RETURN_IF_ERROR(CheckNoTlsSince(job_.pids()));
       return options_.stand_still ? StopTree(job_.processes) : absl::OkStatus();
     };
     GateAfter gate(options_.gate, freezes, is_frozen);

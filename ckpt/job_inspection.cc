@@ -19,6 +19,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -36,6 +37,7 @@
 #include "base/status.h"
 #include "base/trace_rights.h"
 #include "ckpt/held_job.h"
+#include "ckpt/upper_protocols.h"
 #include "gpu_state/keeper_client.h"
 #include "rekindle/v1/control_channel.h"
 
@@ -312,7 +314,7 @@ class DescriptorScan {
     return absl::OkStatus();
   }
 
-  // FailedPrecondition: the hook holds several processes.
+  // FailedPrecondition: the hook holds several processes, or a connection can't be saved.
   absl::Status Finish(JobInspection& job) {
     for (const auto& [resource, index] : terminals_used_) {
       if (!masters_.contains(index)) job.external_ttys.push_back(resource);
@@ -327,7 +329,7 @@ class DescriptorScan {
     RK_RETURN_IF_ERROR(FindHeld(job));
     job.device_users.assign(device_users_.begin(), device_users_.end());
     SumUpTcp(job);
-    return absl::OkStatus();
+    return CheckUpperProtocols();
   }
 
  private:
@@ -438,7 +440,7 @@ class DescriptorScan {
         !absl::SimpleAtoi(inode_text, &inode)) {
       return;
     }
-    sockets_.insert(inode);
+    sockets_.emplace(inode, DescriptorOfProcess(d.pid, d.fd));
   }
 
   void SumUpTcp(JobInspection& job) const {
@@ -454,6 +456,15 @@ class DescriptorScan {
       if (socket.listens || !sockets_.contains(socket.inode)) continue;
       job.connected_to_itself |= ends.contains(std::make_pair(socket.remote, socket.local));
     }
+  }
+
+  absl::Status CheckUpperProtocols() const {
+    std::vector<DescriptorOfProcess> connections;
+    for (const TcpSocket& socket : tcp_) {
+      const auto own = sockets_.find(socket.inode);
+      if (!socket.listens && own != sockets_.end()) connections.push_back(own->second);
+    }
+    return CheckNoUpperProtocol(connections);
   }
 
   void AddStdio(const OpenDescriptor& d) {
@@ -503,8 +514,8 @@ class DescriptorScan {
   std::map<std::string, int> terminals_used_;
   std::set<int> masters_;
   std::set<pid_t> device_users_;
-  std::vector<TcpSocket> tcp_;             // of its network namespace
-  absl::flat_hash_set<uint64_t> sockets_;  // its own, of any kind
+  std::vector<TcpSocket> tcp_;                                  // of its network namespace
+  absl::flat_hash_map<uint64_t, DescriptorOfProcess> sockets_;  // its own, of any kind, by inode
   bool tcp_read_ = false;
 };
 

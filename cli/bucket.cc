@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/pidfd.h"
+#include "base/random_bytes.h"
 #include "base/status.h"
 #include "cli/stall_watch.h"
 
@@ -32,6 +33,8 @@ namespace {
 
 constexpr int kNoSuchFolder = 3, kNoSuchObject = 4;  // rclone's exit statuses
 constexpr absl::Duration kEndPatience = absl::Seconds(5), kStallLookEvery = absl::Seconds(1);
+// For what is left of an object, with the user waiting for the end.
+constexpr absl::Duration kPartCleaningPatience = absl::Seconds(10);
 constexpr char kTimeoutVariable[] = "RCLONE_TIMEOUT";
 constexpr off_t kMostSaid = 1 << 16;
 constexpr size_t kMostComplaint = 1500;
@@ -65,6 +68,21 @@ absl::StatusOr<UniqueFd> ListOf(const std::vector<std::string>& names) {
   RK_RETURN_IF_ERROR(WriteFully(list.get(), text.data(), text.size(), kWhat));
   if (::lseek(list.get(), 0, SEEK_SET) != 0) return ErrnoStatus(errno, "writing a list of objects");
   return list;
+}
+
+absl::Status NothingLeftToDo() { return absl::OkStatus(); }
+
+// What an object in a folder of this machine is called until it is whole: rclone writes it in place, and
+// whoever puts the same one beside us would write into it. By its ending it is taken for a copy that was
+// broken off (BucketImages), and pruned as such where nobody else removes it.
+std::string PartNameOf(const std::string& object) {
+  const size_t dot = object.rfind('.');
+  const bool has_ending = dot != std::string::npos && object.find('/', dot) == std::string::npos;
+  const std::string ending = has_ending ? object.substr(dot) : "";
+  uint64_t random;
+  FillWithRandomBytes(&random, sizeof random);
+  return absl::StrCat(object.substr(0, object.size() - ending.size()), ".",
+                      absl::Hex(random, absl::kZeroPad16), ending);
 }
 
 bool HasDate(absl::string_view line) {
@@ -101,16 +119,16 @@ absl::Time ParseTimeOf(absl::string_view date, absl::string_view time) {
 
 }  // namespace
 
-// A running rclone. Not thread-safe.
-class Bucket::Rclone {
+// A running rclone, or what does for a folder of this machine what rclone leaves undone. Not thread-safe.
+class Bucket::Command {
  public:
-  Rclone(Bucket& bucket, std::string what, Subprocess process, UniqueFd complaints, absl::Duration patience)
+  Command(Bucket& bucket, std::string what, Subprocess process, UniqueFd complaints, absl::Duration patience)
       : bucket_(bucket),
         what_(std::move(what)),
         process_(std::move(process)),
         watch_(process_.pid(), patience),
         complaints_(std::move(complaints)) {}
-  ~Rclone() {
+  ~Command() {
     if (!process_.running()) return;
     End();
     Forget();
@@ -178,9 +196,17 @@ class Bucket::Rclone {
 
 class Bucket::Transfer : public BucketTransfer {
  public:
-  // `finish`: what is left to do once rclone is content.
-  Transfer(std::unique_ptr<Rclone> rclone, UniqueFd ours, std::function<absl::Status()> finish)
-      : finish_(std::move(finish)), ours_(std::move(ours)), rclone_(std::move(rclone)) {}
+  // `finish`: what is left to do once rclone is content. `give_up`: where it comes to nothing.
+  Transfer(std::unique_ptr<Command> rclone, UniqueFd ours, std::function<absl::Status()> finish,
+           std::function<void()> give_up)
+      : finish_(std::move(finish)),
+        give_up_(std::move(give_up)),
+        ours_(std::move(ours)),
+        rclone_(std::move(rclone)) {}
+  ~Transfer() override {
+    rclone_.reset();
+    if (!finished_) give_up_();
+  }
 
   int fd() const override { return ours_.get(); }
 
@@ -200,7 +226,9 @@ class Bucket::Transfer : public BucketTransfer {
   absl::Status Finish() override {
     ours_.Reset();
     RK_RETURN_IF_ERROR(rclone_->Wait());
-    return finish_();
+    RK_RETURN_IF_ERROR(finish_());
+    finished_ = true;
+    return absl::OkStatus();
   }
 
  private:
@@ -214,8 +242,10 @@ class Bucket::Transfer : public BucketTransfer {
   }
 
   const std::function<absl::Status()> finish_;
+  const std::function<void()> give_up_;
+  bool finished_ = false;
   UniqueFd ours_;
-  std::unique_ptr<Rclone> rclone_;  // is ended first: what it still waits for has no end then
+  std::unique_ptr<Command> rclone_;  // is ended first: what it still waits for has no end then
 };
 
 std::string Bucket::PathOf(absl::string_view below) const {
@@ -223,10 +253,10 @@ std::string Bucket::PathOf(absl::string_view below) const {
   return absl::StrCat(location_, joined || below.empty() ? "" : "/", below);
 }
 
-absl::StatusOr<std::unique_ptr<Bucket::Rclone>> Bucket::Start(const std::string& verb,
-                                                              std::vector<std::string> arguments,
-                                                              const std::string& path, int in, int out,
-                                                              uint64_t most_bytes) {
+absl::StatusOr<std::unique_ptr<Bucket::Command>> Bucket::Start(const std::string& verb,
+                                                               std::vector<std::string> arguments,
+                                                               const std::string& path, int in, int out,
+                                                               uint64_t most_bytes) {
   SubprocessOptions options;
   options.argv = {"rclone", verb, "--log-level", "ERROR"};
   options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
@@ -235,7 +265,7 @@ absl::StatusOr<std::unique_ptr<Bucket::Rclone>> Bucket::Start(const std::string&
   if (in >= 0) options.descriptors.emplace_back(in, STDIN_FILENO);
   if (out >= 0) options.descriptors.emplace_back(out, STDOUT_FILENO);
   options.umask = kForItsUserAlone;
-  absl::StatusOr<std::unique_ptr<Rclone>> rclone =
+  absl::StatusOr<std::unique_ptr<Command>> rclone =
       Start(absl::StrCat("rclone ", verb, " ", path), std::move(options),
             std::min(StallPatience(std::getenv(kTimeoutVariable)), most_patience_));
   if (absl::IsNotFound(rclone.status())) {
@@ -246,9 +276,9 @@ absl::StatusOr<std::unique_ptr<Bucket::Rclone>> Bucket::Start(const std::string&
   return rclone;
 }
 
-absl::StatusOr<std::unique_ptr<Bucket::Rclone>> Bucket::Start(const std::string& what,
-                                                              SubprocessOptions options,
-                                                              absl::Duration patience) {
+absl::StatusOr<std::unique_ptr<Bucket::Command>> Bucket::Start(const std::string& what,
+                                                               SubprocessOptions options,
+                                                               absl::Duration patience) {
   RK_ASSIGN_OR_RETURN(UniqueFd complaints, MemoryFile("what rclone says"));
   options.descriptors.emplace_back(complaints.get(), STDERR_FILENO);
   options.new_session = true;  // Ctrl-C is for us, who end it
@@ -257,27 +287,40 @@ absl::StatusOr<std::unique_ptr<Bucket::Rclone>> Bucket::Start(const std::string&
   if (cancelled_) return absl::CancelledError(absl::StrCat(what, " was cancelled"));
   RK_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Start(options));
   running_ = UniqueFd(::dup(process.pidfd()));
-  return std::make_unique<Rclone>(*this, what, std::move(process), std::move(complaints), patience);
+  return std::make_unique<Command>(*this, what, std::move(process), std::move(complaints), patience);
+}
+
+// Not by calls of our own: a file server that is away would hold them for as long. It moves nothing that
+// could be counted, for as long as the disk takes.
+absl::Status Bucket::RunHere(std::vector<std::string> command) {
+  SubprocessOptions options;
+  const std::string what = absl::StrJoin(command, " ");
+  options.argv = {"env", "LC_ALL=C"};
+  options.argv.insert(options.argv.end(), command.begin(), command.end());
+  RK_ASSIGN_OR_RETURN(const std::unique_ptr<Command> running,
+                      Start(what, std::move(options), absl::InfiniteDuration()));
+  return running->Wait();
 }
 
 // rclone leaves what it has written to the page cache, which goes with this machine, as may the copies that
-// this one replaces. Not by a call of our own: a file server that is away would hold it for as long.
+// this one replaces.
 absl::Status Bucket::BringToDisk(const std::string& path) {
-  if (!absl::StartsWith(location_, "/")) return absl::OkStatus();
-  SubprocessOptions options;
-  options.argv = {"env", "LC_ALL=C", "sync", "--", path};
-  // It moves nothing that could be counted, for as long as the disk takes.
-  RK_ASSIGN_OR_RETURN(const std::unique_ptr<Rclone> sync,
-                      Start(absl::StrCat("sync ", path), std::move(options), absl::InfiniteDuration()));
-  const absl::Status synced = sync->Wait();
+  const absl::Status synced = RunHere({"sync", "--", path});
   // A file system that knows nothing of the kind.
   return absl::StrContains(synced.message(), "Invalid argument") ? absl::OkStatus() : synced;
+}
+
+absl::Status Bucket::GiveName(const std::string& part, const std::string& path) {
+  RK_RETURN_IF_ERROR(BringToDisk(part));
+  RK_RETURN_IF_ERROR(RunHere({"mv", "-f", "-T", "--", part, path}));
+  return BringToDisk(path.substr(0, path.rfind('/') + 1));
 }
 
 // rclone makes any folder that it writes into: what is to be mounted there must not land below it.
 absl::Status Bucket::CheckIsThere() {
   if (!absl::StartsWith(location_, "/")) return absl::OkStatus();
-  RK_ASSIGN_OR_RETURN(const std::unique_ptr<Rclone> rclone, Start("lsf", {"--dirs-only"}, location_, -1, -1));
+  RK_ASSIGN_OR_RETURN(const std::unique_ptr<Command> rclone,
+                      Start("lsf", {"--dirs-only"}, location_, -1, -1));
   const absl::Status there = rclone->Wait();
   if (!absl::IsNotFound(there)) return there;
   return absl::FailedPreconditionError(
@@ -303,7 +346,7 @@ absl::StatusOr<std::vector<BucketObject>> Bucket::List(const std::string& folder
   } else {
     arguments.emplace_back("sp");
   }
-  RK_ASSIGN_OR_RETURN(const std::unique_ptr<Rclone> rclone,
+  RK_ASSIGN_OR_RETURN(const std::unique_ptr<Command> rclone,
                       Start("lsf", std::move(arguments), PathOf(folder), -1, listing.get()));
   const absl::Status listed = rclone->Wait();
   if (absl::IsNotFound(listed)) RK_RETURN_IF_ERROR(CheckIsThere());
@@ -329,10 +372,21 @@ absl::StatusOr<std::unique_ptr<BucketTransfer>> Bucket::Put(const std::string& o
     return ErrnoStatus(errno, "connecting with rclone");
   UniqueFd ours(ends[0]);
   const UniqueFd its(ends[1]);
-  RK_ASSIGN_OR_RETURN(std::unique_ptr<Rclone> rclone,
-                      Start("rcat", {}, PathOf(object), its.get(), -1, most_bytes));
-  return std::make_unique<Transfer>(std::move(rclone), std::move(ours),
-                                    [this, path = PathOf(object)] { return BringToDisk(path); });
+  const bool here = absl::StartsWith(location_, "/");
+  const std::string written = here ? PartNameOf(object) : object;
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<Command> rclone,
+                      Start("rcat", {}, PathOf(written), its.get(), -1, most_bytes));
+  if (!here) return std::make_unique<Transfer>(std::move(rclone), std::move(ours), NothingLeftToDo, [] {});
+  return std::make_unique<Transfer>(
+      std::move(rclone), std::move(ours),
+      [this, part = PathOf(written), path = PathOf(object)] { return GiveName(part, path); },
+      [location = location_, written] {
+        Bucket bucket(location, kPartCleaningPatience);  // this one may be cancelled
+        const size_t slash = written.rfind('/');
+        const bool is_below = slash != std::string::npos;
+        bucket.Remove(is_below ? written.substr(0, slash) : "", {written.substr(is_below ? slash + 1 : 0)})
+            .IgnoreError();
+      });
 }
 
 absl::StatusOr<std::unique_ptr<BucketTransfer>> Bucket::Get(const std::string& object) {
@@ -340,15 +394,15 @@ absl::StatusOr<std::unique_ptr<BucketTransfer>> Bucket::Get(const std::string& o
   if (::pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "making a pipe");
   UniqueFd ours(ends[0]);
   const UniqueFd its(ends[1]);
-  RK_ASSIGN_OR_RETURN(std::unique_ptr<Rclone> rclone, Start("cat", {}, PathOf(object), -1, its.get()));
-  return std::make_unique<Transfer>(std::move(rclone), std::move(ours), [] { return absl::OkStatus(); });
+  RK_ASSIGN_OR_RETURN(std::unique_ptr<Command> rclone, Start("cat", {}, PathOf(object), -1, its.get()));
+  return std::make_unique<Transfer>(std::move(rclone), std::move(ours), NothingLeftToDo, [] {});
 }
 
 absl::StatusOr<std::string> Bucket::Read(const std::string& folder, const std::vector<std::string>& names) {
   if (names.empty()) return "";
   RK_ASSIGN_OR_RETURN(const UniqueFd list, ListOf(names));
   RK_ASSIGN_OR_RETURN(const UniqueFd content, MemoryFile("what objects hold"));
-  RK_ASSIGN_OR_RETURN(const std::unique_ptr<Rclone> rclone,
+  RK_ASSIGN_OR_RETURN(const std::unique_ptr<Command> rclone,
                       Start("cat", {"--files-from-raw", "-"}, PathOf(folder), list.get(), content.get()));
   RK_RETURN_IF_ERROR(rclone->Wait());
   return ReadFile(absl::StrCat("/proc/self/fd/", content.get()));
@@ -357,7 +411,7 @@ absl::StatusOr<std::string> Bucket::Read(const std::string& folder, const std::v
 absl::Status Bucket::Remove(const std::string& folder, const std::vector<std::string>& names) {
   if (names.empty()) return absl::OkStatus();
   RK_ASSIGN_OR_RETURN(const UniqueFd list, ListOf(names));
-  RK_ASSIGN_OR_RETURN(const std::unique_ptr<Rclone> rclone,
+  RK_ASSIGN_OR_RETURN(const std::unique_ptr<Command> rclone,
                       Start("delete", {"--files-from-raw", "-"}, PathOf(folder), list.get(), -1));
   return rclone->Wait();
 }

@@ -25,7 +25,8 @@ struct BucketObject {
 };
 
 // An object on its way, by an rclone of its own, which is ended when this goes out of scope before Finish.
-// What was being put may then be there in part.
+// What was being put may then be there in part; not in a folder of this machine, where it has its name once
+// it is whole.
 class BucketTransfer {
  public:
   virtual ~BucketTransfer() = default;
@@ -71,14 +72,17 @@ class Bucket {
   void Cancel() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  class Rclone;
+  class Command;
   class Transfer;
-  absl::StatusOr<std::unique_ptr<Rclone>> Start(const std::string& verb, std::vector<std::string> arguments,
-                                                const std::string& path, int in, int out,
-                                                uint64_t most_bytes = 0) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<std::unique_ptr<Rclone>> Start(const std::string& what, SubprocessOptions options,
-                                                absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::unique_ptr<Command>> Start(const std::string& verb, std::vector<std::string> arguments,
+                                                 const std::string& path, int in, int out,
+                                                 uint64_t most_bytes = 0) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::unique_ptr<Command>> Start(const std::string& what, SubprocessOptions options,
+                                                 absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status RunHere(std::vector<std::string> command);
   absl::Status BringToDisk(const std::string& path);
+  // In place of what has that name, if anything has.
+  absl::Status GiveName(const std::string& part, const std::string& path);
   std::string PathOf(absl::string_view below) const;
   absl::StatusOr<std::vector<BucketObject>> List(const std::string& folder, Times times,
                                                  std::vector<std::string> arguments);

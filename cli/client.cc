@@ -8,8 +8,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <memory>
 #include <optional>
-#include <set>
 #include <thread>
 #include <utility>
 
@@ -20,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/message_text.h"
 #include "base/status.h"
 #include "base/timed_await.h"
@@ -45,6 +46,8 @@ constexpr int kProbeMs = 20'000;
 constexpr int kReconnectMs = 500;
 // An older daemon does not know of it; one that hangs does not answer.
 constexpr absl::Duration kTellingMayTake = absl::Seconds(5);
+// A stop that is asked for is not to be lost with who has asked for it.
+constexpr absl::Duration kIsHeardOfBy = absl::Seconds(1), kLookWhetherCancelled = absl::Milliseconds(100);
 // A daemon needs less than a second to let go of a job, unless threads of it wait for a driver or a file
 // server.
 constexpr absl::Duration kGivingUpMayTake = absl::Seconds(60);
@@ -58,6 +61,12 @@ absl::Status CheckText(const google::protobuf::Message& request) {
   return absl::InvalidArgumentError(absl::StrCat(
       "'", ToUtf8(*other),
       "' is not UTF-8, which names, references, labels and the like have to be ('?' stands for what isn't)"));
+}
+
+// By the clock that nobody sets.
+gpr_timespec FromNow(absl::Duration limit) {
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                      gpr_time_from_nanos(absl::ToInt64Nanoseconds(limit), GPR_TIMESPAN));
 }
 
 class GrpcClient final : public Client {
@@ -141,17 +150,20 @@ class GrpcClient final : public Client {
     RK_RETURN_IF_ERROR(CheckText(request));
     v1::StopJobResponse response;
     grpc::ClientContext context;
-    {
+    grpc::Status ended;
+    grpc::CompletionQueue queue;
+    const Stopwatch waited;
+    const std::unique_ptr<grpc::ClientAsyncResponseReader<v1::StopJobResponse>> call =
+        stub_->AsyncStopJob(&context, request, &queue);
+    call->Finish(&response, &ended, this);
+    void* tag;
+    bool done;
+    while (queue.AsyncNext(&tag, &done, FromNow(kLookWhetherCancelled)) == grpc::CompletionQueue::TIMEOUT) {
       absl::MutexLock lock(&mutex_);
-      stops_.insert(&context);
+      // Not before the daemon has heard of it.
+      if (cancelled_ && absl::Seconds(waited.seconds()) >= kIsHeardOfBy) context.TryCancel();
     }
-    const grpc::Status ended = stub_->StopJob(&context, request, &response);
-    {
-      absl::MutexLock lock(&mutex_);
-      stops_.erase(&context);
-    }
-    absl::Status status = FromGrpc(context, ended);
-    if (!status.ok()) return status;
+    RK_RETURN_IF_ERROR(FromGrpc(context, ended));
     return response;
   }
 
@@ -224,11 +236,7 @@ class GrpcClient final : public Client {
 
   bool AtDaemon() const override { return !host_.empty(); }
 
-  void AwaitConnection(absl::Duration limit) override {
-    // Of which nothing changes when the clock is set.
-    channel_->WaitForConnected(gpr_time_add(
-        gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(absl::ToInt64Nanoseconds(limit), GPR_TIMESPAN)));
-  }
+  void AwaitConnection(absl::Duration limit) override { channel_->WaitForConnected(FromNow(limit)); }
 
   void Cancel() override {
     if (embedded_) embedded_->CancelCalls();
@@ -349,7 +357,6 @@ class GrpcClient final : public Client {
     cancelled_ = true;
     if (context_) context_->TryCancel();
     if (asking_) asking_->TryCancel();
-    for (grpc::ClientContext* stop : stops_) stop->TryCancel();
   }
 
   // The call that is torn down ends here at once, and at the daemon when it has put everything right. One
@@ -464,7 +471,6 @@ class GrpcClient final : public Client {
   std::string name_ ABSL_GUARDED_BY(mutex_);                       // of the call
   std::thread giving_up_ ABSL_GUARDED_BY(mutex_);                  // once it was told to
   grpc::ClientContext* asking_ ABSL_GUARDED_BY(mutex_) = nullptr;  // for that
-  std::set<grpc::ClientContext*> stops_ ABSL_GUARDED_BY(mutex_);   // of jobs, in work
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool receiving_ ABSL_GUARDED_BY(mutex_) = false;
   // What came of an image is still being put away.

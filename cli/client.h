@@ -134,9 +134,10 @@ class Client {
   // Returns when there is a connection to the daemon, or after `limit`.
   virtual void AwaitConnection(absl::Duration limit) = 0;
 
-  // Ends the call in work, and any later one, with Cancelled, and each StopJob in work: the daemon goes on
-  // with those. Of a Checkpoint, CheckpointGroup or RestoreGroup the first time only asks for its end: it
-  // returns when the jobs are free, or gone again, after a minute at the latest.
+  // Ends the call in work, and any later one, with Cancelled, and each StopJob, in work or later, once the
+  // daemon has had a second to hear of it: it goes on with that. Of a Checkpoint, CheckpointGroup or
+  // RestoreGroup the first time only asks for its end: it returns when the jobs are free, or gone again,
+  // after a minute at the latest.
   virtual void Cancel() = 0;
 };
 

@@ -79,9 +79,9 @@ absl::StatusOr<v1::Image> CopySource::Find(const std::string& image) const {
 }
 
 absl::StatusOr<v1::Image> CopySource::Newest(const std::string& name) const {
-  RK_ASSIGN_OR_RETURN(std::optional<v1::Image> newest, NewestOf(name, [](const v1::Image&) { return true; }));
-  if (!newest) return absl::NotFoundError(absl::StrCat("there is no image of ", name, " yet"));
-  return *std::move(newest);
+  RK_ASSIGN_OR_RETURN(std::vector<v1::Image> images, ImagesOf(name, /*newest=*/1));
+  if (images.empty()) return absl::NotFoundError(absl::StrCat("there is no image of ", name, " yet"));
+  return std::move(images.front());
 }
 
 absl::StatusOr<std::optional<v1::Image>> CopySource::BaseOf(
@@ -129,13 +129,23 @@ absl::StatusOr<std::optional<v1::Image>> CopySource::NewestOf(
   return std::nullopt;
 }
 
-absl::StatusOr<std::vector<v1::Image>> CopySource::ImagesOf(const std::string& name) const {
-  // With the colon: images of "train-1" are not those of "train-10", of which there may be thousands.
+absl::StatusOr<std::vector<v1::Image>> CopySource::ImagesOf(const std::string& name, uint32_t newest) const {
   v1::ListImagesRequest request;
+  // With the colon: images of "train-1" are not those of "train-10", of which there may be thousands.
   request.set_name_contains(absl::StrCat(name, ":"));
-  RK_ASSIGN_OR_RETURN(v1::ListImagesResponse listed, client_.ListImages(request));
+  absl::StatusOr<v1::ListImagesResponse> listed = absl::InvalidArgumentError("");
+  if (knows_names_) {
+    v1::ListImagesRequest exact = request;
+    exact.set_name(name);
+    exact.set_newest(newest);
+    listed = client_.ListImages(exact);
+    // An older daemon refuses what it does not know.
+    knows_names_ = !absl::IsInvalidArgument(listed.status());
+  }
+  if (!knows_names_) listed = client_.ListImages(request);
+  RK_RETURN_IF_ERROR(listed.status());
   std::vector<v1::Image> images;
-  for (v1::Image& image : *listed.mutable_images()) {
+  for (v1::Image& image : *listed->mutable_images()) {
     if (NameOf(image.reference()) == name && !v1::IsCopyLink(image.reference(), image.labels()))
       images.push_back(std::move(image));
   }

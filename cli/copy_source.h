@@ -69,13 +69,14 @@ class CopySource {
   void Remember(const std::vector<std::string>& origins) { ours_.insert(origins.begin(), origins.end()); }
 
  private:
-  // Newest first.
-  absl::StatusOr<std::vector<v1::Image>> ImagesOf(const std::string& name) const;
+  // Newest first; of an older daemon more than were asked for. `newest` 0: all.
+  absl::StatusOr<std::vector<v1::Image>> ImagesOf(const std::string& name, uint32_t newest = 0) const;
   void NoteOurs(const std::vector<v1::Image>& images, const v1::Image& image);
   absl::StatusOr<std::optional<v1::Image>> NewestOf(const std::string& name,
                                                     absl::FunctionRef<bool(const v1::Image&)> eligible) const;
 
   Client& client_;
+  mutable bool knows_names_ = true;  // the daemon: ListImagesRequest.name and what came with it
   std::set<std::string> ours_;
 };
 

@@ -98,6 +98,7 @@ int Transfer(Client& client, const Output& output, Interrupts& interrupts, Call 
   if (!result) return output.Fail(absl::InternalError("the service ended the transfer without a result"));
   output.Json(*result);
   output.Text(describe(*result));
+  for (const std::string& warning : result->warnings()) output.Warning(warning);
   return kDone;
 }
 

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "criu/image_records.h"
 #include "criu/images.pb.h"
+#include "criu/semaphore_mark.h"
 
 namespace rekindle::criu {
 namespace {
@@ -355,6 +356,14 @@ absl::StatusOr<bool> HasArmedTimerFile(absl::string_view files_content) {
     armed |= entry.timer().value_seconds() != 0 || entry.timer().value_nanoseconds() != 0;
   }));
   return armed;
+}
+
+absl::StatusOr<size_t> CountSemaphores(absl::string_view files_content) {
+  size_t count = 0;
+  RK_RETURN_IF_ERROR(ForEachFile(files_content, [&](const pb::FileEntry& entry) {
+    count += (entry.event().flags() & SEMAPHORE_MARK) != 0 ? 1 : 0;
+  }));
+  return count;
 }
 
 absl::StatusOr<bool> HasListeningSocket(absl::string_view files_content) {

@@ -91,6 +91,8 @@ absl::StatusOr<std::vector<rlimit>> ParseLimits(absl::string_view core_content);
 
 // Is one of the timers that are descriptors (timerfd_create) running?
 absl::StatusOr<bool> HasArmedTimerFile(absl::string_view files_content);
+// How many of its eventfds are semaphores, as far as the image tells (semaphore_mark.h).
+absl::StatusOr<size_t> CountSemaphores(absl::string_view files_content);
 // Does the job wait for connections, over TCP or on a Unix socket?
 absl::StatusOr<bool> HasListeningSocket(absl::string_view files_content);
 

@@ -451,6 +451,17 @@ TEST(ImageFilesTest, SocketsThatListenAreKnown) {
   EXPECT_TRUE(listens(entry));
 }
 
+TEST(ImageFilesTest, SemaphoresAreCounted) {
+  pb::FileEntry counter, semaphore;
+  counter.mutable_event()->set_flags(O_RDWR | O_NONBLOCK);
+  semaphore.mutable_event()->set_flags(O_RDWR | O_APPEND);
+  EXPECT_EQ(CountSemaphores(Image(0x56303138, {Record(counter), Record(semaphore),
+                                               Record(TimerEntry(1, 1, 300, 500, 0)), Record(semaphore)}))
+                .value(),
+            2u);
+  EXPECT_EQ(CountSemaphores(Image(0x56303138, {Record(counter)})).value(), 0u);
+}
+
 TEST(ImageFilesTest, WrongKindIsNamed) {
   absl::Status status = ParsePstree(SampleMm()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
@@ -538,6 +549,7 @@ TEST(ImageFilesTest, DamagedImagesNeverCrash) {
       {SampleFiles(), [](absl::string_view s) { return RearmExpiredTimers(s).status(); }},
       {SampleFiles(), [](absl::string_view s) { return HasListeningSocket(s).status(); }},
       {SampleFiles(), [](absl::string_view s) { return HasArmedTimerFile(s).status(); }},
+      {SampleFiles(), [](absl::string_view s) { return CountSemaphores(s).status(); }},
       {SampleFiles(), [](absl::string_view s) { return TcpConnections(s).status(); }},
       {SampleRemaps(), [](absl::string_view s) { return ParseRegularFiles(SampleFiles(), s).status(); }},
       {SampleLocks(), [](absl::string_view s) { return ParseFileLocks(s).status(); }},

@@ -28,6 +28,7 @@
 #include "dedup_store/scrub.h"
 #include "dedup_store/second_name.h"
 #include "proto/rekindle/v1/image_layout.h"
+#include "rekindle/v1/copy_link.h"
 #include "rekindle/v1/group_labels.h"
 #include "restore/restore.h"
 
@@ -96,14 +97,19 @@ absl::Status ListImages(Node& node, const Call& call, const v1::ListImagesReques
   // The list is worth more than this.
   const std::vector<std::string> damaged =
       store::ReadDamagedImages(*store).value_or(std::vector<std::string>());
+  const std::string of_name = request.name().empty() ? "" : absl::StrCat(request.name(), ":");
   const auto wanted = [&](const store::ImageInfo& image) {
-    return absl::StrContains(image.reference, request.name_contains()) &&
-           node.policy().MayUse(call.caller, image.owner);
+    if (!absl::StrContains(image.reference, request.name_contains()) ||
+        !node.policy().MayUse(call.caller, image.owner))
+      return false;
+    return of_name.empty() ||
+           (absl::StartsWith(image.reference, of_name) && !v1::IsCopyLink(image.reference, image.labels));
   };
   return store::VisitImages(*store, wanted, [&](const store::ImageInfo& image) {
     v1::Image* out = response->add_images();
     ToProto(image, out);
     out->set_damaged(std::binary_search(damaged.begin(), damaged.end(), image.reference));
+    return request.newest() == 0 || static_cast<uint32_t>(response->images_size()) < request.newest();
   });
 }
 

@@ -256,6 +256,15 @@ absl::Status ExportImage(Node& node, const Call& call, const v1::ExportImageRequ
   ToProto(info, event.mutable_result()->mutable_image());
   event.mutable_result()->set_files(result->files);
   event.mutable_result()->set_bytes(result->bytes);
+  if (result->semaphores > 0) {
+    event.mutable_result()->add_warnings(
+        absl::StrCat(result->semaphores,
+                     result->semaphores == 1 ? " eventfd of the job is a semaphore"
+                                             : " eventfds of the job are semaphores",
+                     " (EFD_SEMAPHORE), of which CRIU without Rekindle makes ",
+                     result->semaphores == 1 ? "a counter" : "counters",
+                     ": one read takes all. 'rekindle restore' brings semaphores back"));
+  }
   send(event);
   return absl::OkStatus();
 }

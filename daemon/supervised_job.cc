@@ -25,6 +25,7 @@
 #include "daemon/job_start.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/supervised_record.h"
+#include "rekindle/v1/image_layout.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -607,10 +608,21 @@ void SupervisedJob::NotePoint(v1::RestartPoint point) {
   SortPoints();
 }
 
-uint64_t SupervisedJob::TakeNumber() {
+std::map<std::string, std::string> SupervisedJob::NumberImage(uint64_t* number) {
+  *number = record_.last_number() + 1;
+  record_.set_last_number(*number);
+  std::map<std::string, std::string> labels = {{v1::kSupervisedLabel, absl::StrCat(submitted_unix_ns_)},
+                                               {v1::kSupervisedNumberLabel, absl::StrCat(*number)}};
+  if (first_submitted_unix_ns_ != 0)
+    labels[v1::kSupervisedFirstLabel] = absl::StrCat(first_submitted_unix_ns_);
+  return labels;
+}
+
+std::map<std::string, std::string> SupervisedJob::LabelsOfNextImage(uint64_t* number) {
   absl::MutexLock lock(&mutex_);
-  record_.set_last_number(record_.last_number() + 1);
-  return record_.last_number();
+  std::map<std::string, std::string> labels = NumberImage(number);
+  labels[v1::kSupervisedAskedLabel] = "yes";
+  return labels;
 }
 
 absl::StatusOr<v1::StopJobResponse> SupervisedJob::Stop(absl::Duration grace, bool checkpoint,

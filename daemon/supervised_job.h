@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -28,6 +29,7 @@
 #include "daemon/job_strays.h"
 #include "daemon/node.h"
 #include "daemon/removed_files.h"
+#include "daemon/reopened_files.h"
 #include "daemon/rpc_support.h"
 #include "daemon/seen_processes.h"
 #include "daemon/supervised_hold.h"
@@ -67,8 +69,6 @@ class SupervisedJob {
   const std::string& name() const { return name_; }
   uid_t owner() const { return owner_; }
   int64_t submitted_unix_ns() const { return submitted_unix_ns_; }
-  // Of one that began with an image: when it was submitted first. 0: it did not, or that is not known.
-  int64_t first_submitted_unix_ns() const { return first_submitted_unix_ns_; }
   JobEvents& events() { return events_; }
   bool Ended() const ABSL_LOCKS_EXCLUDED(mutex_);
   // As `ps` shows it. Absent: there is nothing to show. `all`: see ToProto of a JobRecord.
@@ -92,7 +92,8 @@ class SupervisedJob {
   bool MayUseImagesOf(uid_t owner) const ABSL_LOCKS_EXCLUDED(mutex_);
   // See Supervisor.
   void AddPoint(v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
-  uint64_t TakeNumber() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The labels of an image that a call takes of it, with the next number.
+  std::map<std::string, std::string> LabelsOfNextImage(uint64_t* number) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends it for good: SIGTERM, after `grace` SIGKILL. Returns when it has ended. If this process dies before
   // that, whoever takes the job over ends it.
   absl::StatusOr<v1::StopJobResponse> Stop(absl::Duration grace, bool checkpoint,
@@ -156,6 +157,8 @@ class SupervisedJob {
   // That it was sent a signal, or may have been.
   void ForgetSignal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NotePoint(v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The labels by which the next image is known as one of it, should nobody live to add it to the points.
+  std::map<std::string, std::string> NumberImage(uint64_t* number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteStop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // By which its processes are known. Those of `others`, if they are not known, can't be told from those that
   // only carry its mark.
@@ -259,6 +262,8 @@ class SupervisedJob {
   void TellOfOtherFolder();
   // What an image lacks of what was asked for.
   void TellOfImageWarnings(const v1::CheckpointResult& result);
+  // Files that it has appended to again, though the image that it went on from knew nothing of them.
+  void TellOfReopenedFiles(double now);
 
   // supervised_restart.cc
   supervise::Death TakeDeath();
@@ -309,12 +314,15 @@ class SupervisedJob {
   // The image that is being taken is of now.
   void NoteFrozen() ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetItsFiles(bool ended = false) ABSL_LOCKS_EXCLUDED(mutex_);
+  void LogIfLeft(const v1::FileRollback& file) const;
   void PutItsFilesBack(const v1::RestartPoint& point, v1::JobRestarted* restarted);
+  void LookForReopenedFiles(const v1::RestartPoint& point);
 
   Node& node_;
   const std::string name_, mark_, directory_;
   const uid_t owner_;
-  const int64_t submitted_unix_ns_, first_submitted_unix_ns_;
+  const int64_t submitted_unix_ns_;
+  const int64_t first_submitted_unix_ns_;  // of one that began with an image; 0: it did not, or not known
   JobEvents events_;
   // Changed by the loop's thread alone, with the mutex: whoever saves the record has what they remember.
   supervise::RestartPolicy restart_policy_;
@@ -322,6 +330,7 @@ class SupervisedJob {
   supervise::ProgressWatch progress_;
 
   RemovedFiles removed_;
+  ReopenedFiles reopened_;
 
   // Of the loop's thread alone.
   std::shared_ptr<const JobEnd> end_;
@@ -345,7 +354,11 @@ class SupervisedJob {
   uint64_t boundaries_ = 0, wanted_ = 0;
   uint64_t best_step_ = 0, best_step_before_ = 0, last_step_ = 0;
   ExitState last_exit_;
-  int64_t since_death_ns_ = 0;  // the last one, which a daemon may see long after
+  int64_t since_death_ns_ = 0;        // the last one, which a daemon may see long after
+  int64_t died_unix_ns_ = INT64_MAX;  // then; not known
+  // What it has appended to again and was not told of yet, and since when there is some; what was told.
+  std::set<std::string> reopened_untold_, reopened_told_;
+  double reopened_since_ = 0;
   // And so its session is nobody else's. Only until what was left of a life has been ended: then its number
   // is free for others.
   bool saw_life_ = false;

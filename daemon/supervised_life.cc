@@ -266,6 +266,7 @@ void SupervisedJob::LookForProgress(double now) {
   cpu_sampled_ = now;
   if (last_step_ > step_before || (sample.reported == 0 && !kept_from_running))
     LookForSurvival(last_step_ > step_before);
+  TellOfReopenedFiles(now);
   // To kill and restore it would undo what somebody wants of it.
   if (kept_from_running) return progress_.Excuse(sample);
   progress_.Add(sample);
@@ -440,19 +441,14 @@ absl::Status SupervisedJob::CaptureImage(BoundaryGate* gate, v1::CheckpointResul
     taking_ =
         absl::StrCat(policy.image_name().empty() ? ImageNameOf(name_) : policy.image_name(), ":", ImageTag());
     taking_frozen_ns_ = 0;
-    taking_number_ = record_.last_number() + 1;
-    record_.set_last_number(taking_number_);
+    for (auto& [label, value] : NumberImage(&taking_number_)) (*request.mutable_labels())[label] = value;
     taking_ = store::NormalizeReference(taking_).value_or(taking_);
     request.set_reference(taking_);
-    (*request.mutable_labels())[v1::kSupervisedNumberLabel] = absl::StrCat(taking_number_);
     // Later ones find the one before by themselves.
     for (const v1::RestartPoint& point : record_.points()) {
       if (!record_.image_in_life() && point.image() == record_.from_image())
         request.set_parent(ExactNameOf(point));
     }
-    (*request.mutable_labels())[v1::kSupervisedLabel] = absl::StrCat(record_.submitted_unix_ns());
-    if (first_submitted_unix_ns_ != 0)
-      (*request.mutable_labels())[v1::kSupervisedFirstLabel] = absl::StrCat(first_submitted_unix_ns_);
     if (policy.rollback().mode() == v1::Rollback::ALL) request.set_file_contents(true);
     *request.mutable_ignore_paths() = policy.rollback().ignore_paths();
     *request.mutable_track_paths() = policy.track_paths();

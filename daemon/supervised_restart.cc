@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -35,6 +36,7 @@
 #include "dedup_store/store.h"
 #include "rekindle/v1/copy_link.h"
 #include "rekindle/v1/image_layout.h"
+#include "restore/restore.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -52,6 +54,8 @@ constexpr double kBetweenTriesSeconds = 5;
 constexpr double kUsualRetrySeconds = 600;
 // In trouble of the machine, doubled each time.
 constexpr double kFirstWaitSeconds = 1, kLongestWaitSeconds = 30;
+// While the job runs again already.
+constexpr absl::Duration kLookedForFilesBy = absl::Milliseconds(500);
 // For another CRIU; another kernel comes with a daemon of its own.
 constexpr double kBetweenLooksAtMachineSeconds = 60;
 
@@ -267,6 +271,13 @@ void SupervisedJob::FindPoints() {
   SortPoints();
 }
 
+void SupervisedJob::LogIfLeft(const v1::FileRollback& file) const {
+  // Without a daemon the log is the terminal of who is told with the restart.
+  if (file.action() != v1::FileRollback::LEFT || !node_.options().daemon) return;
+  Log(LogLevel::kWarning,
+      absl::StrCat("job '", name_, "': ", file.path(), " is left as it is: ", file.why()));
+}
+
 absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint& point,
                                                          v1::JobRestarted* restarted,
                                                          const std::string& log) {
@@ -299,6 +310,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
   // A full disk must not keep it from coming back: nothing else of this needs room there.
   Save();
   PutItsFilesBack(point, restarted);
+  LookForReopenedFiles(point);
   // One that begins with an image removes what was made before as soon as it runs.
   if (HasUnkeptImages()) KeepItsFiles(point.taken_unix_ns());
   const v1::JobRestarted put_back = *restarted;
@@ -310,11 +322,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
         *restarted->mutable_files() = event.rolled_back().files();
         restarted->mutable_files()->MergeFrom(put_back.files());
       }
-      for (const v1::FileRollback& file : event.rolled_back().files()) {
-        if (file.action() != v1::FileRollback::LEFT) continue;
-        Log(LogLevel::kWarning,
-            absl::StrCat("job '", name_, "': ", file.path(), " is left as it is: ", file.why()));
-      }
+      for (const v1::FileRollback& file : event.rolled_back().files()) LogIfLeft(file);
       for (const std::string& warning : event.started().warnings())
         Log(LogLevel::kInfo, absl::StrCat("job '", name_, "': ", warning));
       return true;
@@ -375,10 +383,31 @@ void SupervisedJob::ForgetItsFiles(bool ended) {
 void SupervisedJob::PutItsFilesBack(const v1::RestartPoint& point, v1::JobRestarted* restarted) {
   restarted->clear_files();
   for (v1::FileRollback& file : removed_.PutBack(point.taken_unix_ns())) {
-    Log(file.action() == v1::FileRollback::LEFT ? LogLevel::kWarning : LogLevel::kInfo,
-        absl::StrCat("job '", name_, "': ", file.path(), ": ", file.why()));
+    LogIfLeft(file);
+    if (file.action() != v1::FileRollback::LEFT)
+      Log(LogLevel::kInfo, absl::StrCat("job '", name_, "': ", file.path(), ": ", file.why()));
     *restarted->add_files() = std::move(file);
   }
+}
+
+void SupervisedJob::LookForReopenedFiles(const v1::RestartPoint& point) {
+  ReopenedFiles::Options options;
+  v1::Rollback rollback;
+  {
+    absl::MutexLock lock(&mutex_);
+    rollback = record_.policy().rollback();
+  }
+  const auto manifest = [&]() -> absl::StatusOr<v1::JobManifest> {
+    RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
+    RK_ASSIGN_OR_RETURN(const std::unique_ptr<store::ImageReader> image, store->OpenImage(point.digest()));
+    return restore::ReadJobManifest(*image);
+  }();
+  // Why it can't be read the restore tells.
+  if (manifest.ok()) options = PlacesOf(*manifest, rollback);
+  options.user = {owner_, OwnCall().caller.gid, OwnCall().caller.groups};
+  options.image_unix_ns = point.taken_unix_ns();
+  options.ended_unix_ns = died_unix_ns_;
+  reopened_.LookFor(std::move(options));
 }
 
 std::optional<supervise::Tried> SupervisedJob::Tried() const {
@@ -401,6 +430,8 @@ RestartDecision SupervisedJob::DecideAfter(const Death& death) {
 bool SupervisedJob::BringBack(Death death) {
   const Stopwatch since_death;
   hindered_since_ = 0;
+  died_unix_ns_ = UnixNanos() - since_death_ns_;
+  TellOfReopenedFiles(std::numeric_limits<double>::infinity());
   KillAll();
   FindPoints();
   if (death.kind == Death::Kind::kHung) ForgetImagesOfHang();
@@ -530,6 +561,10 @@ bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, con
       restarted->set_why(how);
       restarted->set_pid(life->record.pid);
       restarted->set_seconds(since_death.seconds());
+      if (!anew) {
+        for (const std::string& path : reopened_.Candidates(kLookedForFilesBy))
+          restarted->add_written_since(ToUtf8(path));
+      }
       {
         absl::MutexLock lock(&mutex_);
         record_.set_restart_count(record_.restart_count() + 1);

@@ -4,12 +4,14 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/proc_text.h"
+#include "base/process_stat.h"
 #include "base/utf8.h"
 #include "daemon/job_file.h"
 #include "daemon/job_strays.h"
@@ -20,6 +22,8 @@ namespace {
 
 constexpr double kLookForStraysSeconds = 60;
 constexpr size_t kMostWarnings = 20;
+constexpr double kReopenedAreGatheredSeconds = 5;
+constexpr size_t kMostReopenedNamed = 5;
 
 }  // namespace
 
@@ -121,6 +125,35 @@ void SupervisedJob::TellOfUnseenHangs(double now) {
       "actively, as "
       "in a collective that never ends, or some thread of it ticks, it is not found to hang. Have it call "
       "rekindle.progress(), or give --hang-sign output where it prints something more often than that");
+}
+
+void SupervisedJob::TellOfReopenedFiles(double now) {
+  std::set<std::string> found = reopened_.AppendedAgain();
+  std::erase_if(found, [this](const std::string& path) { return reopened_told_.contains(path); });
+  if (!found.empty()) {
+    pid_t pid;
+    {
+      absl::MutexLock lock(&mutex_);
+      pid = record_.pid();
+    }
+    for (const std::string& path : WrittenByOthers(found, ProcessTree(pid))) found.erase(path);
+    if (reopened_untold_.empty()) reopened_since_ = now;
+    reopened_untold_.merge(found);
+  }
+  // Those that it comes to a moment later are told with them.
+  if (reopened_untold_.empty() || now < reopened_since_ + kReopenedAreGatheredSeconds) return;
+  std::vector<std::string> names(reopened_untold_.begin(), reopened_untold_.end());
+  reopened_told_.merge(reopened_untold_);
+  reopened_untold_.clear();
+  const size_t all = names.size();
+  if (all > kMostReopenedNamed) names.resize(kMostReopenedNamed);
+  Warn(absl::StrCat("what it appends to ", absl::StrJoin(names, ", "),
+                    all > names.size() ? absl::StrCat(" and ", all - names.size(), " more") : "",
+                    " is there twice from the image on that it went back to: it does not keep ",
+                    all == 1 ? "that file" : "these files", " open, so that images do not know of ",
+                    all == 1 ? "it" : "them", ". Started with --track-path ", names.front(),
+                    all == 1 ? "" : " (for each, or a pattern)", ", it has ", all == 1 ? "it" : "them",
+                    " cut back when it goes back"));
 }
 
 void SupervisedJob::TellOfImageWarnings(const v1::CheckpointResult& result) {

@@ -638,13 +638,8 @@ uint64_t Supervisor::TakeNumber(const std::string& name, pid_t pid,
                                 std::map<std::string, std::string>* labels) {
   std::shared_ptr<SupervisedJob> job = FindRunning(name, pid);
   if (job == nullptr) return 0;
-  const uint64_t number = job->TakeNumber();
-  // By which it is found should nobody live to add it to the points.
-  (*labels)[v1::kSupervisedLabel] = absl::StrCat(job->submitted_unix_ns());
-  if (job->first_submitted_unix_ns() != 0)
-    (*labels)[v1::kSupervisedFirstLabel] = absl::StrCat(job->first_submitted_unix_ns());
-  (*labels)[v1::kSupervisedNumberLabel] = absl::StrCat(number);
-  (*labels)[v1::kSupervisedAskedLabel] = "yes";
+  uint64_t number;
+  for (auto& [label, value] : job->LabelsOfNextImage(&number)) (*labels)[label] = value;
   return number;
 }
 

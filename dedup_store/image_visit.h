@@ -8,9 +8,9 @@
 
 namespace rekindle::store {
 
-// As Store::List, which copies each: last committed first, those of which `wanted` says yes. `each` must not
-// keep a reference to what it gets. Thread-safe.
+// As Store::List, which copies each: last committed first, those of which `wanted` says yes, until `each`
+// returns false. It must not keep a reference to what it gets. Thread-safe.
 absl::Status VisitImages(const Store& store, const std::function<bool(const ImageInfo&)>& wanted,
-                         const std::function<void(const ImageInfo&)>& each);
+                         const std::function<bool(const ImageInfo&)>& each);
 
 }  // namespace rekindle::store

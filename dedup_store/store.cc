@@ -134,8 +134,10 @@ class StoreImpl : public Store {
   absl::StatusOr<std::vector<ImageInfo>> List(
       const std::function<bool(const ImageInfo&)>& wanted) const override {
     std::vector<ImageInfo> infos;
-    RK_RETURN_IF_ERROR(
-        VisitImages(*this, wanted, [&infos](const ImageInfo& info) { infos.push_back(info); }));
+    RK_RETURN_IF_ERROR(VisitImages(*this, wanted, [&infos](const ImageInfo& info) {
+      infos.push_back(info);
+      return true;
+    }));
     return infos;
   }
 
@@ -312,13 +314,13 @@ absl::StatusOr<std::vector<std::string>> ReadDamagedImages(const Store& store) {
 }
 
 absl::Status VisitImages(const Store& store, const std::function<bool(const ImageInfo&)>& wanted,
-                         const std::function<void(const ImageInfo&)>& each) {
+                         const std::function<bool(const ImageInfo&)>& each) {
   RK_ASSIGN_OR_RETURN(Catalog::Txn txn, static_cast<const StoreImpl&>(store).core()->catalog().Read());
-  RK_ASSIGN_OR_RETURN(std::vector<ImageRecordPtr> images, txn.ImagesAfter(0));
+  RK_ASSIGN_OR_RETURN(const std::vector<ImageRecordPtr> images, txn.ImagesAfter(0));
   // Not by their times: a clock may have been set back, or be another node's.
-  std::reverse(images.begin(), images.end());
-  for (const ImageRecordPtr& image : images) {
-    if (!IsPrepared(image->info) && (!wanted || wanted(image->info))) each(image->info);
+  for (auto image = images.rbegin(); image != images.rend(); ++image) {
+    const ImageInfo& info = (*image)->info;
+    if (!IsPrepared(info) && (!wanted || wanted(info)) && !each(info)) break;
   }
   return absl::OkStatus();
 }

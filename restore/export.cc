@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "criu/image_files.h"
 #include "criu/lost_names.h"
 #include "restore/clone_shared_memory.h"
 #include "restore/export_folder.h"
@@ -61,7 +62,13 @@ absl::StatusOr<ExportResult> WriteAll(const store::ImageReader& image, ExportFol
   };
   RK_ASSIGN_OR_RETURN(BlobCount blobs, WriteCriuFiles(image, make, nullptr));
   RK_ASSIGN_OR_RETURN(const uint32_t ghosts, WriteNamelessMemory(image, manifest, folder, cancel));
-  ExportResult result{blobs.files + ghosts, blobs.bytes};
+  ExportResult result;
+  result.files = blobs.files + ghosts;
+  result.bytes = blobs.bytes;
+  if (constexpr char kFiles[] = "files.img"; folder.Has(kFiles)) {
+    RK_ASSIGN_OR_RETURN(const std::string open_files, folder.Read(kFiles));
+    RK_ASSIGN_OR_RETURN(result.semaphores, criu::CountSemaphores(open_files));
+  }
   uint64_t total = image.info().stats.logical_bytes;
   std::atomic<uint64_t> done{blobs.bytes};
   for (const v1::PagesObject& object : manifest.pages()) {

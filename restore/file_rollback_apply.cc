@@ -92,24 +92,33 @@ class Applier {
         return Halfway(status, action);
       }
     }
-    for (FileAction& action : plan_) {
-      if (IsCutLast(action)) continue;
-      if (absl::Status status = ChangeOne(action); !status.ok()) {
-        RemoveUselessTails(with_rights_, &plan_);
-        return Halfway(status, action);
-      }
-    }
-    absl::Status synced = ForAll(
-        [](const FileAction& action) {
-          return action.report.action() == Report::PUT_BACK ? ToDisk(action) : absl::OkStatus();
-        },
-        Halfway);
-    if (synced.ok()) synced = FoldersToDisk();
-    if (!synced.ok()) RemoveUselessTails(with_rights_, &plan_);
-    return synced;
+    absl::Status changed = ChangeAll();
+    if (changed.ok()) changed = FoldersToDisk();
+    if (!changed.ok()) RemoveUselessTails(with_rights_, &plan_);
+    return changed;
   }
 
  private:
+  // Some at a time: where their disk does not take them, the others stay as they are.
+  absl::Status ChangeAll() {
+    std::vector<FileAction*> changed;
+    const auto to_disk = [&changed]() -> absl::Status {
+      std::vector<absl::Status> ended(changed.size());
+      ForEachInParallel(changed.size(), kMostThreads, [&](size_t i) { ended[i] = ToDisk(*changed[i]); });
+      for (size_t i = 0; i < changed.size(); ++i) RK_RETURN_IF_ERROR(Halfway(ended[i], *changed[i]));
+      changed.clear();
+      return absl::OkStatus();
+    };
+    for (FileAction& action : plan_) {
+      if (IsCutLast(action)) continue;
+      RK_RETURN_IF_ERROR(Halfway(ChangeOne(action), action));
+      if (action.report.action() != Report::PUT_BACK) continue;
+      changed.push_back(&action);
+      if (changed.size() == kMostThreads) RK_RETURN_IF_ERROR(to_disk());
+    }
+    return to_disk();
+  }
+
   // Of thousands of files each wait for the disk alone, and together hardly longer than one. The first one's
   // error, as `about` tells it.
   template <typename Work>

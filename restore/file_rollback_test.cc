@@ -1,13 +1,22 @@
 #include "restore/file_rollback.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <cstring>
+#include <thread>
+
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "restore/compatibility.h"
 #include "restore/discarded_tail.h"
 #include "restore/file_rollback_testing.h"
@@ -392,6 +401,45 @@ TEST_F(FileRollbackTest, ShrunkFilesGrowBack) {
   rollback_.set_mode(v1::Rollback::ALL);
   EXPECT_EQ(ApplyOne().action(), Report::PUT_BACK);
   EXPECT_TRUE(Read("data") == content);
+}
+
+// The disk does not take what is written by this descriptor: of this thread, and those that it makes.
+void FailSyncOf(int fd) {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fdatasync, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[0])),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(fd), 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EIO),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter = {sizeof program / sizeof program[0], program};
+  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0) << std::strerror(errno);
+}
+
+TEST_F(FileRollbackTest, ADiskThatFailsIsToldBeforeAllFilesAreChanged) {
+  constexpr int kFiles = 100, kFails = 3;
+  const auto name = [](int i) { return absl::StrCat("file-", 100 + i); };
+  for (int i = 0; i < kFiles; ++i) Record(name(i), "what the image has", {.in_place = true, .content = true});
+  for (int i = 0; i < kFiles; ++i) Rewrite(name(i), 0, "what came later");
+  rollback_.set_mode(v1::Rollback::ALL);
+  std::vector<FileAction> plan = Plan();
+  ASSERT_THAT(plan, SizeIs(kFiles));
+  absl::Status status;
+  std::thread([&] {
+    FailSyncOf(plan[kFails].file.get());
+    status = PutFilesBack(Image(), rights_, &plan);
+  }).join();
+  EXPECT_THAT(std::string(status.message()), HasSubstr(Path(name(kFails)))) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Input/output error"));
+  int as_they_were = 0;
+  for (int i = 0; i < kFiles; ++i) as_they_were += Read(name(i)) == "what came laterhas" ? 1 : 0;
+  EXPECT_GE(as_they_were, kFiles / 2);
+
+  // Once the disk is well again it is done all the same.
+  Apply();
+  for (int i = 0; i < kFiles; ++i) EXPECT_EQ(Read(name(i)), "what the image has");
 }
 
 TEST_F(FileRollbackTest, AnInterruptedPutBackIsDoneAgain) {

@@ -100,6 +100,7 @@ absl::StatusOr<v1::JobManifest> ReadJobManifest(const store::ImageReader& image)
 struct ExportResult {
   uint32_t files = 0;
   uint64_t bytes = 0;
+  size_t semaphores = 0;  // eventfds, of which CRIU alone makes counters
 };
 // Writes a plain CRIU image directory (`criu restore -D directory` works on it), which is whole and durable
 // once it has an inventory.img. The folder must be absent, or empty and nobody's but ours or `caller`'s; on

@@ -7,6 +7,7 @@ import unittest
 
 from harness import jobs, waiting
 from harness.case import RekindleTest
+from harness.cli import DONE
 from harness.stock_criu import criu_command
 
 
@@ -49,7 +50,10 @@ class EventfdTest(RekindleTest):
     def test_stock_criu_makes_counters_of_them(self):
         self.checkpoint(self.job.pid, "eventfds:1", "--stop")
         self.job.reap()
-        self.succeed("export", "eventfds:1", "--criu", self.path("images"))
+        result = self.cli.run("export", "eventfds:1", "--criu", self.path("images"))
+        self.assertEqual(result.code, DONE, str(result))
+        self.assertIn("2 eventfds of the job are semaphores", "".join(result.data["warnings"]))
+        self.assertIn("2 eventfds of the job are semaphores", result.err)
         restored = [*criu_command(), "restore", "-D", self.path("images"), "-d", "-o", self.path("restore.log")]
         subprocess.run(restored, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
         self.kill_job_at_end(self.job.pid)

@@ -187,6 +187,19 @@ class StopOnTest(ResumedTest):
         self.assertEqual(result.code, 128 + signal.SIGTERM, str(result))
         self.assertIn("SIGTERM was to end the job with a last image", result.err)
 
+    def test_a_hang_up_right_after_the_signal(self):
+        """As systemd and closed terminals send both: what was asked for is done, and the command does not stay for it."""
+        command = self.start_again("--stop-on", "TERM")
+        self.wait_for_image()
+        pid, taken = self.job()["pid"], self.state()["checkpoints"]
+        command.send_signal(signal.SIGTERM)
+        command.send_signal(signal.SIGHUP)
+        result = self.remote.finish(command)
+        self.assertIn("hung up: the job ends with a last image", result.err)
+        self.wait_for_end()
+        self.assertFalse(procfs.alive(pid))
+        self.assertGreater(self.state()["checkpoints"], taken)
+
     def test_the_daemon_is_away(self):
         command = self.start_again("--stop-on", "TERM")
         self.wait_for_image()

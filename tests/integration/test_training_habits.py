@@ -128,6 +128,78 @@ class TrackedFilesTest(SupervisedTest):
         self.assertIn("--track-path is for jobs that are supervised", str(result))
 
 
+# What it appends to without keeping it open, and what it writes anew each time: a state, all metrics, weights.
+_REOPENS = """
+import os, struct, sys, time
+folder, until = sys.argv[1:3]
+os.makedirs(folder + "/runs/first", exist_ok=True)
+events = folder + "/runs/first/events.out.tfevents.0000000001.host.1.0"
+lines = []
+step = 0
+while not os.path.exists(until):
+    lines.append(f"step {step}\\n")
+    with open(folder + "/log.txt", "a") as log:
+        log.write(lines[-1])
+    with open(events, "ab") as file:
+        file.write(struct.pack("<Q", step))
+    with open(folder + "/all.csv", "w") as table:
+        table.writelines(lines)
+    with open(folder + "/state.json", "w") as state:
+        state.write(f'{{"step": {step}}}\\n')
+    with open(folder + "/weights.bin", "wb") as weights:
+        weights.write(bytes(1000 + step))
+    print(step, flush=True)
+    step += 1
+    time.sleep(0.02)
+"""
+
+
+class ReopenedFilesTest(SupervisedTest):
+    def setUp(self):
+        super().setUp()
+        self.log = self.path("log.txt")
+
+    def start_job_that_reopens(self, *options, detach=True):
+        command = ["run", "--name", "job", "--every", "1h", "--restarts", "5", *options,
+                   *(["--detach"] if detach else []), "--", jobs.PYTHON, "-c", _REOPENS, self.directory, self.may_end]  # fmt: skip
+        return self.succeed(*command, cli=self.remote) if detach else self.remote.start(*command)
+
+    def lose_some(self):
+        self.wait_for(lambda job: job["supervised"]["checkpoints"], "an image")
+        at = len(lines_of(self.log))
+        waiting.until(lambda: len(lines_of(self.log)) > at + 40, "more lines")
+        restarts = self.state()["restarts"]
+        self.kill_job()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == restarts + 1, "a restart")
+
+    def test_that_lines_are_there_twice_is_told_once(self):
+        follower = self.start_job_that_reopens("--log", self.path("out"), detach=False)
+        self.lose_some()
+        (warning,) = self.wait_for(lambda job: job["supervised"]["warnings"], "a warning")["supervised"]["warnings"]
+        for words in (self.log, self.path("runs/first/events.out.tfevents.0000000001.host.1.0"), "--track-path", "twice"):
+            self.assertIn(words, warning)
+        for name in ("all.csv", "state.json", "weights.bin", self.path("out")):
+            self.assertNotIn(name, warning)
+        self.lose_some()
+        self.let_end()
+        result = self.remote.finish(follower)
+        self.assertEqual(self.state()["warnings"], [warning])
+        events = [json.loads(line) for line in result.out.splitlines()]
+        self.assertEqual([event["warning"] for event in events if "warning" in event], [warning])
+        restarted = [event for event in events if "written_since" in event]
+        self.assertEqual(len(restarted), 2, events)
+        self.assertIn(self.log, restarted[0]["written_since"])
+        self.assertNotIn(self.path("weights.bin"), restarted[0]["written_since"])
+        self.assertGreater(len(lines_of(self.log)), len(set(lines_of(self.log))))
+
+    def test_tracked_ones_are_no_trouble(self):
+        self.start_job_that_reopens("--track-path", self.log, "--track-path", self.path("runs"))
+        self.lose_some()
+        at = len(lines_of(self.log))
+        waiting.until(lambda: len(lines_of(self.log)) > at + 400, "more lines")
+        self.assertEqual(self.state()["warnings"], [])
+
+
 # A log that its program rotates, as many a training's.
 _ROTATES = """
 import logging, logging.handlers, os, sys, time
