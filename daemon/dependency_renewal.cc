@@ -33,23 +33,24 @@ void DependencyRenewal::LookSoon() {
 void DependencyRenewal::ImageMade() {
   absl::MutexLock lock(&mutex_);
   soon_ = true;
-  if (!making_) image_made_ = true;
+  if (maker_ != std::this_thread::get_id()) image_made_ = true;
 }
 
 absl::StatusOr<bool> DependencyRenewal::Make(const Function& function) {
-  const auto making = [this](bool now) {
+  const auto maker_is = [this](std::thread::id now) {
     absl::MutexLock lock(&mutex_);
-    making_ = now;
+    maker_ = now;
   };
-  making(true);
+  maker_is(std::this_thread::get_id());
   absl::StatusOr<bool> made = CatchNoMoreThreads([&] { return work_.make(function, cancel_); });
-  making(false);
+  maker_is({});
   return made;
 }
 
 void DependencyRenewal::Loop() {
-  bool first = true;
-  for (absl::Duration wait = times_.first_look;; wait = times_.between_looks) {
+  // Of an earlier daemon: whoever deploys one from now on has tried it.
+  for (const auto& [function, lack] : work_.without()) untried_.insert(function);
+  for (absl::Duration wait = times_.first_look;;) {
     bool rested = false;
     {
       absl::MutexLock lock(&mutex_);
@@ -60,7 +61,8 @@ void DependencyRenewal::Loop() {
       rested = std::exchange(image_made_, false);
     }
     Look();
-    if (!cancel_.cancelled()) LookForThoseWithout(std::exchange(first, false), rested);
+    const absl::Time next = cancel_.cancelled() ? absl::InfiniteFuture() : LookForThoseWithout(rested);
+    wait = std::clamp(next - SteadyNow(), absl::ZeroDuration(), times_.between_looks);
   }
 }
 
@@ -94,14 +96,14 @@ void DependencyRenewal::Look() {
   }
 }
 
-void DependencyRenewal::LookForThoseWithout(bool first, bool rested) {
+absl::Time DependencyRenewal::LookForThoseWithout(bool rested) {
   const std::map<Function, Lack> without = work_.without();
   std::erase_if(rests_of_functions_, [&](const auto& rest) { return !without.contains(rest.first); });
   for (const auto& [function, lack] : without) {
     const auto resting = rests_of_functions_.find(function);
     const bool known = resting != rests_of_functions_.end();
-    // It was tried just now, by who has deployed it.
-    if (!known && !first) {
+    const bool untried = untried_.erase(function) > 0;
+    if (!known && !untried) {
       rests_of_functions_[function] = NextRest(nullptr);
       if (!rested) continue;
     }
@@ -118,25 +120,35 @@ void DependencyRenewal::LookForThoseWithout(bool first, bool rested) {
       owners_rest_until_.erase(owner);
     }
     const absl::StatusOr<bool> made = Make(function);
-    if (cancel_.cancelled()) return;
+    if (cancel_.cancelled()) return absl::InfiniteFuture();
     if (made.ok()) {
       if (*made) {
         Log(LogLevel::kInfo, absl::StrCat("function '", function.first, "' has its ", lack.what,
                                           " now, which it could not have before"));
       }
+      rests_of_functions_.erase(function);
       continue;
     }
     const absl::Time ended = SteadyNow();
     owners_rest_until_[lack.owner] = ended + times_.rests_of_owner * (ended - began);
     Rest& rest = rests_of_functions_[function];
-    rest = NextRest(known || !first ? &rest : nullptr);
+    rest = NextRest(known || !untried ? &rest : nullptr);
     Log(LogLevel::kWarning, absl::StrCat("function '", function.first, "' has no ", lack.what, " still, and ",
                                          lack.meanwhile, "; it is tried again in ",
                                          absl::FormatDuration(rest.length), ": ", made.status().message()));
     // Images that everybody uses do not wait for all of these.
     Look();
-    if (cancel_.cancelled()) return;
+    if (cancel_.cancelled()) return absl::InfiniteFuture();
   }
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [function, lack] : without) {
+    const auto resting = rests_of_functions_.find(function);
+    if (resting == rests_of_functions_.end()) continue;
+    const auto owner = owners_rest_until_.find(lack.owner);
+    next = std::min(next, owner == owners_rest_until_.end() ? resting->second.until
+                                                            : std::max(resting->second.until, owner->second));
+  }
+  return next;
 }
 
 }  // namespace rekindle::daemon

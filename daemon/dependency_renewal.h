@@ -72,7 +72,8 @@ class DependencyRenewal {
   };
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
   void Look();
-  void LookForThoseWithout(bool first, bool rested);
+  // When the first of them has rested.
+  absl::Time LookForThoseWithout(bool rested);
   absl::StatusOr<bool> Make(const Function& function) ABSL_LOCKS_EXCLUDED(mutex_);
   Rest NextRest(const Rest* last) const;
 
@@ -81,10 +82,11 @@ class DependencyRenewal {
   Cancellation cancel_;
   std::map<std::string, Rest> rests_;  // the thread's own, as the next
   std::map<Function, Rest> rests_of_functions_;
+  std::set<Function> untried_;
   std::map<uid_t, absl::Time> owners_rest_until_;
   absl::Mutex mutex_;
   bool soon_ ABSL_GUARDED_BY(mutex_) = false, image_made_ ABSL_GUARDED_BY(mutex_) = false;
-  bool making_ ABSL_GUARDED_BY(mutex_) = false;  // for a function without
+  std::thread::id maker_ ABSL_GUARDED_BY(mutex_);  // who makes one for a function without
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -40,13 +41,16 @@ class DependencyRenewalTest : public ::testing::Test {
             },
             [this] {
               absl::MutexLock lock(&mutex_);
+              has_begun_ = true;
               return without_;
             },
             [this](const DependencyRenewal::Function& function,
                    const Cancellation& /*cancel*/) -> absl::StatusOr<bool> {
               absl::MutexLock lock(&mutex_);
               made_.push_back(function);
-              if (told_ != nullptr) told_->ImageMade();
+              if (told_ != nullptr && !others_make_it_) told_->ImageMade();
+              if (told_ != nullptr && others_make_it_)
+                std::thread([told = told_] { told->ImageMade(); }).join();
               if (mends_) without_.erase(function);
               return mends_ ? absl::StatusOr<bool>(true) : absl::UnavailableError("no");
             }};
@@ -60,6 +64,11 @@ class DependencyRenewalTest : public ::testing::Test {
     absl::MutexLock lock(&mutex_);
     const auto so_often = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return renewed_.size() >= times; };
     mutex_.Await(absl::Condition(&so_often));
+  }
+  // It knows what there was before.
+  void AwaitBegun() {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&has_begun_));
   }
   void AwaitLooks(int more) {
     absl::MutexLock lock(&mutex_);
@@ -75,8 +84,10 @@ class DependencyRenewalTest : public ::testing::Test {
   std::map<DependencyRenewal::Function, DependencyRenewal::Lack> without_;
   std::vector<DependencyRenewal::Function> made_;
   DependencyRenewal* told_ = nullptr;  // of what an attempt has made before it failed
+  bool others_make_it_ = false;        // meanwhile
   int looks_ = 0;
   bool mends_ = true, hangs_ = false, never_ = false, lacks_threads_ = false;
+  bool has_begun_ = false;
 };
 
 TEST_F(DependencyRenewalTest, MakesThoseAnewThatHaveChangedAndAreUsed) {
@@ -160,6 +171,41 @@ TEST_F(DependencyRenewalTest, WhatAnAttemptMakesItselfEndsNobodysRest) {
   AwaitLooks(5);
   absl::MutexLock lock(&mutex_);
   EXPECT_EQ(made_.size(), 2);
+}
+
+TEST_F(DependencyRenewalTest, WhatOthersMakeDuringAnAttemptEndsTheRest) {
+  without_ = {{{"f", 2}, {"image", "waits"}}};
+  mends_ = false;
+  others_make_it_ = true;
+  DependencyRenewal renewal(Work(), {kNotHere, kNotHere, kNotHere, kNotHere});
+  {
+    absl::MutexLock lock(&mutex_);
+    told_ = &renewal;
+  }
+  renewal.LookSoon();
+  AwaitMade(3);
+}
+
+TEST_F(DependencyRenewalTest, ItLooksAgainWhenTheFirstHasRested) {
+  without_ = {{{"a", 1}, {"image", "waits", 7}}, {{"b", 1}, {"image", "waits", 8}}};
+  mends_ = false;
+  DependencyRenewal renewal(Work(), {kNotHere, kNotHere, kSoon, kSoon});
+  renewal.LookSoon();
+  AwaitMade(6);
+}
+
+TEST_F(DependencyRenewalTest, WhoWasDeployedBeforeTheFirstLookHasBeenTried) {
+  DependencyRenewal renewal(Work(), {kNotHere, kSoon, kNotHere, kNotHere});
+  AwaitBegun();
+  {
+    absl::MutexLock lock(&mutex_);
+    mends_ = false;
+    without_ = {{{"f", 1}, {"image", "waits"}}};
+  }
+  renewal.LookSoon();
+  AwaitLooks(3);
+  absl::MutexLock lock(&mutex_);
+  EXPECT_TRUE(made_.empty());
 }
 
 TEST_F(DependencyRenewalTest, ThoseAreTriedAgainAfterARest) {

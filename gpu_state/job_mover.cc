@@ -32,6 +32,15 @@ constexpr absl::Duration kOthersMayTake = absl::Seconds(60);
 constexpr absl::Duration kGoingOnMayTake = absl::Seconds(2);
 constexpr absl::Duration kLookForOthersEvery = absl::Milliseconds(50);
 
+// One that stood goes on: what was stopped for a while, or what is watched, which its watch has to let go on.
+absl::Status AwaitAnswers(absl::Span<const pid_t> pids) {
+  for (const Deadline deadline(kGoingOnMayTake);; absl::SleepFor(kLookForOthersEvery)) {
+    absl::Status first;
+    for (pid_t pid : pids) first.Update(CheckAnswers(pid));
+    if (first.ok() || deadline.passed()) return first;
+  }
+}
+
 // Of one whose device memory is back.
 void EndWatchOf(pid_t pid) {
   if (!ThreadKeeper::IsWatched(pid)) return;
@@ -106,7 +115,9 @@ absl::StatusOr<std::vector<pid_t>> JobMover::Users(absl::Span<const pid_t> pids)
   if (!info.ok()) {
     return Annotate(info.status(), absl::StrCat("process ", candidates[0], " has loaded ", kCudaLibrary));
   }
-  for (pid_t pid : candidates) RK_RETURN_IF_ERROR(CheckAnswers(pid));
+  for (pid_t pid : candidates) {
+    RK_RETURN_IF_ERROR(ThreadKeeper::IsWatched(pid) ? AwaitAnswers({pid}) : CheckAnswers(pid));
+  }
   std::vector<pid_t> users;
   auto states = driver_.States(candidates, kStateMayTake);
   for (size_t i = 0; i < states.size(); ++i) {
@@ -769,11 +780,7 @@ absl::Status JobMover::RecoverJob(pid_t job, const std::vector<LedgerEntry>& ent
   const auto claim = Claim::Make(*this, pids);
   if (absl::IsAborted(claim.status())) return absl::OkStatus();
   RK_RETURN_IF_ERROR(claim.status());
-  // One that was stopped is on its way.
-  const Deadline deadline(kGoingOnMayTake);
-  while (!absl::c_all_of(pids, [](pid_t pid) { return CheckAnswers(pid).ok(); }) && !deadline.passed()) {
-    absl::SleepFor(kLookForOthersEvery);
-  }
+  AwaitAnswers(pids).IgnoreError();
   const auto states = States(pids);
   std::vector<pid_t> held;
   GpuRecord record;

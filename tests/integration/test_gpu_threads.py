@@ -91,6 +91,8 @@ class WatchTest(GpuTest):
         job = self.start_vector_job()
         self.succeed("gpu", "park", job.pid)
         os.kill(job.pid, signal.SIGSTOP)
+        # Its watch has to let each thread stop.
+        waiting.until(lambda: procfs.stands(job.pid), "all of it stands")
         self.assert_refused(self.cli.run("gpu", "resume", job.pid), FAILED, "stopped")
         os.kill(job.pid, signal.SIGCONT)
         self.succeed("gpu", "resume", job.pid)

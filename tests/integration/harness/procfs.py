@@ -19,6 +19,11 @@ def state(pid):
     return fields[0] if fields else None
 
 
+def stands(pid):
+    """Each of its threads is stopped, by a signal or for a tracer."""
+    return all((fields := stat_fields(f"{pid}/task/{thread}")) and fields[0] in "tT" for thread in os.listdir(f"/proc/{pid}/task"))
+
+
 def alive(pid):
     """Neither gone nor a zombie."""
     return state(pid) not in (None, "Z", "X")
