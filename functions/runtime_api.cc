@@ -189,14 +189,15 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
   HttpAnswer OnTooLarge(const std::shared_ptr<HttpConnection>& connection, const HttpRequestHead& head,
                         size_t largest_body) override {
     RuntimeRoute route = RuntimeRouteOf(head);
+    const std::optional<std::string> answered = StopAnswering(*connection);
     bool answer = route.call == RuntimeCall::kResponse || route.call == RuntimeCall::kError;
     if (answer && !IsPresent(route.request_id)) return InvalidRequestId();
     const bool start_error =
         route.call == RuntimeCall::kInitError || route.call == RuntimeCall::kRestoreError;
     if (start_error && (ready_ || failed_)) return StartIsOver();
-    if (std::optional<std::string> answered = StopAnswering(*connection)) {
+    if (answered) {
       // Told when the refusal is on its way.
-      asio::post(server_->strand(), [self = shared_from_this(), id = *std::move(answered)] {
+      asio::post(server_->strand(), [self = shared_from_this(), id = *answered] {
         self->Finish(id, {.body = ErrorJson(
                               "Function.ResponseSizeTooLarge",
                               absl::StrCat("Response payload size exceeded maximum allowed payload size (",
@@ -220,7 +221,8 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
     }
     if (bytes > most) return OnNoMemory(connection);
     // Who waits has none, so those that have some get on; its invocation's time ends it.
-    room.held = options_.bodies->TakeOrAwait(options_.owner, bytes, most, std::move(room.ask_again));
+    room.held =
+        options_.bodies->TakeOrAwait(options_.owner, bytes, most, connection, std::move(room.ask_again));
     room.later = room.held == nullptr;
     return std::nullopt;
   }
