@@ -161,10 +161,10 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
           largest_body = kLargestUnwanted;
           return std::nullopt;
         }
-        if (answering_ != nullptr && answering_ != connection.get()) {
+        if (answering_.connection != nullptr && answering_.connection != connection.get()) {
           return InvalidTransition("the invocation is being answered on another connection");
         }
-        answering_ = connection.get();
+        answering_ = {connection.get(), route.request_id};
         largest_body = options_.largest_answer;
         return std::nullopt;
       case RuntimeCall::kInitError:
@@ -189,14 +189,15 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
   HttpAnswer OnTooLarge(const std::shared_ptr<HttpConnection>& connection, const HttpRequestHead& head,
                         size_t largest_body) override {
     RuntimeRoute route = RuntimeRouteOf(head);
+    const std::optional<std::string> answered = StopAnswering(*connection);
     bool answer = route.call == RuntimeCall::kResponse || route.call == RuntimeCall::kError;
     if (answer && !IsPresent(route.request_id)) return InvalidRequestId();
     const bool start_error =
         route.call == RuntimeCall::kInitError || route.call == RuntimeCall::kRestoreError;
     if (start_error && (ready_ || failed_)) return StartIsOver();
-    if (StopAnswering(*connection)) {
+    if (answered) {
       // Told when the refusal is on its way.
-      asio::post(server_->strand(), [self = shared_from_this(), id = std::move(route.request_id)] {
+      asio::post(server_->strand(), [self = shared_from_this(), id = *answered] {
         self->Finish(id, {.body = ErrorJson(
                               "Function.ResponseSizeTooLarge",
                               absl::StrCat("Response payload size exceeded maximum allowed payload size (",
@@ -220,16 +221,16 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
     }
     if (bytes > most) return OnNoMemory(connection);
     // Who waits has none, so those that have some get on; its invocation's time ends it.
-    room.held = options_.bodies->TakeOrAwait(options_.owner, bytes, most, std::move(room.ask_again));
+    room.held =
+        options_.bodies->TakeOrAwait(options_.owner, bytes, most, connection, std::move(room.ask_again));
     room.later = room.held == nullptr;
     return std::nullopt;
   }
 
   HttpAnswer OnNoMemory(const std::shared_ptr<HttpConnection>& connection) override {
-    if (StopAnswering(*connection)) {
+    if (std::optional<std::string> answered = StopAnswering(*connection)) {
       // The handler has run: it is not to run again for want of room. Told when the refusal is on its way.
-      asio::post(server_->strand(), [self = shared_from_this(),
-                                     id = invocations_.front().invocation.request_id] {
+      asio::post(server_->strand(), [self = shared_from_this(), id = *std::move(answered)] {
         self->Finish(id, {.body = ErrorJson(kNoRoom,
                                             "the functions of this owner send more at a time than there is "
                                             "room for: send smaller responses, or fewer at once; one whose "
@@ -291,17 +292,20 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
     return InvalidTransition(ready_ ? "the function has started" : "the function has failed to start");
   }
 
-  // Nothing of a body is expected from it. Returns whether it was to be an invocation's answer.
-  bool StopAnswering(const HttpConnection& connection) {
+  // Nothing of a body is expected from it. Returns the invocation whose answer it was to be, if that is still
+  // unanswered.
+  std::optional<std::string> StopAnswering(const HttpConnection& connection) {
     if (failing_ == &connection) failing_ = nullptr;
-    if (answering_ != &connection) return false;
-    answering_ = nullptr;
-    return true;
+    if (answering_.connection != &connection) return std::nullopt;
+    return std::exchange(answering_, {}).request_id;
   }
 
+  // Before the first invocation goes. An answer to it that is still being sent is nobody's then, and keeps
+  // no other connection from answering the next.
   void TakeBack() {
     given_ = false;
     given_to_ = nullptr;
+    answering_ = {};
   }
 
   void GiveOut() {
@@ -392,7 +396,11 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
   // For comparing only. The connection that alone has been given the invocation; that which sends its answer;
   // that which sends why it could not start.
   const HttpConnection* given_to_ = nullptr;
-  const HttpConnection* answering_ = nullptr;
+  struct Answering {
+    const HttpConnection* connection = nullptr;
+    std::string request_id;
+  };
+  Answering answering_;
   const HttpConnection* failing_ = nullptr;
 };
 

@@ -241,6 +241,54 @@ TEST_P(RuntimeApiConnectionsTest, AnAnswerThatFindsNoMoreRoomEndsItsInvocation) 
   EXPECT_EQ(HttpClient(address_).Get(kNext).body, "2");
 }
 
+// Its invocation has gone meanwhile: none is there, or another one that it has nothing to do with.
+TEST_P(RuntimeApiConnectionsTest, AnAnswerThatComesTooLateAndFindsNoMoreRoomEndsNoOtherInvocation) {
+  Start(WithBodiesOfOwner(100 << 10));
+  for (const bool another : {false, true}) {
+    const std::string late = Invoke("1");
+    HttpClient sends(address_);
+    EXPECT_EQ(sends.Get(kNext).body, "1");
+    sends.Send(absl::StrCat("POST ", ResponsePath(late),
+                            " HTTP/1.1\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n"));
+    EXPECT_EQ(sends.Read().status, 100);
+    api_->Abandon(late);
+    std::string next;
+    HttpClient runtime(address_);
+    if (another) {
+      next = Invoke("2");
+      EXPECT_EQ(runtime.Get(kNext).body, "2");
+    } else {
+      EXPECT_EQ(runtime.Get("/2018-06-01/runtime/restore/next").status, 200);  // by then it is abandoned
+    }
+    sends.Send(absl::StrCat(absl::Hex(80 << 10), "\r\n", std::string(80 << 10, 'y'), "\r\n0\r\n\r\n"));
+    EXPECT_EQ(sends.Read().status, 413);
+    if (!another) continue;
+    EXPECT_EQ(runtime.Post(ResponsePath(next), "fine").status, 202);
+    const auto [id, answer] = recorder_->WaitForAnswer(1);
+    EXPECT_EQ(id, next);
+    EXPECT_FALSE(answer.failed) << answer.body;
+    EXPECT_EQ(answer.body, "fine");
+  }
+}
+
+// Who still sends an answer that nobody wants keeps nobody from answering what came after.
+TEST_P(RuntimeApiConnectionsTest, AnAnswerThatComesTooLateDoesNotHoldUpTheNext) {
+  Start();
+  const std::string late = Invoke("1");
+  HttpClient sends(address_), runtime(address_);
+  EXPECT_EQ(sends.Get(kNext).body, "1");
+  sends.Send(absl::StrCat("POST ", ResponsePath(late),
+                          " HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 300\r\n\r\n"));
+  EXPECT_EQ(sends.Read().status, 100);
+  api_->Abandon(late);
+  const std::string next = Invoke("2");
+  EXPECT_EQ(runtime.Get(kNext).body, "2");
+  EXPECT_EQ(runtime.Post(ResponsePath(next), "fine").status, 202);
+  EXPECT_EQ(recorder_->WaitForAnswer(1).second.body, "fine");
+  sends.Send(std::string(300, 'y'));
+  EXPECT_EQ(sends.Read().status, 400);
+}
+
 TEST_P(RuntimeApiConnectionsTest, AnUploadThatBreaksOffLeavesTheInvocationToAnother) {
   Start();
   std::string id = Invoke("1");

@@ -331,6 +331,17 @@ bool LazyClone::TakeEvents(LazyTask& task, std::vector<uint64_t>* faults, bool* 
     return false;
   }
   for (std::unique_ptr<LazyTask>& child : events->children) AddTask(std::move(child), Made::kByFork);
+  if (!events->lost_children.empty()) {
+    {
+      absl::MutexLock lock(&mutex_);
+      for (UniqueFd& child : events->lost_children) lost_children_.push_back(std::move(child));
+    }
+    Fail(absl::ResourceExhaustedError(
+        absl::StrCat("it forked and discarded memory at once while there was no descriptor for the child: ",
+                     kNoDescriptors)));
+    --events_in_work_;
+    return false;
+  }
   --events_in_work_;
   faults->insert(faults->end(), events->faults.begin(), events->faults.end());
   if (forked != nullptr) *forked = !events->children.empty();

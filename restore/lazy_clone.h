@@ -203,6 +203,7 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
     bool told = false;  // the init has it
   };
   std::vector<Served> tasks_ ABSL_GUARDED_BY(mutex_);
+  std::vector<UniqueFd> lost_children_ ABSL_GUARDED_BY(mutex_);  // as long as any process may run
   uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t count_tasks_at_ ABSL_GUARDED_BY(mutex_) = 0;    // how many to look again for those that have ended
   std::vector<uint64_t> sources_ ABSL_GUARDED_BY(mutex_);  // without those of tasks

@@ -2,6 +2,7 @@
 
 #include <linux/userfaultfd.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -18,7 +19,6 @@ namespace {
 
 using store::kPageSize;
 
-constexpr size_t kEventsAtOnce = 64;
 // Any that the kernel accepts.
 constexpr uint64_t kProbedAddress = uint64_t{1} << 30;
 constexpr int kYields = 64;
@@ -57,52 +57,76 @@ bool LazyTask::AnyMissing(size_t run) const {
 absl::StatusOr<LazyTask::Events> LazyTask::ReadEvents() {
   Events events;
   absl::WriterMutexLock lock(&mutex_);
-  uffd_msg messages[kEventsAtOnce];
+  // Nothing can be put in while a fork waits, and each try in vain puts it behind what has come since.
+  if (fork_waits_ && !MayOpenAnother() && !Gone()) {
+    NoteStarved();
+    return events;
+  }
+  // One at a time: behind others in one read, a fork that found no descriptor would not be told of.
+  uffd_msg message;
   for (;;) {
-    const ssize_t n = ::read(userfaultfd_.get(), messages, sizeof messages);
+    const ssize_t n = ::read(userfaultfd_.get(), &message, sizeof message);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) {
       starved_since_ns_ = 0;
+      fork_waits_ = changed_since_ = false;
       return events;
     }
     if (n < 0 && (errno == EMFILE || errno == ENFILE)) {
-      const int64_t now = MonotonicNanos();
-      const bool begins = starved() == absl::ZeroDuration();
-      // In this order: others look without the lock.
-      if (begins) starved_since_ns_ = 0;
-      starved_at_ns_ = now;
-      if (begins) starved_since_ns_ = now;
+      fork_waits_ = true;
+      NoteStarved();
       return events;
     }
-    if (n <= 0)
+    if (n != sizeof message)
       return ErrnoStatus(n < 0 ? errno : EIO, absl::StrFormat("serving the memory of process %d", pid_));
-    for (size_t i = 0; i < static_cast<size_t>(n) / sizeof messages[0]; ++i) {
-      const uffd_msg& message = messages[i];
-      switch (message.event) {
-        case UFFD_EVENT_PAGEFAULT:
-          events.faults.push_back(message.arg.pagefault.address / kPageSize * kPageSize);
-          break;
-        case UFFD_EVENT_FORK:
-          starved_since_ns_ = 0;
-          events.children.push_back(std::unique_ptr<LazyTask>(
-              new LazyTask(*this, UniqueFd(static_cast<int>(message.arg.fork.ufd)))));
-          break;
-        case UFFD_EVENT_REMAP:
-          missing_.Move(message.arg.remap.from, message.arg.remap.to, message.arg.remap.len);
-          break;
-        case UFFD_EVENT_REMOVE:
-        case UFFD_EVENT_UNMAP:
-          missing_.Drop(message.arg.remove.start, message.arg.remove.end);
-          break;
-        default:
-          return absl::UnimplementedError(
-              absl::StrFormat("the memory of process %d: the kernel tells of an unknown event %d", pid_,
-                              static_cast<int>(message.event)));
+    switch (message.event) {
+      case UFFD_EVENT_PAGEFAULT:
+        events.faults.push_back(message.arg.pagefault.address / kPageSize * kPageSize);
+        break;
+      case UFFD_EVENT_FORK: {
+        starved_since_ns_ = 0;
+        UniqueFd child(static_cast<int>(message.arg.fork.ufd));
+        if (changed_since_) {
+          events.lost_children.push_back(std::move(child));
+        } else {
+          events.children.push_back(std::unique_ptr<LazyTask>(new LazyTask(*this, std::move(child))));
+        }
+        // It runs again and may fork as fast as this reads.
+        return events;
       }
+      case UFFD_EVENT_REMAP: {
+        const auto& [from, to, bytes] = message.arg.remap;
+        NoteChange(from, from + bytes);
+        NoteChange(to, to + bytes);
+        missing_.Move(from, to, bytes);
+        break;
+      }
+      case UFFD_EVENT_REMOVE:
+      case UFFD_EVENT_UNMAP:
+        NoteChange(message.arg.remove.start, message.arg.remove.end);
+        missing_.Drop(message.arg.remove.start, message.arg.remove.end);
+        break;
+      default:
+        return absl::UnimplementedError(
+            absl::StrFormat("the memory of process %d: the kernel tells of an unknown event %d", pid_,
+                            static_cast<int>(message.event)));
     }
-    // It runs again and may fork as fast as this reads.
-    if (!events.children.empty()) return events;
   }
+}
+
+bool LazyTask::MayOpenAnother() { return UniqueFd(::eventfd(0, EFD_CLOEXEC)).valid(); }
+
+void LazyTask::NoteStarved() {
+  const int64_t now = MonotonicNanos();
+  const bool begins = starved() == absl::ZeroDuration();
+  // In this order: others look without the lock.
+  if (begins) starved_since_ns_ = 0;
+  starved_at_ns_ = now;
+  if (begins) starved_since_ns_ = now;
+}
+
+void LazyTask::NoteChange(uint64_t begin, uint64_t end) {
+  changed_since_ = changed_since_ || (fork_waits_ && missing_.AnyMissing(begin, end));
 }
 
 absl::Duration LazyTask::starved() const {

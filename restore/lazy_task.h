@@ -38,9 +38,13 @@ class LazyTask : public std::enable_shared_from_this<LazyTask> {
     std::vector<uint64_t>
         faults;  // page addresses that the task waits for; each needs an answer by Put or PutZero
     std::vector<std::unique_ptr<LazyTask>> children;  // forked; serve them too
+    // Forked, and what is missing in them can't be known: they must not run on. Closed, these would give them
+    // zeros, so they are to be held until they have ended.
+    std::vector<UniqueFd> lost_children;
   };
   // Takes what there is, up to a fork; does not wait. A fork that there is no descriptor for (EMFILE) stays,
-  // and who forks waits: see starved().
+  // and who forks waits: see starved(). The kernel tells of it after what has been waiting by then, so if the
+  // task has changed its memory in between, nobody knows which of its forks came before that: lost_children.
   absl::StatusOr<Events> ReadEvents() ABSL_LOCKS_EXCLUDED(mutex_);
   // It has forked, and there has been no descriptor for its child for so long; zero: it has not. Until
   // there is one it takes no pages: it is kChanging. Who wants to know reads its events now and then.
@@ -91,6 +95,10 @@ class LazyTask : public std::enable_shared_from_this<LazyTask> {
     uint64_t address = 0, number = 0, pages = 0;
   };
   absl::StatusOr<Outcome> CopyRange(Range range, const std::byte* bytes) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  static bool MayOpenAnother();
+  void NoteStarved();
+  // It is about to change what is missing there.
+  void NoteChange(uint64_t begin, uint64_t end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   static inline std::atomic<uint64_t> count_{0};
   const pid_t pid_;
@@ -100,6 +108,9 @@ class LazyTask : public std::enable_shared_from_this<LazyTask> {
   std::atomic<int64_t> starved_since_ns_{0}, starved_at_ns_{0};
   mutable absl::Mutex mutex_;  // shared to put pages in, exclusive to read events
   MissingPages missing_ ABSL_GUARDED_BY(mutex_);
+  // A fork has found no descriptor, and it, or others, may still wait behind something else; meanwhile
+  // `missing_` has changed.
+  bool fork_waits_ ABSL_GUARDED_BY(mutex_) = false, changed_since_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace rekindle::restore

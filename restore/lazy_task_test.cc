@@ -14,12 +14,17 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/packet_socket.h"
+#include "base/process_stat.h"
 #include "base/test_descriptors.h"
 
 namespace rekindle::restore {
@@ -106,11 +111,22 @@ class LazyTaskTest : public testing::Test {
         std::make_unique<LazyTask>(pid, std::move((*packet)->descriptors.front()), std::move(pages)));
     for (uint64_t i = 0; i < kMemoryPages; ++i) content_[i * kPageSize / sizeof(uint64_t)] = i + 1;
     EXPECT_TRUE(SendPacket(sockets->first.get(), "go").ok());
+    if (before_serving_) before_serving_(pid);
     return Serve(pid);
   }
 
+  // Takes the task's events where there are no descriptors.
+  void ReadWithoutDescriptors(LazyTask& task) {
+    FewDescriptorsLeft none(0);
+    auto events = task.ReadEvents();
+    ASSERT_TRUE(events.ok()) << events.status();
+    EXPECT_TRUE(events->faults.empty() && events->children.empty() && events->lost_children.empty());
+  }
+
   bool scarce_ = false;  // there are no descriptors until a fork has found none
+  std::function<void(pid_t)> before_serving_;
   std::vector<std::unique_ptr<LazyTask>> tasks_;
+  std::vector<UniqueFd> lost_children_;
 
  private:
   static bool SendUserfaultfd(int socket) {
@@ -162,6 +178,10 @@ class LazyTaskTest : public testing::Test {
         tasks_.push_back(std::move(child));
       }
       faults.insert(faults.end(), events->faults.begin(), events->faults.end());
+      if (events->lost_children.empty()) return;
+      for (UniqueFd& child : events->lost_children) lost_children_.push_back(std::move(child));
+      // The child ends when its descriptor is closed.
+      ASSERT_EQ(::kill(task.pid(), SIGKILL), 0);
     };
     take_events();
     for (size_t i = 0; i < faults.size(); ++i) {
@@ -228,6 +248,119 @@ TEST_F(LazyTaskTest, AForkWithoutADescriptorWaits) {
   ASSERT_EQ(tasks_.size(), 2u);
   EXPECT_EQ(LazyTask::count(), 2u);
   for (const auto& task : tasks_) EXPECT_EQ(task->starved(), absl::ZeroDuration());
+}
+
+// A job that forks in one thread and discards memory in others, each at its turn.
+class ForkWithoutADescriptorTest : public LazyTaskTest {
+ protected:
+  static constexpr uint64_t kFirstDiscarded = 10, kDiscarded = 5, kDiscardedBefore = 30;
+
+  void SetUp() override {
+    LazyTaskTest::SetUp();
+    for (Turn* turn : {&before_, &fork_, &after_}) ASSERT_TRUE(turn->Make());
+  }
+
+  int RunIt() {
+    return Run([this] {
+      std::thread discards_before([this] {
+        if (before_.Await()) ::madvise(At(kDiscardedBefore), kDiscarded * kPageSize, MADV_DONTNEED);
+      });
+      std::thread discards_after([this] {
+        if (after_.Await()) ::madvise(At(kFirstDiscarded), kDiscarded * kPageSize, MADV_DONTNEED);
+      });
+      if (!fork_.Await()) return kBroken;
+      const int child = InChild([] {
+        return Hold(0, kDiscardedBefore, 0) &&
+                       Hold(kDiscardedBefore + kDiscarded, 20, kDiscardedBefore + kDiscarded)
+                   ? kRight
+                   : kWrong;
+      });
+      before_.Skip();
+      discards_before.join();
+      discards_after.join();
+      return child == kRight && !AreZeros(kFirstDiscarded, kDiscarded) ? kWrong : child;
+    });
+  }
+
+  // A thread of the job goes on when it is told, and then waits for its event to be read.
+  class Turn {
+   public:
+    bool Make() {
+      int ends[2];
+      if (::pipe2(ends, O_CLOEXEC) != 0) return false;
+      from_.Reset(ends[0]);
+      to_.Reset(ends[1]);
+      return true;
+    }
+    bool Await() const {
+      char byte = 0;
+      return ::read(from_.get(), &byte, 1) == 1 && byte == 'g';
+    }
+    void Give() const { EXPECT_EQ(::write(to_.get(), "g", 1), 1); }
+    void Skip() const { EXPECT_EQ(::write(to_.get(), "s", 1), 1); }
+
+   private:
+    UniqueFd from_, to_;
+  };
+
+  // Until so many threads of the job wait in the kernel where no signal but one that kills reaches them.
+  static void AwaitWaiting(pid_t pid, int threads) {
+    for (int waiting = -1; waiting != threads;) {
+      waiting = 0;
+      for (const auto& thread : std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/task"))) {
+        const auto stat = ReadProcessStat(std::stoi(thread.path().filename()));
+        ASSERT_TRUE(stat.ok()) << stat.status();
+        waiting += stat->state == 'D' ? 1 : 0;
+      }
+    }
+  }
+
+  Turn before_, fork_, after_;
+};
+
+// The kernel tells of the fork behind the other event then.
+TEST_F(ForkWithoutADescriptorTest, WhatIsDiscardedRightAfterItLosesTheChild) {
+  before_serving_ = [this](pid_t pid) {
+    fork_.Give();
+    AwaitWaiting(pid, 1);
+    after_.Give();
+    AwaitWaiting(pid, 2);
+    ReadWithoutDescriptors(*tasks_.front());
+    EXPECT_GT(tasks_.front()->starved(), absl::ZeroDuration());
+  };
+  EXPECT_EQ(RunIt(), kBroken) << "killed";
+  EXPECT_EQ(lost_children_.size(), 1u);
+}
+
+// Nor does it go unnoticed behind an event that was there before it.
+TEST_F(ForkWithoutADescriptorTest, BehindAnotherEventItIsNotedToo) {
+  before_serving_ = [this](pid_t pid) {
+    before_.Give();
+    AwaitWaiting(pid, 1);
+    fork_.Give();
+    AwaitWaiting(pid, 2);
+    after_.Give();
+    AwaitWaiting(pid, 3);
+    ReadWithoutDescriptors(*tasks_.front());
+    EXPECT_GT(tasks_.front()->starved(), absl::ZeroDuration());
+  };
+  EXPECT_EQ(RunIt(), kBroken) << "killed";
+  EXPECT_EQ(lost_children_.size(), 1u);
+}
+
+TEST_F(ForkWithoutADescriptorTest, WhatIsDiscardedWhileItWaitsComesAfterIt) {
+  before_serving_ = [this](pid_t pid) {
+    fork_.Give();
+    AwaitWaiting(pid, 1);
+    ReadWithoutDescriptors(*tasks_.front());
+    EXPECT_GT(tasks_.front()->starved(), absl::ZeroDuration());
+    after_.Give();
+    AwaitWaiting(pid, 2);
+    ReadWithoutDescriptors(*tasks_.front());
+    EXPECT_GT(tasks_.front()->starved(), absl::ZeroDuration());
+  };
+  EXPECT_EQ(RunIt(), kRight);
+  EXPECT_TRUE(lost_children_.empty());
 }
 
 // No event tells of memory that grows where it is, or of memory that children do not get.
