@@ -57,6 +57,7 @@ bool LazyTask::AnyMissing(size_t run) const {
 absl::StatusOr<LazyTask::Events> LazyTask::ReadEvents() {
   Events events;
   absl::WriterMutexLock lock(&mutex_);
+  if (fork_waits_ && !ChangeWaits()) fork_waits_ = changed_since_ = false;
   // Nothing can be put in while a fork waits, and each try in vain puts it behind what has come since.
   if (fork_waits_ && !MayOpenAnother() && !Gone()) {
     NoteStarved();
@@ -112,6 +113,12 @@ absl::StatusOr<LazyTask::Events> LazyTask::ReadEvents() {
                             static_cast<int>(message.event)));
     }
   }
+}
+
+bool LazyTask::ChangeWaits() const {
+  // What waits is looked at before the range, of which there is none.
+  uffdio_continue nothing{};
+  return ::ioctl(userfaultfd_.get(), UFFDIO_CONTINUE, &nothing) != 0 && errno == EAGAIN;
 }
 
 bool LazyTask::MayOpenAnother() { return UniqueFd(::eventfd(0, EFD_CLOEXEC)).valid(); }

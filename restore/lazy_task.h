@@ -95,6 +95,8 @@ class LazyTask : public std::enable_shared_from_this<LazyTask> {
     uint64_t address = 0, number = 0, pages = 0;
   };
   absl::StatusOr<Outcome> CopyRange(Range range, const std::byte* bytes) ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Is the task changing its memory, and waits for its events to be read?
+  bool ChangeWaits() const;
   static bool MayOpenAnother();
   void NoteStarved();
   // It is about to change what is missing there.

@@ -23,6 +23,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/packet_socket.h"
 #include "base/process_stat.h"
 #include "base/test_descriptors.h"
@@ -123,6 +126,44 @@ class LazyTaskTest : public testing::Test {
     EXPECT_TRUE(events->faults.empty() && events->children.empty() && events->lost_children.empty());
   }
 
+  void AwaitEvent(const LazyTask& task) {
+    pollfd readable{task.fd(), POLLIN, 0};
+    ASSERT_EQ(::poll(&readable, 1, 30'000), 1);
+  }
+
+  // Takes its events, and gives it what it waits for.
+  void Answer(LazyTask& task) {
+    std::vector<uint64_t> faults;
+    auto take_events = [&] {
+      auto events = Read(task);
+      ASSERT_TRUE(events.ok()) << events.status();
+      for (auto& child : events->children) {
+        child->DropUnforked();
+        tasks_.push_back(std::move(child));
+      }
+      faults.insert(faults.end(), events->faults.begin(), events->faults.end());
+      if (events->lost_children.empty()) return;
+      for (UniqueFd& child : events->lost_children) lost_children_.push_back(std::move(child));
+      // The child ends when its descriptor is closed.
+      ASSERT_EQ(::kill(task.pid(), SIGKILL), 0);
+    };
+    take_events();
+    for (size_t i = 0; i < faults.size(); ++i) {
+      for (int attempt = 0;; ++attempt) {
+        const LazyTask::Wanted wanted = task.WhatBelongsAt(faults[i]);
+        auto outcome =
+            wanted.missing
+                ? task.Put(wanted.page, 1,
+                           reinterpret_cast<const std::byte*>(content_.data()) + wanted.page * kPageSize)
+                : task.PutZero(faults[i]);
+        ASSERT_TRUE(outcome.ok()) << outcome.status();
+        if (*outcome != LazyTask::Outcome::kChanging) break;
+        take_events();
+        task.WaitForChange(attempt);
+      }
+    }
+  }
+
   bool scarce_ = false;  // there are no descriptors until a fork has found none
   std::function<void(pid_t)> before_serving_;
   std::vector<std::unique_ptr<LazyTask>> tasks_;
@@ -166,38 +207,6 @@ class LazyTaskTest : public testing::Test {
     auto events = task.ReadEvents();
     if (task.starved() > absl::ZeroDuration()) scarce_ = false;
     return events;
-  }
-
-  void Answer(LazyTask& task) {
-    std::vector<uint64_t> faults;
-    auto take_events = [&] {
-      auto events = Read(task);
-      ASSERT_TRUE(events.ok()) << events.status();
-      for (auto& child : events->children) {
-        child->DropUnforked();
-        tasks_.push_back(std::move(child));
-      }
-      faults.insert(faults.end(), events->faults.begin(), events->faults.end());
-      if (events->lost_children.empty()) return;
-      for (UniqueFd& child : events->lost_children) lost_children_.push_back(std::move(child));
-      // The child ends when its descriptor is closed.
-      ASSERT_EQ(::kill(task.pid(), SIGKILL), 0);
-    };
-    take_events();
-    for (size_t i = 0; i < faults.size(); ++i) {
-      for (int attempt = 0;; ++attempt) {
-        const LazyTask::Wanted wanted = task.WhatBelongsAt(faults[i]);
-        auto outcome =
-            wanted.missing
-                ? task.Put(wanted.page, 1,
-                           reinterpret_cast<const std::byte*>(content_.data()) + wanted.page * kPageSize)
-                : task.PutZero(faults[i]);
-        ASSERT_TRUE(outcome.ok()) << outcome.status();
-        if (*outcome != LazyTask::Outcome::kChanging) break;
-        take_events();
-        task.WaitForChange(attempt);
-      }
-    }
   }
 
   std::vector<uint64_t> content_ = std::vector<uint64_t>(kMemoryPages * kPageSize / sizeof(uint64_t));
@@ -248,6 +257,26 @@ TEST_F(LazyTaskTest, AForkWithoutADescriptorWaits) {
   ASSERT_EQ(tasks_.size(), 2u);
   EXPECT_EQ(LazyTask::count(), 2u);
   for (const auto& task : tasks_) EXPECT_EQ(task->starved(), absl::ZeroDuration());
+}
+
+TEST_F(LazyTaskTest, OneWhoseForkWasReadIsServedWithoutDescriptors) {
+  before_serving_ = [this](pid_t) {
+    AwaitEvent(*tasks_.front());
+    ReadWithoutDescriptors(*tasks_.front());
+    Answer(*tasks_.front());
+    ASSERT_EQ(tasks_.size(), 2u) << "its child";
+    AwaitEvent(*tasks_.front());
+    FewDescriptorsLeft none(0);
+    Answer(*tasks_.front());
+    EXPECT_EQ(tasks_.front()->missing(), kMemoryPages - 1);
+    EXPECT_EQ(tasks_.front()->starved(), absl::ZeroDuration());
+  };
+  EXPECT_EQ(Run([] {
+              const pid_t child = ::fork();
+              if (child == 0) ::_exit(kRight);
+              return child > 0 && Hold(0, 1, 0) && ::waitpid(child, nullptr, 0) == child ? kRight : kWrong;
+            }),
+            kRight);
 }
 
 // A job that forks in one thread and discards memory in others, each at its turn.
@@ -305,7 +334,9 @@ class ForkWithoutADescriptorTest : public LazyTaskTest {
 
   // Until so many threads of the job wait in the kernel where no signal but one that kills reaches them.
   static void AwaitWaiting(pid_t pid, int threads) {
-    for (int waiting = -1; waiting != threads;) {
+    const Deadline deadline(absl::Seconds(60));
+    for (int waiting = -1; waiting != threads; absl::SleepFor(absl::Milliseconds(1))) {
+      ASSERT_FALSE(deadline.passed());
       waiting = 0;
       for (const auto& thread : std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/task"))) {
         const auto stat = ReadProcessStat(std::stoi(thread.path().filename()));
