@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <map>
 #include <optional>
 #include <thread>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -87,6 +89,16 @@ bool IsEventFile(absl::string_view path) {
   return absl::StartsWith(path.substr(path.rfind('/') + 1), kEventFiles);
 }
 
+// "events.out.tfevents.SECONDS.HOST.PID.NUMBER", of which a host's name may have dots in it.
+bool IsOfAnother(absl::string_view path, const std::set<int64_t>& pids) {
+  if (!IsEventFile(path)) return false;
+  const std::vector<absl::string_view> parts = absl::StrSplit(path.substr(path.rfind('/') + 1), '.');
+  return std::none_of(parts.begin(), parts.end(), [&pids](absl::string_view part) {
+    int64_t pid = 0;
+    return absl::SimpleAtoi(part, &pid) && pids.contains(pid);
+  });
+}
+
 // What a cut would not damage.
 bool MayBeCut(int fd, absl::string_view path, uint64_t begin, uint64_t end) {
   return IsEventFile(path) || restore::LooksLikeText(fd, begin, end);
@@ -96,8 +108,7 @@ bool MayBeCut(int fd, absl::string_view path, uint64_t begin, uint64_t end) {
 
 struct ReopenedFiles::State {
   Options options;
-  // CLOCK_MONOTONIC; that it may be as far again as it was.
-  int64_t look_until_ns = 0, caught_up_ns = 0;
+  int64_t look_until_ns = 0;  // CLOCK_MONOTONIC
 
   absl::Mutex mutex;
   bool looked ABSL_GUARDED_BY(mutex) = false, looking ABSL_GUARDED_BY(mutex) = false;
@@ -176,10 +187,9 @@ class CandidateSearch {
   void Take(int folder, const char* name, const std::string& path, const struct stat& info) {
     const int64_t modified_ns = Nanos(info.st_mtim);
     if (info.st_uid != options_.user.uid || info.st_size == 0 || modified_ns <= options_.image_unix_ns ||
-        (options_.ended_unix_ns < INT64_MAX - kSlackNanos &&
-         modified_ns > options_.ended_unix_ns + kSlackNanos) ||
-        !DatabaseBeside(path).empty() || absl::StartsWith(name, kNfsFiles) ||
-        options_.in_image.contains(path) || IsIgnored(path) || !files_.insert(path).second)
+        modified_ns > options_.ended_unix_ns + kSlackNanos || !DatabaseBeside(path).empty() ||
+        absl::StartsWith(name, kNfsFiles) || options_.in_image.contains(path) ||
+        IsOfAnother(path, options_.pids) || IsIgnored(path) || !files_.insert(path).second)
       return;
     Candidate file;
     file.path = path;
@@ -195,11 +205,14 @@ class CandidateSearch {
   static bool TakeEnding(Candidate* file) {
     const UniqueFd fd = OpenToRead(file->path);
     struct stat info;
-    if (!fd.valid() || ::fstat(fd.get(), &info) != 0 || info.st_ino != file->identity.inode ||
-        !MayBeCut(fd.get(), file->path, 0, file->size))
-      return false;
+    // The job may be back by then.
+    const auto is_as_it_was = [&] {
+      return ::fstat(fd.get(), &info) == 0 && info.st_ino == file->identity.inode &&
+             static_cast<uint64_t>(info.st_size) == file->size && Nanos(info.st_mtim) == file->modified_ns;
+    };
+    if (!fd.valid() || !is_as_it_was() || !MayBeCut(fd.get(), file->path, 0, file->size)) return false;
     file->ending = FileEnding(fd.get(), file->size).value_or(0);
-    return file->ending != 0;
+    return file->ending != 0 && is_as_it_was();
   }
 
   bool IsIgnored(absl::string_view path) const {
@@ -225,25 +238,25 @@ std::string ReadPart(int fd, uint64_t begin, uint64_t end) {
   return text;
 }
 
-// Is one of the last lines before `size` there once more behind it, of `now` bytes?
+// Is one of the last lines before `size`, where it is once, there again behind it, of `now` bytes?
 bool RepeatsALine(int fd, uint64_t size, uint64_t now) {
   constexpr uint64_t kLookedAt = 64 << 10, kShortest = 3;
   const std::string before = ReadPart(fd, size - std::min(size, kLookedAt), size);
   const std::string since = ReadPart(fd, size, std::min(now, size + 4 * kLookedAt));
-  std::set<absl::string_view> lines;
+  std::map<absl::string_view, int> lines;
   for (const absl::string_view line : absl::StrSplit(before, '\n')) {
-    if (line.size() >= kShortest) lines.insert(line);
+    if (line.size() >= kShortest) ++lines[line];
   }
   // What a part begins or ends with need not be a whole line.
   const std::vector<absl::string_view> again = absl::StrSplit(since, '\n');
-  return std::any_of(again.begin(), again.end(),
-                     [&lines](absl::string_view line) { return lines.contains(line); });
+  return std::any_of(again.begin(), again.end(), [&lines](absl::string_view line) {
+    const auto it = lines.find(line);
+    return it != lines.end() && it->second == 1;
+  });
 }
 
-// What has become of it: the first change since the job went back tells. One that is written as a whole each
-// time, with all its lines, looks as if it had been appended to once the job has come further than it was,
-// which it `may_have`.
-Became WhatBecameOf(const Candidate& file, bool may_have) {
+// What has become of it: the first change since the job went back tells, once it tells anything.
+Became WhatBecameOf(const Candidate& file) {
   const UniqueFd fd = OpenToRead(file.path);
   struct stat info;
   if (!fd.valid() || ::fstat(fd.get(), &info) != 0 || info.st_ino != file.identity.inode ||
@@ -253,7 +266,7 @@ Became WhatBecameOf(const Candidate& file, bool may_have) {
   if (size == file.size && Nanos(info.st_mtim) == file.modified_ns) return Became::kNothing;
   if (size <= file.size || FileEnding(fd.get(), file.size).value_or(0) != file.ending ||
       !MayBeCut(fd.get(), file.path, file.size, size) ||
-      (may_have && !IsEventFile(file.path) && !RepeatsALine(fd.get(), file.size, size)))
+      (!IsEventFile(file.path) && !RepeatsALine(fd.get(), file.size, size)))
     return Became::kWrittenAnew;
   return Became::kAppended;
 }
@@ -283,19 +296,20 @@ std::shared_ptr<ReopenedFiles::State> ReopenedFiles::Current() const {
 void ReopenedFiles::LookFor(Options options) {
   auto state = std::make_shared<State>();
   state->options = std::move(options);
+  // What is written from now on others write, or the job, which may be back before its files are looked at.
+  state->options.ended_unix_ns = std::min(state->options.ended_unix_ns, UnixNanos() - kSlackNanos);
   {
     absl::MutexLock lock(&mutex_);
     state_ = state->options.folders.empty() ? nullptr : state;
   }
   if (state->options.folders.empty()) return;
-  BeginWith(state->options.user, [state, begun_ns = MonotonicNanos()] {
+  BeginWith(state->options.user, [state] {
     std::vector<Candidate> found = CandidateSearch(state->options).Run();
     int64_t last_ns = state->options.image_unix_ns;
     for (const Candidate& file : found) last_ns = std::max(last_ns, file.modified_ns);
     const int64_t lost_ns = last_ns - state->options.image_unix_ns;
     absl::MutexLock lock(&state->mutex);
     state->look_until_ns = MonotonicNanos() + kTimesAsLong * lost_ns + kAtLeastNanos;
-    state->caught_up_ns = begun_ns + lost_ns / 2;
     state->candidates = std::move(found);
     state->looked = true;
   });
@@ -329,7 +343,7 @@ std::set<std::string> ReopenedFiles::AppendedAgain() {
   const bool begun = BeginWith(state->options.user, [state, candidates = std::move(candidates)]() mutable {
     std::set<std::string> found;
     std::erase_if(candidates, [&](const Candidate& file) {
-      const Became since = WhatBecameOf(file, MonotonicNanos() > state->caught_up_ns);
+      const Became since = WhatBecameOf(file);
       if (since == Became::kAppended) found.insert(file.path);
       return since != Became::kNothing;
     });
@@ -356,6 +370,7 @@ ReopenedFiles::Options PlacesOf(const v1::JobManifest& manifest, const v1::Rollb
       folders.push_back(folder);
   };
   add(manifest.working_directory());
+  for (const v1::JobProcess& process : manifest.processes()) options.pids.insert(process.pid());
   for (const v1::WrittenFile& file : manifest.written_files()) {
     options.in_image.insert(file.path());
     options.inodes_in_image.emplace(file.inode(), file.born_ns());

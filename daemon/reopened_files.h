@@ -34,8 +34,9 @@ class ReopenedFiles {
     std::vector<std::string> tracked;  // patterns (base/file_patterns.h): those are seen to
     std::set<std::string> in_image;    // what the roll-back sees to, by path
     std::set<std::pair<uint64_t, int64_t>> inodes_in_image;  // and by inode and birth
-    int64_t image_unix_ns = 0;                               // written after that moment,
-    int64_t ended_unix_ns = INT64_MAX;                       // and, by the job, not after this one
+    std::set<int64_t> pids;     // of the job, as it knows them: TensorBoard's files name whose they are
+    int64_t image_unix_ns = 0;  // written after that moment,
+    int64_t ended_unix_ns = INT64_MAX;  // and, by the job, not after this one
   };
 
   // To be called while the job does not run, before it goes on from the image. What was found before counts
@@ -45,7 +46,9 @@ class ReopenedFiles {
   // that it writes anew.
   std::vector<std::string> Candidates(absl::Duration patience);
   // Begins a look at whether they were appended to again, unless the last one is under way, and returns what
-  // those before have found: each file once, by path.
+  // those before have found: each file once, by path. A text's is found by a line that it has twice now, and
+  // had once before: others of the same user may write there as well, and what they append is new. Lines
+  // that have the time in them are never found.
   std::set<std::string> AppendedAgain();
 
  private:

@@ -11,7 +11,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -66,7 +69,9 @@ class ReopenedFilesTest : public testing::Test {
   // Of a look that begins now: what an earlier one found was taken.
   std::vector<std::string> AwaitAppended(const std::string& control) {
     std::vector<std::string> names;
-    while (std::find(names.begin(), names.end(), control) == names.end()) {
+    const Deadline deadline(absl::Seconds(60));
+    while (!deadline.passed() && std::find(names.begin(), names.end(), control) == names.end()) {
+      absl::SleepFor(absl::Milliseconds(1));
       for (const std::string& path : files_.AppendedAgain())
         names.push_back(path.substr(folder_.path().size() + 1));
     }
@@ -83,7 +88,8 @@ TEST_F(ReopenedFilesTest, WhatWasWrittenBetweenTheImageAndTheEnd) {
   ASSERT_EQ(::mkdir(Path("runs").c_str(), 0700), 0);
   ASSERT_EQ(::mkdir(Path(".cache").c_str(), 0700), 0);
   Write("metrics.csv", kLines);
-  Write("runs/events.out.tfevents.1.host", std::string("\0\1\2\0 \xff", 6));
+  Write("runs/events.out.tfevents.1.host.example.12.0", std::string("\0\1\2\0 \xff", 6));
+  Write("runs/events.out.tfevents.1.host.example.13.0", std::string("\0\1\2\0 \xff", 6));
   Write("before.txt", kLines, image_ns_ - kSecond);
   Write("of-others.txt", kLines, image_ns_ + 15 * kSecond);
   Write("weights.pt", std::string("PK\3\4\0\0", 6));
@@ -97,9 +103,10 @@ TEST_F(ReopenedFilesTest, WhatWasWrittenBetweenTheImageAndTheEnd) {
   Write("tracked.txt", kLines);
   ReopenedFiles::Options options = Options();
   options.in_image = {Path("open.log")};
+  options.pids = {12};
   options.ignored = {Path("ignored.txt")};
   options.tracked = {Path("track*")};
-  EXPECT_THAT(Find(options), ElementsAre("metrics.csv", "runs/events.out.tfevents.1.host"));
+  EXPECT_THAT(Find(options), ElementsAre("metrics.csv", "runs/events.out.tfevents.1.host.example.12.0"));
   options.folders.clear();
   EXPECT_THAT(Find(options), IsEmpty());
   EXPECT_THAT(files_.AppendedAgain(), IsEmpty());
@@ -131,9 +138,28 @@ TEST_F(ReopenedFilesTest, OnlyWhatIsAppendedToAgainIsTold) {
   EXPECT_THAT(AwaitAppended("left.txt"), ElementsAre("left.txt"));
 }
 
+TEST_F(ReopenedFilesTest, WhatOthersAppendIsNew) {
+  for (const char* name : {"ours.csv", "theirs.csv", "their.log"})
+    Write(name, absl::StrCat("saving\n", kLines, "saving\n"));
+  ASSERT_EQ(Find(Options()).size(), 3u);
+  Append("theirs.csv", "3,0.3\n");
+  Append("their.log", "saving\n");
+  Append("ours.csv", "saving\n1,0.5\n");
+  EXPECT_THAT(AwaitAppended("ours.csv"), ElementsAre("ours.csv"));
+}
+
+TEST_F(ReopenedFilesTest, WhatIsWrittenOnceTheJobMayBeBackIsNotLookedAt) {
+  Write("log.txt", kLines, UnixNanos() + kSecond);
+  EXPECT_THAT(Find(Options()), IsEmpty());
+  ReopenedFiles::Options options = Options();
+  options.ended_unix_ns = INT64_MAX;
+  EXPECT_THAT(Find(options), IsEmpty());
+}
+
 TEST_F(ReopenedFilesTest, WhatTheImageSeesTo) {
   v1::JobManifest manifest;
   manifest.set_working_directory("/work/here");
+  manifest.add_processes()->set_pid(12);
   manifest.add_track_paths("/work/here/*.txt");
   v1::WrittenFile* log = manifest.add_written_files();
   log->set_path("/logs/job.log");
@@ -150,6 +176,7 @@ TEST_F(ReopenedFilesTest, WhatTheImageSeesTo) {
   EXPECT_THAT(options.tracked, ElementsAre("/work/here/*.txt"));
   EXPECT_THAT(options.ignored, ElementsAre("/work/here/kept"));
   EXPECT_TRUE(options.in_image.contains("/work/here/out"));
+  EXPECT_THAT(options.pids, ElementsAre(12));
   EXPECT_TRUE(options.inodes_in_image.contains({7, 8}));
   rollback.set_mode(v1::Rollback::NONE);
   EXPECT_THAT(PlacesOf(manifest, rollback).folders, IsEmpty());

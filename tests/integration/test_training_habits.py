@@ -133,7 +133,7 @@ _REOPENS = """
 import os, struct, sys, time
 folder, until = sys.argv[1:3]
 os.makedirs(folder + "/runs/first", exist_ok=True)
-events = folder + "/runs/first/events.out.tfevents.0000000001.host.1.0"
+events = f"{folder}/runs/first/events.out.tfevents.0000000001.host.{os.getpid()}.0"
 lines = []
 step = 0
 while not os.path.exists(until):
@@ -174,9 +174,10 @@ class ReopenedFilesTest(SupervisedTest):
 
     def test_that_lines_are_there_twice_is_told_once(self):
         follower = self.start_job_that_reopens("--log", self.path("out"), detach=False)
+        pid = waiting.until(lambda: self.job()["pid"], "the job")
         self.lose_some()
         (warning,) = self.wait_for(lambda job: job["supervised"]["warnings"], "a warning")["supervised"]["warnings"]
-        for words in (self.log, self.path("runs/first/events.out.tfevents.0000000001.host.1.0"), "--track-path", "twice"):
+        for words in (self.log, self.path(f"runs/first/events.out.tfevents.0000000001.host.{pid}.0"), "--track-path", "twice"):
             self.assertIn(words, warning)
         for name in ("all.csv", "state.json", "weights.bin", self.path("out")):
             self.assertNotIn(name, warning)
