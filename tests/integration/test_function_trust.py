@@ -56,6 +56,26 @@ if os.environ.get("REKINDLE_FUNCTION_IMAGE"):
 def handler(event, context):
     return "answered"
 """
+# Likewise, as long as there is a file; says whether it is the only one.
+_WAITS_IN_CAPTURE = """import fcntl
+import os
+import time
+
+if os.environ.get("REKINDLE_FUNCTION_IMAGE"):
+    with open({path!r}, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.write("alone ")
+        except BlockingIOError:
+            file.write("beside another ")
+        file.flush()
+        while os.path.exists({block!r}):
+            time.sleep(0.01)
+
+
+def handler(event, context):
+    return "answered"
+"""
 # Its log is beyond its limit after each call.
 _HUGE_TIMES = """import os
 
@@ -406,6 +426,37 @@ class CaptureTest(FunctionsTest):
         self.daemon.stop()
         self.wait_for_nothing()
         self.wait_for_no_sandbox()
+
+
+    def test_one_whose_dependencies_are_made_anew_meanwhile(self):
+        path, block = self.path("captures"), self.path("block")
+        for file in (path, block):
+            with open(file, "w", encoding="ascii"):
+                pass
+
+        def captures():
+            with open(path, encoding="ascii") as file:
+                return file.read()
+
+        self.deploy("one", "--deps", "json", files={"app.py": _WAITS_IN_CAPTURE.format(path=path, block=block)})
+        self.assertEqual(self.invoke("one")[0], "answered")
+        waiting.until(captures, "the first capture", SECONDS)
+        self.succeed("deps", "build", "json", "--runtime", "python", "--rebuild")
+
+        def next_one():
+            self.assertEqual(self.invoke("one")[0], "answered")
+            return captures().count(" ") > 1
+
+        waiting.until(next_one, "the next capture", SECONDS)
+        self.assertEqual(set(captures().split()), {"alone"})
+        os.unlink(block)
+        image = self.succeed("inspect", self.wait_for_image("one"))["image"]
+        parent = self.succeed("inspect", self.function("one")["dependency_image"])["image"]
+        self.assertEqual(image["parent_digest"], parent["digest"])
+        self.daemon.kill()
+        self.restart_daemon()
+        self.assertIn(self.invoke("one")[1]["start_level"], FROM_OWN_IMAGE)
+        self.assertEqual(set(captures().split()), {"alone"})
 
 
 class LogTimesTest(FunctionsTest):
