@@ -110,7 +110,8 @@ class SupervisedJob {
   // has not asked for an image itself goes on from VisitIsFrozen() on.
   absl::Status BeginVisit(const std::atomic<bool>& cancelled, uint64_t* number) ABSL_LOCKS_EXCLUDED(mutex_);
   void VisitIsFrozen(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
-  // For who takes an image of it otherwise, while it stands still: see RemovedFiles::KeepMeanwhile. Does not wait.
+  // For who takes an image of it otherwise, while it stands still: see RemovedFiles::KeepMeanwhile. Does not
+  // wait.
   void KeepItsFilesMeanwhile();
   void EndVisit(uint64_t number, bool stored) ABSL_LOCKS_EXCLUDED(mutex_);
   // Of one that has ended: takes its thread back, and records the end, which the disk may not have taken at
@@ -118,6 +119,7 @@ class SupervisedJob {
   void TidyUpEnd() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
   // And its end is recorded.
   bool EndedBefore(absl::Time time) const ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Time EndedAt() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Its name is to be another job's: nothing is recorded of it any more, not even what was being recorded.
   void ForgetEnded() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
   // The thread ends, the job runs on. An image that is being taken is given up.
