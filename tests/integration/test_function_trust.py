@@ -201,6 +201,20 @@ class RoomTest(FunctionsTest):
         # Nothing of what was refused.
         self.assertEqual(sorted(os.listdir(os.path.join(self.store, "functions"))), [".lock", "one", "other"])
 
+    def test_code_and_images_count_together(self):
+        self.succeed("quota", "--owner", "root", "--max", "9M")
+        self.succeed(*self.deployment("one", 4))
+        shown = next(owner for owner in self.succeed("quota")["owners"] if owner["uid"] == 0)
+        self.assertGreater(shown["code_bytes"], 4 << 20)
+        self.assertEqual(self.succeed("quota")["store"]["code_bytes"], shown["code_bytes"])
+        job, memory = self.start_memory_job(8 << 20)
+        refused = self.cli.run("ckpt", job.pid, "-t", "large:1")
+        self.assert_refused(refused, FAILED, "quota of uid 0", "the code of functions 4.0 MiB", "rekindle fn rm")
+        memory.wait_for_tick()
+        self.succeed("fn", "rm", "one")
+        self.succeed("ckpt", job.pid, "-t", "large:1")
+        self.assert_refused(self.cli.run(*self.deployment("one", 4)), FAILED, "quota of uid 0", "rekindle fn rm")
+
     def test_the_stores_limit_and_its_file_systems(self):
         self.succeed("quota", "--store-max", "20M")
         refused = self.cli.run(*self.deployment("large", 40))

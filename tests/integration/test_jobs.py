@@ -247,7 +247,7 @@ class SettingsTest(RekindleTest):
         self.succeed("run", "--name", "two", "--every", "1h", *wait, cli=user)
         for more in ((), ("--every", "1h")):
             refused = user.run("run", *more, *wait)
-            self.assert_refused(refused, FAILED, f"uid {self.USER} has 2 jobs", "may have 2", "rekindle stop", "--jobs-of-one")
+            self.assert_refused(refused, FAILED, f"uid {self.USER} has 2 jobs", "may have 2", "stop", "--jobs-of-one")
         self.assertEqual(len(self.succeed("ps", cli=user)["jobs"]), 2)
         self.succeed("run", "--name", "roots", *wait, cli=self.make_cli(host=daemon.host))
         for name in ("one", "two"):
