@@ -30,12 +30,14 @@ int ShowQuota(const Output& output, const absl::StatusOr<v1::GetQuotaResponse>& 
                 {"UID", Align::kRight},
                 {"IMAGES", Align::kRight},
                 {"USED", Align::kRight},
+                {"CODE", Align::kRight},
                 {"LIMIT", Align::kRight},
                 {"", Align::kRight}});
   for (const v1::OwnerQuota& owner : response->owners()) {
     owners.AddRow({owner.name().empty() ? "-" : Shown(owner.name(), 32), absl::StrCat(owner.uid()),
-                   absl::StrCat(owner.images()), FormatBytes(owner.used_bytes()), Limit(owner.max_bytes()),
-                   PercentOf(owner.used_bytes(), owner.max_bytes())});
+                   absl::StrCat(owner.images()), FormatBytes(owner.used_bytes()),
+                   FormatBytes(owner.code_bytes()), Limit(owner.max_bytes()),
+                   PercentOf(owner.used_bytes() + owner.code_bytes(), owner.max_bytes())});
   }
   if (!response->owners().empty()) output.Text(owners.ToString());
   if (response->has_store()) output.Text(StoreQuotaText(response->store()));
@@ -45,12 +47,12 @@ int ShowQuota(const Output& output, const absl::StatusOr<v1::GetQuotaResponse>& 
 }  // namespace
 
 std::string StoreQuotaText(const v1::StoreQuota& quota) {
-  std::string text = absl::StrCat("used      ", FormatBytes(quota.used_bytes()), " of ");
+  const uint64_t used = quota.used_bytes() + quota.code_bytes();
+  std::string text = absl::StrCat("used      ", FormatBytes(used), " of ");
   if (quota.max_bytes() == 0) {
     absl::StrAppend(&text, "no limit");
   } else {
-    absl::StrAppend(&text, FormatBytes(quota.max_bytes()), " (",
-                    PercentOf(quota.used_bytes(), quota.max_bytes()), ")");
+    absl::StrAppend(&text, FormatBytes(quota.max_bytes()), " (", PercentOf(used, quota.max_bytes()), ")");
   }
   absl::StrAppend(&text, "\ndisk      ", PercentOf(quota.file_system_used_bytes(), quota.file_system_bytes()),
                   " of ", FormatBytes(quota.file_system_bytes()), " taken; ");

@@ -21,6 +21,7 @@
 #include "daemon/call_monitor.h"
 #include "daemon/copies.h"
 #include "daemon/job_mark.h"
+#include "daemon/job_room.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
@@ -177,6 +178,7 @@ absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreReques
   CallMonitor monitor(call, [](const v1::Progress&) { return true; });
   CloneCall clones(node, call, request, store, info, criu, send);
   const uint32_t count = std::max<uint32_t>(request.clone().count(), 1);
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<void> room, TakeRoomForJobs(node, call.caller, count));
   const size_t threads = std::min<size_t>(count, std::max(2u, std::thread::hardware_concurrency()));
   std::vector<RegisteredJob> jobs(count);
   std::atomic<uint32_t> next{0};
@@ -196,6 +198,7 @@ absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreReques
     }
   };
   InParallel(threads, [&](size_t) { work(); });
+  room.reset();
   monitor.Stop();
   // Nobody comes after this command.
   if (!node.options().daemon) node.clones().ForgetImages();

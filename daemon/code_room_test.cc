@@ -37,10 +37,12 @@ class CodeRoomTest : public store::StoreTest {
     RK_ASSERT_OK(store_->ChangeLimits(change, &warning));
   }
   absl::Status Check(uid_t owner, uint64_t code_bytes) {
-    RK_ASSIGN_OR_RETURN(const CodeRoom room, CodeRoom::Of(*store_, options_.path, {}, {}, "f", owner));
+    RK_ASSIGN_OR_RETURN(const CodeRoom room,
+                        CodeRoom::Of(*store_, options_.path, {}, ledger_, {}, "f", owner));
     return room.Check(code_bytes, /*all=*/true);
   }
 
+  std::shared_ptr<functions::CodeLedger> ledger_ = std::make_shared<functions::CodeLedger>();
   store::TestImage image_;
   uint64_t seed_ = 100;
 };

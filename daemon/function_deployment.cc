@@ -96,11 +96,25 @@ absl::StatusOr<Functions::DeployResult> Functions::Set(
   return DeployAs(present.owner, spec, force, std::move(options), progress, cancel);
 }
 
+absl::Status Functions::CheckMayHaveMore(const Owner& owner, const std::string& name) const {
+  if (owner.uid == 0) return absl::OkStatus();
+  const std::vector<functions::FunctionRecord> records = catalog_->List();
+  const auto is_theirs = [&](const functions::FunctionRecord& record) {
+    return record.owner.uid == owner.uid && record.name() != name;
+  };
+  const auto has = std::count_if(records.begin(), records.end(), is_theirs);
+  if (static_cast<size_t>(has) < kMostFunctionsOfOne) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("user ", owner.uid, " has ", has,
+                   " functions, as many as one user may: remove some (rekindle fn ls, rekindle fn rm NAME)"));
+}
+
 absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
     const Owner& owner, const functions::FunctionSpec& spec, bool force, functions::DeployOptions options,
     const std::function<void(const char* phase, uint64_t bytes)>& progress, const Cancellation* cancel) {
   const functions::FunctionRecord* const code_of = options.code_of ? &*options.code_of : nullptr;
   const bool same_code = code_of != nullptr && !options.new_parts.code;
+  RK_RETURN_IF_ERROR(CheckMayHaveMore(owner, spec.name));
   RK_RETURN_IF_ERROR(RuntimeCommand(spec.runtime, same_code ? code_of->folder->code() : spec.code).status());
   functions::ScheduledFunction wanted;
   wanted.name = spec.name;
@@ -117,8 +131,8 @@ absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
   options.progress = [&progress](uint64_t bytes) { progress("copy", bytes); };
   RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
   const auto code_room = [&] {
-    return CodeRoom::Of(*store, node_.options().store, catalog_->List(), catalog_->layers().Sizes(),
-                        spec.name, owner.uid);
+    return CodeRoom::Of(*store, node_.options().store, catalog_->List(), catalog_->ledger(),
+                        catalog_->layers().Sizes(), spec.name, owner.uid);
   };
   RK_ASSIGN_OR_RETURN(const CodeRoom room_now, code_room());
   options.may_take = [&room_now](uint64_t bytes, bool all) { return room_now.Check(bytes, all); };

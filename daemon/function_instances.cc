@@ -154,14 +154,41 @@ bool FunctionInstances::Add(const functions::FunctionRecord& record, const store
   LivePtr before;
   {
     absl::MutexLock lock(&mutex_);
-    before = std::exchange(functions_[{record.name(), record.revision}], live);
+    LivePtr& present = functions_[{record.name(), record.revision}];
+    if (present != nullptr) live->capturing = present->capturing;
+    before = std::exchange(present, live);
   }
   if (before == nullptr || has_image) return has_image;
-  // What is captured for the one before from now on is removed by who captures it; what was captured may not
-  // be noted yet.
+  // What is captured for the one before from now on is given to this by who captures it, or removed; what was
+  // captured may not be noted yet.
   if (before->dependency_digest == live->dependency_digest) return TakeOverImage(*before, *live);
+  {
+    absl::MutexLock lock(&before->mutex);
+    for (Cancellation* one : before->making) one->Cancel();
+  }
   if (dependency != nullptr) RemoveImage(*before);
   return false;
+}
+
+absl::Status FunctionInstances::GiveImage(LivePtr live, const std::string& digest) {
+  const std::string dependency = live->dependency_digest;
+  for (;;) {
+    {
+      absl::MutexLock lock(&live->mutex);
+      live->image_digest = digest;
+    }
+    const auto now = Find(live->record.name(), live->record.revision);
+    if (now.ok() && *now == live) return absl::OkStatus();  // whoever takes its place takes that over
+    if (!now.ok() || (*now)->dependency_digest != dependency) {
+      RemoveImage(*live);
+      return now.ok() ? absl::AbortedError("it was put in place anew meanwhile") : now.status();
+    }
+    {
+      absl::MutexLock lock(&live->mutex);
+      if (std::exchange(live->image_digest, "").empty()) return absl::OkStatus();  // taken over
+    }
+    live = *now;
+  }
 }
 
 bool FunctionInstances::TakeOverImage(LiveFunction& before, LiveFunction& live) {
@@ -176,12 +203,13 @@ bool FunctionInstances::TakeOverImage(LiveFunction& before, LiveFunction& live) 
   return true;
 }
 
-void FunctionInstances::Remove(const std::string& name, uint64_t revision, bool await_image) {
+std::shared_ptr<const void> FunctionInstances::Remove(const std::string& name, uint64_t revision,
+                                                      bool await_image) {
   LivePtr gone;
   {
     absl::MutexLock lock(&mutex_);
     auto found = functions_.find({name, revision});
-    if (found == functions_.end()) return;
+    if (found == functions_.end()) return nullptr;
     gone = std::move(found->second);
     functions_.erase(found);
   }
@@ -194,8 +222,9 @@ void FunctionInstances::Remove(const std::string& name, uint64_t revision, bool 
   RemoveImage(*gone);
   // An image that is there all the same is found to be unwanted, and removed, by whoever has made it.
   if (await_image) {
-    absl::MutexLock made(&gone->capturing);
+    absl::MutexLock made(gone->capturing.get());
   }
+  return gone;
 }
 
 absl::StatusOr<FunctionInstances::LivePtr> FunctionInstances::Find(const std::string& name,
@@ -541,12 +570,14 @@ void FunctionInstances::DropTemplate(const std::string& function, uint64_t revis
 }
 
 absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& function, uint64_t revision) {
-  RK_ASSIGN_OR_RETURN(LivePtr live, Find(function, revision));
+  RK_ASSIGN_OR_RETURN(const LivePtr known, Find(function, revision));
+  absl::MutexLock one_at_a_time(known->capturing.get());
+  // Another may have taken its place, and its image.
+  RK_ASSIGN_OR_RETURN(const LivePtr live, Find(function, revision));
   const functions::FunctionRecord& record = live->record;
   if (live->dependency_digest.empty()) return absl::NotFoundError("it has no dependency image to begin with");
   const std::string what = absl::StrCat("taking the image of function '", function, "'");
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kCreate));
-  absl::MutexLock one_at_a_time(&live->capturing);
   std::string taken;
   {
     absl::MutexLock lock(&live->mutex);
@@ -591,14 +622,7 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   if (absl::IsFailedPrecondition(captured.status()) && !loaded)
     return NotLoaded(record, captured.status(), report->End());
   RK_RETURN_IF_ERROR(captured.status());
-  {
-    absl::MutexLock lock(&live->mutex);
-    live->image_digest = captured->image.digest;
-  }
-  if (const auto now = Find(function, revision); !now.ok() || *now != live) {
-    RemoveImage(*live);
-    return now.ok() ? absl::AbortedError("it was put in place anew meanwhile") : now.status();
-  }
+  RK_RETURN_IF_ERROR(GiveImage(live, captured->image.digest));
   image_made_(function, revision, captured->image.reference);
   return store::QuotaBytes(captured->image.stats);
 }

@@ -38,7 +38,8 @@ class LiveTemplate;  // function_template.h
 struct LiveFunction {
   functions::FunctionRecord record;
   std::string dependency_digest;  // empty: none
-  absl::Mutex capturing;          // before the other one
+  // Before the other one. The same revision's that has taken its place has it, too: one capture at a time.
+  std::shared_ptr<absl::Mutex> capturing = std::make_shared<absl::Mutex>();
   absl::Mutex mutex;
   std::set<Cancellation*> making ABSL_GUARDED_BY(mutex);  // of its image or template, as long as that is made
   std::string image_digest ABSL_GUARDED_BY(mutex);        // of its own image; empty: none
@@ -67,12 +68,14 @@ class FunctionInstances : public functions::InstanceStarter {
   restore::OwnTemporary TemporaryOf(const functions::FunctionRecord& record) const;
 
   // A revision that may be started from now on. `dependency` may be null. Returns whether its own image is
-  // there; one that was made meanwhile, of what it depended on before, goes. By one thread at a time.
+  // there; one that was made meanwhile, or is just being made, of what it depended on before, goes. By one
+  // thread at a time.
   bool Add(const functions::FunctionRecord& record, const store::ImageInfo* dependency)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Nothing of it is started any more, and its template and image go. An image that is being made is given
-  // up; `await_image`: before this returns.
-  void Remove(const std::string& name, uint64_t revision, bool await_image) ABSL_LOCKS_EXCLUDED(mutex_);
+  // up; `await_image`: before this returns. With the result its code may go, which may take long.
+  std::shared_ptr<const void> Remove(const std::string& name, uint64_t revision, bool await_image)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::StatusOr<functions::StartedInstance> Start(const functions::StartOrder& order) override;
   absl::StatusOr<uint64_t> MakeTemplate(const std::string& function, uint64_t revision,
@@ -123,6 +126,9 @@ class FunctionInstances : public functions::InstanceStarter {
   void NoteInLog(const functions::FunctionRecord& record, absl::string_view text);
   // The same revision's. Returns whether there was one.
   static bool TakeOverImage(LiveFunction& before, LiveFunction& live);
+  // Its own image that was just captured is that of whichever has taken its place meanwhile, if it is of use
+  // for that. Aborted, NotFound: it is not, and is gone.
+  absl::Status GiveImage(LivePtr live, const std::string& digest) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Node& node_;
   functions::FunctionLogs& logs_;

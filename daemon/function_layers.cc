@@ -20,6 +20,7 @@
 #include "daemon/function_runtime.h"
 #include "daemon/functions.h"
 #include "daemon/owner_program.h"
+#include "functions/compiled_modules.h"
 #include "functions/layer_folder.h"
 #include "functions/layer_store.h"
 #include "restore/own_temporary.h"
@@ -29,6 +30,7 @@ namespace {
 
 constexpr absl::Duration kLongestCompiling = absl::Minutes(5);
 constexpr char kCompilers[] = "2";  // processes
+constexpr char kCompiledFolder[] = "/tmp/compiled";
 constexpr uint64_t kCompilersMemory = uint64_t{1} << 30;
 constexpr uint64_t kCompilersOutput = uint64_t{16} << 10;
 
@@ -202,14 +204,13 @@ functions::PrepareLayer Functions::CompileLayers(
     program.working_directory = absl::StrCat(staged, "/python");
     if (!PathExists(program.working_directory)) return absl::OkStatus();
     RK_ASSIGN_OR_RETURN(program.command, RuntimeCommand(runtime, ""));
-    // No code of the layer's is run. What is compiled already is only looked at; tracebacks name `path`.
+    RK_ASSIGN_OR_RETURN(std::string compiler, FindRuntimeFile("python/compile_layer.py"));
+    // Its owner's processes can do all that it can: it writes into nothing that the layer has.
+    program.results = kCompiledFolder;
     program.command.resize(1);
-    for (const std::string& argument :
-         {std::string("-I"), std::string("-m"), std::string("compileall"), std::string("-qq"),
-          std::string("-j"), std::string(kCompilers), std::string("-s"), staged, std::string("-p"), path,
-          program.working_directory}) {
-      program.command.push_back(argument);
-    }
+    program.command.insert(program.command.end(),
+                           {"-I", std::move(compiler), program.working_directory,
+                            absl::StrCat(path, "/python"), program.results, kCompilers});
     program.environment = BaseEnvironment();
     program.owner = owner;
     program.temporary = TemporaryOn(node_.options(), restore::kMostTemporary);
@@ -233,8 +234,13 @@ functions::PrepareLayer Functions::CompileLayers(
     } else if (end->late) {
       trouble = absl::StrCat("that took more than ", absl::FormatDuration(kLongestCompiling));
     } else if (!end->exit || end->exit->signal != 0 || end->exit->code > kSomeDoNotCompile) {
-      trouble = absl::StrCat("compileall ended with ",
+      trouble = absl::StrCat("the compiler ended with ",
                              end->exit ? end->exit->ToString() : "a status that is not known");
+    }
+    if (end.ok() && end->results.valid()) {
+      const absl::Status added = functions::AddCompiledModules(end->results.get(), program.working_directory,
+                                                               restore::kMostTemporary);
+      if (!added.ok()) trouble = std::string(added.message());
     }
     if (!trouble.empty()) {
       Log(LogLevel::kWarning,
@@ -327,8 +333,9 @@ absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
   const functions::PrepareLayer compile = CompileLayers(runtime, layers.owner, progress, cancel);
   for (size_t i = 0; i < folders.size(); ++i) {
     RK_ASSIGN_OR_RETURN(const CodeRoom room,
-                        CodeRoom::Of(*store, node_.options().store, catalog_->List(),
+                        CodeRoom::Of(*store, node_.options().store, catalog_->List(), catalog_->ledger(),
                                      catalog_->layers().Sizes(), /*function=*/"", caller.uid));
+    const auto charge = catalog_->ledger()->Begin(caller.uid);
     functions::LayerFolder folder;
     const absl::Status found = WithFileRightsOf(layers.owner, [&]() -> absl::Status {
       RK_ASSIGN_OR_RETURN(folder,
@@ -338,7 +345,10 @@ absl::StatusOr<DependencyImages::Found> Functions::BuildDependencies(
     RK_RETURN_IF_ERROR(found);
     functions::CodeCopyOptions options;
     options.progress = [&progress](uint64_t bytes) { progress("copy", bytes); };
-    options.may_take = [&room](uint64_t bytes) { return room.Check(bytes, /*all=*/false); };
+    options.may_take = [&room, &charge](uint64_t bytes) {
+      charge->Set(bytes);
+      return room.Check(bytes, /*all=*/false);
+    };
     options.cancelled = cancel != nullptr ? &cancel->cancelled() : nullptr;
     RK_ASSIGN_OR_RETURN(functions::LayerPtr layer,
                         catalog_->layers().Bring(folder, layers.owner, options, compile));

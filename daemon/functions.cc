@@ -143,7 +143,7 @@ void Functions::AwaitCalls(const Deadline& deadline) {
   if (front_) front_->AwaitAnswers(deadline);
 }
 
-void Functions::Schedule(const functions::FunctionRecord& record) {
+std::shared_ptr<const void> Functions::Schedule(const functions::FunctionRecord& record) {
   functions::ScheduledFunction function = AsSpecified(record);
   absl::StatusOr<DependencyImage> dependency = absl::NotFoundError("none");
   if (!record.images.dependency_image.empty())
@@ -174,14 +174,16 @@ void Functions::Schedule(const functions::FunctionRecord& record) {
     old = std::exchange(scheduled_[record.name()], record.revision);
   }
   scheduler_->Put(function);
-  if (old != 0 && old != record.revision) instances_->Remove(record.name(), old, /*await_image=*/false);
+  if (old == 0 || old == record.revision) return nullptr;
+  return instances_->Remove(record.name(), old, /*await_image=*/false);
 }
 
 absl::Status Functions::ScheduleIfPresent(const functions::FunctionRecord& record) {
+  std::shared_ptr<const void> gone;  // after the lock
   absl::MutexLock lock(&scheduling_);
   auto present = catalog_->Find(record.name());
   if (present.ok() && present->revision == record.revision) {
-    Schedule(*present);  // its settings may be other ones by now
+    gone = Schedule(*present);  // its settings may be other ones by now
     return absl::OkStatus();
   }
   return absl::AbortedError(absl::StrCat("function '", record.name(),
@@ -226,6 +228,14 @@ Functions::Refusals Functions::refusals() const {
   refused.events = events.all;
   refused.events_of_one = events.of_one;
   return refused;
+}
+
+uint64_t Functions::CodeBytes(std::optional<uid_t> owner) const {
+  uint64_t bytes = catalog_->ledger()->Of(owner);
+  for (const auto& [key, of_layer] : catalog_->layers().Sizes()) {
+    if (!owner || key.first == *owner) bytes += of_layer;
+  }
+  return bytes;
 }
 
 std::vector<functions::FunctionRecord> Functions::Records(const Caller& caller) const {

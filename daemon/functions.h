@@ -33,6 +33,9 @@
 
 namespace rekindle::daemon {
 
+// Each is looked at by every deployment and once a minute; root may have any number.
+inline constexpr size_t kMostFunctionsOfOne = 1000;
+
 // Thread-safe.
 class Functions {
  public:
@@ -95,6 +98,9 @@ class Functions {
   absl::Status RemoveDependencies(const store::ImageInfo& image);
   // Removes layers that nothing refers to any more.
   void TidyLayers();
+  // What the code and layers of this user's functions take in the store, or those of all. May take seconds
+  // the first time.
+  uint64_t CodeBytes(std::optional<uid_t> owner) const;
   functions::FunctionLogs& logs() { return *logs_; }
 
   // The HTTP front. `listener`: a listening socket, Unix or TCP of the loopback interface.
@@ -108,6 +114,8 @@ class Functions {
   static std::string NoLimits(absl::string_view who, const absl::Status& why);
   // Without what its images say.
   static functions::ScheduledFunction AsSpecified(const functions::FunctionRecord& record);
+  // ResourceExhausted: without the one of this name they have as many functions as they may.
+  absl::Status CheckMayHaveMore(const Owner& owner, const std::string& name) const;
   // `options`: what is to be replaced.
   absl::StatusOr<DeployResult> DeployAs(
       const Owner& owner, const functions::FunctionSpec& spec, bool force, functions::DeployOptions options,
@@ -127,7 +135,9 @@ class Functions {
   // As it is known: of this revision.
   std::string WhyNot(const functions::FunctionRecord& record) const ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteWhyNot(const functions::FunctionRecord& record, absl::string_view why) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Schedule(const functions::FunctionRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(scheduling_);
+  // The result is for after the lock: see FunctionInstances::Remove.
+  std::shared_ptr<const void> Schedule(const functions::FunctionRecord& record)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(scheduling_);
   // Aborted: it is not the present revision any more.
   absl::Status ScheduleIfPresent(const functions::FunctionRecord& record) ABSL_LOCKS_EXCLUDED(scheduling_);
   // The image for these, and which of them it has: where those of layers can't be loaded ahead, a warning

@@ -23,6 +23,7 @@
 #include "daemon/call_monitor.h"
 #include "daemon/connection_locks.h"
 #include "daemon/function_image_uses.h"
+#include "daemon/functions.h"
 #include "daemon/old_copy_links.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/prune_rules.h"
@@ -46,6 +47,10 @@ absl::Status DescribeQuota(const Node& node, const Caller& caller, const store::
   RK_ASSIGN_OR_RETURN(auto owners, store::MeasureOwners(store));
   for (const auto& [uid, max] : limits.owner_max_bytes) owners[uid];
   if (!admin) owners[caller.uid];
+  const auto functions = node.functions();
+  if (functions.ok()) {
+    for (const functions::FunctionRecord& record : (*functions)->Records(caller)) owners[record.owner.uid];
+  }
   for (const auto& [uid, use] : owners) {
     if (!node.policy().MayUse(caller, uid)) continue;
     v1::OwnerQuota* owner = response->add_owners();
@@ -53,12 +58,14 @@ absl::Status DescribeQuota(const Node& node, const Caller& caller, const store::
     owner->set_name(UserName(uid));
     owner->set_images(use.images);
     owner->set_used_bytes(use.bytes);
+    if (functions.ok()) owner->set_code_bytes((*functions)->CodeBytes(uid));
     auto limit = limits.owner_max_bytes.find(uid);
     if (limit != limits.owner_max_bytes.end()) owner->set_max_bytes(limit->second);
   }
   if (!admin) return absl::OkStatus();
   RK_ASSIGN_OR_RETURN(store::StoreStats stats, store.Stats());
   ToProto(stats, limits, response->mutable_store());
+  if (functions.ok()) response->mutable_store()->set_code_bytes((*functions)->CodeBytes(std::nullopt));
   return absl::OkStatus();
 }
 

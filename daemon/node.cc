@@ -26,6 +26,7 @@
 #include "ckpt/capture.h"
 #include "ckpt/capture_session.h"
 #include "daemon/function_runtime.h"
+#include "daemon/functions.h"
 #include "daemon/supervisor.h"
 #include "restore/hot_list.h"
 #include "restore/restore.h"
@@ -158,6 +159,10 @@ absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {
   options.create = access == Access::kCreate && (!had || (away && removed));
   options.read_only = access == Access::kRead;
   options.rebuild_catalog = access == Access::kRepair;
+  options.beside = [this](std::optional<uid_t> owner) {
+    const auto present = functions();
+    return present.ok() ? (*present)->CodeBytes(owner) : 0;
+  };
   absl::StatusOr<std::unique_ptr<store::Store>> opened = store::Store::Open(options);
   // Also of one that was removed: it may be put back from a copy. Whoever makes one says so.
   if (away && !options.create &&

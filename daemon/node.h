@@ -26,6 +26,7 @@
 #include "daemon/job_mark.h"
 #include "daemon/job_reaper.h"
 #include "daemon/job_registry.h"
+#include "daemon/job_room.h"
 #include "daemon/templates.h"
 #include "daemon/work_counts.h"
 #include "dedup_store/store.h"
@@ -50,6 +51,8 @@ struct NodeOptions {
   size_t standby_copies = 2;
   // Memory that instances of functions, and what is kept for them, may take; 0: a share of what is free.
   uint64_t function_memory_bytes = 0;
+  // That a user may have at a time who is no administrator; 0: any number.
+  size_t jobs_of_one = 0;
   // How long whoever is sent an image may take nothing of it, and whoever sends one may send nothing: as long
   // as that goes on, what it needs of the store stays, though it may be removed long since.
   absl::Duration stream_patience = StreamPatience();
@@ -74,6 +77,7 @@ class Node {
   JobRegistry& jobs() { return jobs_; }
   JobReaper& reaper() { return reaper_; }
   CallsOfUsers& calls() { return *calls_; }
+  JobsBeingStarted& jobs_being_started() { return *jobs_being_started_; }
   MarkUses& mark_uses() { return mark_uses_; }
   // Starts nothing before a job that uses a GPU is met.
   gpu::JobMover& gpus() { return gpus_; }
@@ -143,6 +147,7 @@ class Node {
   JobRegistry jobs_;
   JobReaper reaper_;
   const std::shared_ptr<CallsOfUsers> calls_ = std::make_shared<CallsOfUsers>();
+  const std::shared_ptr<JobsBeingStarted> jobs_being_started_ = std::make_shared<JobsBeingStarted>();
   MarkUses mark_uses_;
   gpu::JobMover gpus_;
   const std::unique_ptr<ckpt::DirtyPages> dirty_pages_;

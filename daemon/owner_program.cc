@@ -1,12 +1,16 @@
 #include "daemon/owner_program.h"
 
+#include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 
 #include <memory>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/file.h"
+#include "base/parallel.h"
 #include "base/status.h"
 #include "daemon/function_instances.h"
 #include "daemon/function_process.h"
@@ -20,6 +24,19 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr absl::Duration kLookForEnd = absl::Milliseconds(100);
+
+// As those see it who have these mounts. The folder outlives them while it is open.
+UniqueFd OpenFolderIn(const UniqueFd& mounts, const std::string& path) {
+  UniqueFd folder;
+  CatchNoMoreThreads([&] {
+    std::thread([&] {
+      if (::unshare(CLONE_FS) == 0 && ::setns(mounts.get(), CLONE_NEWNS) == 0)
+        folder.Reset(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    }).join();
+    return absl::OkStatus();
+  }).IgnoreError();
+  return folder;
+}
 
 }  // namespace
 
@@ -71,6 +88,7 @@ absl::StatusOr<OwnerProgramEnd> RunOwnerProgram(Node& node, const OwnerProgram& 
   if (!mark.empty()) KillJobMembers({0, mark, std::nullopt, {}});
   if (unwanted) return absl::CancelledError(node.stopping() ? "the daemon is ending" : "cancelled");
   ended.output = output->Text();
+  if (!program.results.empty()) ended.results = OpenFolderIn(launch.mounts, program.results);
   return ended;
 }
 

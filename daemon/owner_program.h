@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "base/file_rights.h"
 #include "base/subprocess.h"
+#include "base/unique_fd.h"
 #include "daemon/cancellation.h"
 #include "daemon/function_runtime.h"
 #include "daemon/node.h"
@@ -28,12 +29,14 @@ struct OwnerProgram {
   restore::CgroupLimits limits;     // where there can be any
   absl::Duration longest;           // then it is killed
   uint64_t most_output = 0;         // the last bytes are kept
+  std::string results;              // a folder that it makes in its own /tmp; empty: none
 };
 
 struct OwnerProgramEnd {
   std::string output;
   bool late = false;              // it was killed at its time limit
   std::optional<ExitState> exit;  // nothing: it is not known
+  UniqueFd results;               // not valid: it has made none. What lies in it may be anything
 };
 
 // With all that it has started, which ends with it. Blocks. Cancelled: by `cancel` (may be null), or since

@@ -41,6 +41,7 @@ namespace {
 constexpr int kFailed = 1, kBadUsage = 2;
 
 // How long calls in work may go on after SIGTERM. A capture that is cancelled lets its job go on.
+constexpr size_t kDefaultJobsOfOne = 1000;
 constexpr int kDefaultGraceSeconds = 20, kMostGraceSeconds = 24 * 3600;
 constexpr int kMostStandbyCopies = 10000;
 constexpr double kDefaultScrubDays = 14, kDefaultLogDays = 30, kMostDays = 3650;
@@ -189,6 +190,7 @@ int Main(int argc, char** argv) {
                "rekindled");
   ServerOptions options;
   options.node.daemon = true;
+  options.node.jobs_of_one = kDefaultJobsOfOne;
   options.node.store = "/var/lib/rekindle";
   std::string drain_notice, group, gpu_host_memory, functions_memory, page_cache;
   int grace_seconds = kDefaultGraceSeconds;
@@ -215,6 +217,10 @@ int Main(int argc, char** argv) {
       ->check(CheckDays)
       ->capture_default_str();
   app.add_option("--group", group, "Members of this group may do all that root may")->type_name("NAME");
+  app.add_option("--jobs-of-one", options.node.jobs_of_one,
+                 "Jobs and copies that one user may have at a time, administrators excepted; 0: any number")
+      ->type_name("NUMBER")
+      ->capture_default_str();
   CLI::Option* listen = app.add_option("--listen", options.tls.listen, "Serve TCP too, with mutual TLS")
                             ->type_name("HOST:PORT");
   app.add_option("--functions-http", options.functions_http,

@@ -26,6 +26,7 @@
 #include "daemon/copies.h"
 #include "daemon/image_lookup.h"
 #include "daemon/job_mark.h"
+#include "daemon/job_room.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/roll_back.h"
 #include "daemon/rpc_support.h"
@@ -389,7 +390,9 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
     RK_ASSIGN_OR_RETURN(Sources sources, FindSources(node, call, request));
     return RestoreClones(node, call, request, *sources.store, sources.info, sources.criu, send);
   }
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<void> room, TakeRoomForJobs(node, call.caller));
   RK_ASSIGN_OR_RETURN(RegisteredJob job, RestoreJob(node, call, request, send));
+  room.reset();
   if (request.detach()) return absl::OkStatus();
   return SendJobEnds(node, call, {&job, 1}, send);
 }

@@ -474,6 +474,11 @@ bool SupervisedJob::EndedBefore(absl::Time time) const {
   return end_told_ && settled_ && absl::FromUnixNanos(record_.ended_unix_ns()) < time;
 }
 
+absl::Time SupervisedJob::EndedAt() const {
+  absl::MutexLock lock(&mutex_);
+  return absl::FromUnixNanos(record_.ended_unix_ns());
+}
+
 void SupervisedJob::ForgetEnded() {
   if (!Ended()) return;
   absl::MutexLock writing(&writing_);

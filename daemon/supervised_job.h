@@ -123,6 +123,7 @@ class SupervisedJob {
   void TidyUpEnd() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
   // And its end is recorded.
   bool EndedBefore(absl::Time time) const ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Time EndedAt() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Its name is to be another job's: nothing is recorded of it any more, not even what was being recorded.
   void ForgetEnded() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
   // The thread ends, the job runs on. An image that is being taken is given up.

@@ -17,6 +17,7 @@
 #include "base/process_stat.h"
 #include "base/status.h"
 #include "daemon/job_members.h"
+#include "daemon/job_room.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
@@ -144,8 +145,10 @@ absl::Status RunSupervised(Node& node, const Call& call, const v1::RunRequest& r
         "a supervised job needs somebody who stays: start rekindled, or leave --detach out");
   }
   v1::JobEvent event;
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<void> room, TakeRoomForJobs(node, call.caller));
   RK_ASSIGN_OR_RETURN(std::shared_ptr<SupervisedJob> job,
                       node.supervisor().Run(call, request, event.mutable_started()));
+  room.reset();
   std::shared_ptr<JobEventQueue> queue = job->events().Follow();
   // Whoever gave it up would not know that it runs.
   if (call.IsCancelled() || !send(event)) {

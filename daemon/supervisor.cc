@@ -154,8 +154,13 @@ void Supervisor::RemoveOldLogs() {
 }
 
 void Supervisor::ForgetLongEnded() {
-  for (const auto& job : Jobs()) {
-    if (!job->EndedBefore(absl::Now() - kKeepEnded)) continue;
+  std::vector<std::shared_ptr<SupervisedJob>> ended = Jobs();
+  std::erase_if(ended, [](const auto& job) { return !job->EndedBefore(absl::InfiniteFuture()); });
+  std::sort(ended.begin(), ended.end(),
+            [](const auto& a, const auto& b) { return a->EndedAt() > b->EndedAt(); });
+  std::map<uid_t, size_t> of_each;
+  for (const auto& job : ended) {
+    if (++of_each[job->owner()] <= kMostEndedOfOne && !job->EndedBefore(absl::Now() - kKeepEnded)) continue;
     // Somebody may just be about to give its name to another job.
     absl::StatusOr<SupervisedHold> hold = SupervisedHold::Take(directory(), job->name());
     if (!hold.ok()) continue;
@@ -619,6 +624,14 @@ std::vector<v1::Job> Supervisor::List(const ProcessChildren& all) const {
   std::sort(jobs.begin(), jobs.end(),
             [](const v1::Job& a, const v1::Job& b) { return a.started_unix_ns() > b.started_unix_ns(); });
   return jobs;
+}
+
+std::set<std::string> Supervisor::NamesOf(uid_t owner) const {
+  std::set<std::string> names;
+  for (const auto& job : Jobs()) {
+    if (job->owner() == owner && !job->Ended()) names.insert(job->name());
+  }
+  return names;
 }
 
 void Supervisor::WillEnd(const std::string& name, int signal) {

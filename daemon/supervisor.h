@@ -30,8 +30,9 @@ class Node;
 // Thread-safe.
 class Supervisor {
  public:
-  // How long the record of a job that has ended is kept.
+  // How long the record of a job that has ended is kept, and of how many of one owner.
   static constexpr absl::Duration kKeepEnded = absl::Hours(24);
+  static constexpr size_t kMostEndedOfOne = 1000;
 
   explicit Supervisor(Node& node) : node_(node) {}
   ~Supervisor() { Leave(); }
@@ -53,6 +54,8 @@ class Supervisor {
   absl::StatusOr<std::shared_ptr<SupervisedJob>> Find(const std::string& name) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<v1::Job> List(const ProcessChildren& all) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of a user's that have not ended.
+  std::set<std::string> NamesOf(uid_t owner) const ABSL_LOCKS_EXCLUDED(mutex_);
   // AlreadyExists: a supervised job that has not ended has it, running or not at the moment, whoever
   // supervises it.
   absl::Status CheckNameIsFree(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -115,7 +118,7 @@ class Supervisor {
   absl::Status TryCopyTo(const Call& call, const v1::RunRequest& request) const;
   std::vector<CopyPlan> CopyPlans() const ABSL_LOCKS_EXCLUDED(mutex_);
   void BeginCopying() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Jobs that ended more than kKeepEnded ago.
+  // Jobs that ended more than kKeepEnded ago, and the oldest of those that are too many.
   void ForgetLongEnded() ABSL_LOCKS_EXCLUDED(mutex_);
   // Of jobs that nobody knows any more.
   void RemoveOldLogs();

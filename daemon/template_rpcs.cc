@@ -13,6 +13,7 @@
 #include "daemon/call_monitor.h"
 #include "daemon/copies.h"
 #include "daemon/image_lookup.h"
+#include "daemon/job_room.h"
 #include "daemon/process_info.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
@@ -77,6 +78,7 @@ absl::Status TemplateUp(Node& node, const Call& call, const v1::TemplateUpReques
   RK_RETURN_IF_ERROR(CheckDaemon(node));
   if (!request.name().empty()) RK_RETURN_IF_ERROR(CheckJobName(request.name()));  // its copies are called so
   Stopwatch watch;
+  RK_ASSIGN_OR_RETURN(const std::shared_ptr<void> room, TakeRoomForJobs(node, call.caller));
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
   RK_ASSIGN_OR_RETURN(store::ImageInfo info,
                       FindImageFor(node, *store, call.caller, request.image(), "restore"));
@@ -157,6 +159,7 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
     return started;
   };
   const uint32_t count = std::max<uint32_t>(request.clone().count(), 1);
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<void> room, TakeRoomForJobs(node, call.caller, count));
   for (uint32_t i = 1; i <= count; ++i) {
     Stopwatch watch;
     CopyTimeline timeline(request.timeline());
@@ -200,6 +203,7 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
     if (auto followed = timeline.Finish(event.started())) send(*followed);
     jobs.push_back(*std::move(job));
   }
+  room.reset();
   monitor.Stop();
   if (request.detach()) return absl::OkStatus();
   return SendJobEnds(node, call, jobs, send);

@@ -107,6 +107,7 @@ absl::Status LimitGuard::Measure(const NewImageOptions& image) {
     RK_RETURN_IF_ERROR(checks_.HighWater(Stage::kBegin, file_system_, 0));
   }
   if (!checks_.owner_is_limited() && !checks_.store_is_limited()) return absl::OkStatus();
+  MeasureBeside();
   RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().Read());
   if (checks_.owner_is_limited()) {
     RK_ASSIGN_OR_RETURN(const std::vector<ImageRecordPtr> images, Others(txn, image));
@@ -117,14 +118,19 @@ absl::Status LimitGuard::Measure(const NewImageOptions& image) {
     }
     RK_ASSIGN_OR_RETURN(const uint64_t inherited, MeasureInherited(images, nullptr));
     owner_bytes_ += inherited;
-    RK_RETURN_IF_ERROR(checks_.Owner(Stage::kBegin, owner_bytes_, owner_images_, 0));
+    RK_RETURN_IF_ERROR(checks_.Owner(Stage::kBegin, owner_bytes_, owner_images_, 0, beside_owner_));
   }
   if (checks_.store_is_limited()) {
     RK_ASSIGN_OR_RETURN(const StoreBytes bytes, core_->use().MeasureAll(*core_, txn));
     store_bytes_ = bytes.total();
-    RK_RETURN_IF_ERROR(checks_.Store(Stage::kBegin, store_bytes_, 0));
+    RK_RETURN_IF_ERROR(checks_.Store(Stage::kBegin, store_bytes_, 0, beside_store_));
   }
   return absl::OkStatus();
+}
+
+void LimitGuard::MeasureBeside() {
+  if (checks_.owner_is_limited()) beside_owner_ = core_->Beside(owner_);
+  if (checks_.store_is_limited()) beside_store_ = core_->Beside(std::nullopt);
 }
 
 absl::StatusOr<uint64_t> LimitGuard::MeasureInherited(const std::vector<ImageRecordPtr>& images,
@@ -135,6 +141,7 @@ absl::StatusOr<uint64_t> LimitGuard::MeasureInherited(const std::vector<ImageRec
 
 absl::Status LimitGuard::BeforeCommit(const NewImageOptions& image, const Manifest& manifest,
                                       int64_t created_unix_ns) {
+  MeasureBeside();
   if (checks_.store_is_limited()) {
     RK_ASSIGN_OR_RETURN(notes_bytes_, core_->use().MeasureNotes(*core_));
     // What is still changing is looked at here, and not while everybody waits for the transaction.
@@ -156,8 +163,8 @@ absl::Status LimitGuard::BeforeCommit(const NewImageOptions& image, const Manife
 absl::Status LimitGuard::MayTake(uint64_t bytes, uint64_t reserved) {
   absl::MutexLock lock(&mutex_);
   const uint64_t needed = taken_ + bytes;
-  RK_RETURN_IF_ERROR(checks_.Owner(Stage::kWriting, owner_bytes_, owner_images_, needed));
-  RK_RETURN_IF_ERROR(checks_.Store(Stage::kWriting, store_bytes_, needed));
+  RK_RETURN_IF_ERROR(checks_.Owner(Stage::kWriting, owner_bytes_, owner_images_, needed, beside_owner_));
+  RK_RETURN_IF_ERROR(checks_.Store(Stage::kWriting, store_bytes_, needed, beside_store_));
   if (checks_.has_high_water()) {
     // Of our own bytes some are not on disk yet; of the others' all are.
     RK_ASSIGN_OR_RETURN(FileSystemUse now, MeasureFileSystem(core_->path()));
@@ -179,11 +186,12 @@ absl::Status LimitGuard::MayCommit(Catalog::Txn& txn, const ImageStats& stats, u
       ++count;
       used += QuotaBytes(other.info.stats);
     });
-    RK_RETURN_IF_ERROR(checks_.Owner(Stage::kCommit, used, count, QuotaBytes(stats)));
+    RK_RETURN_IF_ERROR(checks_.Owner(Stage::kCommit, used, count, QuotaBytes(stats), beside_owner_));
   }
   if (checks_.store_is_limited()) {
     RK_ASSIGN_OR_RETURN(const StoreBytes bytes, core_->use().Measure(*core_, txn, &sizes_));
-    RK_RETURN_IF_ERROR(checks_.Store(Stage::kCommit, bytes.total() + notes_bytes_, pack_bytes));
+    RK_RETURN_IF_ERROR(
+        checks_.Store(Stage::kCommit, bytes.total() + notes_bytes_, pack_bytes, beside_store_));
   }
   return absl::OkStatus();
 }

@@ -44,6 +44,7 @@ class LimitGuard {
  private:
   LimitGuard(StoreCore* core, LimitChecks checks) : core_(core), checks_(std::move(checks)) {}
   absl::Status Measure(const NewImageOptions& image);
+  void MeasureBeside();
   // What the owner's images need of those that are gone, or go with this one.
   absl::StatusOr<uint64_t> MeasureInherited(const std::vector<ImageRecordPtr>& images,
                                             const InheritedFrames::Coming* coming);
@@ -53,6 +54,7 @@ class LimitGuard {
   // As found at the beginning.
   uint64_t owner_bytes_ = 0, owner_images_ = 0, store_bytes_ = 0;
   uint64_t inherited_bytes_ = 0, notes_bytes_ = 0;  // as found last
+  uint64_t beside_owner_ = 0, beside_store_ = 0;
   StoreUse::PackSizes sizes_;
   FileSystemUse file_system_;
   uid_t owner_ = 0;

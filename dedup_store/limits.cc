@@ -104,26 +104,31 @@ std::string LimitChecks::Need(Stage stage, uint64_t bytes) const {
   return absl::StrCat("and this image needs ", FormatBytes(bytes), ". Nothing of it is left");
 }
 
-absl::Status LimitChecks::Owner(Stage stage, uint64_t used_bytes, uint64_t images,
-                                uint64_t needed_bytes) const {
+absl::Status LimitChecks::Owner(Stage stage, uint64_t used_bytes, uint64_t images, uint64_t needed_bytes,
+                                uint64_t beside) const {
   auto limit = limits_.owner_max_bytes.find(owner_);
   if (limit == limits_.owner_max_bytes.end()) return absl::OkStatus();
-  if (!Exceeds(stage, limit->second, used_bytes, needed_bytes)) return absl::OkStatus();
+  if (!Exceeds(stage, limit->second, used_bytes + beside, needed_bytes)) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "the quota of uid ", owner_, " in the store ", store_path_, " is ", FormatBytes(limit->second),
-      ", and ", images, images == 1 ? " image takes " : " images take ", FormatBytes(used_bytes), " of it, ",
-      Need(stage, needed_bytes),
-      ". Remove images with `rekindle rm` or `rekindle prune`, or have an administrator raise the quota: "
+      ", and ", images, images == 1 ? " image takes " : " images take ", FormatBytes(used_bytes),
+      beside == 0 ? "" : absl::StrCat(" and the code of functions ", FormatBytes(beside)), " of it, ",
+      Need(stage, needed_bytes), ". Remove images with `rekindle rm` or `rekindle prune`, ",
+      beside == 0 ? "" : "functions with `rekindle fn rm`, ",
+      "or have an administrator raise the quota: "
       "`rekindle quota --owner ",
       owner_, " --max SIZE`"));
 }
 
-absl::Status LimitChecks::Store(Stage stage, uint64_t used_bytes, uint64_t needed_bytes) const {
+absl::Status LimitChecks::Store(Stage stage, uint64_t used_bytes, uint64_t needed_bytes,
+                                uint64_t beside) const {
   if (!store_is_limited()) return absl::OkStatus();
-  if (!Exceeds(stage, limits_.store_max_bytes, used_bytes, needed_bytes)) return absl::OkStatus();
+  if (!Exceeds(stage, limits_.store_max_bytes, used_bytes + beside, needed_bytes)) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "the store ", store_path_, " may take ", FormatBytes(limits_.store_max_bytes), " of disk and takes ",
-      FormatBytes(used_bytes), ", ", Need(stage, needed_bytes), " (owner: uid ", owner_,
+      FormatBytes(used_bytes),
+      beside == 0 ? "" : absl::StrCat(" and ", FormatBytes(beside), " of functions' code"), ", ",
+      Need(stage, needed_bytes), " (owner: uid ", owner_,
       "). Free space with `rekindle rm` or `rekindle prune` and then an administrator's `rekindle gc`, or "
       "have him raise the limit: `rekindle quota --store-max SIZE`"));
 }

@@ -60,8 +60,10 @@ class LimitChecks {
   bool store_is_limited() const { return limits_.store_max_bytes != 0; }
   bool has_high_water() const { return limits_.high_water_percent != 0; }
 
-  absl::Status Owner(Stage stage, uint64_t used_bytes, uint64_t images, uint64_t needed_bytes) const;
-  absl::Status Store(Stage stage, uint64_t used_bytes, uint64_t needed_bytes) const;
+  // `beside`: of StoreOptions, what counts besides.
+  absl::Status Owner(Stage stage, uint64_t used_bytes, uint64_t images, uint64_t needed_bytes,
+                     uint64_t beside = 0) const;
+  absl::Status Store(Stage stage, uint64_t used_bytes, uint64_t needed_bytes, uint64_t beside = 0) const;
   absl::Status HighWater(Stage stage, const FileSystemUse& use, uint64_t needed_bytes) const;
 
  private:

@@ -55,6 +55,9 @@ struct StoreOptions {
   int compression_level = 1;     // zstd
   size_t worker_threads = 0;     // 0: one per core
   BlockIo* io = nullptr;         // null: io_uring with O_DIRECT; must outlive the store
+  // What lies in the store's folder that the store knows nothing of, and that counts for its limits as images
+  // do: an owner's, or all. Null: nothing. Called on any thread, never in a transaction.
+  std::function<uint64_t(std::optional<uid_t> owner)> beside = nullptr;
 };
 
 struct ImageStats {

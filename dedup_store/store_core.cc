@@ -203,7 +203,8 @@ StoreCore::StoreCore(const StoreOptions& options, const StoreIdentity& identity)
       read_only_(options.read_only),
       threads_(options.worker_threads != 0 ? options.worker_threads
                                            : std::max(1u, std::thread::hardware_concurrency())),
-      compression_level_(options.compression_level) {}
+      compression_level_(options.compression_level),
+      beside_(options.beside) {}
 
 absl::StatusOr<StoreCore::FolderId> StoreCore::FolderAt(const std::string& path) {
   struct stat info;

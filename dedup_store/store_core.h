@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,6 +52,8 @@ class StoreCore {
   bool read_only() const { return read_only_; }
   size_t threads() const { return threads_; }
   int compression_level() const { return compression_level_; }
+  // See StoreOptions.
+  uint64_t Beside(std::optional<uid_t> owner) const { return beside_ ? beside_(owner) : 0; }
 
   // Why the catalog was made again from the packs when the store was opened; empty: it was not.
   const std::string& rebuilt_because() const { return rebuilt_because_; }
@@ -101,6 +104,7 @@ class StoreCore {
   const bool read_only_;
   const size_t threads_;
   const int compression_level_;
+  const std::function<uint64_t(std::optional<uid_t>)> beside_;
   using FolderId = std::pair<dev_t, ino_t>;
   static absl::StatusOr<FolderId> FolderAt(const std::string& path);
   FolderId folder_;  // at the path when it was opened

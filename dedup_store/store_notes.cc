@@ -156,7 +156,8 @@ absl::Status CheckRoom(StoreCore& core, uint64_t bytes) {
   if (checks.store_is_limited()) {
     RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core.catalog().Read());
     RK_ASSIGN_OR_RETURN(StoreBytes used, core.use().MeasureAll(core, txn));
-    RK_RETURN_IF_ERROR(checks.Store(LimitChecks::Stage::kCommit, used.total(), bytes));
+    RK_RETURN_IF_ERROR(
+        checks.Store(LimitChecks::Stage::kCommit, used.total(), bytes, core.Beside(std::nullopt)));
   }
   if (!checks.has_high_water()) return absl::OkStatus();
   RK_ASSIGN_OR_RETURN(FileSystemUse use, MeasureFileSystem(core.path()));

@@ -24,6 +24,7 @@
 #include "base/follow_in_root.h"
 #include "base/human_units.h"
 #include "base/status.h"
+#include "functions/sealed_folder.h"
 
 namespace rekindle::functions {
 namespace {
@@ -261,7 +262,7 @@ absl::Status CodeCopier::Descend(const Level& level, const std::string& name, Un
     if (!destination.valid()) return WriteError(errno, path);
   }
   const std::string relative = absl::StrCat(level.name, name, "/");
-  hasher_->AddEntry('D', info.st_mode & kPermissions, relative, 0);
+  hasher_->AddEntry('D', SealedMode(info.st_mode), relative, 0);
   RK_RETURN_IF_ERROR(CopyFolder({source.get(), destination.valid() ? destination.get() : -1, path, relative,
                                  through_link ? level.depth + 1 : level.root_depth, level.depth + 1}));
   if (!destination.valid()) return absl::OkStatus();
@@ -280,7 +281,7 @@ absl::Status CodeCopier::CopyFile(const Level& level, const std::string& name, U
   if (::fstat(source.get(), &info) != 0) return ReadError(errno, path);
   if (level.destination < 0) {
     RK_RETURN_IF_ERROR(Count(static_cast<uint64_t>(info.st_size), path));
-    hasher_->AddEntry('F', info.st_mode & kPermissions, absl::StrCat(level.name, name),
+    hasher_->AddEntry('F', SealedMode(info.st_mode), absl::StrCat(level.name, name),
                       static_cast<uint64_t>(info.st_size));
     return HashContent(source.get(), static_cast<uint64_t>(info.st_size), path);
   }
@@ -292,7 +293,7 @@ absl::Status CodeCopier::CopyFile(const Level& level, const std::string& name, U
   RK_RETURN_IF_ERROR(CopyContent(source.get(), copy.get(), path));
   struct stat made;
   if (::fstat(copy.get(), &made) != 0) return WriteError(errno, path);
-  hasher_->AddEntry('F', info.st_mode & kPermissions, absl::StrCat(level.name, name),
+  hasher_->AddEntry('F', SealedMode(info.st_mode), absl::StrCat(level.name, name),
                     static_cast<uint64_t>(made.st_size));
   RK_RETURN_IF_ERROR(HashContent(copy.get(), static_cast<uint64_t>(made.st_size), path));
   // Compiled files of Python know their source by its time.

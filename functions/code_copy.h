@@ -50,7 +50,8 @@ class CodeCopier {
   uint64_t bytes() const { return bytes_; }
   uint64_t entries() const { return entries_; }
   // Of all that was copied: kinds, permissions, names and contents, whatever the order of names on disk, and
-  // the order of Copy calls. 64 hexadecimal digits. Call it once, last.
+  // the order of Copy calls. Of permissions those that are left when it is sealed. 64 hexadecimal digits.
+  // Call it once, last.
   std::string Digest();
   // Has `text` count for the digest, such as that of what was copied elsewhere.
   void AddToDigest(absl::string_view text);

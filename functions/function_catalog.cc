@@ -22,6 +22,7 @@
 #include "base/status.h"
 #include "functions/code_copy.h"
 #include "functions/function_record_file.h"
+#include "functions/sealed_folder.h"
 #include "functions/service_folders.h"
 
 namespace rekindle::functions {
@@ -112,6 +113,7 @@ Deployed Adjusted(const FunctionRecord& present, const FunctionSpec& spec) {
 }  // namespace
 
 uint64_t FunctionRecord::own_bytes() const {
+  if (own_code_bytes != 0) return own_code_bytes;
   uint64_t bytes = code_bytes;
   if (folder == nullptr) return bytes;
   for (const LayerPtr& layer : folder->layers()) bytes -= std::min(bytes, layer->bytes());
@@ -226,6 +228,7 @@ absl::Status FunctionCatalog::FollowFolder() {
 }
 
 absl::Status FunctionCatalog::Load() {
+  layers_.SealAll();
   RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(directory_));
   absl::MutexLock lock(&mutex_);
   for (const std::string& name : names) {
@@ -260,11 +263,10 @@ FunctionRecord FunctionCatalog::InTrouble(const std::string& name, absl::Status 
   // Whose it is tells the folder of a revision.
   auto entries = ListDirectory(FolderOf(name));
   uint64_t number = 0;
-  struct stat info;
   for (const std::string& entry : entries.ok() ? *entries : std::vector<std::string>()) {
-    if (IsRevision(entry, &number) && ::lstat(absl::StrCat(FolderOf(name), "/", entry).c_str(), &info) == 0) {
-      record.owner = {info.st_uid, info.st_gid, {}};
-    }
+    if (!IsRevision(entry, &number)) continue;
+    if (const auto reader = ReaderOf(absl::StrCat(FolderOf(name), "/", entry)); reader.ok())
+      record.owner = {*reader, 0, {}};
   }
   return record;
 }
@@ -299,7 +301,11 @@ absl::StatusOr<FunctionRecord> FunctionCatalog::LoadEntry(const std::string& nam
     RK_RETURN_IF_ERROR(layer.status());
     layers.push_back(*std::move(layer));
   }
-  record.folder = std::make_shared<RevisionFolder>(absl::StrCat(folder, "/", revision), std::move(layers));
+  std::unique_ptr<CodeLedger::Charge> charge = ledger_->Begin(record.owner.uid);
+  CodeLedger::Charge& charged = *charge;
+  record.folder = std::make_shared<RevisionFolder>(absl::StrCat(folder, "/", revision), std::move(layers),
+                                                   std::move(charge));
+  charged.Set(record.own_bytes());
   const size_t copied = record.layers.empty() ? record.spec.LayerFolders().size() : 0;
   for (size_t i = 0; i <= copied; ++i) {
     const std::string part = i == 0 ? record.folder->code() : record.folder->layer(i - 1);
@@ -307,6 +313,11 @@ absl::StatusOr<FunctionRecord> FunctionCatalog::LoadEntry(const std::string& nam
     if (::lstat(part.c_str(), &info) == 0) continue;
     if (errno == ENOENT || errno == ENOTDIR) return absl::DataLossError(absl::StrCat(part, " is missing"));
     return ErrnoStatus(errno, absl::StrCat("looking at ", part));
+  }
+  if (!IsSealed(record.folder->path(), record.owner)) {  // an older version's
+    if (const absl::Status sealed = SealFolder(record.folder->path(), record.owner); !sealed.ok())
+      Log(LogLevel::kWarning,
+          absl::StrCat("function ", name, ": its owner can change its code: ", sealed.message()));
   }
   RK_ASSIGN_OR_RETURN(std::vector<std::string> entries, ListDirectory(folder));
   for (const std::string& entry : entries) {
@@ -377,31 +388,35 @@ absl::StatusOr<FunctionRecord> FunctionCatalog::Present(const FunctionSpec& spec
 
 absl::Status FunctionCatalog::CopyCode(const FunctionSpec& spec, const Owner& owner,
                                        const DeployOptions& options, const std::string& staging,
-                                       FunctionRecord* record, std::vector<LayerPtr>* layers) {
+                                       FunctionRecord* record, std::vector<LayerPtr>* layers,
+                                       CodeLedger::Charge& charge) {
   CodeCopyOptions limits;
   limits.most_bytes = options_.most_code_bytes;
   limits.cancelled = options.cancelled;
   uint64_t taken = 0;  // that was not there before
   if (options.may_take) {
     RK_RETURN_IF_ERROR(options.may_take(0, /*all=*/false));
-    limits.may_take = [&](uint64_t bytes) { return options.may_take(taken + bytes, /*all=*/false); };
+    limits.may_take = [&](uint64_t bytes) {
+      charge.Set(taken + bytes);
+      return options.may_take(taken + bytes, /*all=*/false);
+    };
   }
   if (options.progress) limits.progress = [&](uint64_t bytes) { options.progress(taken + bytes); };
   const RevisionFolder* const present = options.code_of ? options.code_of->folder.get() : nullptr;
+  // What is staged is the service's, and nobody else's to enter.
+  RK_ASSIGN_OR_RETURN(const UniqueFd code, MakeFolderFor(absl::StrCat(staging, "/code"), owner));
   const absl::Status copied = WithFileRightsOf(owner, [&]() -> absl::Status {
     CodeCopier copier(limits);
-    const std::string target = absl::StrCat(staging, "/code");
-    if (::mkdir(target.c_str(), 0700) != 0) return ErrnoStatus(errno, absl::StrCat("making folder ", target));
-    RK_ASSIGN_OR_RETURN(const UniqueFd folder, OpenFile(target, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
     RK_RETURN_IF_ERROR(
-        copier.Copy(present && !options.new_parts.code ? present->code() : spec.code, folder.get()));
+        copier.Copy(present && !options.new_parts.code ? present->code() : spec.code, code.get()));
     record->code_bytes = copier.bytes();
     limits.entries_before = copier.entries();
     record->code_sha256 = copier.Digest();
     return absl::OkStatus();
   });
   RK_RETURN_IF_ERROR(copied);
-  taken = record->code_bytes;
+  RK_RETURN_IF_ERROR(SealOrGive(staging, owner));
+  record->own_code_bytes = taken = record->code_bytes;
   std::map<std::string, uint64_t> before;
   for (const auto& [key, bytes] : layers_.Sizes()) {
     if (key.first == owner.uid) before[key.second] = bytes;
@@ -442,7 +457,10 @@ absl::Status FunctionCatalog::CopyCode(const FunctionSpec& spec, const Owner& ow
     for (const std::string& digest : record->layers) all.AddToDigest(digest);
     record->code_sha256 = all.Digest();
   }
-  return options.may_take ? options.may_take(taken, /*all=*/true) : absl::OkStatus();
+  charge.Set(taken);
+  if (options.may_take) RK_RETURN_IF_ERROR(options.may_take(taken, /*all=*/true));
+  charge.Set(record->own_code_bytes);  // layers count by themselves
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Deployed> FunctionCatalog::Deploy(const FunctionSpec& spec, const Owner& owner,
@@ -489,15 +507,13 @@ absl::StatusOr<Deployed> FunctionCatalog::Stage(const FunctionSpec& spec, const 
   Step("stage");
   absl::StatusOr<TemporaryDirectory> staging = TemporaryDirectory::Make(directory_, kStagingPrefix);
   if (!staging.ok()) return Annotate(staging.status(), what);
-  if (owner.uid != ::geteuid() && ::chown(staging->path().c_str(), owner.uid, owner.gid) != 0) {
-    return ErrnoStatus(errno, absl::StrCat(what, ": giving ", staging->path(), " to user ", owner.uid));
-  }
   Deployed deployed;
   deployed.record.spec = spec;
   deployed.record.owner = owner;
   std::vector<LayerPtr> layers;
+  std::unique_ptr<CodeLedger::Charge> charge = ledger_->Begin(owner.uid);
   RK_RETURN_IF_ERROR(
-      Annotate(CopyCode(spec, owner, options, staging->path(), &deployed.record, &layers), what));
+      Annotate(CopyCode(spec, owner, options, staging->path(), &deployed.record, &layers, *charge), what));
   RK_RETURN_IF_ERROR(Annotate(CheckBootstrap(spec, staging->path()), what));
 
   FunctionSpec same_places = present->spec;
@@ -509,15 +525,17 @@ absl::StatusOr<Deployed> FunctionCatalog::Stage(const FunctionSpec& spec, const 
   if (same_code && same_places == spec) return Deployed{*present, true};
   deployed.record.deployed_unix_ns = UnixNanos();
   if (same_code && OnlyAdjusts(same_places, spec)) return Adjusted(*present, spec);
-  RK_RETURN_IF_ERROR(
-      Annotate(Place(staging->path(), present->revision, std::move(layers), &deployed.record), what));
+  RK_RETURN_IF_ERROR(Annotate(
+      Place(staging->path(), present->revision, std::move(layers), std::move(charge), &deployed.record),
+      what));
   staging->Release();
   return deployed;
 }
 
 // As a revision that goes again with the last pointer to its folder, unless it is committed before.
 absl::Status FunctionCatalog::Place(const std::string& staging, uint64_t present,
-                                    std::vector<LayerPtr> layers, FunctionRecord* record) {
+                                    std::vector<LayerPtr> layers, std::unique_ptr<CodeLedger::Charge> charge,
+                                    FunctionRecord* record) {
   const std::string folder = FolderOf(record->name());
   Step("sync");
   RK_ASSIGN_OR_RETURN(UniqueFd staged, OpenFile(staging, O_RDONLY | O_DIRECTORY));
@@ -539,7 +557,7 @@ absl::Status FunctionCatalog::Place(const std::string& staging, uint64_t present
     if (::rename(staging.c_str(), path.c_str()) == 0) break;
     if (errno != ENOENT || left == 0) return ErrnoStatus(errno, absl::StrCat("moving the code to ", path));
   }
-  auto revision = std::make_shared<RevisionFolder>(path, std::move(layers));
+  auto revision = std::make_shared<RevisionFolder>(path, std::move(layers), std::move(charge));
   revision->unwanted_ = true;
   record->folder = std::move(revision);
   return SyncFolder(directory_);

@@ -3,8 +3,8 @@
 //
 // In STORE/functions, which others may enter but not list:
 //   NAME/function.json        the present revision, a v1::FunctionRecord as JSON; root's
-//   NAME/REVISION/code        its code: the owner's, as the whole folder. Older versions had copies of layers
-//                             beside it, in layers/0, layers/1, ...
+//   NAME/REVISION/code        its code, which the owner may read (sealed_folder.h). Older versions had
+//                             copies of layers beside it, in layers/0, layers/1, ...
 //   .layers                   see layer_store.h
 // The record is written last, and makes the revision the present one. Everything else that is found at a
 // start, such as revisions of which no record tells, .deploying-* and .removed-*, is what an interrupted
@@ -28,6 +28,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/file_rights.h"
 #include "base/unique_fd.h"
+#include "functions/code_ledger.h"
 #include "functions/function_spec.h"
 #include "functions/layer_store.h"
 
@@ -37,8 +38,10 @@ namespace rekindle::functions {
 // last pointer to this: whoever runs an instance of it keeps one. Thread-safe.
 class RevisionFolder {
  public:
-  explicit RevisionFolder(std::string path, std::vector<LayerPtr> layers = {})
-      : path_(std::move(path)), layers_(std::move(layers)) {}
+  // `charge`: of what the code takes, until the folder has gone.
+  explicit RevisionFolder(std::string path, std::vector<LayerPtr> layers = {},
+                          std::unique_ptr<CodeLedger::Charge> charge = nullptr)
+      : path_(std::move(path)), layers_(std::move(layers)), charge_(std::move(charge)) {}
   ~RevisionFolder();
   RevisionFolder(const RevisionFolder&) = delete;
   RevisionFolder& operator=(const RevisionFolder&) = delete;
@@ -55,6 +58,7 @@ class RevisionFolder {
   friend class FunctionCatalog;
   const std::string path_;
   const std::vector<LayerPtr> layers_;
+  const std::unique_ptr<CodeLedger::Charge> charge_;
   mutable std::atomic<bool> unwanted_{false};
 };
 
@@ -76,6 +80,7 @@ struct FunctionRecord {
   uint64_t revision = 0;
   std::string code_sha256;          // hexadecimal; over code and layers
   uint64_t code_bytes = 0;          // with layers
+  uint64_t own_code_bytes = 0;      // without those that other functions may have, too; 0: not known
   std::vector<std::string> layers;  // their digests; empty: it has none, or copies of its own
   int64_t deployed_unix_ns = 0;
   FunctionImages images;
@@ -104,8 +109,9 @@ struct DeployOptions {
   std::optional<FunctionRecord> code_of;
   NewParts new_parts;                            // with `code_of`: but these
   std::function<void(uint64_t bytes)> progress;  // copied so far; called on any thread
-  // Whether there is room for so much code, or more than that (`all` false: it is being copied). Asked first
-  // of all, now and then, and when all is there; with the owner's rights over files.
+  // Whether there is room for so much code, or more than that (`all` false: it is being copied), which is in
+  // the ledger by then. Asked first of all, now and then, and when all is there; with the owner's rights over
+  // files.
   std::function<absl::Status(uint64_t bytes, bool all)> may_take;
   const std::atomic<bool>* cancelled = nullptr;  // ends it with Cancelled, until the record is written
   PrepareLayer prepare_layer;
@@ -160,6 +166,8 @@ class FunctionCatalog {
   absl::Status Remove(const std::string& name) ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
 
   LayerStore& layers() { return layers_; }
+  // Without layers.
+  const std::shared_ptr<CodeLedger>& ledger() const { return ledger_; }
 
   // Is what lies in the store now what this knows of? Not where that is away, or another one is in its place,
   // of whose functions and layers nobody here knows which are of use.
@@ -190,13 +198,15 @@ class FunctionCatalog {
   absl::Status MakeWay() const;
   absl::Status CheckReachable(const std::string& folder, const Owner& owner) const;
   absl::Status CopyCode(const FunctionSpec& spec, const Owner& owner, const DeployOptions& options,
-                        const std::string& staging, FunctionRecord* record, std::vector<LayerPtr>* layers);
+                        const std::string& staging, FunctionRecord* record, std::vector<LayerPtr>* layers,
+                        CodeLedger::Charge& charge);
   absl::StatusOr<FunctionRecord> Present(const FunctionSpec& spec, const Owner& owner, bool replace) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Deployed> Stage(const FunctionSpec& spec, const Owner& owner, const DeployOptions& options,
                                  FunctionRecord* present) ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
   absl::Status Place(const std::string& staging, uint64_t present, std::vector<LayerPtr> layers,
-                     FunctionRecord* record) ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
+                     std::unique_ptr<CodeLedger::Charge> charge, FunctionRecord* record)
+      ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
   absl::Status Commit(const FunctionRecord& record, const FunctionRecord& replaced)
       ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
   // Gives the revision that is there other settings.
@@ -208,6 +218,7 @@ class FunctionCatalog {
 
   const Options options_;
   const std::string directory_;
+  const std::shared_ptr<CodeLedger> ledger_ = std::make_shared<CodeLedger>();
   LayerStore layers_;
   // Taken before mutex_ and held over writes, which wait for the disk.
   absl::Mutex commit_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -16,6 +17,7 @@
 #include "base/test_user.h"
 #include "dedup_store/store.h"
 #include "functions/function_catalog_for_tests.h"
+#include "functions/sealed_folder.h"
 
 namespace rekindle::functions {
 namespace {
@@ -195,12 +197,53 @@ TEST_F(FunctionCatalogTest, NamesBelongToTheirOwners) {
   ASSERT_TRUE(deployed.ok()) << deployed.status();
   absl::Status theirs = Deploy(*catalog, Spec(), true).status();
   EXPECT_EQ(theirs.code(), absl::StatusCode::kPermissionDenied);
-  struct stat info {};
-  ASSERT_EQ(::stat(deployed->record.folder->path().c_str(), &info), 0);
-  EXPECT_EQ(info.st_uid, kNobody);
-  EXPECT_EQ(info.st_mode & 0777, 0700u);
+  const std::string folder = deployed->record.folder->path();
+  EXPECT_TRUE(IsSealed(folder, nobody));
   catalog.reset();
   EXPECT_EQ(Open()->Find("fn")->owner, nobody);
+
+  // An older version left it to its owner. Whose one is whose record is damaged tells its folder.
+  ASSERT_EQ(::removexattr(folder.c_str(), "system.posix_acl_access"), 0);
+  for (const char* name : {"", "/code", "/code/app.py"})
+    ASSERT_EQ(::chown((folder + name).c_str(), kNobody, kNobody), 0);
+  EXPECT_FALSE(IsSealed(folder, nobody));
+  EXPECT_TRUE(Open()->Find("fn").ok());
+  EXPECT_TRUE(IsSealed(folder, nobody));
+  struct stat info {};
+  ASSERT_EQ(::stat((folder + "/code/app.py").c_str(), &info), 0);
+  EXPECT_EQ(info.st_uid, 0u);
+  ASSERT_TRUE(WriteFileAtomically(Store("functions/fn/function.json"), "damaged").ok());
+  catalog = Open();
+  ASSERT_EQ(catalog->List().size(), 1u);
+  EXPECT_EQ(catalog->List()[0].owner.uid, kNobody);
+}
+
+TEST_F(FunctionCatalogTest, ReplacedCodeCountsAsLongAsInstancesRunFromIt) {
+  auto catalog = Open();
+  const uid_t owner = ::geteuid();
+  auto first = Deploy(*catalog, Spec());
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(catalog->ledger()->Of(owner), 9u);
+  SetCode("a longer version 2");
+  ASSERT_TRUE(Deploy(*catalog, Spec(), true).ok());
+  EXPECT_EQ(catalog->ledger()->Of(owner), 27u);
+  EXPECT_EQ(catalog->ledger()->Of(std::nullopt), 27u);
+  EXPECT_EQ(catalog->ledger()->Of(owner + 1), 0u);
+  first = absl::UnknownError("no instance has it any more");
+  EXPECT_EQ(catalog->ledger()->Of(owner), 18u);
+  DeployOptions refused;
+  refused.replace = true;
+  refused.may_take = [](uint64_t, bool all) {
+    return all ? absl::ResourceExhaustedError("no room") : absl::OkStatus();
+  };
+  SetCode("version 3");
+  EXPECT_FALSE(catalog->Deploy(Spec(), {owner, ::getegid(), {}}, refused).ok());
+  EXPECT_EQ(catalog->ledger()->Of(owner), 18u);
+  catalog.reset();
+  catalog = Open();
+  EXPECT_EQ(catalog->ledger()->Of(owner), 18u);
+  ASSERT_TRUE(catalog->Remove("fn").ok());
+  EXPECT_EQ(catalog->ledger()->Of(std::nullopt), 0u);
 }
 
 // Functions must reach their code, and nothing else that is in the store.

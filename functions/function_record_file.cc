@@ -24,6 +24,7 @@ absl::Status WriteFunctionRecord(const std::string& path, const FunctionRecord& 
   file.set_revision(record.revision);
   file.set_code_sha256(record.code_sha256);
   file.set_code_bytes(record.code_bytes);
+  file.set_own_code_bytes(record.own_code_bytes);
   file.set_deployed_unix_ns(record.deployed_unix_ns);
   file.set_dependency_image(record.images.dependency_image);
   file.set_function_image(record.images.function_image);
@@ -47,6 +48,7 @@ absl::StatusOr<FunctionRecord> ReadFunctionRecord(const std::string& path) {
   record.revision = file.revision();
   record.code_sha256 = file.code_sha256();
   record.code_bytes = file.code_bytes();
+  record.own_code_bytes = file.own_code_bytes();
   record.deployed_unix_ns = file.deployed_unix_ns();
   record.images.dependency_image = file.dependency_image();
   record.images.function_image = file.function_image();

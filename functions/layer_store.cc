@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "functions/sealed_folder.h"
 #include "functions/service_folders.h"
 
 namespace rekindle::functions {
@@ -25,6 +27,8 @@ namespace {
 constexpr absl::string_view kLayers = "/.layers";
 constexpr size_t kDigestDigits = 64;
 constexpr uint64_t kBlock = 512;  // of what stat(2) tells
+// The service's, whoever may read the folder.
+constexpr char kBytesAttribute[] = "trusted.rekindle.bytes";
 
 // Follows no links. What vanishes meanwhile does not count.
 uint64_t BytesIn(const std::string& path) {
@@ -40,29 +44,46 @@ uint64_t BytesIn(const std::string& path) {
   return bytes;
 }
 
-// A folder below the one that `parent` is, to be copied into.
-absl::StatusOr<UniqueFd> MakeInside(const std::string& root, const std::string& relative) {
-  std::string way = root;
-  if (!relative.empty()) {
-    for (const std::filesystem::path& part : std::filesystem::path(relative)) {
-      way = absl::StrCat(way, "/", part.string());
-      if (::mkdir(way.c_str(), 0755) != 0 || ::chmod(way.c_str(), 0755) != 0)
-        return ErrnoStatus(errno, absl::StrCat("making folder ", way));
-    }
-  }
-  return OpenFile(way, O_RDONLY | O_DIRECTORY);
+// So that nobody has to look through all of it again after a start.
+void NoteBytes(const std::string& path, uint64_t bytes) {
+  ::setxattr(path.c_str(), kBytesAttribute, &bytes, sizeof bytes, 0);  // where the file system has such
 }
 
-// Surveys, or copies to `target`; with the calling thread's rights.
-absl::Status TakeLayer(const LayerFolder& folder, const std::string* target, CodeCopier& copier) {
+uint64_t NotedOrMeasured(const std::string& path) {
+  uint64_t bytes = 0;
+  if (::lgetxattr(path.c_str(), kBytesAttribute, &bytes, sizeof bytes) == sizeof bytes) return bytes;
+  bytes = BytesIn(path);
+  NoteBytes(path, bytes);
+  return bytes;
+}
+
+// `root`, and in it the folder that the owner's files are to be copied into.
+absl::StatusOr<UniqueFd> MakePlaces(const std::string& root, const std::string& relative,
+                                    const Owner& owner) {
+  if (relative.empty()) return MakeFolderFor(root, owner);
+  RK_RETURN_IF_ERROR(MakeFolder(root, 0700));
+  std::string way = root;
+  for (const std::filesystem::path& part : std::filesystem::path(relative).parent_path()) {
+    way = absl::StrCat(way, "/", part.string());
+    RK_RETURN_IF_ERROR(MakeFolder(way, 0755));
+  }
+  return MakeFolderFor(absl::StrCat(root, "/", relative), owner);
+}
+
+// Surveys (`target` -1), or copies; with the calling thread's rights.
+absl::Status TakeLayer(const LayerFolder& folder, int target, CodeCopier& copier) {
   // Where the same contents lie in another place they are another layer.
   copier.AddToDigest(folder.place);
   copier.AddToDigest(folder.environment);
-  if (target == nullptr) return copier.Survey(folder.source);
-  RK_ASSIGN_OR_RETURN(const UniqueFd inside, MakeInside(*target, folder.place));
-  RK_RETURN_IF_ERROR(copier.Copy(folder.source, inside.get()));
+  return target < 0 ? copier.Survey(folder.source) : copier.Copy(folder.source, target);
+}
+
+// Of one whose place is not that of its files.
+absl::Status FinishLayer(const LayerFolder& folder, const std::string& root, const UniqueFd& target) {
+  if (folder.place.empty()) return absl::OkStatus();
+  if (::fchmod(target.get(), 0755) != 0) return ErrnoStatus(errno, absl::StrCat("finishing ", root));
   if (folder.environment.empty()) return absl::OkStatus();
-  return WriteFileAtomically(absl::StrCat(*target, "/", kEnvironmentFile), folder.environment, 0644);
+  return WriteFileAtomically(absl::StrCat(root, "/", kEnvironmentFile), folder.environment, 0644);
 }
 
 }  // namespace
@@ -77,7 +98,7 @@ Layer::~Layer() { *any_gone_ = true; }
 
 uint64_t Layer::bytes() const {
   absl::MutexLock lock(&mutex_);
-  if (!bytes_) bytes_ = BytesIn(path_);
+  if (!bytes_) bytes_ = NotedOrMeasured(path_);
   return *bytes_;
 }
 
@@ -109,7 +130,7 @@ uint64_t LayerStore::SizeOf(const LayerKey& key) {
   if (!is_new) return size->second;
   const auto known = layers_.find(key);
   const LayerPtr layer = known == layers_.end() ? nullptr : known->second.lock();
-  size->second = layer != nullptr ? layer->bytes() : BytesIn(PathOf(key));
+  size->second = layer != nullptr ? layer->bytes() : NotedOrMeasured(PathOf(key));
   return size->second;
 }
 
@@ -133,7 +154,7 @@ absl::StatusOr<LayerPtr> LayerStore::Bring(const LayerFolder& folder, const Owne
   survey.progress = nullptr;
   uint64_t bytes = 0;
   std::string digest;
-  const auto take = [&](const CodeCopyOptions& how, const std::string* target) {
+  const auto take = [&](const CodeCopyOptions& how, int target) {
     return WithFileRightsOf(owner, [&]() -> absl::Status {
       CodeCopier copier(how);
       RK_RETURN_IF_ERROR(TakeLayer(folder, target, copier));
@@ -142,22 +163,26 @@ absl::StatusOr<LayerPtr> LayerStore::Bring(const LayerFolder& folder, const Owne
       return absl::OkStatus();
     });
   };
-  RK_RETURN_IF_ERROR(take(survey, nullptr));
+  RK_RETURN_IF_ERROR(take(survey, -1));
   {
     absl::MutexLock lock(&mutex_);
     if (auto layer = Present({owner.uid, digest}); !absl::IsNotFound(layer.status())) return layer;
   }
   RK_ASSIGN_OR_RETURN(TemporaryDirectory staging, TemporaryDirectory::Make(functions_, kStagingPrefix));
-  if (owner.uid != ::geteuid() && ::chown(staging.path().c_str(), owner.uid, owner.gid) != 0)
-    return ErrnoStatus(errno, absl::StrCat("giving ", staging.path(), " to user ", owner.uid));
+  const std::string made = absl::StrCat(staging.path(), "/layer");
+  RK_ASSIGN_OR_RETURN(const UniqueFd target, MakePlaces(made, folder.place, owner));
   CodeCopyOptions copy = options;
   copy.without_compiled = true;
-  RK_RETURN_IF_ERROR(take(copy, &staging.path()));  // it may have been changed meanwhile
+  RK_RETURN_IF_ERROR(take(copy, target.get()));  // it may have been changed meanwhile
+  RK_RETURN_IF_ERROR(FinishLayer(folder, made, target));
+  RK_RETURN_IF_ERROR(SealOrGive(made, owner));
   const LayerKey key{owner.uid, digest};
   if (prepare) {
-    RK_RETURN_IF_ERROR(prepare(staging.path(), PathOf(key)));
-    bytes = BytesIn(staging.path());
+    RK_RETURN_IF_ERROR(MakeFolder(staging.path(), kThroughOnly));
+    RK_RETURN_IF_ERROR(prepare(made, PathOf(key)));
+    bytes = BytesIn(made);
   }
+  NoteBytes(made, bytes);
   RK_ASSIGN_OR_RETURN(const UniqueFd staged, OpenFile(staging.path(), O_RDONLY | O_DIRECTORY));
   if (::syncfs(staged.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing ", staging.path()));
 
@@ -168,11 +193,10 @@ absl::StatusOr<LayerPtr> LayerStore::Bring(const LayerFolder& folder, const Owne
   RK_RETURN_IF_ERROR(MakeFolder(root, kThroughOnly));
   RK_RETURN_IF_ERROR(MakeFolder(of_owner, kThroughOnly));
   const std::string path = PathOf(key);
-  if (::rename(staging.path().c_str(), path.c_str()) != 0)
+  if (::rename(made.c_str(), path.c_str()) != 0)
     return ErrnoStatus(errno, absl::StrCat("moving a layer to ", path));
-  staging.Release();
   // The way to it, too: the record that will need it is there after a power cut.
-  for (const std::string& made : {of_owner, root, functions_}) RK_RETURN_IF_ERROR(SyncFolder(made));
+  for (const std::string& way : {of_owner, root, functions_}) RK_RETURN_IF_ERROR(SyncFolder(way));
   sizes_[key] = bytes;
   return Present(key);
 }
@@ -190,6 +214,15 @@ std::vector<LayerKey> LayerStore::All() const {
     }
   }
   return keys;
+}
+
+void LayerStore::SealAll() {
+  for (const LayerKey& key : All()) {
+    const Owner owner{key.first, 0, {}};
+    if (IsSealed(PathOf(key), owner)) continue;
+    if (const absl::Status sealed = SealFolder(PathOf(key), owner); !sealed.ok())
+      Log(LogLevel::kWarning, absl::StrCat("a layer that its owner can change: ", sealed.message()));
+  }
 }
 
 std::map<LayerKey, uint64_t> LayerStore::Sizes() {

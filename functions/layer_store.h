@@ -1,7 +1,8 @@
 // Layers of functions, each once for all functions of its owner.
 //
 // In STORE/functions/.layers, which others may enter but not list:
-//   UID/DIGEST        its contents; the owner's. Functions that need it know it by this path.
+//   UID/DIGEST        its contents, which the owner may read (sealed_folder.h). Functions that need it know
+//                     it by this path.
 // One goes when nothing refers to it any more: neither a Layer, nor what Tidy is told of.
 #pragma once
 
@@ -62,9 +63,9 @@ class Layer {
 };
 using LayerPtr = std::shared_ptr<const Layer>;
 
-// What is done to a new copy before anybody uses it: `staged` is where it lies, `path` where it is going to.
-// May add what does not count for its digest (CodeCopyOptions::without_compiled). An error: there is no
-// layer.
+// What is done to a new copy before anybody uses it: `staged` is where it lies, sealed already, `path` where
+// it is going to. May add what does not count for its digest (CodeCopyOptions::without_compiled). An error:
+// there is no layer.
 using PrepareLayer = std::function<absl::Status(const std::string& staged, const std::string& path)>;
 
 // Thread-safe. One process at a time has the layers of a store: who has its FunctionCatalog.
@@ -81,6 +82,8 @@ class LayerStore {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // NotFound: there is no such layer. Any other error: it can't be looked at now.
   absl::StatusOr<LayerPtr> Find(const LayerKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Seals those that an older version has left to their owners.
+  void SealAll();
 
   // Bytes of all there are.
   std::map<LayerKey, uint64_t> Sizes() ABSL_LOCKS_EXCLUDED(mutex_);

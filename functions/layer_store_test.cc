@@ -8,10 +8,12 @@
 
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/test_user.h"
+#include "functions/sealed_folder.h"
 
 namespace rekindle::functions {
 namespace {
@@ -165,10 +167,12 @@ TEST_F(LayerStoreTest, UsersShareNothing) {
   const LayerPtr hers = Bring("one", anna), his = Bring("one", bert);
   EXPECT_EQ(hers->digest(), his->digest());
   EXPECT_NE(hers->path(), his->path());
-  struct stat info;
-  ASSERT_EQ(::stat(hers->path().c_str(), &info), 0);
-  EXPECT_EQ(info.st_uid, anna.uid);
-  EXPECT_EQ(info.st_mode & 0777, 0700u);
+  for (const auto& [layer, owner] : {std::pair(hers, anna), std::pair(his, bert)})
+    EXPECT_TRUE(IsSealed(layer->path(), owner));
+  ASSERT_EQ(::chown(hers->path().c_str(), anna.uid, anna.gid), 0);  // as an older version has left it
+  EXPECT_FALSE(IsSealed(hers->path(), anna));
+  store_->SealAll();
+  EXPECT_TRUE(IsSealed(hers->path(), anna));
 }
 
 TEST_F(LayerStoreTest, OfAVirtualEnvironmentItsPackages) {

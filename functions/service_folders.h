@@ -7,7 +7,10 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/file_rights.h"
+#include "base/unique_fd.h"
 
 namespace rekindle::functions {
 
@@ -17,6 +20,10 @@ inline constexpr absl::string_view kRemovedPrefix = ".removed-";
 
 // It may be there. With that mode, whatever the umask.
 absl::Status MakeFolder(const std::string& path, mode_t mode);
+
+// A new folder there, in which this user may make files by its descriptor. Who can't get to it by its name
+// can't change them.
+absl::StatusOr<UniqueFd> MakeFolderFor(const std::string& path, const Owner& owner);
 
 // What was made, renamed or removed in it is so after a power cut, too.
 absl::Status SyncFolder(const std::string& path);

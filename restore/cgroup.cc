@@ -370,7 +370,8 @@ absl::Status Cgroup::Set(const CgroupLimits& limits) {
   };
   if (limits.memory_bytes > 0) {
     limits_.memory_bytes = limits.memory_bytes;
-    const std::string bytes = absl::StrCat(limits.memory_bytes);
+    const std::string bytes =
+        absl::StrCat(limits.memory_bytes - std::min(beside_, limits.memory_bytes / 4 * 3));
     // In the old hierarchies the other limit, of memory and swap together, must not be the smaller one.
     const std::string with_swap = absl::StrCat(memory_folder(), "/memory.memsw.limit_in_bytes");
     const bool counts_swap = !unified_ && PathExists(with_swap);
@@ -420,7 +421,7 @@ std::vector<int> Cgroup::processes() const {
 uint64_t Cgroup::MemoryInUse() const {
   for (const std::string& folder : folders_) {
     auto bytes = NumberIn(absl::StrCat(folder, unified_ ? "/memory.current" : "/memory.usage_in_bytes"), "");
-    if (bytes) return *bytes;
+    if (bytes) return *bytes + beside_;
   }
   return 0;
 }
@@ -430,7 +431,7 @@ uint64_t Cgroup::PeakMemory() const {
   const ssize_t n = ::pread(peak_.get(), text, sizeof text, 0);
   uint64_t bytes = 0;
   if (n <= 0 || !absl::SimpleAtoi(absl::string_view(text, static_cast<size_t>(n)), &bytes)) return 0;
-  return bytes;
+  return bytes == 0 ? 0 : bytes + beside_;
 }
 
 void Cgroup::ResetPeak() const {

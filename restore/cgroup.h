@@ -53,6 +53,9 @@ class Cgroup {
   // ResourceExhausted: its processes have more memory already. Those of `limits` that are none stay as they
   // are.
   absl::Status Set(const CgroupLimits& limits);
+  // Memory that its processes have, and that was charged to whoever made it for them: counts for their limit,
+  // of which a quarter at least is left to them, and for what they have in use. Before Set.
+  void CountBeside(uint64_t bytes) { beside_ = bytes; }
   // Open cgroup.procs files: who writes "0" into each is in it.
   std::vector<int> processes() const;
   // That were set, together.
@@ -85,6 +88,7 @@ class Cgroup {
   static absl::StatusOr<std::unique_ptr<Cgroup>> MakeIn(const std::vector<std::string>& parents,
                                                         bool unified);
   CgroupLimits limits_;
+  uint64_t beside_ = 0;
   uint64_t CountIn(const char* in_unified, const char* in_old, absl::string_view key) const;
   bool unified_ = false;
   std::vector<std::string> folders_;  // memory, cpu, pids (v1), or the one (v2)

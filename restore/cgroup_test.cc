@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "gmock/gmock.h"
@@ -136,6 +137,30 @@ TEST_F(ExamineTest, UnifiedHierarchyWithoutControllersIsNone) {
   Write(root + "/cgroup.controllers", "\n");
   EXPECT_EQ(Examine(absl::StrCat("cgroup2 ", root, " cgroup2 rw 0 0\n")).status().code(),
             absl::StatusCode::kUnimplemented);
+}
+
+TEST(CountedBesideTest, LeavesSoMuchLess) {
+  if (auto usable = Cgroup::Examine(); !usable.ok()) GTEST_SKIP() << usable.status();
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  auto group = Cgroup::Make();
+  ASSERT_TRUE(group.ok()) << group.status();
+  const auto limit = [&] {
+    const std::string folder = (*group)->memory_folder();
+    const std::string unified = folder + "/memory.max";
+    return std::string(absl::StripAsciiWhitespace(
+        ReadFile(PathExists(unified) ? unified : folder + "/memory.limit_in_bytes").value_or("")));
+  };
+  CgroupLimits limits;
+  limits.memory_bytes = 64 * kMiB;
+  (*group)->CountBeside(24 * kMiB);
+  ASSERT_TRUE((*group)->Set(limits).ok());
+  EXPECT_EQ(limit(), absl::StrCat(40 * kMiB));
+  EXPECT_EQ((*group)->limits().memory_bytes, 64 * kMiB);
+  EXPECT_GE((*group)->MemoryInUse(), 24 * kMiB);
+  EXPECT_LT((*group)->MemoryInUse(), 64 * kMiB);
+  (*group)->CountBeside(1024 * kMiB);
+  ASSERT_TRUE((*group)->Set(limits).ok());
+  EXPECT_EQ(limit(), absl::StrCat(16 * kMiB)) << "a quarter";
 }
 
 TEST(PeakMemoryTest, IsWhatWasInUseAtMostSinceItWasReset) {

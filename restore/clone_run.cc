@@ -68,6 +68,11 @@ absl::Status CloneRun::TakeSandbox(SandboxPool& pool) {
   if (!ready.ok()) return ready.status();
   const bool made_ahead = ready->made_ahead;
   group_ = std::move(ready->group);
+  // It is we who make these, and so charged to us.
+  if (group_ != nullptr) {
+    const uint64_t files = image_.temporary == nullptr ? 0 : image_.temporary->bytes_in_copy();
+    group_->CountBeside(files + image_.shared_memory->bytes());
+  }
   sandbox_ = std::move(ready->sandbox);
   criu_process_ = std::move(ready->criu);
   listener_ = std::move(ready->listener);

@@ -4,9 +4,12 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "criu/image_files.h"
 #include "rekindle/v1/image_layout.h"
@@ -20,14 +23,39 @@ absl::StatusOr<std::string> FileTableOf(const store::ImageReader& image) {
   return image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "files.img"));
 }
 
+// In the network namespace of the calling thread.
+uint16_t FirstPortForAll() {
+  constexpr uint16_t kUsual = 1024;
+  const auto text = ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+  int first = 0;
+  const bool known = text.ok() && absl::SimpleAtoi(*text, &first) && first >= 0 && first <= UINT16_MAX;
+  return known ? static_cast<uint16_t>(first) : kUsual;
+}
+
 }  // namespace
+
+std::set<uint16_t> KeepTheirOwn(std::set<uint16_t> ports, uid_t user, uint16_t first_for_all,
+                                const std::vector<TcpSocket>& there) {
+  if (user == 0) return ports;
+  std::erase_if(ports, [&](uint16_t port) { return port < first_for_all; });
+  for (const TcpSocket& socket : there) {
+    if (socket.inode != 0 && socket.user != user) ports.erase(socket.ends.local_port);
+  }
+  return ports;
+}
 
 absl::Status FreePorts(const store::ImageReader& image) {
   RK_ASSIGN_OR_RETURN(const std::string files, FileTableOf(image));
-  RK_ASSIGN_OR_RETURN(const std::set<uint16_t> ports, criu::TcpPorts(files));
+  RK_ASSIGN_OR_RETURN(std::set<uint16_t> ports, criu::TcpPorts(files));
   if (ports.empty()) return absl::OkStatus();
   absl::StatusOr<SocketDiag> sockets = SocketDiag::Open(0);
   if (!sockets.ok()) return absl::OkStatus();
+  if (const uid_t owner = image.info().owner; owner != 0) {
+    const auto there = sockets->Tcp(*ports.begin(), *ports.rbegin());
+    if (!there.ok()) return absl::OkStatus();
+    ports = KeepTheirOwn(std::move(ports), owner, FirstPortForAll(), *there);
+    if (ports.empty()) return absl::OkStatus();
+  }
   const auto over = sockets->TimeWaiting(*ports.begin(), *ports.rbegin());
   for (const TcpSocket& socket : over.value_or(std::vector<TcpSocket>())) {
     // Where that can't be done, CRIU says that the port is taken, and it is tried again.

@@ -3,8 +3,15 @@
 // whose place is taken so.
 #pragma once
 
+#include <sys/types.h>
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "dedup_store/store.h"
+#include "restore/socket_diag.h"
 
 namespace rekindle::restore {
 
@@ -14,8 +21,15 @@ namespace rekindle::restore {
 absl::Status EndLeftConnections(const store::ImageReader& image);
 
 // Forgets connections that are over, of ports in our network namespace that the job needs: it could have none
-// of these ports for a minute after its end otherwise. As far as we may; thread-safe.
+// of these ports for a minute after its end otherwise. As far as we may, and none that must be another user's
+// (KeepTheirOwn); thread-safe.
 absl::Status FreePorts(const store::ImageReader& image);
+
+// Of the ports that a job of this user's needs (root's: all): without those that it can't have had, which are
+// for root (below `first_for_all`) or which a socket of another user's has now (`there`). Whose a connection
+// that is over was the kernel does not know any more.
+std::set<uint16_t> KeepTheirOwn(std::set<uint16_t> ports, uid_t user, uint16_t first_for_all,
+                                const std::vector<TcpSocket>& there);
 
 // In the message of a restore that was refused for connections: later they may be free.
 inline constexpr char kConnectionsInUse[] = "the job needs its connections back";

@@ -306,6 +306,7 @@ absl::StatusOr<CloneResult> Template::MakeCopy(const CloneOptions& options, bool
   };
   if (grouped) {
     RK_ASSIGN_OR_RETURN(group, Cgroup::Make());
+    group->CountBeside(FileBytes());
   }
   RK_ASSIGN_OR_RETURN(Sandbox sandbox, TakeSandbox(options.network));
   if (!park) RK_RETURN_IF_ERROR(Personalize(options, sandbox, group.get()));

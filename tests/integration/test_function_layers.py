@@ -212,12 +212,44 @@ class CompiledTest(LayersTest):
         self.assertEqual(deployed["warnings"], [])
         (path, owner, names_its_source) = self.invoke("app", cli=self.alice)[0]
         self.assertIn(f"/.layers/{ALICE}/{self.layers()[0]}/", path)
-        self.assertEqual((owner, names_its_source), (ALICE, True))
+        self.assertEqual((owner, names_its_source), (0, True))
         # It is no other layer than one that was compiled before, and counts with all that it takes.
         self.deploy("again", "--venv", self.venv, code=code, handler="app.compiled", cli=self.alice)
         self.assertEqual(len(self.layers()), 1)
         source = os.path.getsize(os.path.join(self.packages(), "their_library.py"))
         self.assertGreater(int(self.function("app")["code_bytes"]), source + os.path.getsize(path))
+
+
+_OWNER, _OTHER = 65533, 65534  # of what needs no image
+_READS_ONE = """
+import os, sys
+try:
+    os.listdir(sys.argv[1]) if os.path.isdir(sys.argv[1]) else open(sys.argv[1], "rb").read()
+    print("done", end="")
+except PermissionError:
+    print("closed", end="")
+"""
+_CHANGES_ONE = """
+import os, sys
+path = sys.argv[1]
+ways = [lambda: os.chmod(path, 0o777), lambda: os.rename(path, path + ".away"), lambda: os.chown(path, os.getuid(), -1)]
+if os.path.isdir(path):
+    ways.append(lambda: os.mkdir(os.path.join(path, "new")))
+else:
+    ways += [lambda: open(path, "ab"), lambda: os.truncate(path, 1 << 40), lambda: os.unlink(path)]
+for way in ways:
+    try:
+        way()
+        sys.exit(print("changed", end=""))
+    except PermissionError:
+        pass
+print("closed", end="")
+"""
+
+
+def as_user(uid, program, path):
+    return subprocess.run([sys.executable, "-I", "-c", program, path], user=uid, group=uid, extra_groups=[],
+                          capture_output=True, check=True, text=True).stdout  # fmt: skip
 
 
 class ReadOnlyTest(LayersTest):
@@ -247,6 +279,24 @@ class ReadOnlyTest(LayersTest):
             self.end_instances("one")
         self.assertTrue(all(seen & levels for levels in wanted), seen)
         self.assertEqual(self.contents(), before)
+
+    def test_nor_do_its_owners_other_processes(self):
+        owner = self.make_cli(host=self.daemon.host, uid=_OWNER)
+        for options in ((), ("--replace",)):
+            self.deploy_app("one", "--no-image", *options, text=f"{_APP}# {len(options)}", cli=owner)
+        self.assertEqual(self.invoke("one", cli=owner)[0]["uid"], _OWNER)
+        tried = []
+        for top in (self.path("store/functions/one/2"), self.path(f"store/functions/.layers/{_OWNER}")):
+            for folder, _, names in os.walk(top):
+                if os.path.basename(folder) != str(_OWNER):  # which is passed through, and not listed
+                    tried += [folder, *(os.path.join(folder, name) for name in names)]
+        self.assertTrue(any(path.endswith("/app.py") for path in tried), tried)
+        self.assertTrue(any(path.endswith("/their_library.py") for path in tried), tried)
+        self.assertTrue(any(path.endswith(".pyc") for path in tried), tried)
+        for path in tried:
+            self.assertEqual(as_user(_OWNER, _CHANGES_ONE, path), "closed", path)
+            self.assertEqual(as_user(_OTHER, _READS_ONE, path), "closed", path)
+            self.assertEqual(as_user(_OWNER, _READS_ONE, path), "done", path)
 
 
 class ChangeTest(LayersTest):

@@ -56,6 +56,26 @@ if os.environ.get("REKINDLE_FUNCTION_IMAGE"):
 def handler(event, context):
     return "answered"
 """
+# Likewise, as long as there is a file; says whether it is the only one.
+_WAITS_IN_CAPTURE = """import fcntl
+import os
+import time
+
+if os.environ.get("REKINDLE_FUNCTION_IMAGE"):
+    with open({path!r}, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.write("alone ")
+        except BlockingIOError:
+            file.write("beside another ")
+        file.flush()
+        while os.path.exists({block!r}):
+            time.sleep(0.01)
+
+
+def handler(event, context):
+    return "answered"
+"""
 # Its log is beyond its limit after each call.
 _HUGE_TIMES = """import os
 
@@ -180,6 +200,20 @@ class RoomTest(FunctionsTest):
         self.succeed(*self.deployment("other", 40), cli=bob)
         # Nothing of what was refused.
         self.assertEqual(sorted(os.listdir(os.path.join(self.store, "functions"))), [".lock", "one", "other"])
+
+    def test_code_and_images_count_together(self):
+        self.succeed("quota", "--owner", "root", "--max", "9M")
+        self.succeed(*self.deployment("one", 4))
+        shown = next(owner for owner in self.succeed("quota")["owners"] if owner["uid"] == 0)
+        self.assertGreater(shown["code_bytes"], 4 << 20)
+        self.assertEqual(self.succeed("quota")["store"]["code_bytes"], shown["code_bytes"])
+        job, memory = self.start_memory_job(8 << 20)
+        refused = self.cli.run("ckpt", job.pid, "-t", "large:1")
+        self.assert_refused(refused, FAILED, "quota of uid 0", "the code of functions 4.0 MiB", "rekindle fn rm")
+        memory.wait_for_tick()
+        self.succeed("fn", "rm", "one")
+        self.succeed("ckpt", job.pid, "-t", "large:1")
+        self.assert_refused(self.cli.run(*self.deployment("one", 4)), FAILED, "quota of uid 0", "rekindle fn rm")
 
     def test_the_stores_limit_and_its_file_systems(self):
         self.succeed("quota", "--store-max", "20M")
@@ -406,6 +440,37 @@ class CaptureTest(FunctionsTest):
         self.daemon.stop()
         self.wait_for_nothing()
         self.wait_for_no_sandbox()
+
+
+    def test_one_whose_dependencies_are_made_anew_meanwhile(self):
+        path, block = self.path("captures"), self.path("block")
+        for file in (path, block):
+            with open(file, "w", encoding="ascii"):
+                pass
+
+        def captures():
+            with open(path, encoding="ascii") as file:
+                return file.read()
+
+        self.deploy("one", "--deps", "json", files={"app.py": _WAITS_IN_CAPTURE.format(path=path, block=block)})
+        self.assertEqual(self.invoke("one")[0], "answered")
+        waiting.until(captures, "the first capture", SECONDS)
+        self.succeed("deps", "build", "json", "--runtime", "python", "--rebuild")
+
+        def next_one():
+            self.assertEqual(self.invoke("one")[0], "answered")
+            return captures().count(" ") > 1
+
+        waiting.until(next_one, "the next capture", SECONDS)
+        self.assertEqual(set(captures().split()), {"alone"})
+        os.unlink(block)
+        image = self.succeed("inspect", self.wait_for_image("one"))["image"]
+        parent = self.succeed("inspect", self.function("one")["dependency_image"])["image"]
+        self.assertEqual(image["parent_digest"], parent["digest"])
+        self.daemon.kill()
+        self.restart_daemon()
+        self.assertIn(self.invoke("one")[1]["start_level"], FROM_OWN_IMAGE)
+        self.assertEqual(set(captures().split()), {"alone"})
 
 
 class LogTimesTest(FunctionsTest):

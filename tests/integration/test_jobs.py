@@ -239,6 +239,25 @@ class SettingsTest(RekindleTest):
         )  # fmt: skip
         self.assertEqual(lines_of(log), by_hand * 2)
 
+    def test_one_user_has_so_many_and_no_more(self):
+        daemon = self.start_daemon("--jobs-of-one", "2")
+        user = self.user_of(daemon)
+        wait = ("--log", self.path("job.log"), "--detach", "--", "sleep", "1000")
+        self.succeed("run", "--name", "one", *wait, cli=user)
+        self.succeed("run", "--name", "two", "--every", "1h", *wait, cli=user)
+        for more in ((), ("--every", "1h")):
+            refused = user.run("run", *more, *wait)
+            self.assert_refused(refused, FAILED, f"uid {self.USER} has 2 jobs", "may have 2", "stop", "--jobs-of-one")
+        self.assertEqual(len(self.succeed("ps", cli=user)["jobs"]), 2)
+        self.succeed("run", "--name", "roots", *wait, cli=self.make_cli(host=daemon.host))
+        for name in ("one", "two"):
+            self.succeed("stop", name, cli=user)
+        for name in ("three", "four"):
+            self.succeed("run", "--name", name, *wait, cli=user)
+        self.assert_refused(user.run("run", *wait), FAILED, "has 2 jobs")
+        for name in ("three", "four", "roots"):
+            self.succeed("stop", name, cli=self.make_cli(host=daemon.host))
+
     def test_what_the_daemon_may_not_give_is_told(self):
         self.daemon_prefix = (
             *("setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource"),
