@@ -17,6 +17,7 @@ inline constexpr char kMemberReady[] =
     "member-ready";  // its processes stand; the coordinator does not know yet
 inline constexpr char kMemberRuns[] = "member-runs";  // the coordinator does not know yet
 inline constexpr char kMemberKept[] = "member-kept";
+inline constexpr char kCoordinatorReady[] = "coordinator-ready";  // all stand, nobody was told to go
 inline constexpr char kCoordinatorBegun[] = "coordinator-begun";
 inline constexpr char kCoordinatorFreeze[] = "coordinator-freeze";  // about to say so
 inline constexpr char kCoordinatorGo[] = "coordinator-go";

@@ -16,6 +16,7 @@
 #include "base/timed_await.h"
 #include "base/timeline.h"
 #include "daemon/group_member.h"
+#include "daemon/group_point.h"
 #include "daemon/groups.h"
 #include "daemon/sending_thread.h"
 
@@ -86,6 +87,7 @@ class GroupRestore {
     go.mutable_go();
     keep.mutable_keep();
     RK_RETURN_IF_ERROR(AwaitAll(Member::Phase::kReady, "ready"));
+    PassGroupPoint(group_point::kCoordinatorReady);
     told_go_ = true;
     TellAll(go);
     RK_RETURN_IF_ERROR(AwaitAll(Member::Phase::kRunning, "running"));

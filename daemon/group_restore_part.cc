@@ -53,6 +53,11 @@ class RestoredPart {
     return Await(&go_);
   }
   absl::Status AwaitKeep() { return Await(&keep_); }
+  // Whoever carries out the restore may only have seen that it is cancelled.
+  absl::Status Why(const absl::Status& failed) const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return why_.ok() ? failed : why_;
+  }
 
   bool gives_up() const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
@@ -74,17 +79,18 @@ class RestoredPart {
       const bool silent = !AwaitUntil(mutex_, absl::Condition(&known), Deadline(most_silence_));
       if (*said) return absl::OkStatus();
       if (ended_) {
-        return absl::AbortedError(absl::StrCat(
-            name_, ": its coordinator gave the group up or can't be reached; nothing of it is left running"));
+        return why_ = absl::AbortedError(absl::StrCat(
+                   name_,
+                   ": its coordinator gave the group up or can't be reached; nothing of it is left running"));
       }
       if (!silent) continue;
       // If it is this process that stood still, what has come meanwhile is not read yet.
       if (AwaitUntil(mutex_, absl::Condition(&known), Deadline(2 * kCoordinatorSaysItLives))) continue;
       silent_ = true;
-      return absl::AbortedError(
-          absl::StrCat(name_, ": its coordinator has said nothing for ", absl::FormatDuration(most_silence_),
-                       ", so that its daemon, or its machine, hangs; nothing of it is left running. Restore "
-                       "the group again once 'rekindle group ls' answers there"));
+      return why_ = absl::AbortedError(absl::StrCat(
+                 name_, ": its coordinator has said nothing for ", absl::FormatDuration(most_silence_),
+                 ", so that its daemon, or its machine, hangs; nothing of it is left running. Restore "
+                 "the group again once 'rekindle group ls' answers there"));
     }
   }
 
@@ -97,6 +103,7 @@ class RestoredPart {
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t heard_ ABSL_GUARDED_BY(mutex_) = 0;   // so many requests
   bool silent_ ABSL_GUARDED_BY(mutex_) = false;  // for too long
+  absl::Status why_ ABSL_GUARDED_BY(mutex_);     // it is given up
 };
 
 }  // namespace
@@ -154,6 +161,8 @@ absl::Status Groups::RestorePart(const Call& call, const RestorePartCaller& coor
   });
   if (restored.ok() && !started) restored = absl::InternalError("the restore ended without a job");
   if (!restored.ok()) {
+    restored = part.Why(restored);
+    Log(LogLevel::kWarning, restored.message());  // the coordinator may not hear it
     SendFailure(coordinator, restored);
     return absl::OkStatus();
   }

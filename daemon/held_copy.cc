@@ -1,5 +1,6 @@
 #include "daemon/held_copy.h"
 
+#include <poll.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -21,17 +22,34 @@ namespace {
 
 // So often it is looked whether the daemon is ending.
 constexpr absl::Duration kLookIfEnding = absl::Milliseconds(100);
-// One whose channel has ended says within this how it ended.
-constexpr absl::Duration kLastWords = absl::Seconds(1);
+// One whose channel has ended is ending, which on a busy machine takes a while; or it has closed that itself,
+// and runs.
+constexpr absl::Duration kLastWords = absl::Seconds(30);
+
+bool IsGivenUp(const Node& node, const ReadyWait& wait) {
+  return node.stopping() || (wait.cancel && wait.cancel->cancelled());
+}
+
+// Nothing where it does not end.
+restore::SandboxEnd EndOf(const Node& node, const restore::CloneResult& copy, const ReadyWait& wait) {
+  const Deadline deadline(kLastWords);
+  const int slice_ms = static_cast<int>(absl::ToInt64Milliseconds(kLookIfEnding));
+  pollfd control{copy.sandbox.control.get(), POLLIN, 0};
+  while (::poll(&control, 1, slice_ms) <= 0) {
+    if (deadline.passed() || IsGivenUp(node, wait)) return {};
+  }
+  return restore::ReadEnd(copy.sandbox.control.get(), copy.sandbox.directory);
+}
 
 // It says that it is about to park, and has parked when the channel ends. What it says else does not give it
-// more time. Returns whether it has after-restore callbacks; an older hook does not say.
+// more time. Returns whether it has after-restore callbacks; an older hook does not say. `has_ended`: before
+// that.
 absl::StatusOr<bool> WaitUntilParked(const Node& node, int channel, const ReadyWait& wait,
-                                     const std::string& what) {
+                                     const std::string& what, bool* has_ended) {
   const Deadline deadline(wait.longest);
   bool parks = false, has_after_restore = true;
   for (;;) {
-    if (node.stopping() || (wait.cancel && wait.cancel->cancelled())) {
+    if (IsGivenUp(node, wait)) {
       return absl::CancelledError(absl::StrCat(what, ": nobody wants it any more"));
     }
     const absl::Duration left = deadline.left();
@@ -39,6 +57,7 @@ absl::StatusOr<bool> WaitUntilParked(const Node& node, int channel, const ReadyW
         restore::ReceiveMessage(channel, wait.cancel ? wait.cancel->fd() : -1, std::min(left, kLookIfEnding));
     if (absl::IsUnavailable(message.status())) {
       if (parks) return has_after_restore;
+      *has_ended = true;
       return absl::FailedPreconditionError(absl::StrCat(what, ": it ended before it was ready"));
     }
     if (absl::IsDeadlineExceeded(message.status()) && left > kLookIfEnding) continue;
@@ -74,10 +93,11 @@ absl::StatusOr<CapturedCopy> CaptureNextReadyPoint(
   RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
   const InstanceRecord record(absl::StrCat(records, "/", started.sandbox.id, ".pid"), started.root,
                               started.group.get());
-  const absl::StatusOr<bool> has_after_restore = WaitUntilParked(node, started.channel.get(), wait, what);
+  bool has_ended = false;
+  const absl::StatusOr<bool> has_after_restore =
+      WaitUntilParked(node, started.channel.get(), wait, what, &has_ended);
   if (absl::IsFailedPrecondition(has_after_restore.status())) {
-    const restore::SandboxEnd end =
-        restore::ReadEndWithin(started.sandbox.control.get(), started.sandbox.directory, kLastWords);
+    const restore::SandboxEnd end = has_ended ? EndOf(node, started, wait) : restore::SandboxEnd();
     if (end.damaged) return restore::DamageOf(end, what);
     absl::Status why = has_after_restore.status();
     if (started.group != nullptr)

@@ -394,7 +394,11 @@ class SupervisedJob::BoundaryGate : public ckpt::CaptureGate {
   void BeforeNextTry() override {
     if (asked_) return;  // it waits for this image
     if (std::exchange(at_boundary_, false)) job_.job_file_->Release(/*image_taken=*/false).IgnoreError();
-    awaited_ = false;
+    // What was done to the job until now is no sign of it, as what CRIU reads within it.
+    if (std::exchange(awaited_, false)) {
+      const supervise::ProgressSample now = job_.Sample();
+      job_.progress_.Rebase(now, now.at_seconds - before_.at_seconds);
+    }
     thawed_.reset();
   }
 

@@ -14,10 +14,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/packet_socket.h"
 #include "base/status.h"
+#include "base/timed_await.h"
 #include "dedup_store/block_io.h"
 #include "restore/descriptor_share.h"
 #include "restore/sandbox.h"
@@ -47,6 +49,8 @@ constexpr absl::Duration kCriuWaits = absl::Seconds(1), kForkWaits = absl::Secon
 // Until the init of a sandbox takes what it is told. Until then the pager's guard alone keeps its processes
 // from seeing zeros if the pager dies.
 constexpr absl::Duration kInitWaits = absl::Seconds(10);
+
+constexpr absl::Duration kOthersMayPutIn = absl::Seconds(10);
 
 class Listener : public PagerSource {
  public:
@@ -633,6 +637,13 @@ void LazyClone::End() {
 
 bool LazyClone::complete() const {
   absl::MutexLock lock(&mutex_);
+  return complete_;
+}
+
+bool LazyClone::AwaitComplete() const {
+  absl::MutexLock lock(&mutex_);
+  const auto over = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return complete_ || ended_; };
+  AwaitUntil(mutex_, absl::Condition(&over), Deadline(kOthersMayPutIn));
   return complete_;
 }
 

@@ -63,6 +63,9 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   void Prefetch();
   // All that is missing. ResourceExhausted: there is no room for it.
   absl::StatusOr<uint64_t> FillAll() ABSL_LOCKS_EXCLUDED(mutex_);
+  // What others are putting in just then is not there yet when FillAll returns, nor may it be known that the
+  // job runs. Returns complete(), after a while where it isn't so.
+  bool AwaitComplete() const ABSL_LOCKS_EXCLUDED(mutex_);
   // A bounded part of the background fill; false when there is nothing more to do now.
   bool FillSome() ABSL_LOCKS_EXCLUDED(mutex_);
   // The job is ready, by what is given: the rest of its memory may come now.

@@ -157,7 +157,7 @@ class Client : public PagerSource, public std::enable_shared_from_this<Client> {
     } else if (what == "fill") {
       clone->Ready(RecordingEnd::kEnded);
       RK_RETURN_IF_ERROR(clone->FillAll().status());
-      *answer = {{"complete", clone->complete()}};
+      *answer = {{"complete", clone->AwaitComplete()}};
     } else {
       return absl::UnimplementedError(absl::StrCat("the pager does not know '", what, "'"));
     }

@@ -145,7 +145,10 @@ class DeathTest(SupervisedTest):
         self.assertLessEqual(state["restarts"], 4)
 
     def test_a_hung_job_is_killed_and_goes_on(self):
-        self.start(60, "hang-at=40", options=["--every", "200ms", "--restarts", "2", "--hang", "2s"])
+        self.start(60, "hang-at=40", f"until={self.may_end}",
+                   options=["--every", "200ms", "--restarts", "2", "--hang", "4s"])  # fmt: skip
+        self.wait_for_image()  # in which it does not hang yet
+        self.let_end()
         self.wait_for_end()
         self.assert_counted(60)
         self.assertIn("no progress", "".join(self.state()["deaths"]))

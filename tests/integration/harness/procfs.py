@@ -21,7 +21,8 @@ def state(pid):
 
 def stands(pid):
     """Each of its threads is stopped, by a signal or for a tracer."""
-    return all((fields := stat_fields(f"{pid}/task/{thread}")) and fields[0] in "tT" for thread in os.listdir(f"/proc/{pid}/task"))
+    threads_of_it = [stat_fields(f"{pid}/task/{thread}") for thread in os.listdir(f"/proc/{pid}/task")]
+    return all(fields and fields[0] in "tT" for fields in threads_of_it)
 
 
 def alive(pid):
