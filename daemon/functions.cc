@@ -230,13 +230,17 @@ Functions::Refusals Functions::refusals() const {
   return refused;
 }
 
-uint64_t Functions::CodeBytes(std::optional<uid_t> owner) const {
-  uint64_t bytes = catalog_->ledger()->Of(owner);
-  for (const auto& [key, of_layer] : catalog_->layers().Sizes()) {
-    if (!owner || key.first == *owner) bytes += of_layer;
-  }
-  return bytes;
+std::function<uint64_t(std::optional<uid_t> owner)> Functions::CountsCode() const {
+  return [catalog = catalog_](std::optional<uid_t> owner) {
+    uint64_t bytes = catalog->ledger()->Of(owner);
+    for (const auto& [key, of_layer] : catalog->layers().Sizes()) {
+      if (!owner || key.first == *owner) bytes += of_layer;
+    }
+    return bytes;
+  };
 }
+
+uint64_t Functions::CodeBytes(std::optional<uid_t> owner) const { return CountsCode()(owner); }
 
 std::vector<functions::FunctionRecord> Functions::Records(const Caller& caller) const {
   std::vector<functions::FunctionRecord> seen;

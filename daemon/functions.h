@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -99,8 +100,9 @@ class Functions {
   // Removes layers that nothing refers to any more.
   void TidyLayers();
   // What the code and layers of this user's functions take in the store, or those of all. May take seconds
-  // the first time.
+  // the first time. The second also tells it when these are gone.
   uint64_t CodeBytes(std::optional<uid_t> owner) const;
+  std::function<uint64_t(std::optional<uid_t> owner)> CountsCode() const;
   functions::FunctionLogs& logs() { return *logs_; }
 
   // The HTTP front. `listener`: a listening socket, Unix or TCP of the loopback interface.
@@ -179,7 +181,7 @@ class Functions {
   const std::shared_ptr<RefusedImages> refused_ = std::make_shared<RefusedImages>();
   DependencyImages dependencies_;
   std::unique_ptr<functions::FunctionLogs> logs_;
-  std::unique_ptr<functions::FunctionCatalog> catalog_;
+  std::shared_ptr<functions::FunctionCatalog> catalog_;
   std::unique_ptr<functions::HttpThreads> threads_;  // outlives what is served on it
   std::unique_ptr<FunctionInstances> instances_;
   std::unique_ptr<functions::Scheduler> scheduler_;

@@ -131,6 +131,7 @@ absl::StatusOr<std::shared_ptr<Functions>> Node::functions() const {
 
 void Node::SetFunctions(std::shared_ptr<Functions> functions) {
   absl::MutexLock lock(&mutex_);
+  counts_code_ = functions->CountsCode();
   functions_ = std::move(functions);
 }
 
@@ -160,8 +161,14 @@ absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {
   options.read_only = access == Access::kRead;
   options.rebuild_catalog = access == Access::kRepair;
   options.beside = [this](std::optional<uid_t> owner) {
-    const auto present = functions();
-    return present.ok() ? (*present)->CodeBytes(owner) : 0;
+    // Not of the functions themselves, whose threads write images too and can't be the last to let go of
+    // them.
+    std::function<uint64_t(std::optional<uid_t>)> counts;
+    {
+      absl::MutexLock lock(&mutex_);
+      counts = counts_code_;
+    }
+    return counts ? counts(owner) : 0;
   };
   absl::StatusOr<std::unique_ptr<store::Store>> opened = store::Store::Open(options);
   // Also of one that was removed: it may be put back from a copy. Whoever makes one says so.

@@ -162,6 +162,7 @@ class Node {
   std::thread recovery_;  // made once, before there are calls
   mutable absl::Mutex mutex_;
   std::shared_ptr<Functions> functions_ ABSL_GUARDED_BY(mutex_);
+  std::function<uint64_t(std::optional<uid_t> owner)> counts_code_ ABSL_GUARDED_BY(mutex_);  // empty: none
   absl::Status no_functions_ ABSL_GUARDED_BY(mutex_);  // why they are not there
   std::shared_ptr<store::Store> store_ ABSL_GUARDED_BY(mutex_);
   bool store_writable_ ABSL_GUARDED_BY(mutex_) = false;

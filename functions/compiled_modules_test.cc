@@ -72,12 +72,21 @@ TEST_F(CompiledModulesTest, NothingElseDoes) {
 }
 
 TEST_F(CompiledModulesTest, NotMoreThanTheyMayBe) {
+  Write("layer/package/large.py", "source");
   Write("compiled/package/__pycache__/large.cpython-311.pyc", "");
   ASSERT_EQ(::truncate(Path("compiled/package/__pycache__/large.cpython-311.pyc").c_str(), off_t{1} << 40),
             0);
   const absl::Status refused = Add();
   EXPECT_TRUE(absl::IsOutOfRange(refused)) << refused;
   EXPECT_FALSE(PathExists(Path("layer/package/__pycache__/large.cpython-311.pyc")));
+}
+
+TEST_F(CompiledModulesTest, EmptyOnesTakeRoomAsWell) {
+  for (int i = 0; i < 3; ++i) Write(absl::StrCat("compiled/package/__pycache__/lib.", i, ".pyc"), "");
+  Write("compiled/package/__pycache__/of_nothing.pyc", "");
+  const absl::Status refused = Add(3 * 4096);
+  EXPECT_TRUE(absl::IsOutOfRange(refused)) << refused;
+  EXPECT_FALSE(PathExists(Path("layer/package/__pycache__/of_nothing.pyc")));
 }
 
 }  // namespace
