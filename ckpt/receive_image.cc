@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/cgroup_memory.h"
 #include "base/clock.h"
+#include "base/human_units.h"
 #include "base/status.h"
 #include "ckpt/staging_arena.h"
 #include "ckpt/stream_decompressor.h"
@@ -22,6 +23,11 @@ namespace {
 using v1::ImageStreamPages;
 
 constexpr uint64_t kMaxBlobBytes = uint64_t{1} << 30;
+// Of what is available, for what is no memory of the job; and so much there may be of it in any case.
+constexpr uint64_t kPartForRest = 4;
+constexpr uint64_t kLeastForRest = uint64_t{256} << 20;
+// What an object takes here beside its name, and a range of its pages.
+constexpr uint64_t kObjectBytes = 256, kRangeBytes = 64;
 
 absl::Status Impossible(absl::string_view what) {
   return absl::DataLossError(absl::StrCat("the image stream makes no sense (", what, ")"));
@@ -101,10 +107,13 @@ class Receiving {
 
   absl::Status MakeRoom() {
     uint64_t budget = options_.staging_budget_bytes;
-    if (budget == 0) {
-      RK_ASSIGN_OR_RETURN(budget, OwnAvailableMemoryBytes());
-      budget /= 2;
+    rest_left_ = options_.rest_budget_bytes;
+    if (budget == 0 || rest_left_ == 0) {
+      RK_ASSIGN_OR_RETURN(const uint64_t available, OwnAvailableMemoryBytes());
+      if (budget == 0) budget = available / 2;
+      if (rest_left_ == 0) rest_left_ = std::max(available / kPartForRest, kLeastForRest);
     }
+    rest_budget_ = rest_left_;
     // No more than that is believed of what it says of itself.
     RK_ASSIGN_OR_RETURN(arena_, StagingArena::Create(std::min(header_.page_bytes(), budget), budget,
                                                      options_.spill_directory, nullptr,
@@ -131,7 +140,7 @@ class Receiving {
     switch (record.record_case()) {
       case v1::ImageStreamRecord::kObject:
         object_ = record.object().name();
-        break;
+        return Keep(kObjectBytes + 2 * object_.size());
       case v1::ImageStreamRecord::kPages:
         return TakePages(record.pages());
       case v1::ImageStreamRecord::kBlob:
@@ -144,13 +153,32 @@ class Receiving {
     return absl::OkStatus();
   }
 
+  // All that is no memory of the job is kept until the image is complete, and takes far fewer bytes of the
+  // stream where it was made to.
+  absl::Status Keep(uint64_t bytes) {
+    if (bytes <= rest_left_) {
+      rest_left_ -= bytes;
+      return absl::OkStatus();
+    }
+    return absl::ResourceExhaustedError(
+        absl::StrCat("taking in ", header_.reference(),
+                     ": what it has beside its job's memory (CRIU's image files, contents "
+                     "of files) takes more than ",
+                     FormatBytes(rest_budget_),
+                     ": let Rekindle have more memory, of which a quarter may be taken for that; if no job "
+                     "that you know can "
+                     "have so much of it, don't trust where the image comes from"));
+  }
+
   absl::Status TakeBlob(const v1::ImageStreamBlob& piece) {
     if (blob_name_ != piece.name() && !blob_.empty()) return Impossible("a blob has no end");
     blob_name_ = piece.name();
     RK_ASSIGN_OR_RETURN(const std::string data, stream_.ReadData());
     if (blob_.size() + data.size() > kMaxBlobBytes) return Impossible("a blob is larger than any can be");
+    RK_RETURN_IF_ERROR(Keep(data.size()));
     blob_ += data;
     if (!piece.last()) return absl::OkStatus();
+    RK_RETURN_IF_ERROR(Keep(kObjectBytes + 2 * blob_name_.size()));
     is_job_ = is_job_ || blob_name_ == v1::kJobManifestObject;
     RK_RETURN_IF_ERROR(writer_->AddBlob(blob_name_, blob_));
     blob_.clear();
@@ -162,6 +190,7 @@ class Receiving {
         pages.pages() > (UINT64_MAX - pages.address()) / store::kPageSize) {
       return Impossible("pages at no possible address");
     }
+    RK_RETURN_IF_ERROR(Keep(kRangeBytes));
     switch (pages.kind()) {
       case ImageStreamPages::ZERO:
         coming_.push_back({object_, pages, nullptr, {}});
@@ -240,6 +269,7 @@ class Receiving {
   std::string object_, blob_name_, blob_;
   bool is_job_ = false;
   uint64_t staged_ = 0;
+  uint64_t rest_budget_ = 0, rest_left_ = 0;
 };
 
 }  // namespace

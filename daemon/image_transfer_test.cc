@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "ckpt/receive_image.h"
 #include "dedup_store/store_testing.h"
@@ -83,6 +84,7 @@ class ImageTransferTest : public StoreTest {
     options.owner = owner;
     options.staging_budget_bytes = 8u << 20;  // so that some of it goes through the file
     options.spill_directory = other_folder_->path();
+    options.rest_budget_bytes = rest_budget_;
     size_t at = 0;
     return ckpt::ReceiveImage(store, options, [&](absl::Span<std::byte> out) -> absl::StatusOr<size_t> {
       const size_t n = std::min({out.size(), bytes.size() - at, size_t{100'000}});
@@ -94,6 +96,7 @@ class ImageTransferTest : public StoreTest {
 
   static constexpr uint64_t kFar = 5000 * kPageSize;
   std::string memory_;
+  uint64_t rest_budget_ = 16u << 20;
   TestImage first_, second_;
   std::unique_ptr<TemporaryDirectory> other_folder_;
   std::unique_ptr<Store> other_;
@@ -402,6 +405,28 @@ TEST_F(ImagePartsTest, APartThatHasGoneIsMissed) {
   const auto refused = Take((*streams)[1]).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   EXPECT_NE(refused.message().find("the first part of job:1"), std::string::npos) << refused;
+}
+
+// A few bytes of a stream can stand for much, and whoever writes into a bucket could send them.
+TEST_F(ImageTransferTest, WhatIsNoMemoryOfTheJobTakesNoMoreThanItMay) {
+  rest_budget_ = 1u << 20;
+  TestImage blobs;
+  blobs.blobs[v1::kJobManifestObject] = "the job";
+  TestImage names = blobs, ranges = blobs;
+  for (int i = 0; i < 6; ++i) blobs.blobs[absl::StrCat("zeros/", i)] = std::string(200'000, '\0');
+  for (int i = 0; i < 1500; ++i) names.blobs[absl::StrCat(std::string(400, 'n'), i)] = "";
+  const std::string zeros(kPageSize, '\0');
+  for (uint64_t i = 0; i < 17'000; ++i) ranges.objects[kObject][2 * i * kPageSize] = zeros;
+  for (const TestImage* image : {&blobs, &names, &ranges}) {
+    RK_ASSERT_OK(image->Commit(*store_, "much:1"));
+    auto bytes = Sent("much:1");
+    RK_ASSERT_OK(bytes);
+    const auto refused = Receive(*bytes).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+    EXPECT_NE(refused.message().find("taking in much:1"), std::string::npos) << refused;
+    EXPECT_TRUE(other_->List()->empty());
+    RK_ASSERT_OK(store_->Remove("much:1"));
+  }
 }
 
 TEST_F(ImageTransferTest, AnImageIsNotSentAgainstItself) {
