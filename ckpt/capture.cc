@@ -118,6 +118,7 @@ class CaptureRun {
                          if (gpu_ != nullptr) gpu_->WatchOut(tree);
                        }).status());
     RK_ASSIGN_OR_RETURN(machine_, ThisMachine());
+    tls_before_ = TlsSessionsBegunBeside(options_.pid);
     RK_ASSIGN_OR_RETURN(
         job_, InspectJob(options_.pid, options_.caller, options_.caller_pid, options_.caller_groups));
     RK_ASSIGN_OR_RETURN(namespaces_, criu::JobNamespaces::Of(options_.pid));
@@ -162,7 +163,7 @@ class CaptureRun {
     // will not go on: it leaves its TCP connections locked.
     const auto is_frozen = [this]() -> absl::Status {
       result_.frozen_ns = MonotonicNanos();
-      RK_RETURN_IF_ERROR(CheckNoTlsSince(job_.pids()));
+      RK_RETURN_IF_ERROR(CheckNoTlsSince(job_.pids(), tls_before_));
       return options_.stand_still ? StopTree(job_.processes) : absl::OkStatus();
     };
     GateAfter gate(options_.gate, freezes, is_frozen);
@@ -614,7 +615,7 @@ class CaptureRun {
   // CRIU names no processes that the job is connected to.
   absl::Status WithOutsidePeers(const absl::Status& status) const {
     if (criu::DiagnosisId(status) != "unix-external") return status;
-    const std::string peers = DescribeOutsidePeers(job_.pids());
+    const std::string peers = DescribeOutsidePeers(job_.pids(), options_.caller);
     return peers.empty() ? status : WithMessage(status, absl::StrCat(status.message(), "\n", peers));
   }
 
@@ -639,6 +640,7 @@ class CaptureRun {
   const std::atomic<bool>* const cancel_;
 
   Machine machine_;
+  uint64_t tls_before_ = 0;  // sessions that had begun before it was looked at
   JobInspection job_;
   criu::JobNamespaces namespaces_;
   std::optional<FrozenFiles> files_;

@@ -2,6 +2,7 @@
 
 #include <linux/unix_diag.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <cstdint>
 #include <map>
@@ -95,9 +96,14 @@ std::string Process(pid_t pid) {
   return absl::StrCat("process ", pid, stat.ok() ? absl::StrCat(" (", ToUtf8(stat->name), ")") : "");
 }
 
+bool MayKnow(uid_t caller, pid_t pid) {
+  struct stat info;
+  return caller == 0 || (::stat(absl::StrCat("/proc/", pid).c_str(), &info) == 0 && info.st_uid == caller);
+}
+
 }  // namespace
 
-std::string DescribeOutsidePeers(const std::vector<pid_t>& pids) {
+std::string DescribeOutsidePeers(const std::vector<pid_t>& pids, uid_t caller) {
   if (pids.empty()) return "";
   const std::map<uint32_t, Holder> ours = HoldersOf(pids, nullptr);
   const std::map<uint32_t, UnixEnd> ends = UnixEndsOf(pids.front());
@@ -121,7 +127,9 @@ std::string DescribeOutsidePeers(const std::vector<pid_t>& pids) {
     const std::string name = end == ends.end() ? "" : PlainName(end->second.name);
     absl::StrAppend(&told, told.empty() ? "" : "\n", "  descriptor ", holder.fd, " of ", Process(holder.pid),
                     " leads to ",
-                    other == theirs.end() ? "nobody who can be seen here" : Process(other->second.pid),
+                    other == theirs.end()                ? "nobody who can be seen here"
+                    : MayKnow(caller, other->second.pid) ? Process(other->second.pid)
+                                                         : "another user's process",
                     name.empty() ? "" : absl::StrCat(", which has it as ", name));
   }
   return told;

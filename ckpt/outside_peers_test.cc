@@ -38,9 +38,11 @@ TEST(OutsidePeers, NamesTheProcessAtTheOtherEnd) {
   ASSERT_TRUE(child.prepared());
   const int fd = pair.theirs.get();
   pair.theirs.Reset();
-  EXPECT_THAT(DescribeOutsidePeers({child.pid()}),
+  EXPECT_THAT(DescribeOutsidePeers({child.pid()}, 0),
               HasSubstr(absl::StrCat(Descriptor(fd, child.pid()), " (ckpt_test) leads to process ",
                                      ::getpid(), " (ckpt_test)")));
+  constexpr uid_t kSomebody = 4242;
+  EXPECT_THAT(DescribeOutsidePeers({child.pid()}, kSomebody), HasSubstr("leads to another user's process"));
 }
 
 TEST(OutsidePeers, NamesWhatItIsKnownBy) {
@@ -58,7 +60,7 @@ TEST(OutsidePeers, NamesWhatItIsKnownBy) {
   ASSERT_TRUE(child.prepared());
   const int fd = client.get();
   client.Reset();
-  const std::string told = DescribeOutsidePeers({child.pid()});
+  const std::string told = DescribeOutsidePeers({child.pid()}, 0);
   EXPECT_THAT(told, HasSubstr(Descriptor(fd, child.pid())));
   EXPECT_THAT(told, HasSubstr(absl::StrCat(", which has it as ", path)));
 }
@@ -66,9 +68,9 @@ TEST(OutsidePeers, NamesWhatItIsKnownBy) {
 TEST(OutsidePeers, HasNothingToSayWhereTheJobHasBothEnds) {
   const PairOfSockets pair;
   const TestChild child;
-  EXPECT_THAT(DescribeOutsidePeers({::getpid(), child.pid()}),
+  EXPECT_THAT(DescribeOutsidePeers({::getpid(), child.pid()}, 0),
               Not(HasSubstr(absl::StrCat("descriptor ", pair.ours.get(), " of"))));
-  EXPECT_EQ(DescribeOutsidePeers({}), "");
+  EXPECT_EQ(DescribeOutsidePeers({}, 0), "");
 }
 
 }  // namespace

@@ -6,7 +6,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
 
 #include "absl/strings/match.h"
@@ -60,23 +62,27 @@ absl::Status CheckNoUpperProtocol(absl::Span<const DescriptorOfProcess> descript
 }
 
 uint64_t CountTlsSessions(absl::string_view tls_stat) {
-  // "TlsCurrTxSw                     \t2"; the others count what has been.
+  // "TlsTxSw                         \t2"; "TlsCurrTxSw" and the like count those that there are.
+  constexpr absl::string_view kBegun[] = {"TlsTxSw", "TlsRxSw", "TlsTxDevice", "TlsRxDevice"};
   uint64_t sessions = 0;
   for (const absl::string_view line : absl::StrSplit(tls_stat, '\n')) {
-    if (!absl::StartsWith(line, "TlsCurr")) continue;
     const std::vector<absl::string_view> words =
         absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipWhitespace());
     uint64_t count = 0;
-    if (words.size() == 2 && absl::SimpleAtoi(words[1], &count)) sessions += count;
+    if (words.size() == 2 && std::find(std::begin(kBegun), std::end(kBegun), words[0]) != std::end(kBegun) &&
+        absl::SimpleAtoi(words[1], &count))
+      sessions += count;
   }
   return sessions;
 }
 
-absl::Status CheckNoTlsSince(absl::Span<const pid_t> pids) {
-  if (pids.empty()) return absl::OkStatus();
+uint64_t TlsSessionsBegunBeside(pid_t process) {
   // A kernel without kTLS has no such file.
-  const absl::StatusOr<std::string> sessions = ReadFile(absl::StrCat("/proc/", pids[0], "/net/tls_stat"));
-  if (!sessions.ok() || CountTlsSessions(*sessions) == 0) return absl::OkStatus();
+  return CountTlsSessions(ReadFile(absl::StrCat("/proc/", process, "/net/tls_stat")).value_or(""));
+}
+
+absl::Status CheckNoTlsSince(absl::Span<const pid_t> pids, uint64_t begun_before) {
+  if (pids.empty() || TlsSessionsBegunBeside(pids[0]) == begun_before) return absl::OkStatus();
   std::vector<DescriptorOfProcess> sockets;
   for (const pid_t pid : pids) {
     const std::string folder = absl::StrCat("/proc/", pid, "/fd");

@@ -23,12 +23,13 @@ using DescriptorOfProcess = std::pair<pid_t, int>;
 // protocol; says which. What can't be looked at is passed over. Thread-safe.
 absl::Status CheckNoUpperProtocol(absl::Span<const DescriptorOfProcess> descriptors);
 
-// How many kTLS sessions there are by the text of /proc/PID/net/tls_stat, in the network namespace of that
-// process.
+// How many kTLS sessions have ever begun by the text of /proc/PID/net/tls_stat; and in the network namespace
+// of this process.
 uint64_t CountTlsSessions(absl::string_view tls_stat);
+uint64_t TlsSessionsBegunBeside(pid_t process);
 
-// The same of all sockets of a job that stands still, for those that were made since it was looked at. Costs
-// next to nothing where the kernel has no kTLS session.
-absl::Status CheckNoTlsSince(absl::Span<const pid_t> pids);
+// The same of all sockets of a job that stands still, for what has begun since it was looked at, before which
+// so many had. Costs next to nothing where none has.
+absl::Status CheckNoTlsSince(absl::Span<const pid_t> pids, uint64_t begun_before);
 
 }  // namespace rekindle::ckpt

@@ -52,7 +52,8 @@ TEST_F(UpperProtocolTest, PlainConnectionsAndWhatIsNone) {
                                     {1 << 22, 0}})
                   .ok());
   const pid_t pids[] = {self};
-  EXPECT_TRUE(CheckNoTlsSince(pids).ok());
+  EXPECT_TRUE(CheckNoTlsSince(pids, TlsSessionsBegunBeside(self)).ok());
+  EXPECT_TRUE(CheckNoTlsSince(pids, UINT64_MAX).ok());
 }
 
 TEST_F(UpperProtocolTest, KernelTlsIsRefused) {
@@ -67,18 +68,18 @@ TEST_F(UpperProtocolTest, KernelTlsIsRefused) {
 // As Linux 6.1 writes it (net/tls/tls_proc.c).
 TEST(TlsSessionsTest, AreCounted) {
   constexpr char kNone[] =
-      "TlsCurrTxSw                     \t0\nTlsCurrRxSw                     \t0\n"
+      "TlsCurrTxSw                     \t7\nTlsCurrRxSw                     \t7\n"
       "TlsCurrTxDevice                 \t0\nTlsCurrRxDevice                 \t0\n"
-      "TlsTxSw                         \t17\nTlsRxSw                         \t17\n"
+      "TlsTxSw                         \t0\nTlsRxSw                         \t0\n"
       "TlsTxDevice                     \t0\nTlsRxDevice                     \t0\n"
-      "TlsDecryptError                 \t0\nTlsRxDeviceResync               \t0\n";
+      "TlsDecryptError                 \t0\nTlsRxDeviceResync               \t5\n";
   EXPECT_EQ(CountTlsSessions(kNone), 0u);
   std::string some = kNone;
-  some.replace(some.find("\t0"), 2, "\t12");
-  some.replace(some.rfind("TlsCurrRxDevice"), 34, "TlsCurrRxDevice                 \t3");
+  some.replace(some.find("TlsTxSw "), 34, "TlsTxSw                         \t12");
+  some.replace(some.find("TlsRxDevice "), 34, "TlsRxDevice                     \t3");
   EXPECT_EQ(CountTlsSessions(some), 15u);
   EXPECT_EQ(CountTlsSessions(""), 0u);
-  EXPECT_EQ(CountTlsSessions("TlsCurrTxSw"), 0u);
+  EXPECT_EQ(CountTlsSessions("TlsTxSw"), 0u);
 }
 
 }  // namespace

@@ -372,7 +372,7 @@ absl::StatusOr<std::unique_ptr<BucketTransfer>> Bucket::Put(const std::string& o
     return ErrnoStatus(errno, "connecting with rclone");
   UniqueFd ours(ends[0]);
   const UniqueFd its(ends[1]);
-  const bool here = absl::StartsWith(location_, "/");
+  const bool here = is_folder_here();
   const std::string written = here ? PartNameOf(object) : object;
   RK_ASSIGN_OR_RETURN(std::unique_ptr<Command> rclone,
                       Start("rcat", {}, PathOf(written), its.get(), -1, most_bytes));

@@ -53,6 +53,8 @@ class Bucket {
       : location_(std::move(location)), most_patience_(most_patience) {}
 
   const std::string& location() const { return location_; }
+  // A folder of this machine, in which an object has its name once it is whole?
+  bool is_folder_here() const { return !location_.empty() && location_[0] == '/'; }
 
   enum class Times { kUnknown, kAsked };
   // What is in a folder below it, folders excepted. NotFound: no such folder, or where that would be is not

@@ -34,7 +34,9 @@ void RemoveUnfinished(const std::string& location, const std::string& name, cons
 
 BucketUpload::~BucketUpload() {
   transfer_.reset();
-  if (unfinished_) RemoveUnfinished(bucket_.location(), name_, coming_);
+  // What has the name without our doing is another one's, who may be about to complete it.
+  if (unfinished_ && (is_named_ || !bucket_.is_folder_here()))
+    RemoveUnfinished(bucket_.location(), name_, coming_);
 }
 
 absl::Status BucketUpload::Begin(const v1::SendImagePart& part) {
@@ -59,6 +61,7 @@ absl::Status BucketUpload::Open(BucketImage coming) {
   coming_ = std::move(coming);
   written_ = 0;
   opened_ = unfinished_ = true;
+  is_named_ = false;
   taken_ = true;
   RK_ASSIGN_OR_RETURN(transfer_, bucket_.Put(absl::StrCat(name_, "/", coming_.ImageObject()), most_bytes_));
   return absl::OkStatus();
@@ -76,6 +79,7 @@ absl::Status BucketUpload::Close(const v1::TransferResult& result) {
   RK_RETURN_IF_ERROR(open_status_);
   if (transfer_ == nullptr) return absl::InternalError("nothing of the image came");
   RK_RETURN_IF_ERROR(transfer_->Finish());
+  is_named_ = true;
   transfer_.reset();
   if (!taken_) {
     return absl::UnavailableError(

@@ -49,6 +49,7 @@ class BucketUpload {
   BucketImage coming_;
   uint64_t written_ = 0;
   bool opened_ = false, unfinished_ = false, taken_ = true, put_part_ = false;
+  bool is_named_ = false;  // what was written last
   absl::Status open_status_;
   std::unique_ptr<BucketTransfer> transfer_;
 };

@@ -390,8 +390,8 @@ absl::Status Cgroup::Set(const CgroupLimits& limits) {
       const uint64_t both =
           NumberIn(absl::StrCat(memory_folder(), "/memory.memsw.usage_in_bytes"), "").value_or(0);
       // What was beyond the other limit has just been swapped out.
-      if (!status.ok() && both > limits.memory_bytes)
-        return HaveMore(both, "memory and swap", limits.memory_bytes);
+      if (!status.ok() && both + beside_ > limits.memory_bytes)
+        return HaveMore(both + beside_, "memory and swap", limits.memory_bytes);
       RK_RETURN_IF_ERROR(status);
     }
   }
