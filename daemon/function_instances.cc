@@ -54,7 +54,8 @@ restore::Network NetworkOf(v1::CloneOptions::Network network) {
   }
 }
 
-// Names of functions have capital letters, those of images have not.
+// "functions/u1000/resize-0123456789abcdef:r3": none of another user is called like that. Names of functions
+// have capital letters, those of images have not.
 std::string ImageReference(const functions::FunctionRecord& record) {
   std::string name = absl::AsciiStrToLower(record.name());
   for (char& c : name) {
@@ -65,8 +66,8 @@ std::string ImageReference(const functions::FunctionRecord& record) {
   if (!name.empty() && name.back() == '-') name.pop_back();
   // The exact name, in case that others look the same: as numbers.
   const uint64_t exact = StableHash(record.name());
-  return absl::StrCat(kFunctionImages, name.empty() ? "f" : name, "-",
-                      absl::Hex(exact & 0xffffffff, absl::kZeroPad8), ":r", record.revision);
+  return absl::StrCat(kFunctionImages, "u", record.owner.uid, "/", name.empty() ? "f" : name, "-",
+                      absl::Hex(exact, absl::kZeroPad16), ":r", record.revision);
 }
 
 std::map<std::string, std::string> LabelsOf(const functions::FunctionRecord& record) {

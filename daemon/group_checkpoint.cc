@@ -362,6 +362,7 @@ absl::Status Groups::CheckpointGroup(const Call& call, const v1::CheckpointGroup
                                      const EventSink<v1::GroupEvent>& send) {
   RK_RETURN_IF_ERROR(MayUse(call));
   RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(request.reference()));
+  RK_RETURN_IF_ERROR(CheckNoNameOfFunctions(reference));
   RK_RETURN_IF_ERROR(CheckMembers(call.caller, request, peers_));
   RK_RETURN_IF_ERROR(CheckLabelsOfCaller(request.labels()));
   const std::string id = NewGroupId();

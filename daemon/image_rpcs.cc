@@ -196,6 +196,7 @@ std::map<std::string, std::string> LabelsOfSecondName(const store::ImageInfo& im
 absl::Status TagImage(Node& node, const Call& call, const v1::TagImageRequest& request,
                       v1::TagImageResponse* response) {
   RK_ASSIGN_OR_RETURN(const std::string reference, store::NormalizeReference(request.reference()));
+  RK_RETURN_IF_ERROR(CheckNoNameOfFunctions(reference));
   RK_RETURN_IF_ERROR(CheckLabelsOfCaller(request.labels()));
   RK_RETURN_IF_ERROR(CheckNoOriginLabel(request.labels()));
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kWrite));

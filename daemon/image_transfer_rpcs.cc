@@ -274,6 +274,7 @@ absl::Status ImportImage(Node& node, const Call& call, const v1::ImportImageRequ
   RK_RETURN_IF_ERROR(node.policy().MayAdminister(call.caller, "import images of CRIU's"));
   RK_RETURN_IF_ERROR(CheckAbsolute(request.criu_directory(), "the folder"));
   RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(request.reference()));
+  RK_RETURN_IF_ERROR(CheckNoNameOfFunctions(reference));
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kCreate));
   CallMonitor monitor(call, AsTransferProgress(send));
   TakeInObserver observer(monitor);

@@ -23,6 +23,8 @@
 #include "base/pidfd.h"
 #include "base/status.h"
 #include "base/trace_rights.h"
+#include "daemon/dependency_images.h"
+#include "daemon/function_instances.h"
 #include "daemon/process_info.h"
 #include "daemon/supervisor.h"
 #include "rekindle/v1/image_layout.h"
@@ -38,6 +40,16 @@ absl::Status CheckLabelsOfCaller(const google::protobuf::Map<std::string, std::s
                                                      " is what Rekindle itself says of an image: choose one "
                                                      "that does not begin with 'rekindle.'"));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNoNameOfFunctions(absl::string_view reference) {
+  for (const char* own : {kFunctionImages, kDependencyImages}) {
+    if (!absl::StartsWith(reference, own)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("an image can't be called '", reference, "': names that begin with '", own,
+                     "' are those of images that rekindled makes for functions; choose another one"));
   }
   return absl::OkStatus();
 }

@@ -40,6 +40,9 @@ bool HasTakenName(const JobRecord& record, const v1::Job& ended);
 // InvalidArgument: one of these labels, which a caller wants with his image, is Rekindle's own word about it:
 // groups, supervisors and copies go by them.
 absl::Status CheckLabelsOfCaller(const google::protobuf::Map<std::string, std::string>& labels);
+// InvalidArgument: an image that a caller wants to have this name would be taken for one that the daemon has
+// made for functions, and replaced by the next one that it makes. `reference`: normalized.
+absl::Status CheckNoNameOfFunctions(absl::string_view reference);
 // InvalidArgument: there is the one by which copies of an image are put together. Whoever could set it could
 // have other images' pages in them.
 absl::Status CheckNoOriginLabel(const google::protobuf::Map<std::string, std::string>& labels);

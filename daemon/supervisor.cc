@@ -431,7 +431,11 @@ void WarnOfBeginning(Node& node, const Call& call, const v1::RunRequest& request
 absl::Status CheckNameOfImages(const v1::RunRequest& request) {
   const std::string& given = request.supervision().image_name();
   const std::string& name = given.empty() ? request.name() : given;
-  if (name.empty() || store::NormalizeReference(absl::StrCat(name, ":x")).ok()) return absl::OkStatus();
+  if (name.empty()) return absl::OkStatus();
+  if (const absl::StatusOr<std::string> reference = store::NormalizeReference(absl::StrCat(name, ":x"));
+      reference.ok()) {
+    return CheckNoNameOfFunctions(*reference);
+  }
   return absl::InvalidArgumentError(absl::StrCat(
       "images can't be called '", name,
       "': their names are small letters and digits, joined by single '.', '_', '-' or '/'. Add --image-name ",

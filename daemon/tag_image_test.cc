@@ -83,6 +83,18 @@ TEST_F(TagImageTest, ItIsNoMembersAndNoSupervisors) {
   EXPECT_EQ(store_->Find("second:1")->labels, expected);
 }
 
+// The daemon would replace it by an image of its own without a word, or take it for one.
+TEST_F(TagImageTest, NobodyHasANameOfFunctionsImages) {
+  for (const char* name :
+       {"functions/mine:r1", "functions/u1000/mine:r1", "deps/python3.11:numpy", "deps/mine"}) {
+    const absl::Status refused = Tag(::geteuid(), "job:1", name);
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("choose another one"));
+  }
+  for (const char* name : {"functions:1", "my/functions/x:1", "deps-of-mine:1"})
+    RK_ASSERT_OK(Tag(kAlice, "job:1", name));
+}
+
 TEST_F(TagImageTest, NobodySaysWhatOnlyRekindleSays) {
   for (const char* label : {"rekindle.group", "rekindle.supervised-asked", "rekindle.job-mark",
                             "rekindle.origin", "rekindle.connection-lock"}) {

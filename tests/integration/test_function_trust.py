@@ -338,8 +338,15 @@ class LeftImagesTest(FunctionsTest):
             self.assertNotIn(self.start(), FROM_OWN_IMAGE)
         with self.subTest("another revision's"):
             self.daemon.stop()  # with what it was about to take
-            self.succeed("ckpt", job.pid, "-t", image, "--replace", "--label", "rekindle.function=name",
-                         "--label", "rekindle.function.revision=2", cli=self.make_cli(store=self.store))
+            root, other = self.make_cli(store=self.store), self.path("other")
+            self.succeed("ckpt", job.pid, "-t", "other:1", "--label", "rekindle.function=name",
+                         "--label", "rekindle.function.revision=2", cli=root)
+            for refused in (root.run("ckpt", job.pid, "-t", image, "--replace"),
+                            root.run("tag", "other:1", image, "--replace")):
+                self.assertNotEqual(refused.code, 0, str(refused))
+                self.assertIn("choose another one", str(refused))
+            self.succeed("export", "other:1", "--file", other, cli=root)
+            self.succeed("import", "--file", other, "-t", image, "--replace", cli=root)
             self.restart_daemon(*administrators)
             self.assertNotIn(self.start(), FROM_OWN_IMAGE)
 
