@@ -51,6 +51,18 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> FindFor(Node& node, const Call& c
   return job;
 }
 
+// Of one that is not supervised here, as its record has it: who supervises it is told to those alone who may
+// use it. Nothing where there is no record, or where it can't be read.
+absl::StatusOr<bool> MayUseRecorded(Node& node, const Call& call, const std::string& name,
+                                    absl::string_view verb) {
+  if (!CheckJobName(name).ok()) return true;
+  const absl::StatusOr<v1::SupervisedJobRecord> record =
+      ReadSupervisedRecord(SupervisedDirectory(node.options().store), name);
+  if (!record.ok()) return node.policy().IsAdmin(call.caller);
+  RK_RETURN_IF_ERROR(node.policy().MayUseJob(call.caller, record->uid(), verb, record->pid()));
+  return true;
+}
+
 // What there is of a session beside its leader, and what descends from it.
 std::map<pid_t, UniqueFd> OthersOf(pid_t session) {
   JobTraits traits;
@@ -170,7 +182,8 @@ absl::Status AttachJob(Node& node, const Call& call, const v1::AttachJobRequest&
                        const EventSink<v1::JobEvent>& send) {
   absl::StatusOr<std::shared_ptr<SupervisedJob>> found = FindFor(node, call, request.job(), "attach to");
   if (absl::IsNotFound(found.status())) {
-    if (const absl::Status held = node.supervisor().CheckNameIsFree(request.job()); !held.ok())
+    RK_ASSIGN_OR_RETURN(const bool may, MayUseRecorded(node, call, request.job(), "attach to"));
+    if (const absl::Status held = node.supervisor().CheckNameIsFree(request.job()); may && !held.ok())
       return absl::FailedPreconditionError(
           absl::StrCat("job '", request.job(), "' can't be followed from here: ", held.message()));
     const absl::StatusOr<JobRecord> other = node.jobs().FindByName(request.job());
@@ -219,7 +232,9 @@ absl::Status StopJob(Node& node, const Call& call, const v1::StopJobRequest& req
   // Without a daemon it may have been left behind by the command that supervised it, or be another command's.
   absl::Status taken;
   if (absl::IsNotFound(supervised.status())) {
-    taken = node.supervisor().TakeOver(name);
+    RK_ASSIGN_OR_RETURN(const bool may, MayUseRecorded(node, call, name, "stop"));
+    taken = may ? node.supervisor().TakeOver(name)
+                : ReadSupervisedRecord(SupervisedDirectory(node.options().store), name).status();
     if (absl::IsAlreadyExists(taken) || absl::IsFailedPrecondition(taken))
       return absl::FailedPreconditionError(
           absl::StrCat("job '", name, "' can't be stopped: ", taken.message()));

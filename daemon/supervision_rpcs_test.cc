@@ -14,11 +14,15 @@
 #include "base/pidfd.h"
 #include "base/test_child.h"
 #include "daemon/rpcs.h"
+#include "daemon/supervised_hold.h"
+#include "daemon/supervised_record.h"
+#include "daemon/test_users.h"
 
 namespace rekindle::daemon {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A job that nobody supervises, and that does not end when it is told to.
 class StopJobTest : public testing::Test {
@@ -119,6 +123,57 @@ TEST_F(StopJobTest, OneThatIsWaitedForAThousandTimesIsWaitedForOnce) {
   EXPECT_LT(while_waiting, before + 10);
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].name(), "stays");
+}
+
+// A supervised job that another process holds.
+class JobHeldElsewhereTest : public StopJobTest {
+ protected:
+  void SetUp() override {
+    const std::string directory = SupervisedDirectory(node_->options().store);
+    ASSERT_TRUE(MakeDirectories(directory, 0700).ok());
+    v1::SupervisedJobRecord record;
+    record.set_name("held");
+    record.set_uid(kAlice);
+    record.add_argv("true");
+    const absl::Status written = WriteSupervisedRecord(directory, record);
+    ASSERT_TRUE(written.ok()) << written;
+    absl::StatusOr<SupervisedHold> hold = SupervisedHold::Take(directory, "held");
+    ASSERT_TRUE(hold.ok()) << hold.status();
+    hold_.emplace(*std::move(hold));
+    request_.set_job("held");
+    call_.caller.kind = Caller::Kind::kLocal;
+  }
+
+  absl::Status Attach() {
+    v1::AttachJobRequest request;
+    request.set_job("held");
+    return AttachJob(*node_, call_, request, [](const v1::JobEvent&) { return true; });
+  }
+
+  std::optional<SupervisedHold> hold_;
+};
+
+TEST_F(JobHeldElsewhereTest, ItsOwnerIsToldByWhom) {
+  call_.caller.uid = kAlice;
+  for (const absl::Status& told : {Stop(), Attach()}) {
+    EXPECT_EQ(told.code(), absl::StatusCode::kFailedPrecondition) << told;
+    EXPECT_THAT(std::string(told.message()), HasSubstr(absl::StrCat("PID ", ::getpid())));
+  }
+}
+
+TEST_F(JobHeldElsewhereTest, NobodyElseIsTold) {
+  call_.caller.uid = kBob;
+  for (const absl::Status& refused : {Stop(), Attach()}) {
+    EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied) << refused;
+    EXPECT_THAT(std::string(refused.message()), Not(HasSubstr(absl::StrCat("PID ", ::getpid()))));
+  }
+  // Nor where its record can't be read, so that its owner is not known.
+  const std::string path = SupervisedRecordPath(SupervisedDirectory(node_->options().store), "held");
+  ASSERT_TRUE(WriteFileAtomically(path, "{").ok());
+  for (const absl::Status& refused : {Stop(), Attach()}) {
+    EXPECT_FALSE(refused.ok());
+    EXPECT_THAT(std::string(refused.message()), Not(HasSubstr(absl::StrCat("PID ", ::getpid()))));
+  }
 }
 
 }  // namespace
