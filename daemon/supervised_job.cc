@@ -384,7 +384,8 @@ bool SupervisedJob::StopLife() {
     pid = record_.pid();
   }
   absl::Status taken;
-  if (checkpoint) taken = TakeImage(/*asked=*/true);
+  std::string image;
+  if (checkpoint) taken = TakeImage(/*asked=*/true, &image);
   {
     absl::MutexLock lock(&mutex_);
     if (!taken.ok()) {
@@ -398,7 +399,7 @@ bool SupervisedJob::StopLife() {
       no_stop_image_ = taken;
     }
     if (checkpoint && taken.ok()) {
-      stop_image_ = record_.points().rbegin()->image();
+      stop_image_ = image;
       NoteStop();
     }
     grace = stop_grace_;

@@ -217,7 +217,7 @@ class SupervisedJob {
   void LookForSurvival(bool further_step) ABSL_LOCKS_EXCLUDED(writing_, mutex_);
   void AddRunTime() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `asked`: by somebody, who wants it stored.
-  absl::Status TakeImage(bool asked);
+  absl::Status TakeImage(bool asked, std::string* image = nullptr);
   class BoundaryGate;
   // Nobody is to be told that one could not be taken.
   bool GivesUpImages() const ABSL_LOCKS_EXCLUDED(mutex_);

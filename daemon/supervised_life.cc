@@ -484,7 +484,7 @@ absl::Status SupervisedJob::CaptureImage(BoundaryGate* gate, v1::CheckpointResul
   return status;
 }
 
-absl::Status SupervisedJob::TakeImage(bool asked) {
+absl::Status SupervisedJob::TakeImage(bool asked, std::string* image) {
   SetPhase("checkpointing");
   const double began = MonotonicSeconds();
   uint64_t answers;
@@ -542,6 +542,7 @@ absl::Status SupervisedJob::TakeImage(bool asked) {
     images_answered_ = answers;
   }
   if (status.ok()) {
+    if (image != nullptr) *image = result.image().reference();
     TellOfStrays(strays);
     TellOfImageWarnings(result);
     // Counted from the beginning of one to the beginning of the next.
