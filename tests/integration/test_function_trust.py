@@ -346,7 +346,8 @@ class LeftImagesTest(FunctionsTest):
                 self.assertNotEqual(refused.code, 0, str(refused))
                 self.assertIn("choose another one", str(refused))
             self.succeed("export", "other:1", "--file", other, cli=root)
-            self.succeed("import", "--file", other, "-t", image, "--replace", cli=root)
+            self.succeed("rm", image, cli=root)
+            self.succeed("import", "--file", other, "-t", image, cli=root)
             self.restart_daemon(*administrators)
             self.assertNotIn(self.start(), FROM_OWN_IMAGE)
 
