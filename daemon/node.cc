@@ -163,11 +163,10 @@ absl::StatusOr<std::shared_ptr<store::Store>> Node::OpenStore(Access access) {
   options.beside = [this](std::optional<uid_t> owner) {
     // Not of the functions themselves, whose threads write images too and can't be the last to let go of
     // them.
-    std::function<uint64_t(std::optional<uid_t>)> counts;
-    {
-      absl::MutexLock lock(&mutex_);
-      counts = counts_code_;
-    }
+    const auto counts = [this] {
+      absl::MutexLock counting(&mutex_);
+      return counts_code_;
+    }();
     return counts ? counts(owner) : 0;
   };
   absl::StatusOr<std::unique_ptr<store::Store>> opened = store::Store::Open(options);
