@@ -363,7 +363,7 @@ absl::Status JobSession::StopWithImage(const std::string& name, int signal) {
     absl::MutexLock lock(&mutex_);
     takes_last_image_ = false;
     // It may have come after the one that hangs up.
-    if (hung_up_ && absl::IsCancelled(stopped.status())) hung_up_at_end_ = true;
+    if (hung_up_ && (stopped.ok() || absl::IsCancelled(stopped.status()))) hung_up_at_end_ = true;
     if (absl::IsUnavailable(stopped.status())) return stopped.status();
     held.swap(held_);
     if (stopped.ok() && !stopped->image().empty()) NoteStopped(signal, *std::move(stopped));

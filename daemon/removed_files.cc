@@ -574,7 +574,8 @@ void RemovedFiles::KeepMeanwhile() {
   if (options_->folders.empty()) return;
   absl::MutexLock lock(&mutex_);
   // Where a file system does not answer no more threads wait for it.
-  if (meanwhile_ != nullptr && !meanwhile_->Await(absl::ZeroDuration())) return;
+  meanwhile_hangs_ = meanwhile_ != nullptr && !meanwhile_->Await(absl::ZeroDuration());
+  if (meanwhile_hangs_) return;
   meanwhile_ = Begin([options = options_, gone = gone_] {
     for (const std::string& folder : options->folders)
       KeptBelow(*options, folder, &gone->seen).Keep(INT64_MIN, &gone->untold);
@@ -585,6 +586,7 @@ void RemovedFiles::AwaitKept(absl::Duration patience) {
   std::shared_ptr<Work> work;
   {
     absl::MutexLock lock(&mutex_);
+    if (meanwhile_hangs_) return;
     work = meanwhile_;
   }
   if (work != nullptr) (void)work->Await(patience);

@@ -47,7 +47,8 @@ class RemovedFiles {
   // The same beside the caller, who does not wait: to be called while the job stands still for an image. What
   // it has made just before, and removes as soon as it goes on, nothing else sees.
   void KeepMeanwhile() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Until the last such is done, not longer than `patience`.
+  // Until the last such is done, not longer than `patience`; not at all where none could begin, since an
+  // earlier one hangs.
   void AwaitKept(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
   // Gives what is gone since that moment its name back, where no other file has it; what was done.
   std::vector<v1::FileRollback> PutBack(int64_t image_unix_ns);
@@ -70,6 +71,7 @@ class RemovedFiles {
   absl::Mutex mutex_;
   std::shared_ptr<Work> last_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Work> meanwhile_ ABSL_GUARDED_BY(mutex_);  // the last that nobody waited for
+  bool meanwhile_hangs_ ABSL_GUARDED_BY(mutex_) = false;     // when one was to begin it was under way
 };
 
 // Below the folders that its policy names. None where its files are not rolled back.

@@ -154,10 +154,10 @@ absl::Status CheckRoom(StoreCore& core, uint64_t bytes) {
   RK_ASSIGN_OR_RETURN(StoreLimits limits, ReadLimits(core.path()));
   const LimitChecks checks(std::move(limits), core.path(), 0);
   if (checks.store_is_limited()) {
+    const uint64_t beside = core.Beside(std::nullopt);  // may take long
     RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core.catalog().Read());
     RK_ASSIGN_OR_RETURN(StoreBytes used, core.use().MeasureAll(core, txn));
-    RK_RETURN_IF_ERROR(
-        checks.Store(LimitChecks::Stage::kCommit, used.total(), bytes, core.Beside(std::nullopt)));
+    RK_RETURN_IF_ERROR(checks.Store(LimitChecks::Stage::kCommit, used.total(), bytes, beside));
   }
   if (!checks.has_high_water()) return absl::OkStatus();
   RK_ASSIGN_OR_RETURN(FileSystemUse use, MeasureFileSystem(core.path()));

@@ -180,11 +180,12 @@ absl::StatusOr<LayerPtr> LayerStore::Bring(const LayerFolder& folder, const Owne
   if (prepare) {
     RK_RETURN_IF_ERROR(MakeFolder(staging.path(), kThroughOnly));
     RK_RETURN_IF_ERROR(prepare(made, PathOf(key)));
-    bytes = BytesIn(made);
   }
-  NoteBytes(made, bytes);
   RK_ASSIGN_OR_RETURN(const UniqueFd staged, OpenFile(staging.path(), O_RDONLY | O_DIRECTORY));
   if (::syncfs(staged.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing ", staging.path()));
+  // Some file systems know only now what it takes. A note that is lost is made again.
+  if (prepare) bytes = BytesIn(made);
+  NoteBytes(made, bytes);
 
   const std::string of_owner = absl::StrCat(functions_, kLayers, "/", owner.uid);
   const std::string root = absl::StrCat(functions_, kLayers);

@@ -90,8 +90,16 @@ absl::Status SealFolder(const std::string& folder, const Owner& owner) {
                    {kMask, kReads | kEnters, kNobody},
                    {kOfOthers, 0, kNobody}}};
   const auto let_in = [&] { return ::fsetxattr(root.get(), kAccessList, &list, sizeof list, 0) == 0; };
+  // It is his again, who could not reach what he runs, and is sealed another time.
+  const auto give_back = [&] {
+    (void)::fchmod(root.get(), 0700);
+    (void)::fchown(root.get(), owner.uid, owner.gid);
+  };
   if (!let_in()) {
     if (errno != EOPNOTSUPP) return SealingError(errno, folder);
+    // It may have been sealed elsewhere, and copied here.
+    struct stat info;
+    if (::fstat(root.get(), &info) == 0 && info.st_uid == 0) give_back();
     return absl::UnimplementedError(
         absl::StrCat("the file system of ", folder, " has no access control lists"));
   }
@@ -100,8 +108,10 @@ absl::Status SealFolder(const std::string& folder, const Owner& owner) {
       ::fchmod(root.get(), 0700) != 0) {
     return SealingError(errno, folder);
   }
-  RK_RETURN_IF_ERROR(SealContents(root.get(), folder, owner.uid, kMostSealedLevels));
-  return let_in() ? absl::OkStatus() : SealingError(errno, folder);
+  absl::Status sealed = SealContents(root.get(), folder, owner.uid, kMostSealedLevels);
+  if (sealed.ok() && !let_in()) sealed = SealingError(errno, folder);
+  if (!sealed.ok()) give_back();
+  return sealed;
 }
 
 absl::Status SealOrGive(const std::string& folder, const Owner& owner) {
