@@ -129,11 +129,11 @@ class DeathTest(SupervisedGpuTest):
 
 class ParkedTest(SupervisedGpuTest):
     def test_a_parked_job_is_not_taken_for_hung(self):
-        self.start("--restarts", "2", "--hang", "1s")
+        self.start("--restarts", "2", "--hang", "3s")
         pid = self.pid()
         self.succeed("gpu", "park", pid)
         # Another one, which does nothing from then on, tells that the time is over.
-        self.succeed("run", "--name", "idle", "--detach", "--restarts", "0", "--hang", "2s", "--", "sleep", "1000")
+        self.succeed("run", "--name", "idle", "--detach", "--restarts", "0", "--hang", "5s", "--", "sleep", "1000")
         waiting.until(lambda: self.phase_of("idle") == "failed", "the other job taken for hung", 60, 0.05)
         self.assertEqual((self.pid(), self.supervised()["restarts"]), (pid, 0), self.supervised())
         self.assertTrue(self.gpu_job(pid)["parked"])

@@ -176,7 +176,7 @@ class ReopenedFilesTest(SupervisedTest):
         follower = self.start_job_that_reopens("--log", self.path("out"), detach=False)
         pid = waiting.until(lambda: self.job()["pid"], "the job")
         self.lose_some()
-        (warning,) = self.wait_for(lambda job: job["supervised"]["warnings"], "a warning")["supervised"]["warnings"]
+        (warning,) = self.wait_for(lambda job: job["supervised"]["warnings"], "a warning")
         for words in (self.log, self.path(f"runs/first/events.out.tfevents.0000000001.host.{pid}.0"), "--track-path", "twice"):
             self.assertIn(words, warning)
         for name in ("all.csv", "state.json", "weights.bin", self.path("out")):
