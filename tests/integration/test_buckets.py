@@ -656,10 +656,12 @@ class BucketCareTest(WrappedTest):
         job, _ = self.start_memory_job(_SIZE)
         self.checkpoint(job.pid, "job:1")
         seen = self.path("seen")
-        look = self.rclone(f'echo "${{last##*.}} $(ls {self.folder}/job | grep -c json)" >> {seen}', "sync")
+        look = self.rclone(
+            f'case $last in */) what=folder;; *) what=${{last##*.}};; esac; '
+            f'echo "$what $(ls {self.folder}/job | grep -c json)" >> {seen}', "sync")  # fmt: skip
         self.succeed("copy", "job:1", "--to", self.bucket, cli=self.make_cli(store=self.store, env=look))
         with open(seen, encoding="ascii") as lines:
-            self.assertEqual(lines.read().splitlines(), ["image 0", "json 1"])
+            self.assertEqual(lines.read().splitlines(), ["image 0", "folder 0", "json 1", "folder 1"])
         # What can't be brought there is no copy.
         self.checkpoint(job.pid, "job:2")
         there = self.objects()
