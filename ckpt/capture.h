@@ -33,8 +33,8 @@ class CaptureGate {
   // All is ready for the job to be frozen, CRIU too (of one that uses a GPU, CRIU is started then); it still
   // runs. With a status other than OK the capture ends with it.
   virtual absl::Status BeforeFreeze() = 0;
-  // The job stands still, and its memory is being copied: for what is begun beside that. Must not wait. May be
-  // called twice.
+  // The job stands still, and its memory is being copied: for what is begun beside that. Must not wait. May
+  // be called twice.
   virtual void StandsStill() {}
   // The job stands still and its memory is in our hands. It goes on when this returns, so that must be soon.
   virtual absl::Status OnFrozen() = 0;
