@@ -429,7 +429,7 @@ class FollowedPartsTest(WrappedTest):
         with open(fails, "w", encoding="ascii"):
             pass
         # The image itself, not the parts that it builds upon.
-        wrapped = self.rclone(f'case $1/$last in rcat/*-1.image) [ ! -e {fails} ] || exit 1;; esac')
+        wrapped = self.rclone(f'case $1/$last in rcat/*-1.*image) [ ! -e {fails} ] || exit 1;; esac')
         follower = self.make_cli(store=self.store, env={**wrapped, "REKINDLE_COPY_PART": "4"})
         child = follower.start("copy", "job", "--to", self.bucket, "--follow", json_output=False)
         said = child.stderr.readline()
