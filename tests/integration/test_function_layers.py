@@ -270,14 +270,15 @@ class ReadOnlyTest(LayersTest):
         self.assertEqual(self.invoke("cold", cli=self.alice)[0], ["EROFS"])
         self.assertEqual(self.deploy_app("one", text=_CHANGES)["warnings"], [])
         seen, wanted = set(), ({"template"}, {"dependency-memory", "dependency-disk"}, {*FROM_OWN_IMAGE} - {"template"})
-        for _ in range(50):
+
+        def each_level():
             answer, about = self.invoke("one", cli=self.alice)
             self.assertEqual(answer, ["EROFS"], about)
             seen.add(about["start_level"])
-            if all(seen & levels for levels in wanted):
-                break
             self.end_instances("one")
-        self.assertTrue(all(seen & levels for levels in wanted), seen)
+            return all(seen & levels for levels in wanted)
+
+        waiting.until(each_level, "a start of each level", 90)
         self.assertEqual(self.contents(), before)
 
     def test_nor_do_its_owners_other_processes(self):
