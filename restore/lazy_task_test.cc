@@ -354,6 +354,7 @@ TEST_F(ForkWithoutADescriptorTest, WhatIsDiscardedRightAfterItLosesTheChild) {
   before_serving_ = [this](pid_t pid) {
     fork_.Give();
     AwaitWaiting(pid, 1);
+    AwaitEvent(*tasks_.front());  // it may have waited for something else
     after_.Give();
     AwaitWaiting(pid, 2);
     ReadWithoutDescriptors(*tasks_.front());
@@ -368,6 +369,7 @@ TEST_F(ForkWithoutADescriptorTest, BehindAnotherEventItIsNotedToo) {
   before_serving_ = [this](pid_t pid) {
     before_.Give();
     AwaitWaiting(pid, 1);
+    AwaitEvent(*tasks_.front());  // it may have waited for something else
     fork_.Give();
     AwaitWaiting(pid, 2);
     after_.Give();
@@ -383,6 +385,7 @@ TEST_F(ForkWithoutADescriptorTest, WhatIsDiscardedWhileItWaitsComesAfterIt) {
   before_serving_ = [this](pid_t pid) {
     fork_.Give();
     AwaitWaiting(pid, 1);
+    AwaitEvent(*tasks_.front());  // it may have waited for something else
     ReadWithoutDescriptors(*tasks_.front());
     EXPECT_GT(tasks_.front()->starved(), absl::ZeroDuration());
     after_.Give();
