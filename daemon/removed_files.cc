@@ -33,6 +33,7 @@
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/parallel.h"
+#include "base/path_below.h"
 #include "base/status.h"
 #include "base/timed_await.h"
 #include "base/unique_fd.h"
@@ -67,12 +68,6 @@ OpenDir ReadDir(int folder) {
   OpenDir dir(::fdopendir(copy.get()));
   if (dir != nullptr) (void)copy.Release();
   return dir;
-}
-
-bool IsBelow(absl::string_view path, absl::string_view folder) {
-  while (absl::ConsumeSuffix(&folder, "/")) {
-  }
-  return absl::ConsumePrefix(&path, folder) && (path.empty() || path[0] == '/');
 }
 
 using FileNumber = std::pair<dev_t, ino_t>;

@@ -17,7 +17,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/database_files.h"
 #include "base/deadline.h"
@@ -26,6 +25,7 @@
 #include "base/file_patterns.h"
 #include "base/log.h"
 #include "base/parallel.h"
+#include "base/path_below.h"
 #include "base/process_stat.h"
 #include "base/timed_await.h"
 #include "base/timeline.h"
@@ -53,15 +53,9 @@ struct CloseListing {
   void operator()(DIR* folder) const { ::closedir(folder); }
 };
 
-bool LiesBelow(absl::string_view path, absl::string_view folder) {
-  while (absl::ConsumeSuffix(&folder, "/")) {
-  }
-  return absl::ConsumePrefix(&path, folder) && (path.empty() || path[0] == '/');
-}
-
 bool IsOnSomeDisk(absl::string_view path) {
-  return absl::StartsWith(path, "/") && !LiesBelow(path, "/proc") && !LiesBelow(path, "/sys") &&
-         !LiesBelow(path, "/dev");
+  return absl::StartsWith(path, "/") && !IsBelow(path, "/proc") && !IsBelow(path, "/sys") &&
+         !IsBelow(path, "/dev");
 }
 
 std::string FolderOfPath(const std::string& path) {
@@ -217,7 +211,7 @@ class CandidateSearch {
 
   bool IsIgnored(absl::string_view path) const {
     return std::any_of(options_.ignored.begin(), options_.ignored.end(),
-                       [&](const std::string& folder) { return LiesBelow(path, folder); });
+                       [&](const std::string& folder) { return IsBelow(path, folder); });
   }
 
   const ReopenedFiles::Options& options_;
