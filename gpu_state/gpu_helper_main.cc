@@ -28,6 +28,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
+#include "base/deadlock_checks.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/parallel.h"
@@ -466,6 +467,7 @@ class Helper {
 }  // namespace rekindle::gpu
 
 int main(int argc, char** argv) {
+  rekindle::LeaveOutDeadlockChecks();
   // We end when our master does, after putting things back, and at nobody else's wish.
   for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
   ::prctl(PR_SET_NAME, rekindle::gpu::kHelperName);

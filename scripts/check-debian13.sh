@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Does the tree as it is here build on Debian 13, whose libraries are newer, and do its unit tests pass there? Everything
-# happens in a chroot below /var/tmp (about 3 GB, needs root and a Debian mirror) that is removed at the end.
+# happens in a chroot below /var/tmp (about 5 GB, needs root and a Debian mirror) that is removed at the end.
 #   scripts/check-debian13.sh [SUITE]                 default: trixie
 #   scripts/check-debian13.sh --bundle FILE [SUITE]   instead: does the GPU bundle (cmake target gpu_bundle) work there, with
 #                                                     nothing installed, on the simulated driver?
@@ -38,16 +38,17 @@ step "Debian $SUITE in $ROOT"
 quietly "$ROOT.log" debootstrap --variant=minbase --include=ca-certificates,python3 "$SUITE" "$ROOT" \
   "${MIRROR:-http://deb.debian.org/debian}" || die "debootstrap failed (above)"
 rm -f "$ROOT.log"
+chmod 0755 "$ROOT" # some tests are other users
 cp -L /etc/resolv.conf "$ROOT/etc/resolv.conf"
 apt-config dump | grep -E '^Acquire::(http|https)' >"$ROOT/etc/apt/apt.conf.d/90host" || true
 # A root that is a mount point, as every real one is: tests make mounts of their own below it.
 mount --bind "$ROOT" "$ROOT"
 mount -t proc proc "$ROOT/proc"
 mount --rbind /dev "$ROOT/dev"
+mount --rbind /sys "$ROOT/sys"
+mount -t tmpfs tmpfs "$ROOT/run"
 
 if [[ -n $BUNDLE ]]; then
-  mount --rbind /sys "$ROOT/sys"
-  mount -t tmpfs tmpfs "$ROOT/run"
   mkdir "$ROOT/bundle"
   tar -xzf "$BUNDLE" -C "$ROOT/bundle"
   chroot "$ROOT" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 bash -euc '
@@ -63,7 +64,7 @@ mkdir -p "$ROOT/src"
   tar -x -C "$ROOT/src"
 chroot "$ROOT" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}" bash -euc '
   cd /src
-  scripts/setup.sh --build
+  scripts/setup.sh --build --test --criu
   nice scripts/build.sh release
   ctest --test-dir build/release --output-on-failure --no-tests=error -L "^unit\$"
 ' || die "the tree does not build or pass its unit tests on Debian $SUITE (above)"
