@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
-#include <cstdlib>
 #include <map>
 #include <set>
 #include <utility>
@@ -30,10 +29,12 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/capability.h"
 #include "base/cgroup_folders.h"
 #include "base/deadline.h"
 #include "base/file.h"
 #include "base/process_stat.h"
+#include "base/socket_descriptors.h"
 #include "base/status.h"
 #include "base/trace_rights.h"
 #include "ckpt/held_job.h"
@@ -55,13 +56,6 @@ uint64_t LeadingNumber(absl::string_view text) {
   std::vector<absl::string_view> words = absl::StrSplit(text, absl::ByAnyChar(" \t"), absl::SkipWhitespace());
   if (words.empty() || !absl::SimpleAtoi(words[0], &value)) return 0;
   return value;
-}
-
-bool HaveCapability(int capability) {
-  auto status = ReadFile("/proc/self/status");
-  if (!status.ok()) return false;
-  uint64_t effective = std::strtoull(StatusField(*status, "CapEff").c_str(), nullptr, 16);
-  return (effective >> capability & 1) != 0;
 }
 
 absl::Status CheckMayBeCaptured(const ProcessInfo& root, uid_t caller) {
@@ -137,7 +131,7 @@ bool AreOurs(absl::string_view ids, uint32_t ours) {
 
 // As prlimit() wants it, by which CRIU reads a process's limits.
 absl::Status CheckMachineCan(const std::vector<ProcessInfo>& tree) {
-  if (HaveCapability(CAP_SYS_RESOURCE)) return absl::OkStatus();
+  if (HasCapability(CAP_SYS_RESOURCE)) return absl::OkStatus();
   for (const ProcessInfo& process : tree) {
     auto status = ReadFile(ProcPath(process.pid, "status"));
     if (!status.ok()) continue;
@@ -434,13 +428,7 @@ class DescriptorScan {
       tcp_ = TcpSockets(d.pid);
       tcp_read_ = true;
     }
-    absl::string_view inode_text = d.target;
-    uint64_t inode = 0;
-    if (!absl::ConsumePrefix(&inode_text, "socket:[") || !absl::ConsumeSuffix(&inode_text, "]") ||
-        !absl::SimpleAtoi(inode_text, &inode)) {
-      return;
-    }
-    sockets_.emplace(inode, DescriptorOfProcess(d.pid, d.fd));
+    if (const auto inode = SocketInode(d.target)) sockets_.emplace(*inode, DescriptorOfProcess(d.pid, d.fd));
   }
 
   void SumUpTcp(JobInspection& job) const {

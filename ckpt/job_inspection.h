@@ -73,11 +73,11 @@ std::string JobId(const std::string& boot_id, const ProcessInfo& root);
 
 // Looks at the tree of `pid` on behalf of `caller` (0: root, may see all) whose own process is `caller_pid`
 // (0: unknown). Refuses what must not or cannot be captured, naming the reason and the cure:
-//   NotFound            there is no such process
-//   InvalidArgument     PID 1, a kernel thread, Rekindle itself or a tree that holds it or the caller
-//   FailedPrecondition  a zombie, a deleted working directory, an io_uring or userfaultfd descriptor, under a
-//   debugger PermissionDenied    it belongs to somebody else Unimplemented       this machine can't (another
-//   uid without CAP_SYS_RESOURCE)
+// NotFound: there is no such process. InvalidArgument: PID 1, a kernel thread, Rekindle itself or a tree that
+// holds it or the caller.
+// FailedPrecondition: a zombie, a deleted working directory, an io_uring or userfaultfd descriptor, under a
+// debugger. PermissionDenied: it belongs to somebody else. Unimplemented: this machine can't (another uid
+// without CAP_SYS_RESOURCE).
 absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_pid,
                                          const std::vector<gid_t>& caller_groups = {});
 

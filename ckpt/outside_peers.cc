@@ -6,18 +6,15 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
-#include "base/file.h"
 #include "base/network_namespace.h"
 #include "base/process_stat.h"
 #include "base/sock_diag.h"
+#include "base/socket_descriptors.h"
 #include "base/utf8.h"
 
 namespace rekindle::ckpt {
@@ -40,19 +37,11 @@ std::map<uint32_t, Holder> HoldersOf(const std::vector<pid_t>& pids,
                                      const std::map<uint32_t, Holder>* wanted) {
   std::map<uint32_t, Holder> holders;
   for (const pid_t pid : pids) {
-    const std::string folder = absl::StrCat("/proc/", pid, "/fd");
-    const auto names = ListDirectory(folder);
-    if (!names.ok()) continue;  // it has ended
-    for (const std::string& name : *names) {
-      const auto target = ReadLink(absl::StrCat(folder, "/", name));
-      absl::string_view number = target.ok() ? absl::string_view(*target) : "";
-      uint32_t inode = 0;
-      Holder holder{pid, -1};
-      if (absl::ConsumePrefix(&number, "socket:[") && absl::ConsumeSuffix(&number, "]") &&
-          absl::SimpleAtoi(number, &inode) && absl::SimpleAtoi(name, &holder.fd) &&
-          (wanted == nullptr || wanted->contains(inode)))
-        holders.emplace(inode, holder);
-    }
+    ForEachSocketOf(pid, [&](int descriptor, uint64_t socket) {
+      const auto inode = static_cast<uint32_t>(socket);
+      if (wanted == nullptr || wanted->contains(inode)) holders.emplace(inode, Holder{pid, descriptor});
+      return true;
+    });
   }
   return holders;
 }

@@ -11,12 +11,12 @@
 #include <iterator>
 #include <map>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/pidfd.h"
+#include "base/socket_descriptors.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::ckpt {
@@ -85,13 +85,10 @@ absl::Status CheckNoTlsSince(absl::Span<const pid_t> pids, uint64_t begun_before
   if (pids.empty() || TlsSessionsBegunBeside(pids[0]) == begun_before) return absl::OkStatus();
   std::vector<DescriptorOfProcess> sockets;
   for (const pid_t pid : pids) {
-    const std::string folder = absl::StrCat("/proc/", pid, "/fd");
-    for (const std::string& number : ListDirectory(folder).value_or(std::vector<std::string>())) {
-      int fd = -1;
-      if (absl::SimpleAtoi(number, &fd) &&
-          absl::StartsWith(ReadLink(absl::StrCat(folder, "/", number)).value_or(""), "socket:["))
-        sockets.emplace_back(pid, fd);
-    }
+    ForEachSocketOf(pid, [&](int descriptor, uint64_t) {
+      sockets.emplace_back(pid, descriptor);
+      return true;
+    });
   }
   return CheckNoUpperProtocol(sockets);
 }

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -18,7 +17,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "base/database_files.h"
@@ -27,6 +25,7 @@
 #include "base/human_units.h"
 #include "base/open_in_root.h"
 #include "base/parallel.h"
+#include "base/path_below.h"
 #include "base/permission_bits.h"
 #include "base/positioned_io.h"
 #include "base/process_stat.h"
@@ -41,14 +40,9 @@ bool IsNew(int64_t born_unix_ns, absl::Duration until_age) {
   return born_unix_ns != 0 && absl::Nanoseconds(UnixNanos() - born_unix_ns) < until_age;
 }
 
-bool IsBelow(absl::string_view path, const std::vector<std::string>& folders) {
-  for (absl::string_view folder : folders) {
-    while (folder.size() > 1 && absl::ConsumeSuffix(&folder, "/")) {
-    }
-    absl::string_view rest = path;
-    if (absl::ConsumePrefix(&rest, folder) && (rest.empty() || rest[0] == '/' || folder == "/")) return true;
-  }
-  return false;
+bool IsBelowAny(absl::string_view path, const std::vector<std::string>& folders) {
+  return std::any_of(folders.begin(), folders.end(),
+                     [&](const std::string& folder) { return IsBelow(path, folder); });
 }
 
 // Is this a name that a restore may look for? What the kernel makes up is not; /dev has no files but
@@ -420,7 +414,7 @@ class ContentTaker {
     const v1::WrittenFile& file = found.file;
     if (file.tracked()) return;
     // What has no name is meant by no path.
-    if (!file.nameless() && IsBelow(file.path(), options_.ignore_paths)) return;
+    if (!file.nameless() && IsBelowAny(file.path(), options_.ignore_paths)) return;
     const bool asked = why == Why::kAsked;
     const bool of_database =
         !asked && why != Why::kUnasked && RoundUpToPages(file.size()) <= of_databases_.left;
@@ -560,7 +554,7 @@ uint64_t EstimateContents(const std::vector<pid_t>& pids, const WrittenFilesOpti
   const EarlierFiles earlier(options);
   VisitOpenForWriting(pids, [&](const OpenForWriting& open) {
     const struct stat& info = open.info;
-    if (IsBelow(open.path, options.ignore_paths) || !seen.insert({info.st_dev, info.st_ino}).second)
+    if (IsBelowAny(open.path, options.ignore_paths) || !seen.insert({info.st_dev, info.st_ino}).second)
       return true;
     const uint64_t size = static_cast<uint64_t>(info.st_size);
     const uint64_t bytes = std::min(size, static_cast<uint64_t>(info.st_blocks) * 512);

@@ -65,7 +65,7 @@ std::vector<std::string> DumpArguments(const DumpOptions& options) {
     case AfterDump::kKill:
       break;  // CRIU's default
   }
-  if (options.link_remap) arguments.push_back("--link-remap");
+  arguments.push_back("--link-remap");
   if (options.ghost_limit_bytes != 0) {
     arguments.push_back("--ghost-limit");
     arguments.push_back(absl::StrCat(options.ghost_limit_bytes));
@@ -91,18 +91,12 @@ std::vector<std::string> DumpArguments(const DumpOptions& options) {
 std::vector<std::string> RestoreArguments(const RestoreOptions& options) {
   std::vector<std::string> arguments = {"restore"};
   AddCommon(options, &arguments);
-  if (options.leave_stopped) arguments.push_back("--leave-stopped");
   if (options.lazy_pages) arguments.push_back("--lazy-pages");
-  if (options.detach) arguments.push_back("--restore-detached");
-  if (!options.pidfile.empty()) {
-    arguments.push_back("--pidfile");
-    arguments.push_back(options.pidfile);
-  }
+  arguments.push_back("--restore-detached");
   for (const auto& [descriptor, resource] : options.inherit_fd) {
     arguments.push_back("--inherit-fd");
     arguments.push_back(absl::StrCat("fd[", descriptor, "]:", resource));
   }
-  arguments.insert(arguments.end(), options.extra.begin(), options.extra.end());
   return arguments;
 }
 

@@ -28,7 +28,6 @@ struct DumpOptions {
   bool tcp_close = false;
   bool file_locks = false;
   bool external_unix_sockets = false;
-  bool link_remap = true;
   uint64_t ghost_limit_bytes = 0;  // 0: CRIU's default
   bool network_lock_skip = false;
   bool skip_in_flight = false;        // leave out connections that were not accepted yet, rather than fail
@@ -48,16 +47,12 @@ struct RestoreOptions {
   bool tcp_close = false;
   bool file_locks = false;
   bool external_unix_sockets = false;
-  bool leave_stopped = false;
   int log_level = 2;        // 4 tells what CRIU does when
   bool lazy_pages = false;  // lazy-pages.socket in the work directory is listened to
-  bool detach = true;
-  std::string pidfile;
   std::vector<std::string> external;
   std::vector<std::pair<int, std::string>> inherit_fd;  // (descriptor in CRIU, resource)
-  std::vector<std::string> extra;
-  std::string plugins;                   // a folder with all that CRIU is to load; empty: none
-  std::vector<std::string> environment;  // "K=V", for CRIU. RunRestore alone heeds it
+  std::string plugins;                                  // a folder with all that CRIU is to load; empty: none
+  std::vector<std::string> environment;                 // "K=V", for CRIU. RunRestore alone heeds it
   // Whose rights bound what CRIU does by name (restore_preload.h); nothing: root's job. Who gives a CRIU of
   // his own to RunRestoreOver has told it that himself.
   std::optional<Owner> user;
@@ -70,8 +65,8 @@ struct RestoreOptions {
 // takes a failed restore of GPU state for a success.
 inline constexpr char kNoPlugins[] = "/proc/self/ns";
 
-// Arguments after Installation::command, beginning with "dump" / "restore". Both leave cgroups alone, log
-// with -v4.
+// Arguments after Installation::command, beginning with "dump" / "restore". Both leave cgroups alone. A
+// restore is to be detached.
 std::vector<std::string> DumpArguments(const DumpOptions& options);
 std::vector<std::string> RestoreArguments(const RestoreOptions& options);
 // Of a CRIU that takes its request from the socket with this number.

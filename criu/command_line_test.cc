@@ -34,7 +34,6 @@ TEST(CommandLineTest, DumpWithEverything) {
   options.after = AfterDump::kLeaveStopped;
   options.shell_job = options.tcp_established = options.tcp_close = options.file_locks = true;
   options.external_unix_sockets = options.network_lock_skip = options.skip_in_flight = true;
-  options.link_remap = false;
   options.ghost_limit_bytes = 1 << 20;
   options.external = {"tty[1:2]", "pipe[3]"};
   options.timeout_seconds = 30;
@@ -47,7 +46,6 @@ TEST(CommandLineTest, DumpWithEverything) {
                             "1048576",           "--external",  "tty[1:2]",         "pipe[3]",
                             "--timeout",         "30",          "--action-script",  "/bin/true"}));
   EXPECT_THAT(arguments, Not(Contains("--stream")));
-  EXPECT_THAT(arguments, Not(Contains("--link-remap")));
   EXPECT_THAT(arguments, Not(Contains("--leave-running")));
   options.after = AfterDump::kKill;
   EXPECT_THAT(DumpArguments(options), Not(Contains("--leave-stopped")));
@@ -56,17 +54,13 @@ TEST(CommandLineTest, DumpWithEverything) {
 TEST(CommandLineTest, Restore) {
   RestoreOptions options;
   options.images_directory = "/i";
-  options.detach = false;
-  EXPECT_THAT(RestoreArguments(options),
-              ElementsAre("restore", "--images-dir", "/i", "--log-file", "restore.log", "-v2",
-                          "--no-default-config", "--libdir", kNoPlugins, "--manage-cgroups=ignore"));
-  options.detach = options.leave_stopped = true;
-  options.pidfile = "/p";
+  EXPECT_THAT(
+      RestoreArguments(options),
+      ElementsAre("restore", "--images-dir", "/i", "--log-file", "restore.log", "-v2", "--no-default-config",
+                  "--libdir", kNoPlugins, "--manage-cgroups=ignore", "--restore-detached"));
+  options.lazy_pages = true;
   options.inherit_fd = {{5, "tty[1:2]"}};
-  options.extra = {"--lazy-pages"};
-  EXPECT_THAT(RestoreArguments(options),
-              IsSupersetOf({"--restore-detached", "--leave-stopped", "--pidfile", "/p", "--inherit-fd",
-                            "fd[5]:tty[1:2]", "--lazy-pages"}));
+  EXPECT_THAT(RestoreArguments(options), IsSupersetOf({"--lazy-pages", "--inherit-fd", "fd[5]:tty[1:2]"}));
 }
 
 TEST(CommandLineTest, NoPluginsForRequestsEither) {

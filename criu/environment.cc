@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/capability.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "base/subprocess.h"
@@ -68,17 +69,6 @@ EnvironmentCheck CheckKernelForCriu(const Installation& criu) {
 }
 
 constexpr int kSysAdmin = 21;  // of linux/capability.h
-
-bool HasCapability(int number) {
-  uint64_t effective = 0;
-  if (absl::StatusOr<std::string> status = ReadFile("/proc/self/status"); status.ok()) {
-    for (absl::string_view line : absl::StrSplit(*status, '\n')) {
-      if (!absl::StartsWith(line, "CapEff:")) continue;
-      if (!absl::SimpleHexAtoi(line.substr(7), &effective)) effective = 0;
-    }
-  }
-  return (effective >> number & 1) != 0;
-}
 
 // CRIU itself keeps its probe of the kernel in /run, if that is a tmpfs.
 EnvironmentCheck CheckProbeCache() {

@@ -134,7 +134,6 @@ absl::StatusOr<Inventory> ParseInventory(absl::string_view content) {
   if (!record.has_image_version()) return Damaged("inventory", "it has no version");
   Inventory inventory;
   inventory.image_version = record.image_version();
-  inventory.lsm = record.lsm_type() != 0;
   inventory.tcp_close = record.tcp_close();
   inventory.network_lock_method = record.network_lock_method();
   inventory.run = record.dump_criu_run_id();

@@ -30,7 +30,6 @@ absl::StatusOr<std::vector<PstreeEntry>> ParsePstree(absl::string_view content);
 
 struct Inventory {
   uint32_t image_version = 0;
-  bool lsm = false;
   bool tcp_close = false;
   uint32_t network_lock_method = 0;
   std::string run;  // of CRIU, by which it called what it locked connections with; empty: it does not say

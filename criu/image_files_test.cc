@@ -122,7 +122,6 @@ std::string SampleRemaps() {
 std::string SampleInventory() {
   pb::Inventory inventory;
   inventory.set_image_version(2);
-  inventory.set_lsm_type(0);
   inventory.set_network_lock_method(2);
   inventory.set_dump_criu_run_id("01234567-89ab-cdef-0123-456789abcdef");
   return absl::StrCat(Word(0x58313116), Record(inventory));
@@ -151,7 +150,6 @@ TEST(ImageFilesTest, InventoryAndStats) {
   absl::StatusOr<Inventory> inventory = ParseInventory(SampleInventory());
   ASSERT_TRUE(inventory.ok()) << inventory.status();
   EXPECT_EQ(inventory->image_version, 2u);
-  EXPECT_FALSE(inventory->lsm);
   EXPECT_EQ(inventory->network_lock_method, 2u);
   EXPECT_EQ(inventory->run, "01234567-89ab-cdef-0123-456789abcdef");
   absl::StatusOr<DumpStats> stats = ParseDumpStats(SampleStats());

@@ -41,7 +41,6 @@ pb::RpcRequest RestoreRequest(const RestoreOptions& options) {
   rpc->set_tcp_close(options.tcp_close);
   rpc->set_file_locks(options.file_locks);
   rpc->set_external_unix_sockets(options.external_unix_sockets);
-  if (options.leave_stopped) rpc->set_leave_stopped(true);
   for (const std::string& external : options.external) rpc->add_external(external);
   if (options.lazy_pages) rpc->set_lazy_pages(true);
   return request;

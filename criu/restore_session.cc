@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -29,22 +28,6 @@ namespace rekindle::criu {
 namespace {
 
 constexpr int kSocketInCriu = 3;
-
-absl::StatusOr<UniqueFd> MakeConfigFile(const std::vector<std::string>& arguments) {
-  UniqueFd file(::memfd_create("rekindle-criu.conf", MFD_CLOEXEC));
-  if (!file.valid()) return ErrnoStatus(errno, "making CRIU's configuration");
-  std::string content;
-  for (const std::string& argument : arguments) {
-    if (absl::StartsWith(argument, "--")) {
-      absl::StrAppend(&content, content.empty() ? "" : "\n", argument.substr(2));
-    } else {
-      absl::StrAppend(&content, " ", argument);
-    }
-  }
-  content += "\n";
-  RK_RETURN_IF_ERROR(WriteFully(file.get(), content.data(), content.size(), "CRIU's configuration"));
-  return file;
-}
 
 Timeline ReadStages(const RestoreOptions& options, const std::string& path, int64_t requested_ns,
                     const RestoreOutcome& outcome) {
@@ -113,10 +96,6 @@ class RestoreSession {
       request_.mutable_options()->set_images_directory_fd(images_fd_.get());
       request_.mutable_options()->set_work_directory_fd(work_fd_.get());
     }
-    if (!options_.extra.empty()) {
-      RK_ASSIGN_OR_RETURN(config_, MakeConfigFile(options_.extra));
-      request_.mutable_options()->set_config_file(absl::StrCat("/proc/", ::getpid(), "/fd/", config_.get()));
-    }
 
     SubprocessOptions process;
     process.argv = FullCommand(installation, SwrkArguments(kSocketInCriu, options_.plugins));
@@ -162,10 +141,6 @@ class RestoreSession {
     // CRIU has made it beside itself. From here on it may end with a status that somebody wants; before, it
     // is as good for whoever collects orphans.
     NoteChild(root_);
-    if (!options_.pidfile.empty()) {
-      RK_RETURN_IF_ERROR(WriteFileAtomically(options_.pidfile, absl::StrCat(root_, "\n"), 0644));
-      wrote_pidfile_ = true;
-    }
     return observer_ != nullptr ? observer_->TasksReady(root_) : absl::OkStatus();
   }
 
@@ -189,7 +164,6 @@ class RestoreSession {
     // One that somebody killed, as a machine without memory does, has ended none of its other children.
     KillRestOfSession(criu_.pid());
     if (absl::StatusOr<ExitState> waited = criu_.Wait(); waited.ok()) exit = *waited;
-    if (wrote_pidfile_) ::unlink(options_.pidfile.c_str());
     if (!outcome.criu_failed) return outcome.status;
     absl::StatusOr<std::string> log = ReadFile(log_path());
     return FailureStatus(Operation::kRestore, exit, log.ok() ? *log : "", log_path());
@@ -233,11 +207,10 @@ class RestoreSession {
   RestoreObserver* const observer_;
   const int cancel_fd_;
   pb::RpcRequest request_;
-  UniqueFd images_fd_, work_fd_, config_, socket_;
+  UniqueFd images_fd_, work_fd_, socket_;
   Subprocess criu_;
   uint64_t criu_start_ticks_ = 0;
-  pid_t root_ = 0;  // once all tasks are there
-  bool wrote_pidfile_ = false;
+  pid_t root_ = 0;                               // once all tasks are there
   std::optional<TemporarySubreaper> subreaper_;  // once it has failed
 };
 

@@ -29,10 +29,10 @@ struct RestoredTree {
   Timeline timeline;  // of CRIU's stages; only with a log_level of kLogLevelWithStages
 };
 
-// Runs the restore to its end. RestoreOptions::detach is implied; `inherit_fd` numbers are descriptors of
-// this process. On failure nothing of the tree is left and the status is that of FailureStatus(). `observer`
-// may be null. `cancel_fd` (-1: none) becoming readable kills the restore (Cancelled). The job comes back in
-// `namespaces`, which may be ours; all PIDs are in our numbers.
+// Runs the restore to its end. `inherit_fd` numbers are descriptors of this process. On failure nothing of
+// the tree is left and the status is that of FailureStatus(). `observer` may be null. `cancel_fd` (-1: none)
+// becoming readable kills the restore (Cancelled). The job comes back in `namespaces`, which may be ours; all
+// PIDs are in our numbers.
 absl::StatusOr<RestoredTree> RunRestore(const Installation& criu, const RestoreOptions& options,
                                         const JobNamespaces& namespaces, RestoreObserver* observer,
                                         int cancel_fd);
@@ -46,7 +46,7 @@ struct CriuConnection {
 };
 
 // Runs one restore over it. RestoreOptions::images_directory is a path as CRIU sees it; `inherit_fd` has
-// CRIU's own numbers; work_directory, pidfile and extra are not used. The root's PID is that in CRIU's PID
+// CRIU's own numbers; work_directory is not used. The root's PID is that in CRIU's PID
 // namespace, also the one that `tasks_ready` is given (see RestoreObserver). On failure the caller takes down
 // what is left.
 absl::Status RunRestoreOver(const CriuConnection& criu, const RestoreOptions& options,

@@ -31,22 +31,6 @@ std::optional<ProcessState> StateAfter(ProcessState state, Action action) {
   return std::nullopt;
 }
 
-std::optional<std::vector<Action>> WayBetween(ProcessState from, ProcessState to) {
-  if (from == to) return std::vector<Action>();
-  // Running, locked and checkpointed lie in a line.
-  auto end = [](ProcessState s) { return s == ProcessState::kFailed; };
-  if (end(from) || end(to)) return std::nullopt;
-  const bool down = static_cast<int>(to) > static_cast<int>(from);
-  std::vector<Action> way;
-  for (ProcessState state = from; state != to;) {
-    const Action action = down ? (state == ProcessState::kRunning ? Action::kLock : Action::kCheckpoint)
-                               : (state == ProcessState::kCheckpointed ? Action::kRestore : Action::kUnlock);
-    way.push_back(action);
-    state = *StateAfter(state, action);
-  }
-  return way;
-}
-
 absl::string_view NameOf(ProcessState state) {
   const auto i = static_cast<size_t>(state);
   return i < std::size(kStateNames) ? kStateNames[i] : "unknown";

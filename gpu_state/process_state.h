@@ -3,7 +3,6 @@
 #pragma once
 
 #include <optional>
-#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "gpu_state/cuda_abi.h"
@@ -21,9 +20,6 @@ inline constexpr Action kAllActions[] = {Action::kLock, Action::kCheckpoint, Act
 
 // Nothing: the driver refuses this action in this state.
 std::optional<ProcessState> StateAfter(ProcessState state, Action action);
-
-// The actions that lead from one state to another, in order; nothing: no way leads there (from or to failed).
-std::optional<std::vector<Action>> WayBetween(ProcessState from, ProcessState to);
 
 absl::string_view NameOf(ProcessState state);  // "running", …
 absl::string_view NameOf(Action action);       // "lock", …; the words of `cuda-checkpoint --action`

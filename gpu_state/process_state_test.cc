@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <set>
 #include <utility>
 
 namespace rekindle::gpu {
@@ -28,26 +27,6 @@ TEST(ProcessState, EveryTransition) {
       if (after && it != allowed.end()) {
         EXPECT_EQ(*after, it->second);
       }
-    }
-  }
-}
-
-TEST(ProcessState, WaysLeadWhereTheySay) {
-  for (S from : kAllStates) {
-    for (S to : kAllStates) {
-      auto way = WayBetween(from, to);
-      const bool possible = from == to || (from != S::kFailed && to != S::kFailed);
-      ASSERT_EQ(way.has_value(), possible) << NameOf(from) << " to " << NameOf(to);
-      if (!way) continue;
-      S state = from;
-      std::set<S> seen = {state};
-      for (A action : *way) {
-        auto next = StateAfter(state, action);
-        ASSERT_TRUE(next) << NameOf(from) << " to " << NameOf(to);
-        state = *next;
-        EXPECT_TRUE(seen.insert(state).second) << "a detour";
-      }
-      EXPECT_EQ(state, to);
     }
   }
 }

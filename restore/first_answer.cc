@@ -12,11 +12,9 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "base/clock.h"
-#include "base/file.h"
+#include "base/socket_descriptors.h"
 #include "base/status.h"
 #include "restore/sandbox.h"
 
@@ -29,20 +27,10 @@ constexpr double kShareOfACpu = 0.05;    // that the looks of all may take
 std::atomic<int> watches{0};
 
 void AddSocketInodes(pid_t pid, std::set<uint32_t>* inodes) {
-  const std::string folder = absl::StrCat("/proc/", pid, "/fd");
-  absl::StatusOr<std::vector<std::string>> names = ListDirectory(folder);
-  if (!names.ok()) return;  // it has ended
-  for (const std::string& name : *names) {
-    char target[64];
-    const ssize_t n = ::readlink(absl::StrCat(folder, "/", name).c_str(), target, sizeof target);
-    if (n <= 0) continue;
-    absl::string_view text(target, static_cast<size_t>(n));
-    uint32_t inode;
-    if (absl::ConsumePrefix(&text, "socket:[") && absl::ConsumeSuffix(&text, "]") &&
-        absl::SimpleAtoi(text, &inode)) {
-      inodes->insert(inode);
-    }
-  }
+  ForEachSocketOf(pid, [&](int, uint64_t inode) {
+    inodes->insert(static_cast<uint32_t>(inode));
+    return true;
+  });
 }
 
 // 0: it is ours.

@@ -262,7 +262,6 @@ class Sending {
       for (std::vector<Segment> some; !(some = segmenter.Next()).empty();) {
         for (const Segment& segment : some) {
           if (segment.kind == ImageStreamPages::DATA) all.data_bytes += segment.bytes();
-          if (segment.kind == ImageStreamPages::BASE) sent_.base_bytes += segment.bytes();
         }
       }
     }

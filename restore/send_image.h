@@ -40,8 +40,7 @@ struct SendOptions {
 };
 
 struct SentImage {
-  uint64_t bytes = 0;       // of all streams
-  uint64_t base_bytes = 0;  // of memory that was left out
+  uint64_t bytes = 0;  // of all streams
 };
 
 // Reads and compresses ahead of `sink`, with a few tens of MiB of memory. NotFound: no such image. DataLoss:

@@ -31,7 +31,7 @@ void ProgressWatch::Add(const ProgressSample& sample) {
     quiet_cpu_seconds_ += std::max(0.0, sample.cpu_seconds - last_.cpu_seconds);
     const bool uses =
         quiet_cpu_seconds_ > kIdleShare * std::max(0.0, sample.at_seconds - last_sign_seconds_) ||
-        sample.io_bytes > last_.io_bytes || sample.gpu_busy_seconds > last_.gpu_busy_seconds;
+        sample.io_bytes > last_.io_bytes;
     const bool works = sample.output_bytes > last_.output_bytes || (sign_ == ProgressSign::kAny && uses);
     const bool reports = sample.reported != 0 && sample.reported != last_.reported;
     if (reports || (!speaks_ && works)) Sign(sample.at_seconds);

@@ -15,10 +15,9 @@ namespace rekindle::supervise {
 struct ProgressSample {
   double at_seconds = 0;  // a clock that does not stop while the machine runs
   double cpu_seconds = 0;
-  uint64_t io_bytes = 0;        // read and written, by system calls
-  uint64_t output_bytes = 0;    // size of its log
-  uint64_t reported = 0;        // calls of the hook's progress(), or its step; 0: it says nothing (now)
-  double gpu_busy_seconds = 0;  // 0: not known
+  uint64_t io_bytes = 0;      // read and written, by system calls
+  uint64_t output_bytes = 0;  // size of its log
+  uint64_t reported = 0;      // calls of the hook's progress(), or its step; 0: it says nothing (now)
 };
 
 enum class ProgressSign { kAny, kOutput };

@@ -112,8 +112,7 @@ TEST(ProgressWatch, WorkOfThePastDoesNotCount) {
 }
 
 TEST(ProgressWatch, EveryKindOfSignCounts) {
-  const ProgressSample signs[] = {
-      {.cpu_seconds = 1}, {.io_bytes = 1}, {.output_bytes = 1}, {.reported = 1}, {.gpu_busy_seconds = 0.5}};
+  const ProgressSample signs[] = {{.cpu_seconds = 1}, {.io_bytes = 1}, {.output_bytes = 1}, {.reported = 1}};
   for (const ProgressSample& sign : signs) {
     ProgressWatch watch(kHang);
     watch.Add({.at_seconds = 0});

@@ -146,10 +146,6 @@ class RekindleTest(unittest.TestCase):
         return total
 
 
-def tree_is_running(pids):
-    return all(procfs.alive(pid) and procfs.state(pid) not in ("T", "t") for pid in pids)
-
-
 def _machine_state():
     with open("/proc/self/mountinfo", encoding="utf-8") as file:
         mounts = {line.split()[4] for line in file}

@@ -56,9 +56,6 @@ class SmallDisk:
         fs = os.fstatvfs(self._ballast)
         return fs.f_bavail * fs.f_frsize
 
-    def ballast_bytes(self):
-        return os.fstat(self._ballast).st_blocks * 512
-
     def leave(self, room):
         """Changes the ballast until `room` bytes are free, as far as the file system counts in such steps."""
         for _ in range(8):

@@ -5,7 +5,6 @@ import decimal
 import logging
 import os
 import sys
-import threading
 
 logger = logging.getLogger()
 logger.setLevel(logging.INFO)
@@ -114,14 +113,6 @@ def do_wait(event, context):
     """Until the test says so."""
     with open(event["fifo"], encoding="ascii") as file:
         return file.read()
-
-
-def do_thread(event, context):
-    answers = []
-    thread = threading.Thread(target=answers.append, args=(1,))
-    thread.start()
-    thread.join()
-    return answers
 
 
 class Callable:

@@ -1,0 +1,36 @@
+#include "base/socket_descriptors.h"
+
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/file.h"
+
+namespace rekindle {
+
+std::optional<uint64_t> SocketInode(absl::string_view target) {
+  uint64_t inode = 0;
+  if (!absl::ConsumePrefix(&target, "socket:[") || !absl::ConsumeSuffix(&target, "]") ||
+      !absl::SimpleAtoi(target, &inode)) {
+    return std::nullopt;
+  }
+  return inode;
+}
+
+void ForEachSocketOf(pid_t pid, absl::FunctionRef<bool(int descriptor, uint64_t inode)> found) {
+  const std::string folder = absl::StrCat("/proc/", pid, "/fd");
+  for (const std::string& name : ListDirectory(folder).value_or(std::vector<std::string>())) {
+    char target[64];
+    const ssize_t n = ::readlink(absl::StrCat(folder, "/", name).c_str(), target, sizeof target);
+    const auto inode =
+        n > 0 ? SocketInode(absl::string_view(target, static_cast<size_t>(n))) : std::optional<uint64_t>();
+    int descriptor = -1;
+    if (inode && absl::SimpleAtoi(name, &descriptor) && !found(descriptor, *inode)) return;
+  }
+}
+
+}  // namespace rekindle
