@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import unittest
 
@@ -17,6 +18,12 @@ if [[ " $* " == *" ckpt "* && ${%s:-} != 0 ]]; then
   exit 1
 fi
 exec %s "$@"
+"""
+# Says what it was called with, and writes a report that has a row for what it has switched off.
+STUB = """#!/bin/bash
+echo "$* REKINDLE_GPU_HUGE_PAGES=${REKINDLE_GPU_HUGE_PAGES:-}" >>"$CALLS"
+while [[ $1 != --report ]]; do shift; done
+echo "| huge pages | switched off from here on | REKINDLE_GPU_HUGE_PAGES=0 |" >"$2"
 """
 
 
@@ -116,6 +123,42 @@ exit 1
             self.assertGreater(huge, 0)
             self.assertEqual(plain_huge, 0)
             self.assertLess(faults, plain_faults)
+
+
+class LentMachineTest(RekindleTest):
+    def run_parts(self, part, *options):
+        calls = self.path("calls")
+        environment = {**os.environ, "CALLS": calls, "OUT": self.path("out"), "TMPDIR": self.directory}
+        subprocess.run(
+            [os.path.join(self.directory, "gpu_lent_machine.sh"), part, *options],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            check=True,
+            timeout=60,
+        )
+        with open(calls, encoding="ascii") as file:
+            lines = file.read().splitlines()
+        os.unlink(calls)
+        return lines
+
+    def test_what_is_run_in_which_time(self):
+        shutil.copy(os.path.join(SCRIPTS, "gpu_lent_machine.sh"), self.directory)
+        with open(self.path("gpu_check.sh"), "w", encoding="ascii") as file:
+            file.write(STUB)
+        os.chmod(self.path("gpu_check.sh"), 0o755)
+        first, large = self.run_parts("A", "--python", "python3.11")
+        self.assertIn("--brief --quick --minutes 3 ", first)
+        self.assertIn(f"--report {self.path('out')}/first.md --logs {self.path('out')}/first.tgz ", first)
+        self.assertIn("--python python3.11 REKINDLE_GPU_HUGE_PAGES=", first)
+        self.assertTrue(first.endswith("="), first)
+        self.assertIn("--figures 40 --minutes 6 ", large)
+        # What the first part has found holds for all others, in another run too.
+        for line in (large, *self.run_parts("B")):
+            self.assertTrue(line.endswith("REKINDLE_GPU_HUGE_PAGES=0"), line)
+        # No part has more time than there is.
+        lines = self.run_parts("B", "--seconds", "145")
+        self.assertEqual([re.search(r"--minutes (\d+)", line).group(1) for line in lines], ["2"] * 4)
 
 
 if __name__ == "__main__":
