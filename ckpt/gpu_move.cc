@@ -10,7 +10,7 @@ absl::Status GpuMove::Begin(const std::string& folder) {
   may_go_on_ = false;
   stood_still_seconds_ = 0;
   auto plugin = gpu::PluginPath();
-  if (!plugin.ok()) {
+  if (!plugin.ok() || !gpu::ThreadsAreHeld()) {
     RK_RETURN_IF_ERROR(Lock());
     return MoveOut(nullptr);
   }

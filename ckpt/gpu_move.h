@@ -35,8 +35,8 @@ class GpuMove {
       : mover_(mover), namespaces_(namespaces), options_(std::move(options)) {}
 
   // Before each dump: we wait for CRIU in `folder`, its working directory, to lock the job's CUDA calls just
-  // before it has all threads stand still. Where our plugin is missing they are locked and the memory moves
-  // now, and the job's threads run for a moment without it.
+  // before it has all threads stand still. Where our plugin is missing or not wanted they are locked and the
+  // memory moves now, and the job's threads run for a moment without it.
   absl::Status Begin(const std::string& folder);
   // For CRIU: its --libdir, and "K=V"; empty where it does not ask.
   const std::string& plugins() const { return plugins_; }

@@ -164,7 +164,7 @@ absl::Status GpuSession::LetStand() {
 }
 
 void GpuSession::HoldOthers(Action action) {
-  if (keeper_ != nullptr || own_keeper_ != nullptr) return;
+  if (!ThreadsAreHeld() || keeper_ != nullptr || own_keeper_ != nullptr) return;
   std::vector<pid_t> pids;
   for (const Member& member : members_) {
     if (!member.gone && member.now != ProcessState::kRunning) pids.push_back(member.pid);

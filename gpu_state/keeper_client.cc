@@ -53,6 +53,8 @@ bool HugePagesWanted(pid_t pid) {
   return (value == nullptr || absl::string_view(value) != "0") && HugePagesAllowedFor(pid);
 }
 
+constexpr char kHoldVariable[] = "REKINDLE_GPU_HOLD_THREADS";
+
 // How much of what a process has on GPUs it maps before nothing else is looked for. What the driver keeps
 // there for itself need not be saved; less than half of it may be in the first of several mappings.
 uint64_t MostOf(uint64_t device_bytes) { return device_bytes / 4 * 3; }
@@ -398,6 +400,11 @@ void KeeperListener::Serve() {
     // CRIU finds its connection gone.
     if (!served.ok()) Log(LogLevel::kWarning, served.message());
   }
+}
+
+bool ThreadsAreHeld() {
+  const char* value = std::getenv(kHoldVariable);
+  return value == nullptr || absl::string_view(value) != "0";
 }
 
 absl::StatusOr<std::string> PluginPath() {

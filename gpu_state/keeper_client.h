@@ -113,6 +113,11 @@ class KeeperListener {
   std::thread thread_;
 };
 
+// Are a job's threads to stand still while its device memory is out? REKINDLE_GPU_HOLD_THREADS is 0 in our
+// environment where nobody is to trace them for that, neither CRIU nor the keeper's program, but the watch
+// over parked jobs.
+bool ThreadsAreHeld();
+
 // Our plugin for CRIU, alone in its folder.
 absl::StatusOr<std::string> PluginPath();
 

@@ -141,7 +141,7 @@ if [[ -n $GPU_TESTS ]]; then
     strip --strip-unneeded "$ROOT/gpu-tests/$program"
   done
   install -m 644 "$REPO_ROOT"/tests/gpu_jobs/*.py "$ROOT/gpu-tests/"
-  install -m 755 "$REPO_ROOT/scripts/gpu_check.sh" "$ROOT/"
+  install -m 755 "$REPO_ROOT"/scripts/gpu_{check,lent_machine}.sh "$ROOT/"
   install -m 644 "$REPO_ROOT/scripts/gpu_check_figures.sh" "$ROOT/"
 fi
 for package in "${LINKED_PACKAGES[@]}"; do

@@ -335,7 +335,7 @@ class RestoreRun : public criu::RestoreObserver {
 
   // The device memory comes back before the job runs: a thread that needs it can die without.
   absl::Status WaitForGpuMoment(criu::RestoreOptions* options) {
-    if (!result_.manifest.has_gpu()) return absl::OkStatus();
+    if (!result_.manifest.has_gpu() || !gpu::ThreadsAreHeld()) return absl::OkStatus();
     RK_ASSIGN_OR_RETURN(const std::string plugin, gpu::PluginPath());
     RK_ASSIGN_OR_RETURN(options->plugins,
                         namespaces_.PluginFolder(plugin, options->work_directory, &options->environment));

@@ -136,7 +136,8 @@ std::vector<WithheldTask> ChooseWithheld(const std::vector<TaskMemory>& tasks) {
       std::vector<criu::PagemapEntry> present = pages.In(area);
       uint64_t bytes = Bytes(present);
       if (bytes < kLeastWithheldBytes || addresses.AnyOtherHas(task.pid, area)) continue;
-      if (!task.huge_pages_disabled && !(area.madv & 1ull << MADV_NOHUGEPAGE)) {
+      // Where they were asked for (MADV_HUGEPAGE) the first page that comes makes the kernel give one.
+      if (!task.huge_pages_disabled && !(area.madv & (1ull << MADV_NOHUGEPAGE | 1ull << MADV_HUGEPAGE))) {
         withheld.huge_allowed.push_back({area.start, area.end});
       }
       for (const auto& entry : present) withheld.ranges.push_back({entry.address, entry.pages, false});

@@ -169,6 +169,8 @@ TEST(ChooseWithheldTest, HugePagesWhereTheJobAllowsThem) {
   EXPECT_TRUE(allowed(false, 0));
   EXPECT_FALSE(allowed(true, 0));
   EXPECT_FALSE(allowed(false, 1ull << MADV_NOHUGEPAGE));
+  // The kernel makes them by itself where the job has asked for them.
+  EXPECT_FALSE(allowed(false, 1ull << MADV_HUGEPAGE));
 }
 
 // An image with one task's memory, and a living process that has room for it.

@@ -94,15 +94,30 @@ with_and_without_huge_pages() {
   [[ -n $done ]] || return 1
   figure_note "park $label, without a daemon" "$seen"
 }
-# freeze LABEL BYTES NAME: of images NAME:1 and on.
+# From hold_job to let_job_go the job waits between two steps. Restored by stock CRIU it runs before its memory is back, and
+# would die of a synchronize that it was in when it was captured.
+hold_job() {
+  : >"$HOLD"
+  wait_until 60 job_is_held || { DETAIL="the job does not wait where $HOLD tells it to: $(tail -n 2 "$JOB_LOG" | tr '\n' ' ')" && return 1; }
+}
+let_job_go() { rm -f "$HOLD"; }
+job_is_held() {
+  local line=''
+  read -r line <"$STATE"
+  [[ $line == *held* ]]
+}
+# freeze LABEL BYTES NAME: of images NAME:1 and on, which IMAGES has then.
 freeze() {
   local label=$1 bytes=$2 i one all seconds='' commit='' parts=''
+  IMAGES=()
   # The job's context moves as well.
   bounded 120 "$TESTS/gpu_bare_calls" drain "$MOVED" || return 1
   one=$(field one_thread_seconds) all=$(field all_threads_seconds)
   for i in $(repeats "$bytes"); do
     [[ -z $seconds ]] || time_for "$((3 * bytes))" || break
-    rk 240 ckpt "$JOB" -t "$3:$i" || return 1
+    hold_job && rk 240 ckpt "$JOB" -t "$3:$i" || return 1
+    let_job_go
+    IMAGES+=("$3:$i")
     if is_true "$(field freeze_seconds) < ${seconds:-1e9}"; then
       seconds=$(field freeze_seconds) commit=$(field commit_seconds) parts=$(phases)
     fi
@@ -133,12 +148,74 @@ step_after() {
   TOOK=$(since "$t")
 }
 stock_restore() {
-  bounded 240 "${STOCK_CRIU[@]}" restore --restore-detached --ext-unix-sk --libdir "$WORK/export" \
-    --images-dir "$WORK/export" && bounded 120 "$TESTS/gpu_bare_calls" back "$JOB"
+  bounded 240 "${STOCK_CRIU[@]}" restore --restore-detached --ext-unix-sk --libdir "$EXPORT" --images-dir "$EXPORT" &&
+    bounded 120 "$TESTS/gpu_bare_calls" back "$JOB" && let_job_go
 }
-# first_step LABEL BYTES IMAGE: ours and stock CRIU's, each with its image on disk and in the page cache.
+# stock_step KIND
+stock_step() {
+  if [[ $1 == cold ]]; then
+    drop_caches
+  elif [[ -z $IN_MEMORY ]]; then
+    cache "$EXPORT"/*
+  fi
+  : >"$HOLD"
+  step_after stock_restore
+}
+# place_export BYTES: leaves EXPORT, where stock CRIU is to find its image, and KINDS, what can be measured there; where it
+# can't be anywhere, or not in time, DETAIL.
+place_export() {
+  local seconds=$((20 + 3 * $1 / 1000000000))
+  EXPORT=$WORK/export KINDS='cached'
+  if (($(disk_free) >= $1 + (4 << 30))); then
+    ! on_disk || KINDS='cold cached'
+  elif memory_holds $(($1 * 22 / 10)); then
+    IN_MEMORY=$(mktemp -d /dev/shm/gpu-check.XXXXXX) || return 1
+    EXPORT=$IN_MEMORY/export seconds=$((20 + 3 * $1 / 2000000000))
+  else
+    DETAIL="neither the disk nor /dev/shm has room to export the image"
+    return 1
+  fi
+  (($(time_left) >= seconds)) && return 0
+  DETAIL="no time left"
+  return 1
+}
+# The exported image and the restored job at once.
+memory_holds() {
+  local shm available
+  shm=$(df --output=avail -B1 /dev/shm 2>/dev/null | tail -n 1)
+  available=$(awk '/^MemAvailable:/ { printf "%.0f", $2 * 1024 }' /proc/meminfo)
+  ((${shm:-0} >= $1 && ${available:-0} >= $1))
+}
+# stock_first_step LABEL BYTES IMAGE...: the rows of what TOOK has. Of the first image; should its job not go on, of the next.
+stock_first_step() {
+  local label=$1 bytes=$2 kind image='' what
+  shift 2
+  for kind in $KINDS; do
+    [[ -n ${took[$kind]:-} ]] || continue
+    what="restore to first step $label, $kind"
+    until [[ -n $image ]] && stock_step "$kind"; do
+      [[ -z $image ]] || end_job "$JOB"
+      if (($# == 0)) || { [[ -n $image ]] && ! time_for "$((3 * bytes))"; }; then
+        figure_note "$what, by stock CRIU" "FAILED: $DETAIL"
+        return
+      fi
+      [[ -z $image ]] || figure_note "$what, by stock CRIU of $image" "FAILED, and $1 is tried: $DETAIL"
+      image=$1
+      shift
+      rm -rf "$EXPORT"
+      if ! rk 240 export "$image" --criu "$EXPORT"; then
+        figure_note "$what, by stock CRIU" "FAILED: $DETAIL"
+        return
+      fi
+    done
+    row "$what" "${took[$kind]} s" "criu restore and bare calls $TOOK s${IN_MEMORY:+ (its image lies in /dev/shm)}" \
+      "$(calculate "${took[$kind]} / $TOOK")" "<= 0.5"
+    end_job "$JOB"
+  done
+}
+# first_step LABEL BYTES IMAGE...: ours of the first image, and stock CRIU's, each with its image on disk and in the page cache.
 first_step() {
-  local label=$1 bytes=$2 kind kinds='cached' why='' parts floor
+  local label=$1 bytes=$2 kind kinds='cached' parts floor
   local -A took=()
   ! on_disk || kinds='cold cached'
   end_job "$JOB"
@@ -160,27 +237,18 @@ first_step() {
       digest_is_right || return 1
     fi
   done
-  if ((${#took[@]} == 0)); then
-    why="no time left"
-  elif (($(disk_free) < bytes + (4 << 30) && ${#REHEARSE} == 0)); then
-    why="no disk space to export the image"
-  elif (($(time_left) < 20 + 3 * bytes / 1000000000)); then
-    why="no time left"
+  DETAIL="no time left"
+  if ((${#took[@]} == 0)) || ! place_export "$bytes"; then
+    figure_note "restore to first step $label by stock CRIU" "left out: $DETAIL"
+  else
+    stock_first_step "$label" "$bytes" "${@:3}"
   fi
-  if [[ -n $why ]]; then
-    figure_note "restore to first step $label by stock CRIU" "left out: $why"
-    return 0
-  fi
-  rk 240 export "$3" --criu "$WORK/export" || return 1
-  for kind in $kinds; do
-    [[ -n ${took[$kind]:-} ]] || continue
-    if [[ $kind == cold ]]; then drop_caches; else cache "$WORK"/export/*; fi
-    step_after stock_restore || return 1
-    row "restore to first step $label, $kind" "${took[$kind]} s" "criu restore and bare calls $TOOK s" \
-      "$(calculate "${took[$kind]} / $TOOK")" "<= 0.5"
-    end_job "$JOB"
-  done
-  rm -rf "$WORK/export"
+  remove_export
+}
+# shellcheck disable=SC2317  # also called by a trap
+remove_export() {
+  rm -rf "$WORK/export" ${IN_MEMORY:+"$IN_MEMORY"}
+  IN_MEMORY=''
 }
 # size_of GIGABYTES: LABEL and BYTES.
 size_of() {
@@ -212,7 +280,8 @@ size_figures() {
     return 0
   fi
   BARE_CHECKPOINT='' BARE_BACK='' MOVED=$bytes
-  start_vector "$name" --bytes "$bytes" && movement "$label" "$bytes" || return 1
+  let_job_go
+  start_vector "$name" --bytes "$bytes" --hold "$HOLD" && movement "$label" "$bytes" || return 1
   local images
   images=$(repeats "$bytes" | wc -w)
   if (($(disk_free) < images * bytes + (2 << 30) && ${#REHEARSE} == 0)); then
@@ -227,7 +296,7 @@ size_figures() {
     fi
     [[ -n ${DISK_READ:-} ]] || ! on_disk || disk_speed
     DISK_READ=1
-    first_step "$label" "$bytes" "$name:1"
+    first_step "$label" "$bytes" "${IMAGES[@]}"
   fi
 }
 # figures WHAT SECONDS FUNCTION...
@@ -242,7 +311,8 @@ figures() {
   JOB=''
   "$@" || figure_note "$what" "FAILED: $DETAIL"
   end_all_jobs
-  rm -rf "$WORK/export" "$WORK/weights"
+  remove_export
+  rm -rf "$WORK/weights"
   # Room for the next.
   rk 60 ls || return
   mapfile -t images < <(grep -o '"reference":"figures[^"]*"' <<<"$OUT" | cut -d'"' -f4)

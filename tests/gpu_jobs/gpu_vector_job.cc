@@ -38,6 +38,8 @@ constexpr char kUsage[] =
     "                  in \"spinning\"\n"
     "  --first-call C  that a step begins with: context (its synchronize), stream, event, copy\n"
     "  --sparse        uses but 1 MiB of each stream's part; the rest is allocated and never touched\n"
+    "  --hold F        while F exists, waits at a step's end, where no CUDA call is under way; the state\n"
+    "                  file's line then ends in \"held\"\n"
     "  --grow-bytes N  allocates so much more, once, when FILE.grow is there\n"
     "  --managed       unified memory\n"
     "  --ipc           shares memory with other processes: its handle lies in FILE.ipc\n"
@@ -49,6 +51,7 @@ constexpr char kUsage[] =
     "  --print-ptx     prints its device code and ends\n";
 
 constexpr uint64_t kSparseBytes = 1 << 20;
+constexpr uint64_t kLookAgainMs = 2;
 
 constexpr std::pair<const char*, FirstCall> kFirstCalls[] = {{"", FirstCall::kNone},
                                                              {"context", FirstCall::kContextSynchronize},
@@ -57,7 +60,7 @@ constexpr std::pair<const char*, FirstCall> kFirstCalls[] = {{"", FirstCall::kNo
                                                              {"copy", FirstCall::kCopy}};
 
 struct Options {
-  std::string state_file, ipc_open, first_call_name, fork_opens;
+  std::string state_file, ipc_open, first_call_name, fork_opens, hold;
   FirstCall first_call = FirstCall::kNone;
   uint64_t bytes = 16 << 20, gpus = 1, first_gpu = 0, contexts = 1, streams = 1, steps = 0, step_ms = 10,
            seed = 1, spin_ms = 0, grow_bytes = 0;
@@ -76,6 +79,7 @@ bool Parse(int argc, char** argv, Options* options) {
       {"--state-file", &options->state_file},
       {"--ipc-open", &options->ipc_open},
       {"--fork-opens", &options->fork_opens},
+      {"--hold", &options->hold},
       {"--first-call", &options->first_call_name}};
   const std::vector<std::pair<const char*, bool*>> flags = {{"--sparse", &options->sparse},
                                                             {"--managed", &options->managed},
@@ -142,6 +146,7 @@ class VectorJob {
  private:
   void ShareMemory();
   void GrowIfTold();
+  void WaitWhileHeld(uint64_t step, uint64_t digest) const;
 
   const Options& options_;
   const DriverApi& api_;
@@ -211,6 +216,13 @@ void VectorJob::GrowIfTold() {
   has_grown_ = true;
 }
 
+void VectorJob::WaitWhileHeld(uint64_t step, uint64_t digest) const {
+  const auto held = [this] { return !options_.hold.empty() && ::access(options_.hold.c_str(), F_OK) == 0; };
+  if (!held()) return;
+  WriteState(options_.state_file, step, digest, " held");
+  while (held()) Pause(kLookAgainMs);
+}
+
 void VectorJob::Run() {
   uint64_t digest = 0;
   for (uint64_t step = 1; options_.steps == 0 || step <= options_.steps; ++step) {
@@ -225,6 +237,7 @@ void VectorJob::Run() {
     for (auto& block : blocks_) digest = digest * 31 + block->EndStep(step);
     WriteState(options_.state_file, step, digest, "");
     Pause(options_.step_ms);
+    WaitWhileHeld(step, digest);
   }
 }
 

@@ -218,15 +218,43 @@ class StandStillTest(GpuTest):
                 self.sim.inject("checkpoint", "--delay-ms", 1000, nth=1)
                 self.sim.inject("restore", "--delay-ms", 300)
                 command = self.cli.start("ckpt", job.pid, "-t", "vector:1", *options)
-                waiting.until(
-                    lambda: any(entry["call"] == "checkpoint" and entry["result"] is None for entry in self.sim.calls()),
-                    "its memory moves",
-                )
+                waiting.until(lambda: self.moves("checkpoint"), "its memory moves")
                 command.send_signal(signal.SIGINT)
                 self.assertNotEqual(self.cli.finish(command).code, DONE)
                 self.sim.clear()
                 self.assert_runs(job)
         self.assertEqual(self.references(), [])
+
+    def test_nobody_holds_them_where_that_is_switched_off(self):
+        hold = self.path("hold")
+        job = self.start_vector_job(hold=hold)
+        with open(hold, "wb"):
+            pass
+
+        def is_held():
+            with open(job.state_file, encoding="ascii") as file:
+                return "held" in file.read()
+
+        waiting.until(is_held, "it makes no CUDA calls")
+        for value, held in (("1", True), ("0", False)):
+            self.environment["REKINDLE_GPU_HOLD_THREADS"] = value
+            self.cli = self.make_cli(store=self.store)
+            capture = ("ckpt", job.pid, "-t", f"vector:{value}", "--stop")
+            for call, words in (("checkpoint", capture), ("restore", ("restore", f"vector:{value}", "--detach"))):
+                with self.subTest(held=held, call=call):
+                    self.sim.inject(call, "--delay-ms", 1000, nth=1)
+                    command = self.cli.start(*words)
+                    waiting.until(lambda call=call: self.moves(call), "its memory moves")
+                    self.assertEqual(procfs.traced_by(job.pid) != 0, held)
+                    self.assertEqual(self.cli.finish(command).code, DONE)
+                    self.sim.clear()
+                    if call == "checkpoint":
+                        job.job.reap()
+        os.unlink(hold)
+        self.assert_runs(job)
+
+    def moves(self, call):
+        return any(entry["call"] == call and entry["result"] is None for entry in self.sim.calls())
 
     def test_a_job_that_was_to_stop_and_has_no_image(self):
         """CRIU has left it stopped, and its memory goes back when the image could not be written."""
