@@ -209,7 +209,7 @@ std::vector<pid_t> Node::RecoverNow(const std::function<bool()>& gives_up) {
     Log(LogLevel::kWarning, absl::StrCat("jobs that an interrupted capture had left stopped run again: PID ",
                                          absl::StrJoin(*freed, ", ")));
   }
-  gpus_.WatchAgain();
+  if (options_.daemon) gpus_.WatchAgain();
   // After the stopped ones run: the driver works through a thread of the job.
   freed = gpus_.Recover(left);
   if (!freed.ok()) {

@@ -581,22 +581,6 @@ absl::StatusOr<DevicePairs> JobMover::PlanRestore(const GpuRecord& record, const
   return pairs;
 }
 
-bool JobMover::AreOut(absl::Span<const pid_t> pids) {
-  auto entries = ledger_.List();
-  return entries.ok() && absl::c_any_of(*entries, [pids](const LedgerEntry& entry) {
-           return absl::c_linear_search(pids, entry.pid);
-         });
-}
-
-std::vector<pid_t> JobMover::BeingMoved(absl::Span<const pid_t> pids) {
-  std::vector<pid_t> moved;
-  auto entries = ledger_.Of(pids);
-  for (const LedgerEntry& entry : entries.value_or(std::vector<LedgerEntry>())) {
-    if (ledger_.IsBeingMoved(entry)) moved.push_back(entry.pid);
-  }
-  return moved;
-}
-
 absl::Status JobMover::CheckNotMoving(absl::Span<const pid_t> pids) {
   RK_RETURN_IF_ERROR(ProcessClaim::Make(ledger_, pids).status());
   return CheckNobodyElseMoves(pids);

@@ -1,5 +1,5 @@
-// What a JobMover knows and does of parked jobs: their notes, their watches, and whether the driver that is
-// here now can take them back.
+// What a JobMover knows and does of processes whose memory is out: what is noted of them, their watches, and
+// whether the driver that is here now can take them back.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -154,6 +154,22 @@ void JobMover::WatchEntries(absl::Span<const LedgerEntry> entries) {
           absl::StrCat("job ", job, " goes on without its GPU memory, unwatched: ", watched.message()));
     }
   }
+}
+
+bool JobMover::AreOut(absl::Span<const pid_t> pids) {
+  auto entries = ledger_.List();
+  return entries.ok() && absl::c_any_of(*entries, [pids](const LedgerEntry& entry) {
+           return absl::c_linear_search(pids, entry.pid);
+         });
+}
+
+std::vector<pid_t> JobMover::BeingMoved(absl::Span<const pid_t> pids) {
+  std::vector<pid_t> moved;
+  auto entries = ledger_.Of(pids);
+  for (const LedgerEntry& entry : entries.value_or(std::vector<LedgerEntry>())) {
+    if (ledger_.IsBeingMoved(entry)) moved.push_back(entry.pid);
+  }
+  return moved;
 }
 
 absl::StatusOr<std::vector<LedgerEntry>> JobMover::Parked() {
