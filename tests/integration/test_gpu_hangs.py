@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import unittest
 
 from harness import procfs, waiting
@@ -101,6 +102,15 @@ class ReplacedHelperTest(GpuTest):
         self.assert_runs(held)
 
 
+# PTRACE_SEIZE, until its input ends.
+DEBUGGER = """
+import ctypes, sys
+assert ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), None, None) == 0
+print("traces it", flush=True)
+sys.stdin.read()
+"""
+
+
 class WithoutMemoryTest(GpuTest):
     """A job that goes on without its device memory after a capture is watched before it does."""
 
@@ -160,6 +170,20 @@ class WithoutMemoryTest(GpuTest):
         self.assert_is_watched(job, job.pid)
         self.succeed("gpu", "resume", job.pid)
         self.assert_runs(job)
+
+    def test_one_that_can_not_be_watched_is_told_of(self):
+        job = self.start_vector_job()
+        self.succeed("gpu", "park", job.pid)
+        self.assertEqual(self.gpu_job(job.pid)["trouble"], "")
+        os.kill(procfs.traced_by(job.pid), signal.SIGKILL)
+        waiting.until(lambda: procfs.traced_by(job.pid) == 0, "nobody traces the job")
+        argv = ["/usr/bin/python3", "-c", DEBUGGER, str(job.pid)]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as debugger:
+            self.assertEqual(debugger.stdout.readline(), b"traces it\n")
+            self.assertIn("nobody watches", self.gpu_job(job.pid)["trouble"])
+            debugger.stdin.close()
+        self.assertEqual(self.gpu_job(job.pid)["trouble"], "")
+        self.assert_is_watched(job, job.pid)
 
 
 class KeptRoomTest(GpuTest):
