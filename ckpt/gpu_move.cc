@@ -1,14 +1,23 @@
 #include "ckpt/gpu_move.h"
 
+#include <signal.h>
+
+#include <utility>
+
+#include "absl/algorithm/container.h"
 #include "base/parallel.h"
+#include "base/process_stat.h"
 #include "base/status.h"
+#include "gpu_state/cuda_processes.h"
 
 namespace rekindle::ckpt {
+
 absl::Status GpuMove::Begin(const std::string& folder) {
   moved_ = back_ = absl::OkStatus();
   record_ = {};
   may_go_on_ = false;
   stood_still_seconds_ = 0;
+  are_stopped_ = false;
   auto plugin = gpu::PluginPath();
   if (!plugin.ok() || !gpu::ThreadsAreHeld()) {
     RK_RETURN_IF_ERROR(Lock());
@@ -47,7 +56,10 @@ absl::Status GpuMove::At(KeeperMoment moment, bool failed, gpu::ThreadKeeper& ke
   if (moment == KeeperMoment::kKeeperFrozen) {
     if (!held_ || held_->is_out()) return moved_;
     Ended("gpu lock");
-    return moved_ = MoveOut(&keeper);
+    moved_ = MoveOut(&keeper);
+    const bool is_out = held_ ? held_->is_out() : mover_.AreOut(options_.pids);
+    if (!moved_.ok() && is_out) HaveThemStopped(keeper);
+    return moved_;
   }
   // CRIU calls it no failure when it was told not to go on.
   const bool good = !failed && may_go_on_;
@@ -56,7 +68,21 @@ absl::Status GpuMove::At(KeeperMoment moment, bool failed, gpu::ThreadKeeper& ke
   }
   NoteEnd(good);
   Back(&keeper);
-  return absl::OkStatus();
+  if (!back_.ok()) HaveThemStopped(keeper);
+  return back_;
+}
+
+void GpuMove::HaveThemStopped(gpu::ThreadKeeper& keeper) {
+  are_stopped_ = true;
+  keeper.EndAway();
+}
+
+void GpuMove::LetGoOn() {
+  if (!std::exchange(are_stopped_, false)) return;
+  // Those that the plugin takes for users as well. Its signal may not have arrived yet.
+  for (pid_t pid : ProcessTree(options_.job)) {
+    if (absl::c_linear_search(options_.pids, pid) || gpu::MapsCuda(pid)) ::kill(pid, SIGCONT);
+  }
 }
 
 absl::Status GpuMove::MoveOut(gpu::ThreadKeeper* keeper) {
@@ -84,9 +110,16 @@ void GpuMove::Back(gpu::ThreadKeeper* keeper) {
 
 absl::Status GpuMove::End(bool good) {
   listener_.reset();
+  if (held_ && are_stopped_) {
+    // The driver works in threads that run.
+    held_->HoldThreads();
+    LetGoOn();
+  }
   const absl::Status ended = Settle(good);
-  // What is parked was parked before, or has no room on its GPU.
-  if (!held_ && (was_parked_ || !back_.ok())) mover_.WatchParked(options_.pids);
+  // What is parked was parked before, has no room on its GPU, or could go neither out nor back.
+  if (!held_ && (was_parked_ || !moved_.ok() || !back_.ok())) mover_.WatchNoted(options_.pids);
+  LetGoOn();
+  if (!held_ && was_parked_) mover_.WatchParked(options_.pids);
   return ended;
 }
 

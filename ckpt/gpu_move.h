@@ -62,6 +62,9 @@ class GpuMove {
   absl::Status At(KeeperMoment moment, bool failed, gpu::ThreadKeeper& keeper);
   absl::Status MoveOut(gpu::ThreadKeeper* keeper);
   void Back(gpu::ThreadKeeper* keeper);
+  // The threads go on next, and the memory is out: CRIU stops them first, until LetGoOn().
+  void HaveThemStopped(gpu::ThreadKeeper& keeper);
+  void LetGoOn();
   void NoteEnd(bool good);
   absl::Status Settle(bool good);
   void Ended(const char* phase) const;
@@ -80,7 +83,7 @@ class GpuMove {
   Stopwatch stands_still_;
   double stood_still_seconds_ = 0;
   std::string left_behind_;
-  bool was_parked_ = false;
+  bool was_parked_ = false, are_stopped_ = false;
   std::atomic<bool> may_go_on_{false};
 };
 

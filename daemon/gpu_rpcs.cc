@@ -92,6 +92,7 @@ absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest&,
   auto info = node.gpus().Info();
   if (!info.ok()) return WithoutDriver(info.status());
   RK_ASSIGN_OR_RETURN(gpu::DeviceView view, node.gpus().Devices());
+  node.gpus().WatchAgain();
   RK_ASSIGN_OR_RETURN(std::vector<gpu::LedgerEntry> parked, node.gpus().Parked());
   for (gpu::LedgerEntry& entry : node.gpus().ParkedElsewhere()) parked.push_back(std::move(entry));
   response->set_driver(info->driver);
@@ -124,6 +125,7 @@ absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest&,
     return job;
   };
   std::set<pid_t> listed;
+  std::map<pid_t, std::string> unwatched;
   for (const gpu::LedgerEntry& entry : parked) {
     v1::GpuJob& job = job_of(entry.pid, entry.job);
     job.set_parked(true);
@@ -131,6 +133,8 @@ absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest&,
     job.set_driver(ToUtf8(entry.driver));
     if (const std::string trouble = node.gpus().DriverTrouble(entry); !trouble.empty())
       job.set_trouble(ToUtf8(trouble));
+    if (const std::string trouble = node.gpus().WatchTrouble(entry); !trouble.empty())
+      unwatched.emplace(entry.pid, trouble);
     for (const gpu::GpuUse& use : entry.uses) UseToProto(use, job.add_uses());
     listed.insert(entry.pid);
   }
@@ -153,8 +157,12 @@ absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest&,
       states.insert("being moved");
       std::erase(pids, moved);
     }
-    for (const absl::StatusOr<gpu::ProcessState>& state : node.gpus().States(pids)) {
-      states.insert(state.ok() ? std::string(gpu::NameOf(*state)) : "unknown");
+    const auto told = node.gpus().States(pids, gpu::DriverClient::Purpose::kToShow);
+    for (size_t i = 0; i < told.size(); ++i) {
+      states.insert(told[i].ok() ? std::string(gpu::NameOf(*told[i])) : "unknown");
+      const bool is_out = told[i].ok() && *told[i] == gpu::ProcessState::kCheckpointed;
+      if (is_out && unwatched.count(pids[i]) > 0 && job.trouble().empty())
+        job.set_trouble(ToUtf8(unwatched[pids[i]]));
     }
     job.set_state(absl::StrJoin(states, ", "));
     if (!job.parked() && states.count(std::string(gpu::NameOf(gpu::ProcessState::kCheckpointed))) > 0) {

@@ -61,7 +61,9 @@ gpu::MoverOptions GpuOptions(const std::string& runtime_directory) {
     return limits;
   };
   SetFromEnvironment("REKINDLE_GPU_ROOM_TIMEOUT", &options.room_timeout);
-  SetFromEnvironment("REKINDLE_GPU_MOVE_TIMEOUT", &options.move_timeout);
+  absl::Duration move_timeout = absl::InfiniteDuration();
+  SetFromEnvironment("REKINDLE_GPU_MOVE_TIMEOUT", &move_timeout);
+  if (move_timeout != absl::InfiniteDuration()) options.move_timeout = move_timeout;
   const auto context = ParseBytes(FromEnvironment("REKINDLE_GPU_CONTEXT_MEMORY"));
   if (context.ok()) options.context_bytes = *context;
   return options;
@@ -207,6 +209,7 @@ std::vector<pid_t> Node::RecoverNow(const std::function<bool()>& gives_up) {
     Log(LogLevel::kWarning, absl::StrCat("jobs that an interrupted capture had left stopped run again: PID ",
                                          absl::StrJoin(*freed, ", ")));
   }
+  if (options_.daemon) gpus_.WatchAgain();
   // After the stopped ones run: the driver works through a thread of the job.
   freed = gpus_.Recover(left);
   if (!freed.ok()) {

@@ -30,15 +30,22 @@ bool IsStranger(const TurnHolder& holder) { return holder.uid != 0 && holder.uid
 
 class Turns {
  public:
-  Turns(Ledger& ledger, const RoomByDevice& needed, absl::Duration for_strangers)
-      : ledger_(ledger), needed_(needed), for_strangers_(for_strangers) {}
+  Turns(Ledger& ledger, const RoomByDevice& needed, const RoomWait& wait)
+      : ledger_(ledger), needed_(needed), for_strangers_(wait.for_room), is_kept_(wait.is_kept) {}
 
   // Unavailable: somebody has one.
   absl::StatusOr<RoomTurns> Take() {
     RoomTurns turns;
     for (const auto& [uuid, room] : needed_) {
-      RK_ASSIGN_OR_RETURN(Ledger::Turn of_folder, ledger_.TakeTurn(uuid));
-      turns.of_folder.push_back(std::move(of_folder));
+      absl::StatusOr<Ledger::Turn> of_folder = ledger_.TakeTurn(uuid);
+      if (absl::IsUnavailable(of_folder.status()) && is_kept_) {
+        if (std::optional<MachineTurn> joined = MachineTurn::Join(uuid)) {
+          turns.of_machine.push_back(*std::move(joined));
+          continue;
+        }
+      }
+      RK_RETURN_IF_ERROR(of_folder.status());
+      turns.of_folder.push_back(*std::move(of_folder));
       if (passed_over_.count(uuid) > 0) continue;
       absl::StatusOr<MachineTurn> of_machine = MachineTurn::Take(uuid);
       if (absl::IsUnavailable(of_machine.status()) && PassesOver(uuid)) continue;
@@ -69,6 +76,7 @@ class Turns {
   Ledger& ledger_;
   const RoomByDevice& needed_;
   const absl::Duration for_strangers_;
+  const bool is_kept_;
   int looks_ = 0;
   std::optional<TurnHolder> holder_;
   absl::Duration waited_;
@@ -155,7 +163,7 @@ absl::StatusOr<RoomTurns> AwaitRoom(Ledger& ledger, const RoomByDevice& needed, 
                                     const RoomWait& wait) {
   const Deadline others_end(wait.for_turns);
   absl::Duration without_room;
-  Turns turns(ledger, needed, wait.for_room);
+  Turns turns(ledger, needed, wait);
   for (;;) {
     if (wait.cancelled && wait.cancelled()) {
       return absl::CancelledError("it was given up while it waited for room on the GPU: nothing was moved");

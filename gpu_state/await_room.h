@@ -46,6 +46,9 @@ struct RoomWait {
   // Who uses the GPUs. What fails has the driver itself find out.
   std::function<absl::StatusOr<DeviceView>()> look;
   std::function<bool()> cancelled;  // null: never
+  // Nobody of this folder takes it (JobMover::DevicesWithKeptRoom): a move by this process that is under way
+  // is not waited for, and its turn of the machine is shared.
+  bool is_kept = false;
 };
 
 // As long as this lives nobody else moves anything onto these GPUs.

@@ -65,6 +65,29 @@ TEST(MachineTurnTest, OneHasItAndIsKnown) {
   EXPECT_TRUE(MachineTurn::Take(gpu).ok());
 }
 
+TEST(AwaitRoomTest, WhoseRoomIsKeptWaitsForNoMoveOfItsOwnProcess) {
+  const auto folder = TemporaryDirectory::Make("/tmp", "await-room-test-");
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  Ledger ledger(folder->path());
+  const std::string gpu = absl::StrCat("kept-test-", ::getpid());
+  RoomWait wait;
+  wait.look = [&gpu]() -> absl::StatusOr<DeviceView> {
+    return DeviceView{{{gpu, "H200", 100, 40, false}}, {}};
+  };
+  const RoomByDevice needed = {{gpu, {40, false}}};
+  auto other = AwaitRoom(ledger, needed, {}, wait);
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(AwaitRoom(ledger, needed, {}, wait).status()));
+  wait.is_kept = true;
+  const auto kept = AwaitRoom(ledger, needed, {}, wait);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  // The machine's turn is there as long as either has it.
+  other = absl::CancelledError("");
+  EXPECT_TRUE(HolderOfMachineTurn(gpu));
+  wait.is_kept = false;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(AwaitRoom(ledger, needed, {}, wait).status()));
+}
+
 TEST(AwaitRoomTest, IsGivenUp) {
   const auto folder = TemporaryDirectory::Make("/tmp", "await-room-test-");
   ASSERT_TRUE(folder.ok()) << folder.status();

@@ -51,15 +51,16 @@ static int UsesCuda(int pid) {
   return uses;
 }
 
-// Whoever moved the memory has gone in the middle: its helper, or whatever of Rekindle starts next, brings it
-// back and lets them go on.
+// Whoever moved the memory could not bring it back, and lets them go on once they are watched; or has gone in
+// the middle: then its helper, or whatever of Rekindle starts next, brings it back and lets them go on.
 static void StopUsersOfGpus(void) {
   for (int i = 0; i < task_count; ++i) {
     if (UsesCuda(tasks[i])) kill(tasks[i], SIGSTOP);
   }
 }
 
-// 0: done. 1: refused. Else nobody answers any more.
+enum { kAway = 2 };
+// 0: done. 1: refused. kAway: refused, and the device memory is out. Else nobody answers any more.
 static int Ask(enum KeeperMoment moment, int failed) {
   const char* path = getenv(KEEPER_PATH);
   if (!path || !*path) return 0;
@@ -90,7 +91,8 @@ static int Init(int now) {
 
 static void Exit(int at, int result) {
   if (at != kStageDump || !began) return;
-  if (Ask(kKeeperDumped, result) < 0 && is_out) StopUsersOfGpus();
+  const int done = Ask(kKeeperDumped, result);
+  if (done == kAway || (done < 0 && is_out)) StopUsersOfGpus();
 }
 
 static int OnBegin(int pid) {
@@ -111,7 +113,7 @@ static int OnFrozen(int pid) {
   asked = 1;
   const int result = Ask(kKeeperFrozen, 0);
   is_out = result == 0;
-  if (result < 0) StopUsersOfGpus();
+  if (result < 0 || result == kAway) StopUsersOfGpus();
   return result == 0 ? 0 : -1;
 }
 

@@ -18,9 +18,10 @@ constexpr char kDriverLibrary[] = "libcuda.so.1";
 // Functions are asked for as they were in this version at the latest: later ones may take other structures
 // than those of cuda_abi.h.
 constexpr int kNewestVersionAsked = cuda::kFirstVersionWithGpuPairs;
-// For a move that somebody else began to end: a large one takes a minute.
-constexpr absl::Duration kMoveUnderWayMayTake = absl::Seconds(30);
-constexpr absl::Duration kLookAgain = absl::Milliseconds(10);
+// For a move that somebody else began to end: that of 141 GB took more than a minute. Who asks may give up
+// before.
+constexpr absl::Duration kMoveUnderWayMayTake = absl::Minutes(10);
+constexpr absl::Duration kLookAgain = absl::Milliseconds(10), kLookAgainLater = absl::Milliseconds(100);
 
 absl::StatusCode CodeFor(cuda::Result result) {
   switch (result) {
@@ -90,7 +91,7 @@ class DriverApi : public CheckpointDriver {
 
   absl::StatusOr<ProcessState> State(pid_t pid) override {
     const Deadline deadline(kMoveUnderWayMayTake);
-    for (;;) {
+    for (absl::Duration pause = kLookAgain;; pause = std::min(2 * pause, kLookAgainLater)) {
       ProcessState state = ProcessState::kFailed;
       const cuda::Result result = get_state_(pid, &state);
       if (result != cuda::kSuccess) return NoState(pid, result);
@@ -98,7 +99,7 @@ class DriverApi : public CheckpointDriver {
       // Older drivers answer once the move has ended; newer ones at once, with what it is.
       if (number == cuda::kStateCheckpointing || number == cuda::kStateRestoring) {
         if (!deadline.passed()) {
-          absl::SleepFor(kLookAgain);
+          absl::SleepFor(pause);
           continue;
         }
         return absl::UnavailableError(absl::StrCat(

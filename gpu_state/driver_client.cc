@@ -31,6 +31,13 @@ constexpr absl::Duration kDyingMayTake = absl::Seconds(10);
 // Of a process that may be out of step with its callers.
 constexpr absl::Duration kLateAnswerMayTake = absl::Milliseconds(100);
 constexpr int kMostQuestions = 6;
+constexpr size_t kMostOpenQuestions = 4;
+// For a helper that is told to end with questions open: beyond what it gives itself to put things back.
+constexpr absl::Duration kEndingMayTake = absl::Minutes(20);
+
+bool IsQuestion(const HelperRequest& request) {
+  return request.what == HelperRequest::What::kState || request.what == HelperRequest::What::kThread;
+}
 
 std::vector<HelperRequest> RequestsFor(HelperRequest::What what, absl::Span<const pid_t> pids) {
   std::vector<HelperRequest> requests(pids.size());
@@ -74,16 +81,17 @@ class DriverClient::Helper {
 
   ~Helper() {
     // It sees the end of the stream, puts things back and ends; a hung one was killed before.
-    bool hung;
+    bool hung, asked;
     {
       absl::MutexLock lock(&mutex_);
       hung = retired_;
+      asked = !open_questions_.empty();
     }
     ::shutdown(socket_.get(), hung ? SHUT_RDWR : SHUT_WR);
     reader_.join();
-    if (!hung) {
+    if (!hung && !asked) {
       (void)process_.Wait();
-    } else if (!process_.WaitFor(kDyingMayTake).ok()) {
+    } else if (!process_.WaitFor(hung ? kDyingMayTake : kEndingMayTake).ok()) {
       process_.Release();  // in a call of the driver that nothing ends
     }
   }
@@ -102,8 +110,9 @@ class DriverClient::Helper {
     return true;
   }
 
-  absl::StatusOr<HelperAnswer> Await(uint64_t id, const Deadline& deadline, bool* hangs)
-      ABSL_LOCKS_EXCLUDED(mutex_) {
+  // `question_of`: not 0: it may be answered later, and is open until then.
+  absl::StatusOr<HelperAnswer> Await(uint64_t id, const Deadline& deadline, bool* hangs,
+                                     pid_t question_of = 0) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     auto arrived = [this, id]()
                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return gone_ || answers_[id].has_value(); };
@@ -113,7 +122,8 @@ class DriverClient::Helper {
     if (answer) return *std::move(answer);
     if (retired_ && answers_.empty()) Kill();
     if (in_time) return absl::UnavailableError("Rekindle's GPU helper died");
-    *hangs = true;
+    *hangs = question_of == 0;
+    if (question_of != 0) open_questions_[id] = question_of;
     return absl::UnavailableError("the NVIDIA driver did not answer in time");
   }
 
@@ -122,6 +132,12 @@ class DriverClient::Helper {
     absl::MutexLock lock(&mutex_);
     retired_ = true;
     if (answers_.empty()) Kill();
+  }
+
+  size_t OpenQuestionsOf(pid_t pid) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return static_cast<size_t>(
+        absl::c_count_if(open_questions_, [pid](const auto& question) { return question.second == pid; }));
   }
 
   bool gone() ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -164,6 +180,7 @@ class DriverClient::Helper {
         begun_ = *std::move(answer);
         continue;
       }
+      open_questions_.erase(answer->id);
       auto it = answers_.find(answer->id);
       // One that came too late has nobody waiting.
       if (it != answers_.end()) it->second = *std::move(answer);
@@ -186,6 +203,7 @@ class DriverClient::Helper {
   absl::Mutex mutex_;
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<uint64_t, std::optional<HelperAnswer>> answers_ ABSL_GUARDED_BY(mutex_);  // of what is waited for
+  std::map<uint64_t, pid_t> open_questions_ ABSL_GUARDED_BY(mutex_);  // for which nobody waits any more
   HelperAnswer begun_ ABSL_GUARDED_BY(mutex_);  // what there is of an answer that goes on
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;
   bool retired_ ABSL_GUARDED_BY(mutex_) = false;
@@ -247,8 +265,11 @@ std::vector<absl::StatusOr<HelperAnswer>> DriverClient::Call(std::vector<HelperR
   std::vector<absl::StatusOr<HelperAnswer>> answers;
   bool hangs = false;
   for (size_t i = 0; i < requests.size(); ++i) {
-    answers.push_back(sent[i] ? (*helper)->Await(ids[i], deadline, &hangs)
+    bool this_hangs = false;
+    const pid_t question_of = IsQuestion(requests[i]) ? requests[i].pid : 0;
+    answers.push_back(sent[i] ? (*helper)->Await(ids[i], deadline, &this_hangs, question_of)
                               : absl::UnavailableError("Rekindle's GPU helper died"));
+    hangs |= this_hangs;
     if (requests[i].pid != 0 && absl::IsUnavailable(answers.back().status())) {
       absl::MutexLock lock(&mutex_);
       out_of_step_.insert(requests[i].pid);
@@ -276,8 +297,27 @@ absl::StatusOr<DeviceView> DriverClient::Devices() {
   return std::move(answer->view);
 }
 
-std::vector<absl::StatusOr<ProcessState>> DriverClient::States(absl::Span<const pid_t> pids,
-                                                               absl::Duration timeout) {
+bool DriverClient::HasOpenQuestions(pid_t pid) {
+  std::shared_ptr<Helper> helper;
+  {
+    absl::MutexLock lock(&mutex_);
+    helper = helper_;
+  }
+  return helper != nullptr && helper->OpenQuestionsOf(pid) >= kMostOpenQuestions;
+}
+
+std::vector<absl::StatusOr<ProcessState>> DriverClient::States(absl::Span<const pid_t> all,
+                                                               absl::Duration timeout, Purpose purpose) {
+  std::map<pid_t, absl::StatusOr<ProcessState>> sure;
+  std::vector<pid_t> pids;
+  for (pid_t pid : all) {
+    if (purpose == Purpose::kToShow && HasOpenQuestions(pid)) {
+      sure.emplace(pid, absl::UnavailableError(absl::StrCat(
+                            "the NVIDIA driver has not answered about process ", pid, " so far")));
+    } else {
+      pids.push_back(pid);
+    }
+  }
   std::vector<pid_t> doubtful;
   {
     absl::MutexLock lock(&mutex_);
@@ -285,13 +325,12 @@ std::vector<absl::StatusOr<ProcessState>> DriverClient::States(absl::Span<const 
                     [this](pid_t pid)
                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return out_of_step_.erase(pid) > 0; });
   }
-  std::map<pid_t, absl::StatusOr<ProcessState>> sure;
   for (pid_t pid : doubtful) sure.emplace(pid, StateOutOfStep(pid, timeout));
   std::vector<pid_t> others;
   absl::c_copy_if(pids, std::back_inserter(others), [&sure](pid_t pid) { return sure.count(pid) == 0; });
   std::vector<absl::StatusOr<ProcessState>> answers = StatesOnce(others, timeout), states;
   size_t next = 0;
-  for (pid_t pid : pids) {
+  for (pid_t pid : all) {
     const auto known = sure.find(pid);
     states.push_back(known == sure.end() ? std::move(answers[next++]) : known->second);
   }
@@ -310,7 +349,8 @@ absl::StatusOr<ProcessState> DriverClient::StateOutOfStep(pid_t pid, absl::Durat
   absl::MutexLock lock(&mutex_);
   out_of_step_.insert(pid);
   if (!last.ok()) return last.status();
-  return absl::UnavailableError(
+  // It does answer: that is not Unavailable.
+  return absl::InternalError(
       absl::StrCat("process ", pid, ": the NVIDIA driver contradicts itself on its state"));
 }
 

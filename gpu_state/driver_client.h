@@ -62,8 +62,12 @@ class DriverClient {
   absl::StatusOr<DeviceView> Devices();
 
   // Of several processes at once, for one of several that work together may wait for another. One result for
-  // each, in their order.
-  std::vector<absl::StatusOr<ProcessState>> States(absl::Span<const pid_t> pids, absl::Duration timeout);
+  // each, in their order. While somebody moves a process's memory some drivers tell its state only at the end
+  // of that: a question without an answer is left with the helper, which is not killed for it. Of a process
+  // with a few such, nothing more is asked by who only wants to show it.
+  enum class Purpose { kToAct, kToShow };
+  std::vector<absl::StatusOr<ProcessState>> States(absl::Span<const pid_t> pids, absl::Duration timeout,
+                                                   Purpose purpose = Purpose::kToAct);
   // The threads in which the driver works in them. Does not need them to run.
   absl::StatusOr<std::vector<RestoreThread>> RestoreThreads(absl::Span<const pid_t> pids,
                                                             absl::Duration timeout);
@@ -80,6 +84,7 @@ class DriverClient {
   class Helper;
 
   std::vector<absl::StatusOr<HelperAnswer>> Call(std::vector<HelperRequest> requests, absl::Duration timeout);
+  bool HasOpenQuestions(pid_t pid) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<absl::StatusOr<ProcessState>> StatesOnce(absl::Span<const pid_t> pids, absl::Duration timeout);
   absl::StatusOr<ProcessState> StateOutOfStep(pid_t pid, absl::Duration timeout);
   absl::StatusOr<std::shared_ptr<Helper>> CurrentHelper(bool moves = false) ABSL_LOCKS_EXCLUDED(mutex_);

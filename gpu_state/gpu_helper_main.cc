@@ -54,6 +54,8 @@ constexpr absl::Duration kTryAgainEvery = absl::Milliseconds(20);
 // To bring back all of a job: as often as who moves it well tries it.
 constexpr int kAttemptsToPutBack = 2;
 constexpr unsigned kPuttingBackMayTakeSeconds = 300;
+// Before that: to have threads stand still, and for calls under way to end, within what these have.
+constexpr unsigned kHoldingMayTakeSeconds = 400;
 // Whatever of Rekindle runs next waits no longer for us.
 constexpr absl::Duration kMostWaitForRoom = absl::Seconds(30);
 
@@ -92,7 +94,7 @@ class Helper {
       }
       {
         absl::MutexLock lock(&mutex_);
-        ++under_way_;
+        if (request->what == HelperRequest::What::kAct) ++under_way_;
         if (IsLock(*request)) ++locking_;
       }
       const absl::Status begun = CatchNoMoreThreads([&] {
@@ -109,14 +111,10 @@ class Helper {
 
   // Every process that was moved and not settled runs again.
   void PutBack() {
-    bool any;
+    const absl::StatusOr<std::string> mover = ledger_.directory().empty() ? "" : ledger_.Inherit(kHelperLock);
     {
       absl::MutexLock lock(&mutex_);
-      any = !moved_.empty();
-    }
-    if (any && !ledger_.directory().empty()) {
-      if (absl::Status status = ledger_.Inherit(kHelperLock); !status.ok())
-        Log(LogLevel::kWarning, status.message());
+      if (!mover.ok() && !moved_.empty()) Log(LogLevel::kWarning, mover.status().message());
     }
     {
       // A thread that stands within a call of CUDA's keeps the driver from locking, which takes nothing away
@@ -127,10 +125,10 @@ class Helper {
                      +[](int* locking) { return *locking == 0; }, &locking_),
                  Deadline(kUnderWayMayTake));
     }
-    AddThoseToCome();
+    ::alarm(kHoldingMayTakeSeconds);
+    if (mover.ok() && !mover->empty()) AddThoseNoted(*mover);
     // First: a call under way waits for the driver's thread, which CRIU or a keeper has left standing.
-    std::map<pid_t, uint64_t> held;
-    const std::unique_ptr<ThreadKeeper> keeper = HoldThreads(&held);
+    const std::vector<Held> held = HoldThreads();
     std::map<pid_t, Moved> moved;
     {
       absl::MutexLock lock(&mutex_);
@@ -143,7 +141,7 @@ class Helper {
     ::alarm(kPuttingBackMayTakeSeconds);
     const std::vector<Job> jobs = JobsOf(moved);
     InParallel(jobs.size(), [&](size_t i) { PutBack(jobs[i]); });
-    if (keeper == nullptr) return;
+    if (held.empty()) return;
     auto is_back = [this](const auto& process) {
       const auto state = driver_.ok() ? (*driver_)->State(process.first) : driver_.status();
       return !state.ok() || *state == ProcessState::kRunning;
@@ -154,15 +152,17 @@ class Helper {
       for (const auto& [pid, how] : job.moved) away.insert(pid);
     }
     // CRIU's plugin has stopped them, or the capture that is no more.
-    bool all_back = true;
-    for (const auto& process : held) {
-      const auto& [pid, start] = process;
-      const bool back = away.count(pid) == 0 && is_back(process);
-      all_back &= back;
-      const auto stat = ReadProcessStat(pid);
-      if (back && stat.ok() && stat->start_ticks == start) ::kill(pid, SIGCONT);
+    for (const Held& job : held) {
+      bool all_back = true;
+      for (const auto& process : job.starts) {
+        const auto& [pid, start] = process;
+        const bool back = away.count(pid) == 0 && is_back(process);
+        all_back &= back;
+        const auto stat = ReadProcessStat(pid);
+        if (back && stat.ok() && stat->start_ticks == start) ::kill(pid, SIGCONT);
+      }
+      job.keeper->End(all_back);
     }
-    keeper->End(all_back);
   }
 
  private:
@@ -178,6 +178,12 @@ class Helper {
     std::vector<GpuUse> uses;
   };
 
+  // Of a job, whose threads stand still, when its processes started.
+  struct Held {
+    std::unique_ptr<ThreadKeeper> keeper;
+    std::map<pid_t, uint64_t> starts;
+  };
+
   static void Add(pid_t pid, const Moved& how, absl::Span<const GpuUse> uses, Job* job) {
     job->moved[pid] = how;
     job->uses.insert(job->uses.end(), uses.begin(), uses.end());
@@ -185,17 +191,22 @@ class Helper {
 
   std::vector<Job> JobsOf(const std::map<pid_t, Moved>& moved) {
     std::map<pid_t, Job> jobs;
-    std::vector<GpuDevice> devices;
-    if (auto inventory = Inventory(); inventory.ok())
-      devices = (*inventory)->Look().value_or(DeviceView()).devices;
+    std::optional<std::vector<GpuDevice>> devices;  // asked for once
+    const auto look = [this] {
+      auto inventory = Inventory();
+      return inventory.ok() ? (*inventory)->Look().value_or(DeviceView()).devices : std::vector<GpuDevice>();
+    };
     for (const auto& [pid, how] : moved) {
       const auto entries = ledger_.Of({pid});
+      // Parked by another helper of our master's since.
+      if (entries.ok() && !entries->empty() && entries->front().goal == LedgerEntry::Goal::kParked) continue;
       if (entries.ok() && !entries->empty() && !entries->front().unplaced) {
         Add(pid, how, entries->front().uses, &jobs[entries->front().job]);
       } else {
         // A job has a session of its own, mostly.
         const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
-        Add(pid, how, UnknownUses(pid, devices), &jobs[stat.ok() ? stat->session : pid]);
+        if (!devices) devices = look();
+        Add(pid, how, UnknownUses(pid, *devices), &jobs[stat.ok() ? stat->session : pid]);
       }
     }
     std::vector<Job> all;
@@ -203,36 +214,62 @@ class Helper {
     return all;
   }
 
-  // Of a job that was on its way back those whose turn had not come are moved as well, by us.
-  void AddThoseToCome() {
-    if (ledger_.directory().empty()) return;
+  // What our master was moving goes back as well: those that a helper before us has moved, which hung and was
+  // replaced, and of a job on its way back those whose turn had not come.
+  void AddThoseNoted(const std::string& mover) {
     std::map<pid_t, Moved> moved;
     {
       absl::MutexLock lock(&mutex_);
       moved = moved_;
     }
-    std::map<std::pair<pid_t, std::string>, std::vector<cuda::GpuPair>> jobs;  // root, and who moves it
-    for (const auto& [pid, how] : moved) {
-      const auto entries = ledger_.Of({pid});
-      if (!entries.ok() || entries->empty() || entries->front().mover.empty()) continue;
-      std::vector<cuda::GpuPair>& pairs = jobs[{entries->front().job, entries->front().mover}];
-      if (!how.pairs.empty()) pairs = how.pairs;
+    std::map<pid_t, std::vector<LedgerEntry>> jobs;  // by root
+    std::map<pid_t, std::vector<cuda::GpuPair>> pairs;
+    for (LedgerEntry& entry : ledger_.List().value_or(std::vector<LedgerEntry>())) {
+      if (entry.mover != mover || entry.goal != LedgerEntry::Goal::kRunning || entry.unplaced) continue;
+      const auto known = moved.find(entry.pid);
+      if (known == moved.end()) {
+        jobs[entry.job].push_back(std::move(entry));
+      } else if (!known->second.pairs.empty()) {
+        pairs[entry.job] = known->second.pairs;
+      }
     }
-    for (const auto& [job, pairs] : jobs) {
-      for (const pid_t pid : ProcessTree(job.first)) {
-        const auto entries = ledger_.Of({pid});
-        if (moved.contains(pid) || !entries.ok() || entries->empty()) continue;
-        const LedgerEntry& entry = entries->front();
-        if (entry.job != job.first || entry.mover != job.second ||
-            entry.goal != LedgerEntry::Goal::kRunning || entry.unplaced)
-          continue;
+    for (auto& [job, entries] : jobs) {
+      // As whoever moved them had listed them.
+      const std::vector<pid_t> tree = ProcessTree(job);
+      std::stable_sort(entries.begin(), entries.end(), [&tree](const LedgerEntry& a, const LedgerEntry& b) {
+        return std::find(tree.begin(), tree.end(), a.pid) < std::find(tree.begin(), tree.end(), b.pid);
+      });
+      for (const LedgerEntry& entry : entries) {
         absl::MutexLock lock(&mutex_);
-        moved_.emplace(pid, Moved{entry.start_ticks, ++moves_, pairs});
+        moved_.emplace(entry.pid, Moved{entry.start_ticks, ++moves_, pairs[job]});
       }
     }
   }
 
+  // Another helper of our master's may be at the same job.
+  absl::StatusOr<std::vector<Ledger::Turn>> TakeTurns(const Job& job) {
+    std::vector<Ledger::Turn> turns;
+    if (ledger_.directory().empty()) return turns;
+    const Deadline deadline(kMostWaitForRoom);
+    for (const auto& [pid, how] : job.moved) {
+      for (;;) {
+        absl::StatusOr<Ledger::Turn> turn = ledger_.TakeTurn(pid);
+        if (turn.ok()) {
+          turns.push_back(*std::move(turn));
+          break;
+        }
+        // Where the folder can't be written nobody has one.
+        if (!absl::IsUnavailable(turn.status())) break;
+        if (deadline.passed()) return turn.status();
+        absl::SleepFor(kTryAgainEvery);
+      }
+    }
+    return turns;
+  }
+
   void PutBack(const Job& job) {
+    const absl::StatusOr<std::vector<Ledger::Turn>> turns = TakeTurns(job);
+    if (!turns.ok()) return;
     std::vector<pid_t> out;
     std::vector<std::pair<std::string, std::string>> pairs;
     for (const auto& [pid, how] : job.moved) {
@@ -304,7 +341,7 @@ class Helper {
       while (::send(kHelperSocket, packet.data(), packet.size(), MSG_NOSIGNAL) < 0 && errno == EINTR) {
       }
     }
-    --under_way_;
+    if (request.what == HelperRequest::What::kAct) --under_way_;
     if (IsLock(request)) --locking_;
   }
 
@@ -387,34 +424,60 @@ class Helper {
     moved_.erase(pid);
   }
 
-  // A thread that needs its device memory before that is back can die of it. Those that have ended, and those
-  // of which nobody has asked for the driver's thread, are left out. `held`: with their start times.
-  std::unique_ptr<ThreadKeeper> HoldThreads(std::map<pid_t, uint64_t>* held) {
-    std::vector<pid_t> pids;
-    std::vector<RestoreThread> threads;
+  // In which the driver works.
+  absl::StatusOr<pid_t> ThreadOf(pid_t pid) ABSL_LOCKS_EXCLUDED(mutex_, driver_mutex_) {
     {
       absl::MutexLock lock(&mutex_);
-      for (const auto& [pid, how] : moved_) {
-        const auto stat = ReadProcessStat(pid);
-        const auto thread = threads_.find(pid);
-        if (thread == threads_.end() || !stat.ok() || stat->start_ticks != how.start) continue;
-        pids.push_back(pid);
-        threads.push_back({pid, thread->second});
-        (*held)[pid] = how.start;
-      }
+      if (const auto known = threads_.find(pid); known != threads_.end()) return known->second;
     }
-    if (pids.empty()) return nullptr;
+    RK_ASSIGN_OR_RETURN(CheckpointDriver * driver, Driver());
+    RK_ASSIGN_OR_RETURN(const pid_t theirs, driver->RestoreThread(pid));
+    return ThreadNamed(pid, theirs);
+  }
+
+  // A thread that needs its device memory before that is back can die of it. Those that have ended, and those
+  // of which the driver does not tell its thread, are left out.
+  std::vector<Held> HoldThreads() {
+    std::map<pid_t, Moved> moved;
+    {
+      absl::MutexLock lock(&mutex_);
+      moved = moved_;
+    }
+    const std::vector<Job> jobs = JobsOf(moved);
+    std::vector<Held> held(jobs.size());
+    // One that does not stand still keeps no other from it.
+    InParallel(jobs.size(), [&](size_t i) { HoldThreadsOf(jobs[i], &held[i]); });
+    std::erase_if(held, [](const Held& job) { return job.keeper == nullptr; });
+    return held;
+  }
+
+  void HoldThreadsOf(const Job& job, Held* held) {
+    std::vector<pid_t> pids;
+    std::vector<RestoreThread> threads;
+    for (const auto& [pid, how] : job.moved) {
+      const auto stat = ReadProcessStat(pid);
+      if (!stat.ok() || stat->start_ticks != how.start) continue;
+      const absl::StatusOr<pid_t> thread = ThreadOf(pid);
+      if (!thread.ok()) continue;
+      pids.push_back(pid);
+      threads.push_back({pid, *thread});
+      held->starts[pid] = how.start;
+    }
+    if (pids.empty()) return;
     // CRIU, which our master's end stops, lets go of them first.
     const Deadline deadline(kLettingGoMayTake);
     for (;;) {
       auto keeper = ThreadKeeper::Hold(pids);
       absl::Status status = keeper.status();
       if (status.ok()) status = (*keeper)->Run(threads, /*for_device_memory=*/false);
-      if (status.ok()) return *std::move(keeper);
+      if (status.ok()) {
+        held->keeper = *std::move(keeper);
+        return;
+      }
       if (deadline.passed()) {
         Log(LogLevel::kWarning,
             absl::StrCat("the threads of a job run while its device memory is out: ", status.message()));
-        return nullptr;
+        return;
       }
       absl::SleepFor(kTryAgainEvery);
     }
@@ -456,8 +519,8 @@ class Helper {
   absl::StatusOr<std::unique_ptr<CheckpointDriver>> driver_;
   absl::StatusOr<std::unique_ptr<DeviceInventory>> inventory_;
   absl::Mutex mutex_;
-  int under_way_ ABSL_GUARDED_BY(mutex_) = 0;
-  int locking_ ABSL_GUARDED_BY(mutex_) = 0;  // of these, calls that wait for the lock
+  int under_way_ ABSL_GUARDED_BY(mutex_) = 0;  // calls that change something
+  int locking_ ABSL_GUARDED_BY(mutex_) = 0;    // of these, calls that wait for the lock
   std::map<pid_t, Moved> moved_ ABSL_GUARDED_BY(mutex_);
   uint64_t moves_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<pid_t, pid_t> threads_ ABSL_GUARDED_BY(mutex_);  // in which the driver works, as it last told

@@ -21,6 +21,10 @@ namespace {
 // Beyond a lock's own time-out: for the driver to give up.
 constexpr absl::Duration kGrace = absl::Seconds(15);
 constexpr int kAttempts = 2;
+// Of an unlock, which waits for nothing.
+constexpr absl::Duration kUnlockMayTake = absl::Seconds(60);
+// What answers at all does so in that time, however late it is.
+constexpr absl::Duration kLeastTimeout = absl::Seconds(1);
 // At own memory that does not fit a state: what was begun may be undone just now.
 constexpr int kMostLooks = 20;
 constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
@@ -48,9 +52,17 @@ bool GpuSession::all_in(ProcessState state) const {
 std::vector<pid_t> GpuSession::NotRunning() const {
   std::vector<pid_t> pids;
   for (const Member& member : members_) {
-    if (!member.gone && member.now != ProcessState::kRunning) pids.push_back(member.pid);
+    if (!member.gone && (member.hangs || member.now != ProcessState::kRunning)) pids.push_back(member.pid);
   }
   return pids;
+}
+
+bool GpuSession::hangs() const {
+  return absl::c_any_of(members_, [](const Member& m) { return m.hangs && !m.gone; });
+}
+
+absl::Duration GpuSession::LeftOf(absl::Duration timeout) const {
+  return std::min(timeout, std::max(recovers_until_ - SteadyNow(), kLeastTimeout));
 }
 
 std::vector<pid_t> GpuSession::RunningAtBegin() const {
@@ -61,21 +73,25 @@ std::vector<pid_t> GpuSession::RunningAtBegin() const {
   return pids;
 }
 
-absl::Status GpuSession::AskStates() {
+absl::Status GpuSession::AskStates(absl::Duration timeout) {
   std::vector<pid_t> pids;
   for (const Member& member : members_) pids.push_back(member.pid);
-  auto states = driver_.States(pids, options_.query_timeout);
+  auto states = driver_.States(pids, timeout);
   absl::Status first;
   for (size_t i = 0; i < members_.size(); ++i) {
+    Member& member = members_[i];
     if (states[i].ok()) {
-      members_[i].now = *states[i];
+      member.now = *states[i];
+      member.unanswered = member.hangs = false;
     } else {
-      members_[i].gone = IsGone(members_[i].pid);
-      first.Update(members_[i].gone
-                       ? absl::NotFoundError(absl::StrCat("process ", members_[i].pid, " has ended"))
-                       : states[i].status());
+      member.gone = IsGone(member.pid);
+      member.hangs = member.unanswered && absl::IsUnavailable(states[i].status());
+      first.Update(member.gone ? absl::NotFoundError(absl::StrCat("process ", member.pid, " has ended"))
+                               : states[i].status());
     }
   }
+  if (absl::c_none_of(members_, [](const Member& m) { return m.unanswered && !m.gone; }))
+    recovers_until_ = absl::InfiniteFuture();
   return first;
 }
 
@@ -108,7 +124,7 @@ absl::Status GpuSession::AskUntilPlausible(Action action, const std::map<pid_t, 
 
 absl::Status GpuSession::Begin(Locked locked) {
   members_.clear();
-  for (pid_t pid : pids_) members_.push_back({pid, {}, {}, false});
+  for (pid_t pid : pids_) members_.emplace_back().pid = pid;
   RK_RETURN_IF_ERROR(AskStates());
   for (Member& member : members_) {
     member.before = member.now;
@@ -160,6 +176,8 @@ absl::Status GpuSession::LetRun(ThreadKeeper& keeper, bool for_device_memory) {
 }
 
 absl::Status GpuSession::LetStand() {
+  // The driver's thread may be where nothing stops it: the keeper tries that at its end, and no longer.
+  if (hangs()) keeper_ = nullptr;
   return keeper_ == nullptr ? absl::OkStatus() : std::exchange(keeper_, nullptr)->Pause();
 }
 
@@ -222,7 +240,11 @@ absl::Status GpuSession::EndWatch() {
 void GpuSession::Watch() {
   std::vector<pid_t> parked;
   for (const Member& member : members_) {
-    if (!member.gone && member.now == ProcessState::kCheckpointed) parked.push_back(member.pid);
+    if (member.gone) continue;
+    // Of one that hangs on its way nobody knows where its memory is.
+    const bool may_be_out =
+        member.now == ProcessState::kCheckpointed || (member.hangs && member.now == ProcessState::kLocked);
+    if (may_be_out) parked.push_back(member.pid);
   }
   if (parked != held_) LetGo();
   if (parked.empty()) return;
@@ -270,7 +292,7 @@ void GpuSession::UndoLocks(absl::Span<Member* const> members, const std::map<pid
     if (!member->gone && (unanswered || member->now == ProcessState::kLocked)) pids.push_back(member->pid);
   }
   // Behind a lock that is still to be carried out. Of one that is not locked it is refused.
-  const std::map<pid_t, absl::Status> unlocked = ActInRounds(Action::kUnlock, pids, {}, kGrace);
+  const std::map<pid_t, absl::Status> unlocked = ActInRounds(Action::kUnlock, pids, {}, LeftOf(kGrace));
   for (Member* member : members) {
     const auto done = unlocked.find(member->pid);
     if (done != unlocked.end() && done->second.ok()) member->now = ProcessState::kRunning;
@@ -282,13 +304,14 @@ absl::Status GpuSession::ActOn(Action action, Chosen chosen, const ActOptions& o
   std::vector<pid_t> pids;
   std::vector<Member*> members;
   for (Member& member : members_) {
-    if (member.gone || !StateAfter(member.now, action) || !chosen(member)) continue;
+    if (member.gone || member.hangs || !StateAfter(member.now, action) || !chosen(member)) continue;
     pids.push_back(member.pid);
     members.push_back(&member);
   }
   if (pids.empty()) return absl::OkStatus();
+  // A move that a recovery makes is of one that answers, and takes as long as ever.
   const absl::Duration timeout = action == Action::kLock     ? options.lock_timeout + kGrace
-                                 : action == Action::kUnlock ? options_.query_timeout
+                                 : action == Action::kUnlock ? LeftOf(kUnlockMayTake)
                                                              : options_.move_timeout;
   if (action == Action::kCheckpoint || action == Action::kRestore) HoldOthers(action);
   std::map<pid_t, uint64_t> own_bytes;
@@ -316,7 +339,10 @@ absl::Status GpuSession::ActOn(Action action, Chosen chosen, const ActOptions& o
       continue;
     }
     // An error that the driver itself told says how it is.
-    if (!absl::IsUnavailable(result)) own_bytes.erase(member->pid);
+    member->unanswered = absl::IsUnavailable(result);
+    if (!member->unanswered) own_bytes.erase(member->pid);
+    if (member->unanswered && recovers_until_ == absl::InfiniteFuture())
+      recovers_until_ = SteadyNow() + options_.recovery_timeout;
     // What a lock's time-out leaves behind is known; nothing else is.
     unsure |= !(action == Action::kLock && absl::IsDeadlineExceeded(result));
     first.Update(Annotate(result, absl::StrCat(NameOf(action), " of process ", member->pid)));
@@ -337,7 +363,8 @@ absl::Status GpuSession::BringUp(Chosen chosen, const ActOptions& restore, bool 
   };
   absl::Status status;
   ActOptions how = restore;
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  // Behind a call that hangs another one would wait as well, and who is killed in one may harm the job.
+  for (int attempt = 0; attempt < kAttempts && !hangs(); ++attempt) {
     absl::Status restored = ActOn(Action::kRestore, chosen, how);
     // Of each GPU that a process sees the driver may want to be told; which these are it does not tell.
     if (!exact && absl::IsInvalidArgument(restored) && how.pairs == restore.pairs) {
@@ -353,8 +380,9 @@ absl::Status GpuSession::BringUp(Chosen chosen, const ActOptions& restore, bool 
     status = std::move(restored);
     // Not some without the others: they may wait for each other. One whose state is lost helps nobody by
     // having the others stand still.
-    if (!status.ok() && any_in(ProcessState::kCheckpointed)) continue;
+    if (!status.ok() && (any_in(ProcessState::kCheckpointed) || hangs())) continue;
     status.Update(ActOn(Action::kUnlock, chosen));
+    if (hangs()) break;
     absl::Status asked = AskStates();
     if (!asked.ok() && !absl::IsNotFound(asked)) status.Update(asked);
     if (absl::c_all_of(members_, [&](const Member& m) {
@@ -363,7 +391,7 @@ absl::Status GpuSession::BringUp(Chosen chosen, const ActOptions& restore, bool 
       break;
     }
   }
-  if (any_in(ProcessState::kCheckpointed) || any_in(ProcessState::kLocked)) {
+  if (!hangs() && (any_in(ProcessState::kCheckpointed) || any_in(ProcessState::kLocked))) {
     // What is on the device goes out again, so that it is in nobody's way until all of it can go back.
     if (status.ok()) {
       status = absl::InternalError("the NVIDIA driver reported success and did not bring all processes back");
@@ -375,17 +403,24 @@ absl::Status GpuSession::BringUp(Chosen chosen, const ActOptions& restore, bool 
   if (keeper_ == nullptr) Watch();
   std::vector<std::string> left;
   for (const Member& member : members_) {
-    if (!is_there(member) || member.now == ProcessState::kRunning) continue;
-    left.push_back(member.now == ProcessState::kFailed
+    if (!is_there(member) || (member.now == ProcessState::kRunning && !member.hangs)) continue;
+    left.push_back(member.hangs ? absl::StrCat("the driver gives no answer about process ", member.pid,
+                                               " any more, last known as ", NameOf(member.now))
+                   : member.now == ProcessState::kFailed
                        ? absl::StrCat("the driver says that the GPU state of process ", member.pid,
                                       " is lost (failed), and ", kOnlyANewStartHelps)
                        : absl::StrCat("process ", member.pid, " is left ", NameOf(member.now)));
   }
   if (left.empty()) return absl::OkStatus();
+  if (status.ok() && hangs()) status = absl::UnavailableError("the NVIDIA driver hangs in a call");
   if (status.ok()) status = absl::DataLossError("the driver reported no error");
   std::string text = absl::StrJoin(left, ", ");
   if (absl::StrContains(status.message(), kOnlyANewStartHelps)) {
     absl::StrAppend(&text, "; `rekindle gpu ps` lists it");
+  } else if (hangs()) {
+    absl::StrAppend(&text,
+                    ": all is left as it is; `rekindle gpu ps` lists it, and `rekindle gpu resume` tries ",
+                    "again once the driver answers; should it never, the job is to be ended");
   } else if (any_in(ProcessState::kCheckpointed) || any_in(ProcessState::kLocked)) {
     absl::StrAppend(&text, "; `rekindle gpu resume` tries again, and `rekindle gpu ps` lists it");
   }

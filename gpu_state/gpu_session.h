@@ -25,6 +25,9 @@ struct SessionOptions {
   absl::Duration lock_timeout = absl::Seconds(10);   // for work under way on the GPU to end
   absl::Duration move_timeout = absl::Minutes(10);   // one move of all memory; beyond it the driver hangs
   absl::Duration query_timeout = absl::Seconds(60);  // a state
+  // After a call without an answer: how long the driver may take to tell how things are. A process of which
+  // it does not is left as it is.
+  absl::Duration recovery_timeout = absl::Seconds(30);
   // What their watch is to keep of processes that stay parked (ThreadKeeper::Watch). Empty: nothing.
   std::function<std::string(absl::Span<const pid_t> pids)> note = nullptr;
 };
@@ -42,6 +45,8 @@ class GpuSession {
 
   // The threads in which the driver works are known from here on. Error: it does not tell.
   absl::Status FindThreads();
+  // Instead of what the options say; before they move.
+  void AllowForMove(absl::Duration timeout) { options_.move_timeout = timeout; }
   // What they have on GPUs, as far as known; before MoveToHost.
   void NoteUses(absl::Span<const GpuUse> uses);
   // Where their device memory was mapped; before anything that has a keeper hold them.
@@ -71,7 +76,8 @@ class GpuSession {
 
   // All processes to running, on the same GPUs or on others (old UUID, new UUID); their states are verified.
   // On failure all are checkpointed, or locked where even that failed: the data is safe, and the move can be
-  // tried again. But of which the driver has lost the state.
+  // tried again. But of which the driver has lost the state, and where it gives no answer of one: then no
+  // further call is made, and all are left as they are.
   // With `exact` the driver is asked for these pairs alone, where it may refuse them because they do not name
   // each GPU that a process sees.
   absl::Status MoveToDevice(const std::vector<std::pair<std::string, std::string>>& pairs,
@@ -82,8 +88,10 @@ class GpuSession {
 
   // As of the last call; no question to the driver.
   bool all_in(ProcessState state) const;
+  // The driver has given no answer to a call for one of them, nor told its state since.
+  bool hangs() const;
   std::vector<pid_t> RunningAtBegin() const;
-  std::vector<pid_t> NotRunning() const;  // of those that live
+  std::vector<pid_t> NotRunning() const;  // of those that live; also of which the driver gives no answer
 
  private:
   struct Member {
@@ -91,6 +99,8 @@ class GpuSession {
     ProcessState before = ProcessState::kRunning;  // at Begin
     ProcessState now = ProcessState::kRunning;
     bool gone = false;
+    bool unanswered = false;  // its last call; nobody knows how that ended
+    bool hangs = false;       // nor does the driver tell its state since: it gets no call any more
   };
 
   // `action` on all members that `chosen` accepts, at once. The first error; `now` says what became of each.
@@ -104,7 +114,10 @@ class GpuSession {
   // even its state, as long as one that it works together with (NCCL) is locked, and lock it when that is
   // not.
   void UndoLocks(absl::Span<Member* const> members, const std::map<pid_t, absl::Status>& results);
-  absl::Status AskStates();
+  absl::Status AskStates(absl::Duration timeout);
+  absl::Status AskStates() { return AskStates(LeftOf(options_.query_timeout)); }
+  // No more of that than the recovery may take that is under way.
+  absl::Duration LeftOf(absl::Duration timeout) const;
   // After an `action` of which nobody knows how it ended: until the states that the driver tells fit what
   // their own memory was before, by process. Unavailable: they do not.
   absl::Status AskUntilPlausible(Action action, const std::map<pid_t, uint64_t>& own_bytes);
@@ -119,8 +132,10 @@ class GpuSession {
 
   DriverClient& driver_;
   const std::vector<pid_t> pids_;
-  const SessionOptions options_;
+  SessionOptions options_;
   std::vector<Member> members_;
+  // Of the recovery after a call without an answer; infinite: there was none, or all are known again.
+  absl::Time recovers_until_ = absl::InfiniteFuture();
   std::unique_ptr<ThreadKeeper> own_keeper_;
   std::vector<pid_t> held_;  // by that
   std::vector<RestoreThread> threads_;

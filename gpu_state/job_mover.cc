@@ -22,11 +22,19 @@
 #include "gpu_state/cuda_processes.h"
 #include "gpu_state/hidden_uses.h"
 #include "gpu_state/pid_namespace.h"
+#include "gpu_state/process_claim.h"
 
 namespace rekindle::gpu {
 namespace {
 
-constexpr absl::Duration kStateMayTake = absl::Seconds(60);
+// A question that somebody else's move keeps waiting for longer is asked in vain, and harms nobody.
+constexpr absl::Duration kStateMayTake = absl::Seconds(60), kShownStateMayTake = absl::Seconds(5);
+// A move: what a kernel under way, which the driver may wait for, and the contexts take; and per byte, a
+// quarter of what was seen on an H200. And one of a size that nobody knows.
+constexpr absl::Duration kLeastMoveMayTake = absl::Minutes(2), kUnknownMoveMayTake = absl::Minutes(10);
+constexpr double kSlowestBytesPerSecond = 5e8;
+// After a move without an answer.
+constexpr absl::Duration kShortestRecovery = absl::Seconds(5), kLongestRecovery = absl::Seconds(30);
 // How long the helper of a dead Rekindle may go on putting things back before we do it.
 constexpr absl::Duration kOthersMayTake = absl::Seconds(60);
 constexpr absl::Duration kGoingOnMayTake = absl::Seconds(2);
@@ -39,12 +47,6 @@ absl::Status AwaitAnswers(absl::Span<const pid_t> pids) {
     for (pid_t pid : pids) first.Update(CheckAnswers(pid));
     if (first.ok() || deadline.passed()) return first;
   }
-}
-
-// Of one whose device memory is back.
-void EndWatchOf(pid_t pid) {
-  if (!ThreadKeeper::IsWatched(pid)) return;
-  if (auto keeper = ThreadKeeper::Hold({pid}); keeper.ok()) (*keeper)->End(/*well=*/true);
 }
 
 HiddenUses HiddenIn(const DeviceView& view, absl::Span<const GpuUse> uses, absl::Span<const pid_t> pids) {
@@ -68,24 +70,6 @@ absl::Status WithHint(const absl::Status& status, const absl::StatusOr<DeviceVie
 }
 
 }  // namespace
-
-// A process is moved by one caller at a time, of this Rekindle and of others.
-class JobMover::Claim {
- public:
-  static absl::StatusOr<Claim> Make(JobMover& mover, absl::Span<const pid_t> pids) {
-    Claim claim;
-    for (pid_t pid : pids) {
-      auto turn = mover.ledger_.TakeTurn(pid);
-      if (absl::IsUnavailable(turn.status())) return IsBeingMovedError(pid);
-      RK_RETURN_IF_ERROR(turn.status());
-      claim.turns_.push_back(*std::move(turn));
-    }
-    return claim;
-  }
-
- private:
-  std::vector<Ledger::Turn> turns_;
-};
 
 JobMover::JobMover(MoverOptions options)
     : options_(std::move(options)),
@@ -195,13 +179,13 @@ std::vector<pid_t> JobMover::UsersMissingIn(const DeviceView& view) {
   if (candidates.empty()) return users;
   users = BeingMoved(candidates);
   std::erase_if(candidates, [&users](pid_t pid) { return absl::c_linear_search(users, pid); });
-  const std::vector<absl::StatusOr<ProcessState>> states = States(candidates);
+  const std::vector<absl::StatusOr<ProcessState>> states = States(candidates, DriverClient::Purpose::kToShow);
   std::vector<pid_t> found;
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (states[i].ok() && (!names_running || *states[i] != ProcessState::kRunning))
       found.push_back(candidates[i]);
   }
-  LeaveOutForked(driver_, kStateMayTake, &found);
+  LeaveOutForked(driver_, kShownStateMayTake, &found);
   users.insert(users.end(), found.begin(), found.end());
   return users;
 }
@@ -221,86 +205,21 @@ uint64_t JobMover::EstimateBytes(absl::Span<const pid_t> pids) {
   return most <= AvailableMemoryBytes().value_or(0) / 2 ? known + most : known;
 }
 
-std::string JobMover::NoteFor(absl::Span<const pid_t> pids) {
-  std::vector<LedgerEntry> entries = ledger_.Of(pids).value_or(std::vector<LedgerEntry>());
-  for (LedgerEntry& entry : entries) {
-    if (entry.goal == LedgerEntry::Goal::kRunning) entry.why = "its move was interrupted";
-    entry.goal = LedgerEntry::Goal::kParked;
-    entry.keeps_room = false;
-  }
-  return Ledger::Note(entries);
+absl::Duration JobMover::MoveMayTake(absl::Span<const GpuUse> uses) const {
+  if (options_.move_timeout) return *options_.move_timeout;
+  const bool is_known =
+      !uses.empty() && absl::c_all_of(uses, [](const GpuUse& use) { return use.bytes.has_value(); });
+  if (!is_known) return kUnknownMoveMayTake;
+  const auto bytes = static_cast<double>(KnownBytes(uses) + options_.context_bytes * uses.size());
+  return kLeastMoveMayTake + absl::Seconds(bytes / kSlowestBytesPerSecond);
 }
 
-std::vector<LedgerEntry> JobMover::ParkedElsewhere() {
-  std::vector<LedgerEntry> noted;
-  for (pid_t watcher : ThreadKeeper::Watchers()) {
-    for (LedgerEntry& entry : Ledger::FromNote(ThreadKeeper::NoteOf(watcher))) {
-      const auto known = ledger_.Of({entry.pid});
-      // Of one that it has let go, nothing may be known.
-      if (known.ok() && known->empty() && ThreadKeeper::IsWatched(entry.pid))
-        noted.push_back(std::move(entry));
-    }
-  }
-  // Whoever has brought one back may have ended before its watch.
-  std::vector<pid_t> pids, running;
-  for (const LedgerEntry& entry : noted) pids.push_back(entry.pid);
-  const auto states = States(pids);
-  for (size_t i = 0; i < pids.size(); ++i) {
-    if (states[i].ok() && *states[i] == ProcessState::kRunning) running.push_back(pids[i]);
-  }
-  std::erase_if(noted, [&running](const LedgerEntry& e) { return absl::c_linear_search(running, e.pid); });
-  return noted;
-}
-
-std::string JobMover::DriverTrouble(const LedgerEntry& entry) {
-  const absl::StatusOr<DriverInfo> info = driver_.Info();
-  if (!info.ok() || info->driver.empty() || entry.driver.empty() || info->driver == entry.driver) return "";
-  return absl::StrCat("process ", entry.pid, " was parked with NVIDIA driver ", entry.driver,
-                      ", whose library it has in its memory, and this machine has ", info->driver,
-                      " now, which can't take it back: it stays parked; install ", entry.driver,
-                      " again (libraries and kernel module), then `rekindle gpu resume ", entry.job,
-                      "`, or end the job and start it anew");
-}
-
-absl::Status JobMover::CheckDriver(absl::Span<const pid_t> pids) {
-  RK_ASSIGN_OR_RETURN(const std::vector<LedgerEntry> entries, ledger_.Of(pids));
-  for (const LedgerEntry& entry : entries) {
-    const std::string trouble = DriverTrouble(entry);
-    if (trouble.empty()) continue;
-    // Another tool may have brought it back before the driver changed.
-    const auto state = States({entry.pid}).front();
-    if (!state.ok() || *state != ProcessState::kRunning) return absl::FailedPreconditionError(trouble);
-  }
-  return absl::OkStatus();
-}
-
-void JobMover::NoteUnplaced(absl::Span<const pid_t> pids) {
-  std::vector<LedgerEntry> entries = ledger_.Of(pids).value_or(std::vector<LedgerEntry>());
-  for (LedgerEntry& entry : entries) {
-    entry.uses.clear();
-    entry.driver.clear();
-    entry.unplaced = true;
-  }
-  if (ledger_.Put(entries).ok()) return;
-  // Rather nothing than what was guessed.
-  ledger_.Remove(pids);
-}
-
-void JobMover::RecallParked(absl::Span<const pid_t> pids) {
-  for (pid_t pid : pids) {
-    const auto known = ledger_.Of({pid});
-    if (!known.ok() || (!known->empty() && !known->front().unplaced)) continue;
-    std::vector<LedgerEntry> noted = Ledger::FromNote(ThreadKeeper::NoteOver(pid));
-    std::erase_if(noted, [pid](const LedgerEntry& entry) { return entry.pid != pid || entry.unplaced; });
-    if (const absl::Status put = ledger_.Put(noted); !put.ok()) Log(LogLevel::kWarning, put.message());
-  }
-}
-
-SessionOptions JobMover::OptionsWith(absl::Duration lock_timeout) {
+SessionOptions JobMover::OptionsWith(absl::Duration lock_timeout, absl::Span<const GpuUse> uses) {
   SessionOptions options;
   options.note = [this](absl::Span<const pid_t> pids) { return NoteFor(pids); };
   options.lock_timeout = lock_timeout;
-  options.move_timeout = options_.move_timeout;
+  options.move_timeout = MoveMayTake(uses);
+  options.recovery_timeout = std::clamp(options.move_timeout, kShortestRecovery, kLongestRecovery);
   return options;
 }
 
@@ -366,11 +285,11 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::TakeOut(pid_t job, const std:
 
 absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::Lock(pid_t job, const std::vector<pid_t>& pids,
                                                         absl::Duration lock_timeout) {
-  RK_ASSIGN_OR_RETURN(Claim claim, Claim::Make(*this, pids));
+  RK_ASSIGN_OR_RETURN(ProcessClaim claim, ProcessClaim::Make(ledger_, pids));
   RK_RETURN_IF_ERROR(CheckNobodyElseMoves(pids));
   std::unique_ptr<HeldJob> held(
       new HeldJob(*this, GpuSession(driver_, pids, OptionsWith(lock_timeout)), job));
-  held->claim_ = std::make_shared<Claim>(std::move(claim));
+  held->claim_ = std::make_shared<ProcessClaim>(std::move(claim));
   RK_ASSIGN_OR_RETURN(DriverInfo info, driver_.Info());
   held->record_.cuda_version = info.cuda_version;
   held->record_.driver = info.driver;
@@ -399,6 +318,7 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::Lock(pid_t job, const std::ve
   std::vector<GpuUse> expected = moving;
   if (view.ok()) {
     const std::vector<GpuUse> most = MostOfHidden(*view, HiddenIn(*view, moving, running));
+    if (most.empty()) held->session_.AllowForMove(MoveMayTake(moving));
     expected.insert(expected.end(), most.begin(), most.end());
   }
   RK_ASSIGN_OR_RETURN(HostMemory::Reservation reserved, host_memory_.Reserve(running, expected));
@@ -518,7 +438,7 @@ absl::Status HeldJob::Back(const MoveProgress& progress, ThreadKeeper* keeper) {
   }
   mover_.Settle(job_, session_, pids, uses, std::string(status.message()));
   if (status.ok()) return status;
-  if (session_.NotRunning().empty() || absl::IsDataLoss(status) ||
+  if (session_.NotRunning().empty() || absl::IsDataLoss(status) || session_.hangs() ||
       absl::StrContains(status.message(), kOnlyANewStartHelps))
     return status;
   return Annotate(status,
@@ -549,16 +469,17 @@ absl::StatusOr<RoomTurns> JobMover::AwaitRoom(const RoomByDevice& needed, absl::
   RoomWait wait;
   wait.for_room = options_.room_timeout;
   // A move of somebody else's is waited for as long as it may take.
-  wait.for_turns = options_.move_timeout + options_.room_timeout;
+  wait.for_turns = MoveMayTake({}) + options_.room_timeout;
   wait.look = [this, comes_back] { return comes_back ? Devices() : DevicesWithKeptRoom(); };
   wait.cancelled = cancelled;
+  wait.is_kept = comes_back;
   return gpu::AwaitRoom(ledger_, needed, pids, wait);
 }
 
 absl::Status JobMover::PutOn(pid_t job, const std::vector<pid_t>& pids, const GpuRecord& record,
                              const DevicePairs& pairs, const MoveProgress& progress, ThreadKeeper* keeper,
                              const std::function<bool()>& cancelled) {
-  RK_ASSIGN_OR_RETURN(Claim claim, Claim::Make(*this, pids));
+  RK_ASSIGN_OR_RETURN(ProcessClaim claim, ProcessClaim::Make(ledger_, pids));
   RK_RETURN_IF_ERROR(CheckNobodyElseMoves(pids));
   return PutOnClaimed(job, pids, record, pairs, progress, keeper, cancelled);
 }
@@ -570,7 +491,8 @@ absl::Status JobMover::PutOnClaimed(pid_t job, const std::vector<pid_t>& pids, c
   // What is guessed of the others is good for this move, and no note for a later one.
   std::vector<pid_t> guessed = pids;
   std::erase_if(guessed, [&record](pid_t pid) { return absl::c_linear_search(record.pids, pid); });
-  SessionOptions options = OptionsWith(absl::ZeroDuration());
+  SessionOptions options =
+      OptionsWith(absl::ZeroDuration(), guessed.empty() ? record.uses : std::vector<GpuUse>());
   if (!guessed.empty()) options.note = nullptr;
   GpuSession session(driver_, pids, std::move(options));
   session.NoteAreas(AreasOf(pids));
@@ -639,32 +561,6 @@ void JobMover::Settle(pid_t job, const GpuSession& session, absl::Span<const pid
   driver_.Settle(left);
 }
 
-void JobMover::WatchParked(const std::vector<pid_t>& pids) {
-  // Somebody may be bringing it back by now.
-  const auto claim = Claim::Make(*this, pids);
-  if (!claim.ok() || !CheckNobodyElseMoves(pids).ok()) return;
-  GpuSession session(driver_, pids, OptionsWith(absl::ZeroDuration()));
-  session.NoteAreas(AreasOf(pids));
-  if (session.Begin(GpuSession::Locked::kByUs).ok()) session.Watch();
-}
-
-void JobMover::WatchOut(absl::Span<const pid_t> pids) {
-  auto entries = ledger_.List();
-  if (!entries.ok()) return;
-  std::map<pid_t, std::vector<pid_t>> jobs;
-  for (const LedgerEntry& entry : *entries) {
-    if (absl::c_linear_search(pids, entry.pid)) jobs[entry.job].push_back(entry.pid);
-  }
-  for (const auto& [job, of_job] : jobs) {
-    auto keeper = ThreadKeeper::Hold(of_job, AreasOf(of_job));
-    const absl::Status watched = keeper.ok() ? (*keeper)->Watch(NoteFor(of_job)) : keeper.status();
-    if (!watched.ok()) {
-      Log(LogLevel::kWarning,
-          absl::StrCat("job ", job, " goes on without its GPU memory, unwatched: ", watched.message()));
-    }
-  }
-}
-
 absl::StatusOr<DevicePairs> JobMover::PlanRestore(const GpuRecord& record, const DevicePairs& wanted,
                                                   bool ignore_mismatch) {
   RK_ASSIGN_OR_RETURN(DriverInfo info, driver_.Info());
@@ -685,47 +581,13 @@ absl::StatusOr<DevicePairs> JobMover::PlanRestore(const GpuRecord& record, const
   return pairs;
 }
 
-bool JobMover::AreOut(absl::Span<const pid_t> pids) {
-  auto entries = ledger_.List();
-  return entries.ok() && absl::c_any_of(*entries, [pids](const LedgerEntry& entry) {
-           return absl::c_linear_search(pids, entry.pid);
-         });
-}
-
-std::vector<pid_t> JobMover::BeingMoved(absl::Span<const pid_t> pids) {
-  std::vector<pid_t> moved;
-  auto entries = ledger_.Of(pids);
-  for (const LedgerEntry& entry : entries.value_or(std::vector<LedgerEntry>())) {
-    if (ledger_.IsBeingMoved(entry)) moved.push_back(entry.pid);
-  }
-  return moved;
-}
-
-absl::StatusOr<std::vector<LedgerEntry>> JobMover::Parked() {
-  RK_ASSIGN_OR_RETURN(std::vector<LedgerEntry> entries, ledger_.List());
-  entries.erase(std::remove_if(entries.begin(), entries.end(),
-                               [](const LedgerEntry& e) { return e.goal != LedgerEntry::Goal::kParked; }),
-                entries.end());
-  return entries;
-}
-
 absl::Status JobMover::CheckNotMoving(absl::Span<const pid_t> pids) {
-  RK_RETURN_IF_ERROR(Claim::Make(*this, pids).status());
+  RK_RETURN_IF_ERROR(ProcessClaim::Make(ledger_, pids).status());
   return CheckNobodyElseMoves(pids);
 }
 
-void JobMover::ForgetRunning(absl::Span<const pid_t> pids) {
-  auto claim = Claim::Make(*this, pids);
-  if (!claim.ok() || !CheckNobodyElseMoves(pids).ok()) return;
-  const auto states = States(pids);
-  for (size_t i = 0; i < pids.size(); ++i) {
-    if (!states[i].ok() || *states[i] != ProcessState::kRunning) continue;
-    EndWatchOf(pids[i]);
-    ledger_.Remove({pids[i]});
-  }
-}
-
-std::vector<absl::StatusOr<ProcessState>> JobMover::States(absl::Span<const pid_t> pids) {
+std::vector<absl::StatusOr<ProcessState>> JobMover::States(absl::Span<const pid_t> pids,
+                                                           DriverClient::Purpose purpose) {
   std::vector<absl::StatusOr<ProcessState>> states;
   std::vector<pid_t> asked;
   std::vector<size_t> places;
@@ -739,7 +601,8 @@ std::vector<absl::StatusOr<ProcessState>> JobMover::States(absl::Span<const pid_
     states.push_back(ProcessState::kRunning);  // until it is asked
   }
   if (asked.empty()) return states;
-  auto answers = driver_.States(asked, kStateMayTake);
+  const bool is_shown = purpose == DriverClient::Purpose::kToShow;
+  auto answers = driver_.States(asked, is_shown ? kShownStateMayTake : kStateMayTake, purpose);
   for (size_t i = 0; i < answers.size(); ++i) states[places[i]] = std::move(answers[i]);
   return states;
 }
@@ -777,7 +640,7 @@ absl::Status JobMover::RecoverJob(pid_t job, const std::vector<LedgerEntry>& ent
   std::vector<pid_t> pids;
   for (const LedgerEntry& entry : entries) pids.push_back(entry.pid);
   // Whoever has it lives, though the file that says so has gone.
-  const auto claim = Claim::Make(*this, pids);
+  const auto claim = ProcessClaim::Make(ledger_, pids);
   if (absl::IsAborted(claim.status())) return absl::OkStatus();
   RK_RETURN_IF_ERROR(claim.status());
   AwaitAnswers(pids).IgnoreError();
@@ -787,7 +650,7 @@ absl::Status JobMover::RecoverJob(pid_t job, const std::vector<LedgerEntry>& ent
   absl::Status first;
   for (size_t i = 0; i < entries.size(); ++i) {
     if (states[i].ok() && *states[i] == ProcessState::kRunning) {
-      EndWatchOf(pids[i]);
+      ThreadKeeper::EndWatchOver(pids[i]);
       ledger_.Remove({pids[i]});
     } else if (states[i].ok() && *states[i] != ProcessState::kFailed) {
       held.push_back(pids[i]);

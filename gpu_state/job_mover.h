@@ -31,7 +31,9 @@ namespace rekindle::gpu {
 struct MoverOptions {
   std::string ledger_directory;
   absl::Duration room_timeout = absl::Seconds(30);  // how long to wait for device memory that others have
-  absl::Duration move_timeout = absl::Minutes(10);  // a move of one job's memory that takes longer hangs
+  // A move of one job's memory that takes longer hangs. Not set: by its size, 2 minutes and one more second
+  // for each 0.5 GB; 10 minutes where nobody tells that.
+  std::optional<absl::Duration> move_timeout;
   // What a driver takes of host memory for each process on each GPU, beside what the management library tells
   // of it: 201 MiB with 580 on an H200.
   uint64_t context_bytes = uint64_t{256} << 20;
@@ -148,8 +150,15 @@ class JobMover {
                      const DevicePairs& pairs, const MoveProgress& progress = nullptr,
                      ThreadKeeper* keeper = nullptr, const std::function<bool()>& cancelled = nullptr);
 
-  // After CRIU has had them: the parked ones of these are watched again (GpuSession::Watch).
+  // After CRIU has had them: the parked ones of these are watched again (GpuSession::Watch), as the ledger
+  // knows them, without a question to the driver: they may be stopped, or hang in it. Then those that another
+  // tool has taken out, which only the driver knows.
+  void WatchNoted(absl::Span<const pid_t> pids);
   void WatchParked(const std::vector<pid_t>& pids);
+  // Parked ones whose watch has ended (killed): they have another one.
+  void WatchAgain();
+  // Why a parked process that runs may die without its memory: empty, it is watched.
+  static std::string WatchTrouble(const LedgerEntry& entry);
 
   // Before what an interrupted capture has left stopped goes on: those of these processes that the ledger has
   // are watched until Recover() has their memory back, and go on.
@@ -175,7 +184,8 @@ class JobMover {
   // Of these, those that run are listed as parked no more: another tool has brought them back.
   void ForgetRunning(absl::Span<const pid_t> pids);
   // FailedPrecondition for one that is stopped or frozen, of which the driver would not answer.
-  std::vector<absl::StatusOr<ProcessState>> States(absl::Span<const pid_t> pids);
+  std::vector<absl::StatusOr<ProcessState>> States(
+      absl::Span<const pid_t> pids, DriverClient::Purpose purpose = DriverClient::Purpose::kToAct);
 
   // What dead Rekindles have left in the middle of a move goes back to the device. What can't is listed as
   // parked. Returns the PIDs that run again. `except`: those that can't yet, since a capture has them.
@@ -183,11 +193,12 @@ class JobMover {
 
  private:
   friend class HeldJob;
-  class Claim;
 
   // Aborted: another Rekindle on this machine moves one of them.
   absl::Status CheckNobodyElseMoves(absl::Span<const pid_t> pids);
-  SessionOptions OptionsWith(absl::Duration lock_timeout);
+  absl::Duration MoveMayTake(absl::Span<const GpuUse> uses) const;
+  SessionOptions OptionsWith(absl::Duration lock_timeout, absl::Span<const GpuUse> uses = {});
+  void WatchEntries(absl::Span<const LedgerEntry> entries);
   // For the watch of processes that stay parked.
   std::string NoteFor(absl::Span<const pid_t> pids);
   // Where their device memory is mapped, or was when the ledger's entries were made.

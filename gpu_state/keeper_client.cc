@@ -219,6 +219,11 @@ std::vector<pid_t> ThreadKeeper::Watchers() {
 
 bool ThreadKeeper::IsWatched(pid_t pid) { return WatcherOf(pid, pid).pid != 0; }
 
+void ThreadKeeper::EndWatchOver(pid_t pid) {
+  if (!IsWatched(pid)) return;
+  if (auto keeper = Hold({pid}); keeper.ok()) (*keeper)->End(/*well=*/true);
+}
+
 bool ThreadKeeper::WaitsForMemory(pid_t pid) {
   return absl::c_any_of(WatchersOf(pid), [](const Watcher& watcher) { return watcher.has_fault; });
 }
@@ -305,6 +310,12 @@ void ThreadKeeper::End(bool well) {
   (void)Send(kKeeperEnd, well ? 0 : 1);
 }
 
+void ThreadKeeper::EndAway() {
+  constexpr int32_t kAway = 2;
+  if (std::exchange(ended_, true)) return;
+  (void)Send(kKeeperEnd, kAway);
+}
+
 absl::Status ThreadKeeper::Send(KeeperWord what, int32_t id, uint64_t bytes, uint64_t address) {
   KeeperMessage message = {};
   message.what = what;
@@ -341,7 +352,7 @@ void ThreadKeeper::Read() {
       absl::MutexLock lock(&mutex_);
       if (n != sizeof message) {
         gone_ = true;
-        return;
+        break;
       }
       if (message.what != kKeeperMapped) {
         words_[message.what] = message.id;
@@ -349,9 +360,26 @@ void ThreadKeeper::Read() {
       }
       process = processes_[message.id];
     }
-    if (process != 0) PopulateFresh(process, message.id, message.address, message.bytes);
-    (void)Send(kKeeperGoOn, message.id);
+    Populate(message, process);
   }
+  for (auto& [id, thread] : populating_) thread.join();
+}
+
+void ThreadKeeper::Populate(const KeeperMessage& mapped, pid_t process) {
+  const auto populate = [this, mapped, process] {
+    if (process != 0) PopulateFresh(process, mapped.id, mapped.address, mapped.bytes);
+    (void)Send(kKeeperGoOn, mapped.id);
+  };
+  // What it had mapped before is populated: it has gone on since.
+  if (const auto before = populating_.find(mapped.id); before != populating_.end()) {
+    before->second.join();
+    populating_.erase(before);
+  }
+  const absl::Status begun = CatchNoMoreThreads([&] {
+    populating_.emplace(mapped.id, std::thread(populate));
+    return absl::OkStatus();
+  });
+  if (!begun.ok()) populate();
 }
 
 absl::StatusOr<std::unique_ptr<KeeperListener>> KeeperListener::Listen(const std::string& folder,

@@ -46,6 +46,8 @@ class ThreadKeeper {
   static bool WaitsForMemory(pid_t pid);
   // Is it parked and watched?
   static bool IsWatched(pid_t pid);
+  // Its device memory is back.
+  static void EndWatchOver(pid_t pid);
   ~ThreadKeeper();
 
   // These run, until Pause(); those of processes that have ended are passed over. With `for_device_memory`
@@ -65,9 +67,14 @@ class ThreadKeeper {
   // All go on; `well`: the device memory is there, else threads that need it stand still (thread_watch.h). Of
   // CRIU: the work is done, or has failed.
   void End(bool well);
+  // Of CRIU: it has failed, and the device memory is out: those that use a GPU are stopped (SIGSTOP) before
+  // they go on.
+  void EndAway();
 
  private:
   void Read();
+  // Of what a thread has mapped: while one waits for that, others may, too.
+  void Populate(const KeeperMessage& mapped, pid_t process);
   absl::Status RunOne(const RestoreThread& thread, bool for_device_memory);
   absl::Status Send(KeeperWord what, int32_t id, uint64_t bytes = 0, uint64_t address = 0);
   // The next word of that kind. Unavailable: the keeper has gone. DeadlineExceeded: it says nothing.
@@ -80,6 +87,7 @@ class ThreadKeeper {
   std::map<uint32_t, int32_t> words_ ABSL_GUARDED_BY(mutex_);
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ = false;
+  std::map<int32_t, std::thread> populating_;  // the reader's; by the thread that waits, which maps no more
   std::thread reader_;
 };
 

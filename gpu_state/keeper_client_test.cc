@@ -4,9 +4,12 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -610,6 +613,65 @@ TEST_F(KeeperClientTest, WhomSomebodyElseTracesIsRefused) {
   EXPECT_TRUE(absl::IsFailedPrecondition(keeper.status())) << keeper.status();
   EXPECT_THAT(std::string(keeper.status().message()), testing::HasSubstr("debugger"));
   EXPECT_TRUE(GoesOn(1));
+}
+
+// The other end of a keeper's socket.
+class OtherEnd {
+ public:
+  explicit OtherEnd(UniqueFd socket) : socket_(std::move(socket)) {}
+  void Say(KeeperWord what, int32_t id, uint64_t bytes = 0, uint64_t address = 0) const {
+    const KeeperMessage message = {what, id, address, bytes};
+    EXPECT_EQ(::send(socket_.get(), &message, sizeof message, 0), static_cast<ssize_t>(sizeof message));
+  }
+  // The thread that may go on next; 0: none.
+  pid_t NextToGoOn() const {
+    constexpr int kMayTakeMs = 30000;
+    pollfd entry = {socket_.get(), POLLIN, 0};
+    KeeperMessage message = {};
+    do {
+      if (::poll(&entry, 1, kMayTakeMs) <= 0) return 0;
+      if (::recv(socket_.get(), &message, sizeof message, 0) != sizeof message) return 0;
+    } while (message.what != kKeeperGoOn);
+    return message.id;
+  }
+
+ private:
+  UniqueFd socket_;
+};
+
+TEST(KeeperMappingsTest, WhileOneThreadsMemoryIsMadeAnotherGoesOn) {
+  constexpr pid_t kFirst = 1 << 29, kSecond = kFirst + 1;
+  constexpr uint64_t kAreaBytes = 2 * kHugePage;
+  const UniqueFd faults(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC)));
+  uffdio_api api = {UFFD_API, 0, 0};
+  if (!faults.valid() || ::ioctl(faults.get(), UFFDIO_API, &api) != 0)
+    GTEST_SKIP() << "no userfaultfd that sees the kernel's faults";
+  void* const memory =
+      ::mmap(nullptr, 2 * kAreaBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  const auto address = reinterpret_cast<uint64_t>(memory);
+  // Nobody makes the first one's pages, until we do.
+  uffdio_register missing = {{address, kAreaBytes}, UFFDIO_REGISTER_MODE_MISSING, 0};
+  ASSERT_EQ(::ioctl(faults.get(), UFFDIO_REGISTER, &missing), 0);
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  ThreadKeeper keeper{UniqueFd(ends[0])};
+  {
+    const OtherEnd other{UniqueFd(ends[1])};
+    for (pid_t thread : {kFirst, kSecond}) {
+      other.Say(kKeeperRuns, 0);
+      ASSERT_TRUE(keeper.Run({{::getpid(), thread}}, /*for_device_memory=*/false).ok());
+    }
+    other.Say(kKeeperMapped, kFirst, kAreaBytes, address);
+    other.Say(kKeeperMapped, kSecond, kAreaBytes, address + kAreaBytes);
+    EXPECT_EQ(other.NextToGoOn(), kSecond);
+    other.Say(kKeeperPaused, 0);
+    EXPECT_TRUE(keeper.Pause().ok());
+    uffdio_zeropage zeros = {{address, kAreaBytes}, 0, 0};
+    EXPECT_EQ(::ioctl(faults.get(), UFFDIO_ZEROPAGE, &zeros), 0);
+    EXPECT_EQ(other.NextToGoOn(), kFirst);
+  }
+  ::munmap(memory, 2 * kAreaBytes);
 }
 
 }  // namespace

@@ -233,17 +233,17 @@ absl::StatusOr<Ledger::Mover> Ledger::Enlist() {
   return Mover{mover_name_, mover_.get()};
 }
 
-absl::Status Ledger::Inherit(int descriptor) {
+absl::StatusOr<std::string> Ledger::Inherit(int descriptor) {
   absl::MutexLock lock(&mutex_);
   const std::string link = absl::StrCat("/proc/self/fd/", descriptor);
   std::error_code error;
   const std::string file = std::filesystem::read_symlink(link, error).string();
   if (error) return absl::InternalError(absl::StrCat("reading ", link, ": ", error.message()));
   mover_name_ = std::string(absl::StripSuffix(file.substr(file.rfind('/') + 1), " (deleted)"));
-  if (struct stat there; ::stat(PathOf(mover_name_).c_str(), &there) == 0) return absl::OkStatus();
+  if (struct stat there; ::stat(PathOf(mover_name_).c_str(), &there) == 0) return mover_name_;
   RK_RETURN_IF_ERROR(MakeDirectories(directory_));
   RK_ASSIGN_OR_RETURN(mover_, LockFileThatIsThere(PathOf(mover_name_), LOCK_EX | LOCK_NB));
-  return absl::OkStatus();
+  return mover_name_;
 }
 
 absl::StatusOr<Ledger::Turn> Ledger::TakeTurn(const std::string& name) {

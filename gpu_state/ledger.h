@@ -74,8 +74,8 @@ class Ledger {
   };
   absl::StatusOr<Mover> Enlist() ABSL_LOCKS_EXCLUDED(mutex_);
   // For a helper that outlives the process which it has this descriptor of a Mover of: the file is there from
-  // now on, and locked, whatever has removed it meanwhile.
-  absl::Status Inherit(int descriptor) ABSL_LOCKS_EXCLUDED(mutex_);
+  // now on, and locked, whatever has removed it meanwhile. Its name: the `mover` of entries.
+  absl::StatusOr<std::string> Inherit(int descriptor) ABSL_LOCKS_EXCLUDED(mutex_);
   // Nobody else, here or elsewhere, gets the same name as long as what this gives lives. Unavailable:
   // somebody has it.
   class Turn {

@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <map>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "base/log.h"
 #include "base/status.h"
 
@@ -29,6 +32,16 @@ struct Address {
   socklen_t bytes = 0;
 };
 
+// Those of this process, by GPU.
+struct OwnTurns {
+  absl::Mutex mutex;
+  std::map<std::string, std::weak_ptr<const UniqueFd>> sockets ABSL_GUARDED_BY(mutex);
+};
+OwnTurns& Own() {
+  static auto* own = new OwnTurns();
+  return *own;
+}
+
 UniqueFd NewSocket() { return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
 
 }  // namespace
@@ -40,12 +53,23 @@ absl::StatusOr<MachineTurn> MachineTurn::Take(const std::string& gpu) {
   if (::bind(socket.get(), address.get(), address.bytes) == 0) {
     // So that others may ask who we are, each every second or so: what they leave here nobody takes.
     ::listen(socket.get(), SOMAXCONN);
-    return MachineTurn(std::move(socket));
+    auto turn = std::make_shared<const UniqueFd>(std::move(socket));
+    absl::MutexLock lock(&Own().mutex);
+    Own().sockets[gpu] = turn;
+    return MachineTurn(std::move(turn));
   }
   if (errno == EADDRINUSE) return absl::UnavailableError(absl::StrCat("somebody moves memory onto ", gpu));
   Log(LogLevel::kWarning, absl::StrCat("Rekindles of other users may move memory onto ", gpu,
                                        " just now: ", ErrnoStatus(errno, "naming a socket").message()));
-  return MachineTurn(UniqueFd());
+  return MachineTurn(nullptr);
+}
+
+std::optional<MachineTurn> MachineTurn::Join(const std::string& gpu) {
+  absl::MutexLock lock(&Own().mutex);
+  const auto turn = Own().sockets.find(gpu);
+  std::shared_ptr<const UniqueFd> socket = turn == Own().sockets.end() ? nullptr : turn->second.lock();
+  if (socket == nullptr) return std::nullopt;
+  return MachineTurn(std::move(socket));
 }
 
 std::optional<TurnHolder> HolderOfMachineTurn(const std::string& gpu) {

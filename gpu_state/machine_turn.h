@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -18,10 +19,12 @@ class MachineTurn {
  public:
   // Unavailable: somebody has it. A machine that gives no such names to us makes us wait for nobody.
   static absl::StatusOr<MachineTurn> Take(const std::string& gpu);
+  // The turn that this process has already, which then lasts until both have gone. Nothing: it has none.
+  static std::optional<MachineTurn> Join(const std::string& gpu);
 
  private:
-  explicit MachineTurn(UniqueFd socket) : socket_(std::move(socket)) {}
-  UniqueFd socket_;
+  explicit MachineTurn(std::shared_ptr<const UniqueFd> socket) : socket_(std::move(socket)) {}
+  std::shared_ptr<const UniqueFd> socket_;
 };
 
 struct TurnHolder {

@@ -7,9 +7,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <map>
 #include <thread>
 
+#include "absl/base/const_init.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "base/file.h"
 #include "base/parallel.h"
 #include "gpu_state/thread_placement.h"
@@ -22,6 +25,35 @@ constexpr uint64_t kSmallPagesOfBlock = kHugePage / kSmallPage;
 // Of a thread at a time: few enough that a small job's memory is work for all of them.
 constexpr uint64_t kBlocksAtOnce = 16;
 constexpr size_t kMostThreads = 16;
+
+// So many threads on each memory node, of all that populate at the same time.
+class ThreadShare {
+ public:
+  ThreadShare(const ThreadPlacement& placement, size_t wanted) : placement_(placement) {
+    absl::MutexLock lock(&mutex_);
+    size_t& taken = Taken()[placement_];
+    const size_t most = kMostThreads * placement.memory_nodes();
+    count_ = std::clamp<size_t>(wanted, 1, std::max<size_t>(most - std::min(most, taken), 1));
+    taken += count_;
+  }
+  ~ThreadShare() {
+    absl::MutexLock lock(&mutex_);
+    const auto taken = Taken().find(placement_);
+    if ((taken->second -= count_) == 0) Taken().erase(taken);
+  }
+  ThreadShare(const ThreadShare&) = delete;
+  ThreadShare& operator=(const ThreadShare&) = delete;
+  size_t count() const { return count_; }
+
+ private:
+  static std::map<ThreadPlacement, size_t>& Taken() {
+    static auto* taken = new std::map<ThreadPlacement, size_t>();
+    return *taken;
+  }
+  static inline absl::Mutex mutex_{absl::kConstInit};
+  const ThreadPlacement& placement_;
+  size_t count_ = 1;
+};
 
 // `count` pages, each `distance` from the one before. False: not all of them.
 bool Touch(pid_t pid, uint64_t first, uint64_t distance, uint64_t count) {
@@ -52,7 +84,8 @@ void PopulateFresh(pid_t pid, pid_t thread, uint64_t address, uint64_t bytes) {
   const ThreadPlacement placement = ThreadPlacement::Of(pid, thread);
   size_t threads = std::min({count, kMostThreads, static_cast<size_t>(std::thread::hardware_concurrency())});
   if (placement.processors() > 0) threads = std::min(threads, placement.processors());
-  InParallel(std::max<size_t>(threads, 1), [&](size_t) {
+  const ThreadShare share(placement, threads);
+  InParallel(share.count(), [&](size_t) {
     const ThreadPlacement::Adopted adopted(placement);
     for (uint64_t block; (block = next.fetch_add(kBlocksAtOnce)) < end;) {
       const uint64_t blocks = std::min(kBlocksAtOnce, end - block);

@@ -22,7 +22,8 @@ enum KeeperWord {
   kKeeperPause = 4,  // the threads that run stand still again
   kKeeperWatch = 5,  // all run on, and are watched (thread_watch.h); it hangs up. The program's only
   kKeeperEnd = 6,    // `id` 0: well, the device memory is there; the program then lets go of all that stand
-                     // still. 1: it is not, or nobody knows. CRIU lets go of them in its time
+                     // still. 1: it is not, or nobody knows. CRIU lets go of them in its time. 2, to CRIU
+                     // alone: it is out, and those that use a GPU are stopped (SIGSTOP) before they go on
   kKeeperArea = 11,  // `bytes` at `address` in the process `id` are memory of a device, or were before that
                      // went out. After kKeeperHold; no answer. The program's only; not KEEPER_WITHOUT_AREAS
   // From the keeper.
@@ -63,7 +64,7 @@ enum { kKeeperHangs = -2 };
 extern "C" {
 #endif
 
-// Until kKeeperEnd, whose `id` it returns (0 or 1), kKeeperWatch, which it returns, or the end of the
+// Until kKeeperEnd, whose `id` it returns (0 to 2), kKeeperWatch, which it returns, or the end of the
 // connection: -1. Threads named by kKeeperRun are traced by the calling thread, with PTRACE_SEIZE, and stand
 // still; `options` are theirs again when they do. kKeeperHangs: one of them does not.
 // `hold` carries out kKeeperHold: 0 or errno; `area` kKeeperArea.

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -92,6 +93,9 @@ ThreadPlacement ThreadPlacement::Of(pid_t process, pid_t thread) {
   }
   // To which its control group keeps it, and not us.
   const std::string nodes = NodesAllowed(task);
+  size_t count = 0;
+  for (const unsigned long word : MaskOf(nodes)) count += static_cast<size_t>(std::popcount(word));
+  placement.memory_nodes_ = std::max<size_t>(count, 1);
   if (placement.policy_ == MemoryPolicy() && !nodes.empty() && nodes != NodesAllowed("self")) {
     placement.policy_ = MemoryPolicy{MPOL_BIND, MaskOf(nodes)};
     if (placement.policy_->nodes.empty()) placement.policy_.reset();

@@ -31,6 +31,12 @@ class ThreadPlacement {
 
   // How many processors it may use; 0: not known.
   size_t processors() const;
+  // How many memory nodes its control group lets it use; 1: not known.
+  size_t memory_nodes() const { return memory_nodes_; }
+  // Those of the same are in each other's way.
+  friend bool operator<(const ThreadPlacement& a, const ThreadPlacement& b) {
+    return a.processors_ < b.processors_;
+  }
 
   // The calling thread has this placement, as far as it may, until the object goes.
   class Adopted {
@@ -48,7 +54,8 @@ class ThreadPlacement {
 
  private:
   std::vector<unsigned long> processors_;  // a bit mask; empty: not known
-  std::optional<MemoryPolicy> policy_;     // not known where the kernel knows of no nodes
+  size_t memory_nodes_ = 1;
+  std::optional<MemoryPolicy> policy_;  // not known where the kernel knows of no nodes
 };
 
 }  // namespace rekindle::gpu

@@ -56,6 +56,8 @@ struct Fault {
   // kHang: when the caller has died, the target finishes what it was asked, and the next caller gets the
   // answer in place of its own.
   uint32_t answers_late = 0;
+  // kHang: the target hangs on when the caller has died, until faults are cleared.
+  uint32_t until_cleared = 0;
 };
 
 struct Gpu {
@@ -81,6 +83,7 @@ struct Settings {
   uint32_t sync_crashes = 1;           // a stream's or context's synchronize while checkpointed
   uint64_t host_extra_bytes = 0;       // what a checkpoint takes of host memory beside the device's
   uint32_t leaves_holes = 0;           // where device memory was is nothing while it is out
+  uint32_t times_cleared = 0;          // how often faults have been cleared
   char driver_text[32] = {};
 };
 

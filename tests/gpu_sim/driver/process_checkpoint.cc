@@ -19,6 +19,19 @@ namespace {
 using gpu::cuda::ProcessState;
 using gpu::cuda::Result;
 
+// Whoever called may be long dead.
+void HangUntilCleared() {
+  constexpr std::chrono::milliseconds kLookAgain(20);
+  const auto times_cleared = []() -> std::optional<uint32_t> {
+    Reply reply;
+    if (!AskOnce({.op = Op::kHello}, "", &reply, nullptr)) return std::nullopt;
+    return reply.settings.times_cleared;
+  };
+  const std::optional<uint32_t> before = times_cleared();
+  for (std::optional<uint32_t> now = before; now && now == before; now = times_cleared())
+    std::this_thread::sleep_for(kLookAgain);
+}
+
 // The point of no return of each step: where an injected fault strikes "during" it. What is not kSuccess is
 // the step's result, after it undid what it had begun.
 Result Midway(const DoorRequest& request, int caller) {
@@ -31,6 +44,10 @@ Result Midway(const DoorRequest& request, int caller) {
       std::this_thread::sleep_for(std::chrono::milliseconds(fault.delay_ms));
       return gpu::cuda::kSuccess;
     case FaultKind::kHang: {
+      if (fault.until_cleared != 0) {
+        HangUntilCleared();
+        return gpu::cuda::kUnknown;
+      }
       pollfd hang_up{caller, 0, 0};
       while ((hang_up.revents & (POLLHUP | POLLERR)) == 0) poll(&hang_up, 1, -1);
       return fault.answers_late != 0 ? gpu::cuda::kSuccess : gpu::cuda::kUnknown;

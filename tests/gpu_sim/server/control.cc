@@ -49,6 +49,8 @@ bool ParseFault(const std::vector<std::string>& words, PlannedFault* planned, st
       fault.then_failed = 1;
     } else if (word == "--answers-late") {
       fault.answers_late = 1;
+    } else if (word == "--until-cleared") {
+      fault.until_cleared = 1;
     } else if (word == "--when" && i + 1 < words.size()) {
       when = words[++i];
     } else {
@@ -138,6 +140,7 @@ bool RunControl(const std::vector<std::string>& words, DevicePool* pool, CallLog
   }
   if (command == "clear" && words.size() == 1) {
     log->ClearFaults();
+    ++settings->times_cleared;
     return true;
   }
   if (command == "stats" && words.size() == 1) {
