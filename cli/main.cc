@@ -30,6 +30,7 @@
 #include "cli/output.h"
 #include "cli/terminal_stops.h"
 #include "cli/top_command.h"
+#include "daemon/environment_check.h"
 
 extern char** environ;
 
@@ -238,8 +239,8 @@ int Main(int argc, char** argv) {
   for (char** variable = environ; variable && *variable; ++variable) environment.push_back(*variable);
   const std::optional<std::string> folder = WorkingDirectory();
   // What is named relative to a folder that is gone is found nowhere, and not in another folder.
-  ParsedArguments parsed = ParseArguments(
-      {argv + 1, argv + argc}, folder.value_or(absl::StrCat("/proc/", ::getpid(), "/cwd")), environment);
+  const std::string stand_in = absl::StrCat("/proc/", ::getpid(), "/cwd");
+  ParsedArguments parsed = ParseArguments({argv + 1, argv + argc}, folder.value_or(stand_in), environment);
   const GlobalOptions& globals = parsed.invocation.globals;
   Output output(globals.json, globals.verbose);
   if (globals.verbose) SetLogLevel(LogLevel::kDebug);
@@ -253,6 +254,7 @@ int Main(int argc, char** argv) {
         "the folder that you are in has been removed, or made anew, since you went there, and the command "
         "would run in another one: cd to one that is there (`cd \"$PWD\"` goes to one that was made anew)"));
   }
+  if (const absl::Status usable = daemon::CheckEnvironment(); !usable.ok()) return output.Fail(usable);
   return Execute(parsed.invocation, output);
 }
 
