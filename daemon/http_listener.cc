@@ -62,6 +62,11 @@ absl::StatusOr<UniqueFd> ListenForHttp(const std::string& address, absl::string_
                        ::listen(listener.get(), kWaiting) == 0;
   const int failure = errno;
   ::freeaddrinfo(found);
+  if (!listens && failure == EADDRINUSE) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        option, ": listening on ", address,
+        ": another program has this port (`ss -ltnp` shows which): end it, or name another port"));
+  }
   if (!listens) return ErrnoStatus(failure, absl::StrCat(option, ": listening on ", address));
   return listener;
 }
