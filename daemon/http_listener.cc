@@ -62,12 +62,12 @@ absl::StatusOr<UniqueFd> ListenForHttp(const std::string& address, absl::string_
                        ::listen(listener.get(), kWaiting) == 0;
   const int failure = errno;
   ::freeaddrinfo(found);
-  if (!listens && failure == EADDRINUSE) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        option, ": listening on ", address,
-        ": another program has this port (`ss -ltnp` shows which): end it, or name another port"));
+  if (!listens) {
+    const absl::Status why = ErrnoStatus(failure, absl::StrCat(option, ": listening on ", address));
+    return WithMessage(
+        why, absl::StrCat(why.message(), ": choose another address",
+                          failure == EADDRINUSE ? ", or end what has this one ('ss -ltnp' shows it)" : ""));
   }
-  if (!listens) return ErrnoStatus(failure, absl::StrCat(option, ": listening on ", address));
   return listener;
 }
 
