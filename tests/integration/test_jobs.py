@@ -357,9 +357,11 @@ class RunTest(RekindleTest):
         self.assertEqual(lines_of(log), [])
 
     def test_an_answer_that_can_not_be_written(self):
-        result = self.cli.run("doctor", prefix=("sh", "-c", 'exec "$0" "$@" >/dev/full'))
-        self.assertEqual(result.code, FAILED, str(result))
-        self.assertIn("writing standard output: No space left on device", result.err)
+        for cli in (self.cli, self.make_cli(host=self.start_daemon().host)):
+            for target, why in ((">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")):
+                result = cli.run("version", prefix=("sh", "-c", f'exec "$0" "$@" {target}'))
+                self.assertEqual(result.code, FAILED, str(result))
+                self.assertIn("writing standard output: " + why, result.err)
 
     def test_output_that_can_not_be_shown(self):
         log = self.path("x.log")
