@@ -9,6 +9,8 @@ absl::Status ErrnoStatus(int error_number, absl::string_view what) {
   char buffer[128];
   const char* reason = strerror_r(error_number, buffer, sizeof buffer);
   std::string message = absl::StrCat(what, ": ", reason);
+  if (error_number == EMFILE)
+    absl::StrAppend(&message, ": raise the limit (`ulimit -n`; LimitNOFILE= of rekindled's unit)");
   switch (error_number) {
     case ENOENT:
     case ESRCH:

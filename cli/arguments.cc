@@ -71,8 +71,14 @@ class Parser {
     try {
       app_.parse(ours);
     } catch (const CLI::CallForHelp&) {
-      parsed.help = Help();
-      return parsed;
+      // "help nosuch": whose help that would be.
+      const std::string wrong =
+          app_.get_subcommands().empty() ? WrongWord(app_, Parser(working_directory_, "").app_, words) : "";
+      if (wrong.empty()) {
+        parsed.help = Help();
+        return parsed;
+      }
+      parsed.status = Usage(wrong);
     } catch (const CLI::CallForVersion&) {
       v1::GetVersionResponse version;
       version.set_version(daemon::kVersion);
@@ -116,9 +122,34 @@ class Parser {
     return app_.help();
   }
 
-  static std::string WhatIsWrong(const CLI::ParseError& error) {
-    // "Could not convert: --keep = x"
+  // Of the command that was named, or of the whole.
+  const CLI::App& Named() const {
+    const CLI::App* named = &app_;
+    while (!named->get_subcommands().empty()) named = named->get_subcommands().front();
+    return *named;
+  }
+
+  // `name`: of an argument of the command, as CLI11 has it. Empty: it is none.
+  std::string WhatIsMissing(const std::string& name) const {
+    const CLI::Option* argument = Named().get_option_no_throw(name);
+    if (argument == nullptr) return "";
+    const std::string text = absl::StrCat(argument->get_positional() ? argument->get_type_name() : name,
+                                          " is missing: ", argument->get_description());
+    constexpr char kExample[] = "\n  rekindle ";
+    const std::string footer = Named().get_footer();
+    const size_t example = footer.find(kExample);
+    if (example == std::string::npos) return text;
+    const size_t begin = example + 3;
+    return absl::StrCat(text, ", as in '", footer.substr(begin, footer.find('\n', begin) - begin), "'");
+  }
+
+  std::string WhatIsWrong(const CLI::ParseError& error) const {
     absl::string_view rest = error.what();
+    if (absl::ConsumeSuffix(&rest, " is required")) {
+      const std::string missing = WhatIsMissing(std::string(rest));
+      return missing.empty() ? error.what() : missing;
+    }
+    // "Could not convert: --keep = x"
     if (!absl::ConsumePrefix(&rest, "Could not convert: ")) return error.what();
     const std::pair<absl::string_view, absl::string_view> sides =
         absl::StrSplit(rest, absl::MaxSplits(" = ", 1));

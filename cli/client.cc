@@ -69,11 +69,24 @@ gpr_timespec FromNow(absl::Duration limit) {
                       gpr_time_from_nanos(absl::ToInt64Nanoseconds(limit), GPR_TIMESPAN));
 }
 
+// A place that a command looks at is not the store that the command works on: what --store names and what
+// 'ckpt' would make.
+absl::Status OfPlace(const absl::Status& status) {
+  const absl::string_view message = status.message();
+  const size_t cure = message.find(": the first 'rekindle ckpt' makes it");
+  if (!absl::StartsWith(message, "there is no store at ") || cure == absl::string_view::npos) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat(message.substr(0, cure),
+                                   ": check the path of the place, and whether its file system "
+                                   "is mounted ('rekindle copy IMAGE --to' makes a store)"));
+}
+
 class GrpcClient final : public Client {
  public:
   GrpcClient(std::shared_ptr<grpc::Channel> channel, std::string host,
-             std::unique_ptr<daemon::EmbeddedService> embedded)
+             std::unique_ptr<daemon::EmbeddedService> embedded, bool elsewhere)
       : embedded_(std::move(embedded)),
+        elsewhere_(elsewhere),
         host_(std::move(host)),
         channel_(channel),
         stub_(v1::Rekindle::NewStub(channel)),
@@ -457,10 +470,12 @@ class GrpcClient final : public Client {
                              " does not know this call: it is of an older version than this command. Update "
                              "it, and start it anew"));
     }
-    return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+    const absl::Status told(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+    return elsewhere_ ? OfPlace(told) : told;
   }
 
   std::unique_ptr<daemon::EmbeddedService> embedded_;
+  const bool elsewhere_;
   const std::string host_;
   const std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Rekindle::Stub> stub_;
@@ -515,7 +530,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Open(const Endpoint& endpoint) {
     std::unique_ptr<daemon::EmbeddedService> embedded = daemon::StartEmbedded(options);
     if (!embedded) return absl::InternalError("the service could not be started in this process");
     std::shared_ptr<grpc::Channel> channel = embedded->channel();
-    return std::make_unique<GrpcClient>(std::move(channel), "", std::move(embedded));
+    return std::make_unique<GrpcClient>(std::move(channel), "", std::move(embedded), endpoint.elsewhere);
   }
   RK_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials, Credentials(endpoint));
   grpc::ChannelArguments arguments;
@@ -535,7 +550,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Open(const Endpoint& endpoint) {
   const std::string socket = UnixSocketPath(endpoint.host);
   const std::string target = socket.empty() ? endpoint.host : UnixSocketUri(socket);
   std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(target, credentials, arguments);
-  return std::make_unique<GrpcClient>(std::move(channel), endpoint.host, nullptr);
+  return std::make_unique<GrpcClient>(std::move(channel), endpoint.host, nullptr, endpoint.elsewhere);
 }
 
 bool UnixSocketAnswers(const std::string& path) {

@@ -29,17 +29,21 @@ absl::StatusOr<int64_t> ParseAge(const std::string& text) {
 
 absl::StatusOr<uint64_t> ParseMilliseconds(const std::string& text) {
   constexpr std::pair<absl::string_view, uint64_t> kUnits[] = {
-      {"", 1000}, {"ms", 1}, {"s", 1000}, {"m", 60'000}};
+      {"", 1000}, {"ms", 1}, {"s", 1000}, {"m", 60'000}, {"h", 3'600'000}};
   constexpr uint64_t kMost = uint64_t{1} << 40;
   const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
   uint64_t number = 0;
   for (const auto& [unit, ms] : kUnits) {
     if (text.substr(digits) != unit) continue;
-    if (!absl::SimpleAtoi(text.substr(0, digits), &number) || number == 0 || number > kMost / ms) break;
+    if (digits == 0) break;
+    if (!absl::SimpleAtoi(text.substr(0, digits), &number) || number == 0 || number > kMost / ms) {
+      return absl::OutOfRangeError(
+          absl::StrCat("'", text, "' is out of range: write 1ms to ", kMost / 3'600'000, "h"));
+    }
     return number * ms;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("'", text, "' is no duration: write a number and ms, s or m, such as 30s"));
+      absl::StrCat("'", text, "' is no duration: write a number and ms, s, m or h, such as 30s"));
 }
 
 }  // namespace rekindle::cli

@@ -94,6 +94,7 @@ Endpoint OtherEndpoint(const GlobalOptions& options, const std::string& where) {
   endpoint.tls_certificate = options.tls_certificate;
   endpoint.tls_key = options.tls_key;
   (absl::StartsWith(where, "/") ? endpoint.store : endpoint.host) = where;
+  endpoint.elsewhere = true;
   return endpoint;
 }
 

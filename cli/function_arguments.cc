@@ -11,6 +11,7 @@
 #include "cli/durations.h"
 #include "cli/number_checks.h"
 #include "cli/paths.h"
+#include "functions/function_spec.h"
 
 namespace rekindle::cli {
 namespace {
@@ -23,6 +24,15 @@ v1::CloneOptions::Network NetworkNamed(const std::string& name) {
   return name == "none"  ? v1::CloneOptions::NONE
          : name == "own" ? v1::CloneOptions::OWN
                          : v1::CloneOptions::HOST;
+}
+
+absl::StatusOr<uint64_t> TimeLimit(absl::string_view option, const std::string& text, uint64_t least_ms) {
+  const absl::StatusOr<uint64_t> ms = ParseMilliseconds(text);
+  if (!ms.ok() && !absl::IsOutOfRange(ms.status()))
+    return absl::InvalidArgumentError(absl::StrCat(option, ": ", ms.status().message()));
+  if (ms.ok() && *ms >= least_ms && *ms <= functions::kMostTimeoutMs) return ms;
+  return absl::InvalidArgumentError(absl::StrCat(option, ": '", text, "' is not between ", least_ms,
+                                                 "ms and ", functions::kMostTimeoutMs / 60'000, "m"));
 }
 
 }  // namespace
@@ -242,14 +252,13 @@ absl::Status FunctionArguments::FillLimits(Settings& settings) const {
     settings.set_memory_bytes(*bytes);
   }
   if (!timeout_.empty()) {
-    absl::StatusOr<uint64_t> ms = ParseMilliseconds(timeout_);
-    if (!ms.ok()) return absl::InvalidArgumentError(absl::StrCat("--timeout: ", ms.status().message()));
-    settings.set_timeout_ms(*ms);
+    RK_ASSIGN_OR_RETURN(const uint64_t ms, TimeLimit("--timeout", timeout_, 1));
+    settings.set_timeout_ms(ms);
   }
   if (!start_timeout_.empty()) {
-    absl::StatusOr<uint64_t> ms = ParseMilliseconds(start_timeout_);
-    if (!ms.ok()) return absl::InvalidArgumentError(absl::StrCat("--start-timeout: ", ms.status().message()));
-    settings.set_start_timeout_ms(*ms);
+    RK_ASSIGN_OR_RETURN(const uint64_t ms,
+                        TimeLimit("--start-timeout", start_timeout_, functions::kLeastStartTimeoutMs));
+    settings.set_start_timeout_ms(ms);
   }
   for (const std::string& variable : environment_) {
     const size_t equals = variable.find('=');

@@ -146,9 +146,10 @@ TEST(FunctionArgumentsTest, BadUsageIsNamed) {
   const std::pair<std::vector<std::string>, const char*> wrong[] = {
       {{"--memory", "lots"}, "--memory: 'lots' is not a size"},
       {{"--memory", "0"}, "--memory: 0"},
-      {{"--timeout", "0s"}, "--timeout: '0s' is no duration"},
-      {{"--timeout", "3h"}, "is no duration"},
-      {{"--start-timeout", "0s"}, "--start-timeout: '0s' is no duration"},
+      {{"--timeout", "0s"}, "--timeout: '0s' is not between 1ms and 15m"},
+      {{"--timeout", "1h"}, "--timeout: '1h' is not between"},
+      {{"--timeout", "soon"}, "--timeout: 'soon' is no duration"},
+      {{"--start-timeout", "0s"}, "--start-timeout: '0s' is not between 1000ms and 15m"},
       {{"--force"}, "--replace"},
       {{"--env", "A"}, "write NAME=VALUE"},
       {{"--net", "mine"}, "mine"},
@@ -165,7 +166,9 @@ TEST(DurationsTest, AreReadInTheirUnits) {
   EXPECT_EQ(*ParseMilliseconds("30s"), 30'000u);
   EXPECT_EQ(*ParseMilliseconds("30"), 30'000u);
   EXPECT_EQ(*ParseMilliseconds("15m"), 900'000u);
-  for (const char* text : {"", "s", "1.5s", "-1s", "0", "1 s", "99999999999999999999s", "3h"}) {
+  EXPECT_EQ(*ParseMilliseconds("1h"), 3'600'000u);
+  EXPECT_TRUE(absl::IsOutOfRange(ParseMilliseconds("0m").status()));
+  for (const char* text : {"", "s", "1.5s", "-1s", "0", "1 s", "99999999999999999999s", "3d"}) {
     EXPECT_FALSE(ParseMilliseconds(text).ok()) << text;
   }
 }

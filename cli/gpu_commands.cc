@@ -1,4 +1,3 @@
-#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -137,7 +136,6 @@ int HoldGpu(Client& client, const Output& output, Interrupts& interrupts, const 
     output.Json(response);
     output.Text(absl::StrCat(NameOfJob(request.lease().pid(), request.lease().job()), " is on its GPU (",
                              FormatBytes(response.bytes()), ") until this command ends\n"));
-    std::fflush(stdout);
   });
   interrupts.SetAction(nullptr);
   if (had && absl::IsCancelled(status)) return kDone;

@@ -51,6 +51,19 @@ TEST(HintsTest, AWrongOptionComesBeforeWhatIsMissing) {
   EXPECT_THAT(Said("ckpt 4711"), Not(HasSubstr("no option")));
 }
 
+TEST(HintsTest, WhatIsMissingIsNamedAsTheHelpNamesIt) {
+  EXPECT_THAT(Said("rm"), HasSubstr("IMAGE is missing: The images, as in 'rekindle rm web:v1 web:v2'"));
+  EXPECT_THAT(Said("diff a:1"), HasSubstr("B is missing: The other, as in 'rekindle diff"));
+  EXPECT_THAT(Said("working-set drop"), HasSubstr("IMAGE is missing"));
+}
+
+TEST(HintsTest, ThereIsNoHelpForWhatIsNoCommand) {
+  EXPECT_THAT(Said("help nosuch"), HasSubstr("nosuch"));
+  EXPECT_THAT(Said("nosuch --help"), HasSubstr("nosuch"));
+  for (const char* line : {"help", "--help", "help ls", "fn --help", "--json ls --help"})
+    EXPECT_EQ(Said(line), "") << line;
+}
+
 TEST(HintsTest, AnOptionOfAnotherCommandIsNamedWithIt) {
   EXPECT_THAT(Said("ckpt 4711 -t x:1 --every 5m"), HasSubstr("no option '--every' of 'rekindle ckpt', but"));
   EXPECT_THAT(Said("ckpt 4711 -t x:1 --every 5m"), HasSubstr("'rekindle run' has it"));

@@ -2,10 +2,8 @@
 #include <malloc.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +28,7 @@
 #include "cli/output.h"
 #include "cli/terminal_stops.h"
 #include "cli/top_command.h"
+#include "daemon/environment_check.h"
 
 extern char** environ;
 
@@ -238,14 +237,15 @@ int Main(int argc, char** argv) {
   for (char** variable = environ; variable && *variable; ++variable) environment.push_back(*variable);
   const std::optional<std::string> folder = WorkingDirectory();
   // What is named relative to a folder that is gone is found nowhere, and not in another folder.
-  ParsedArguments parsed = ParseArguments(
-      {argv + 1, argv + argc}, folder.value_or(absl::StrCat("/proc/", ::getpid(), "/cwd")), environment);
+  const std::string stand_in = absl::StrCat("/proc/", ::getpid(), "/cwd");
+  ParsedArguments parsed = ParseArguments({argv + 1, argv + argc}, folder.value_or(stand_in), environment);
   const GlobalOptions& globals = parsed.invocation.globals;
   Output output(globals.json, globals.verbose);
+  if (!folder) output.SetGoneFolder(stand_in);
   if (globals.verbose) SetLogLevel(LogLevel::kDebug);
   if (!parsed.status.ok()) return output.Fail(parsed.status);
   if (!parsed.help.empty()) {
-    std::fputs(parsed.help.c_str(), stdout);
+    PrintResult(parsed.help);
     return kDone;
   }
   if (!folder && std::holds_alternative<v1::RunRequest>(parsed.invocation.command)) {
@@ -253,6 +253,7 @@ int Main(int argc, char** argv) {
         "the folder that you are in has been removed, or made anew, since you went there, and the command "
         "would run in another one: cd to one that is there (`cd \"$PWD\"` goes to one that was made anew)"));
   }
+  if (const absl::Status usable = daemon::CheckEnvironment(); !usable.ok()) return output.Fail(usable);
   return Execute(parsed.invocation, output);
 }
 
@@ -263,11 +264,12 @@ int main(int argc, char** argv) {
   rekindle::BeginProgram();
   rekindle::LeaveOutDeadlockChecks();
   int code = rekindle::cli::Main(argc, argv);
-  // What reads a cut answer must not take it for a whole one.
-  if ((std::fflush(nullptr) != 0 || std::ferror(stdout) != 0) && code == rekindle::cli::kDone) {
-    std::fprintf(stderr, "rekindle: error: writing standard output: %s\n", std::strerror(errno));
+  if (const absl::Status written = rekindle::cli::ResultsWritten();
+      !written.ok() && code == rekindle::cli::kDone) {
+    std::fputs(rekindle::cli::Output::ErrorText(written).c_str(), stderr);
     code = rekindle::cli::kFailed;
   }
+  std::fflush(stderr);
   // What was to be closed in order is closed. gRPC's own orderly end would take longer than most commands.
   ::_exit(code);
 }

@@ -34,12 +34,12 @@ absl::Status Generate(const Output& output, const SimRequest& request) {
       functions::GeneratedTrace trace,
       functions::GenerateTrace({request.generate, request.functions, request.days, request.seed}));
   if (output.json()) {
-    std::puts(nlohmann::ordered_json{{"files", trace.files},
-                                     {"functions", trace.functions},
-                                     {"apps", trace.apps},
-                                     {"invocations", trace.invocations}}
-                  .dump()
-                  .c_str());
+    PrintResult(nlohmann::ordered_json{{"files", trace.files},
+                                       {"functions", trace.functions},
+                                       {"apps", trace.apps},
+                                       {"invocations", trace.invocations}}
+                    .dump() +
+                "\n");
   } else {
     output.Text(absl::StrFormat("%d invocations of %d functions in %d applications: %d files in %s\n",
                                 trace.invocations, trace.functions, trace.apps, trace.files.size(),
@@ -83,7 +83,8 @@ absl::Status Replay(const Output& output, const SimRequest& request) {
     RK_RETURN_IF_ERROR(functions::ApplyJson(json, request.model, &model));
   }
   if (request.print_model) {
-    std::puts(functions::ToJson(model).c_str());
+    const std::string json = functions::ToJson(model);
+    PrintResult((output.json() ? nlohmann::ordered_json::parse(json).dump() : json) + "\n");
     return absl::OkStatus();
   }
   functions::SimulationOptions options;
@@ -119,12 +120,11 @@ absl::Status Replay(const Output& output, const SimRequest& request) {
   if (!result.ok()) return result.status();
   // First what took the time, which the plot must not cost if it fails all the same.
   if (output.json()) {
-    std::puts(functions::ReportJson(*result, model, options).c_str());
+    PrintResult(functions::ReportJson(*result, model, options) + "\n");
   } else {
     output.Text(functions::ReportText(*result, options));
   }
   if (!plot) return absl::OkStatus();
-  std::fflush(stdout);
   return Annotate(plot->Write(functions::PlotSvg(*result, options)), "the plot was not written");
 }
 
@@ -182,7 +182,6 @@ absl::StatusOr<SimRequest> SimArguments::Finish() const {
 
 ExitCode RunSimulation(const Output& output, const SimRequest& request) {
   absl::Status status = request.generate.empty() ? Replay(output, request) : Generate(output, request);
-  std::fflush(stdout);
   return status.ok() ? kDone : output.Fail(AsFailure(status));
 }
 

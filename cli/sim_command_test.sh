@@ -64,7 +64,10 @@ assert 3 * p["rekindle"]["slow_starts"] <= p["snapshot"]["slow_starts"]
 assert 10 * p["rekindle"]["slow_starts"] <= p["fixed"]["slow_starts"]
 PYTHON
 
+"$REKINDLE" sim --print-model --json >line
+[[ $(wc -l <line) == 1 ]] || fail "JSON of a model is more than one line"
 "$REKINDLE" sim --print-model >model.json
+python3 -c 'import json; assert json.load(open("line")) == json.load(open("model.json"))' || fail "JSON of a model"
 "$REKINDLE" sim --trace one/*.csv --memory 6G --json --model model.json >again
 cmp out again || fail "the model that is printed is not the one that applies"
 echo '{"warm_ms": 7}' >warm.json

@@ -19,6 +19,8 @@ absl::StatusOr<double> Seconds(const std::string& text, absl::string_view option
   if (milliseconds.ok()) return static_cast<double>(*milliseconds) * 1e-3;
   absl::StatusOr<int64_t> age = ParseAge(text);
   if (age.ok()) return static_cast<double>(*age) * 1e-9;
+  if (absl::IsOutOfRange(milliseconds.status()))
+    return absl::InvalidArgumentError(absl::StrCat(option, ": ", milliseconds.status().message()));
   return absl::InvalidArgumentError(absl::StrCat(
       option, ": '", text, "' is no duration: write a number and ms, s, m, h, d or w, such as 30s or 2h"));
 }

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -122,8 +121,8 @@ int PrintLines(Client& client, const Output& output, Interrupts& interrupts, con
     }
     trouble.clear();
     AddTime(&*figures);
-    const std::string line = JsonLine(*figures);
-    if (std::fwrite(line.data(), 1, line.size(), stdout) != line.size() || std::fflush(stdout) != 0) break;
+    PrintResult(JsonLine(*figures));
+    if (!ResultsWritten().ok()) break;
   } while (!request.once && !ending.WaitFor(absl::Seconds(request.interval_seconds)));
   interrupts.SetAction(nullptr);
   return ending.signal() != 0 ? 128 + ending.signal() : code;

@@ -1,5 +1,7 @@
 #include "criu/failure.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -145,6 +147,13 @@ absl::Status FailureStatus(Operation operation, const ExitState& exit, absl::str
         absl::StrCat("CRIU was ", exit.ToString(), " in the middle of a ", Verb(operation), ".");
     diagnosis.cure = "Try again; when nobody killed it, the system's log may say more (out of memory?).";
     diagnosis.code = absl::StatusCode::kAborted;
+  }
+  // What is killed so says nothing in its log.
+  if (exit.signal == SIGXFSZ) {
+    diagnosis.sentence = absl::StrCat("CRIU was killed in the middle of a ", Verb(operation),
+                                      ": a file would have become larger than Rekindle may make one.");
+    diagnosis.cure = "Raise the limit (`ulimit -f`; LimitFSIZE= of rekindled's unit), and try again.";
+    diagnosis.code = absl::StatusCode::kResourceExhausted;
   }
   std::string message = absl::StrCat(diagnosis.sentence, " ", diagnosis.cure);
   for (const std::string& line : diagnosis.lines) absl::StrAppend(&message, "\n  ", line);

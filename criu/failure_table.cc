@@ -530,10 +530,10 @@ const KnownFailure kRestoreMisfits[] = {
      kCause,
      StatusCode::kResourceExhausted,
      {"sfd: Can't chose service_fd_base: * *"},
-     "CRIU finds no numbers for descriptors of its own between those of the job (the highest is $2) and the "
-     "limit for open files that Rekindle has.",
-     "Raise it (`ulimit -n`; LimitNOFILE= of rekindled's unit), or give Rekindle CAP_SYS_RESOURCE, with "
-     "which CRIU does so itself; then restore again."},
+     "The limit for open files that Rekindle has is too low: CRIU needs the numbers up to $2, for the job's "
+     "descriptors and its own, and uses 128 at a time.",
+     "Raise it to a multiple of 128 beyond that (`ulimit -n`; LimitNOFILE= of rekindled's unit), or give "
+     "Rekindle CAP_SYS_RESOURCE, with which CRIU does so itself; then restore again."},
     {"ghost-name-too-long",
      kOnRestore,
      kCause,

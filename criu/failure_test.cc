@@ -1,5 +1,7 @@
 #include "criu/failure.h"
 
+#include <signal.h>
+
 #include <map>
 #include <set>
 #include <string>
@@ -295,6 +297,11 @@ TEST(FailureTest, StatusSaysAll) {
   status = FailureStatus(Operation::kDump, exit, "(00.1) fine\n", "/l");
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("signal 9"));
+
+  exit.signal = SIGXFSZ;
+  status = FailureStatus(Operation::kDump, exit, "(00.1) fine\n", "/l");
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("ulimit -f"));
 }
 
 }  // namespace

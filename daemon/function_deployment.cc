@@ -21,11 +21,13 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
   functions::FunctionImages images;
   images.dependencies = record.spec.dependencies;
   images.of_layers = record.images.of_layers;
+  images.load_failure = record.images.load_failure;  // unless it is tried now
   for (std::string& module :
        ModulesOfLayers(record.spec.runtime, record.owner, LayersOf(record), images.dependencies))
     images.of_layers.push_back(std::move(module));
   if (record.spec.discover_dependencies) {
     progress("discover");
+    images.load_failure.clear();
     auto found = FindImports(node_, record, instances_->TemporaryOf(record), cancel);
     if (absl::IsCancelled(found.status())) return found.status();
     if (found.ok()) {
@@ -40,6 +42,7 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
     } else {
       warnings->push_back(absl::StrCat("its handler could not be loaded, and invoking it will fail: ",
                                        found.status().message()));
+      if (absl::IsFailedPrecondition(found.status())) images.load_failure = LoadFailure(found.status());
     }
   }
   for (std::vector<std::string>* names : {&images.dependencies, &images.of_layers}) {
@@ -152,6 +155,7 @@ absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
       record.spec.discover_dependencies = false;
       record.spec.dependencies = known.dependencies;
       record.images.of_layers = known.of_layers;
+      record.images.load_failure = known.load_failure;
     }
     return FindImages(
         record, replaces_one, [&progress](const char* phase) { progress(phase, 0); }, cancel,

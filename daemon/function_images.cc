@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "daemon/function_instances.h"
 #include "daemon/function_layers.h"
 #include "daemon/functions.h"
@@ -233,11 +234,37 @@ absl::Status Functions::RemoveDependencies(const store::ImageInfo& image) {
   return absl::OkStatus();
 }
 
+std::string LoadFailure(const absl::Status& why) {
+  constexpr size_t kMostBytes = 2000;
+  return ToUtf8(why.message().substr(0, kMostBytes));
+}
+
+void Functions::NoteLoaded(const std::string& name, uint64_t revision, const absl::Status& loaded) {
+  const auto record = catalog_->Find(name);
+  // Nearly always, and without a wait for the disk. What was found out when it was deployed says more.
+  if (!record.ok() || record->images.load_failure.empty() == loaded.ok()) return;
+  if (!loaded.ok() && !record->images.function_image.empty()) return;
+  const std::string failure =
+      loaded.ok() ? ""
+                  : absl::StrCat(LoadFailure(loaded), "; see what it writes with: rekindle fn logs ", name);
+  const absl::Status noted = catalog_
+                                 ->ChangeImages(name, revision,
+                                                [&](functions::FunctionImages* images) {
+                                                  images->load_failure = failure;
+                                                  return true;
+                                                })
+                                 .status();
+  if (!noted.ok() && !absl::IsAborted(noted) && !absl::IsNotFound(noted))
+    Log(LogLevel::kWarning, noted.message());
+}
+
 void Functions::ImageMade(const std::string& name, uint64_t revision, const std::string& reference) {
   const absl::Status noted = catalog_
                                  ->ChangeImages(name, revision,
                                                 [&](functions::FunctionImages* images) {
                                                   images->function_image = reference;
+                                                  // It was loaded for that.
+                                                  if (!reference.empty()) images->load_failure.clear();
                                                   return true;
                                                 })
                                  .status();

@@ -126,6 +126,7 @@ FunctionInstances::FunctionInstances(
     Node& node, functions::FunctionLogs& logs, functions::HttpThreads& threads,
     std::shared_ptr<DamagedImages> damaged, std::shared_ptr<RefusedImages> refused,
     std::function<void(const std::string& name, uint64_t revision, const std::string& reference)> image_made,
+    std::function<void(const std::string& name, uint64_t revision, const absl::Status& loaded)> loaded,
     std::function<void()> files_changed)
     : node_(node),
       logs_(logs),
@@ -133,6 +134,7 @@ FunctionInstances::FunctionInstances(
       damaged_(std::move(damaged)),
       refused_(std::move(refused)),
       image_made_(std::move(image_made)),
+      loaded_(std::move(loaded)),
       files_changed_(std::move(files_changed)),
       directory_(InstanceRecords(node.options().runtime_directory, node.options().store)) {}
 
@@ -245,6 +247,8 @@ absl::StatusOr<FunctionInstances::Place> FunctionInstances::MakePlace(const Star
   const Owner& owner = live.record.owner;
   RK_ASSIGN_OR_RETURN(made.place.log, logs_.OpenStream(live.record.name(), order.instance, owner));
   made.place.memory_bytes = live.record.spec.memory_bytes;
+  made.place.loaded = [this, name = live.record.name(), revision = live.record.revision](
+                          const absl::Status& loaded) { loaded_(name, revision, loaded); };
   made.identity.log = absl::StrCat(made.place.log->path(), ".log");
   // Others may go through the folder, and reach what is theirs.
   RK_RETURN_IF_ERROR(MakeDirectories(directory_, 0711));

@@ -50,14 +50,17 @@ struct LiveFunction {
 // Thread-safe.
 class FunctionInstances : public functions::InstanceStarter {
  public:
-  // `image_made` is told of each new image of a function: its reference. `files_changed`: a start has found
-  // that files which its image needs are other ones now (`refused` says of which one of dependencies that is
-  // so), or that the one of its dependencies has gone, or is damaged, which `damaged` says.
+  // `image_made` is told of each new image of a function: its reference. `loaded`: whether a function's
+  // handler could be loaded, as an instance's first answer or its runtime's complaint shows. `files_changed`:
+  // a start has found that files which its image needs are other ones now (`refused` says of which one of
+  // dependencies that is so), or that the one of its dependencies has gone, or is damaged, which `damaged`
+  // says.
   FunctionInstances(
       Node& node, functions::FunctionLogs& logs, functions::HttpThreads& threads,
       std::shared_ptr<DamagedImages> damaged, std::shared_ptr<RefusedImages> refused,
       std::function<void(const std::string& name, uint64_t revision, const std::string& reference)>
           image_made,
+      std::function<void(const std::string& name, uint64_t revision, const absl::Status& loaded)> loaded,
       std::function<void()> files_changed);
   ~FunctionInstances() override;
 
@@ -136,6 +139,7 @@ class FunctionInstances : public functions::InstanceStarter {
   const std::shared_ptr<DamagedImages> damaged_;
   const std::shared_ptr<RefusedImages> refused_;
   const std::function<void(const std::string&, uint64_t, const std::string&)> image_made_;
+  const std::function<void(const std::string&, uint64_t, const absl::Status&)> loaded_;
   const std::function<void()> files_changed_;
   const std::string directory_;  // of sockets
   std::atomic<uint64_t> next_{1};

@@ -79,6 +79,7 @@ class Process : public functions::InstanceProcess {
   }
   void HasAnswered() override {
     if (has_answered_) has_answered_();
+    place_.loaded(absl::OkStatus());
   }
   void WasEnded(const std::string& why) override {
     place_.log->Note(absl::StrCat("rekindle: the instance was ended: ", why));
@@ -90,6 +91,8 @@ class Process : public functions::InstanceProcess {
     report.error_type = failure.error_type;
     report.timed_out = failure.timed_out;
     place_.log->FailStart(report);
+    // What its time or memory was not enough for may pass.
+    if (failure.problem.empty()) place_.loaded(absl::UnknownError(failure.error_type));
   }
   void InvocationBegins(const std::string& request_id) override {
     memory_->ResetPeak();

@@ -44,7 +44,12 @@ void Describe(Functions& functions, const functions::FunctionRecord& record, v1:
   auto numbers = functions.Numbers(record.name());
   out->set_state(numbers.ok() ? "ready" : "deploying");
   if (!numbers.ok()) return;
-  out->set_problem(ToUtf8(numbers->problem));  // a function's own words may be in it
+  const std::string& failure = record.images.load_failure;
+  if (!failure.empty()) out->set_state("unloadable");
+  out->set_problem(failure.empty()
+                       ? ToUtf8(numbers->problem)
+                       : absl::StrCat("its handler could not be loaded when that was last tried: ",
+                                      failure));  // a function's own words may be in it
   out->set_instances_busy(numbers->busy);
   out->set_instances_idle(numbers->idle);
   out->set_invocations(numbers->invocations);

@@ -68,6 +68,9 @@ absl::Status Functions::Begin() {
       [this](const std::string& name, uint64_t revision, const std::string& image) {
         ImageMade(name, revision, image);
       },
+      [this](const std::string& name, uint64_t revision, const absl::Status& loaded) {
+        NoteLoaded(name, revision, loaded);
+      },
       [this] { renewal_->LookSoon(); });
   options.keep_alive.memory_bytes = node_.options().function_memory_bytes;
   if (options.keep_alive.memory_bytes == 0) {

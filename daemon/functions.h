@@ -37,6 +37,9 @@ namespace rekindle::daemon {
 // Each is looked at by every deployment and once a minute; root may have any number.
 inline constexpr size_t kMostFunctionsOfOne = 1000;
 
+// For people, of a handler that could not be loaded: FunctionImages::load_failure.
+std::string LoadFailure(const absl::Status& why);
+
 // Thread-safe.
 class Functions {
  public:
@@ -173,6 +176,9 @@ class Functions {
   // For all functions that can have it; an error: for some it can't be made.
   absl::Status BringBackDependencies(const std::string& reference, const Cancellation& cancel);
   absl::Status BringBackDependenciesOf(const functions::FunctionRecord& record, const Cancellation& cancel);
+  // Notes whether the handler of a revision could be loaded. Of one that has an image it is known that it can
+  // be.
+  void NoteLoaded(const std::string& name, uint64_t revision, const absl::Status& loaded);
   // What could not be loaded ahead of its layers; as DependencyRenewal::Work::make.
   absl::StatusOr<bool> LoadLayersAhead(const functions::FunctionRecord& record, const Cancellation& cancel);
 

@@ -62,7 +62,12 @@ absl::StatusOr<UniqueFd> ListenForHttp(const std::string& address, absl::string_
                        ::listen(listener.get(), kWaiting) == 0;
   const int failure = errno;
   ::freeaddrinfo(found);
-  if (!listens) return ErrnoStatus(failure, absl::StrCat(option, ": listening on ", address));
+  if (!listens) {
+    const absl::Status why = ErrnoStatus(failure, absl::StrCat(option, ": listening on ", address));
+    return WithMessage(
+        why, absl::StrCat(why.message(), ": choose another address",
+                          failure == EADDRINUSE ? ", or end what has this one ('ss -ltnp' shows it)" : ""));
+  }
   return listener;
 }
 

@@ -29,6 +29,7 @@
 #include "base/session_keyring.h"
 #include "base/status.h"
 #include "base/subprocess.h"
+#include "daemon/launch_trouble.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -64,6 +65,7 @@ struct Failure {
   Step step;
   int error;
   RefusedSetting refused;
+  int candidate;  // kExecute: which of the programs it was
 };
 
 // The next process gets a PID beyond those that a machine gives out while it starts: an image of a job may
@@ -110,8 +112,8 @@ struct ChildPlan {
   int error_fd;
 };
 
-[[noreturn]] void FailInChild(const ChildPlan& plan, Step step, int error) {
-  Failure failure{step, error, {}};
+[[noreturn]] void FailInChild(const ChildPlan& plan, Step step, int error, int candidate = 0) {
+  Failure failure{step, error, {}, candidate};
   [[maybe_unused]] ssize_t n = ::write(plan.error_fd, &failure, sizeof failure);
   ::_exit(127);
 }
@@ -120,7 +122,7 @@ void TakeOnSettingsInChild(const ChildPlan& plan) {
   std::array<RefusedSetting, kMostRefused> refused;
   const size_t count = TakeOnSettings(*plan.settings, &refused);
   for (size_t i = 0; i < count; ++i) {
-    const Failure failure{Step::kTakeOnSetting, refused[i].error, refused[i]};
+    const Failure failure{Step::kTakeOnSetting, refused[i].error, refused[i], 0};
     [[maybe_unused]] ssize_t n = ::write(plan.error_fd, &failure, sizeof failure);
   }
 }
@@ -172,16 +174,19 @@ void CloseAllBut(int one, int other) {
   if (::dup2(log, 1) != 1 || ::dup2(log, 2) != 2) FailInChild(plan, Step::kDescriptors, errno);
   ::syscall(SYS_close_range, 3, ~0U, 4 /* CLOSE_RANGE_CLOEXEC */);
   if (plan.settings) ::umask(plan.settings->file_mode_mask);
-  int error = ENOENT;
-  for (char* const* program = plan.programs; *program; ++program) {
-    ::execve(*program, plan.argv, plan.envp);
+  int error = ENOENT, candidate = 0;
+  for (int i = 0; plan.programs[i] != nullptr; ++i) {
+    ::execve(plan.programs[i], plan.argv, plan.envp);
     if (errno == EACCES) {
       error = EACCES;
+      candidate = i;
     } else if (errno != ENOENT && errno != ENOTDIR) {
-      FailInChild(plan, Step::kExecute, errno);
+      FailInChild(plan, Step::kExecute, errno, i);
+    } else if (error == ENOENT && ::access(plan.programs[i], F_OK) == 0) {
+      candidate = i;  // it is there, and its interpreter is not
     }
   }
-  FailInChild(plan, Step::kExecute, error);
+  FailInChild(plan, Step::kExecute, error, candidate);
 }
 
 // Or closed at its other end.
@@ -194,7 +199,8 @@ bool AwaitReadable(int fd, const Deadline& deadline) {
   }
 }
 
-absl::Status LaunchError(const Failure& failure, const LaunchOptions& options) {
+absl::Status LaunchError(const Failure& failure, const LaunchOptions& options,
+                         const std::vector<std::string>& programs) {
   const std::string& program = options.argv[0];
   switch (failure.step) {
     case Step::kBecomeUser:
@@ -218,13 +224,7 @@ absl::Status LaunchError(const Failure& failure, const LaunchOptions& options) {
     case Step::kExecute:
       break;
   }
-  if (failure.error == ENOENT) {
-    // To be told from an image that is not there.
-    return absl::FailedPreconditionError(absl::StrCat("starting ", program, ": there is no such program",
-                                                      absl::StrContains(program, '/') ? "" : " in PATH",
-                                                      ", or its interpreter is missing: check the spelling"));
-  }
-  return ErrnoStatus(failure.error, absl::StrCat("starting ", program));
+  return WhyNotExecuted(failure.error, programs[static_cast<size_t>(failure.candidate)], options);
 }
 
 }  // namespace
@@ -288,8 +288,8 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options, std::vector<std::s
   if (got == 0) return pid;  // exec closed the pipe
   while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
   }
-  if (got != static_cast<ssize_t>(sizeof failure)) failure = {Step::kDescriptors, EIO, {}};
-  return LaunchError(failure, options);
+  if (got != static_cast<ssize_t>(sizeof failure)) failure = {Step::kDescriptors, EIO, {}, 0};
+  return LaunchError(failure, options, candidates);
 }
 
 absl::Status DoAs(const std::optional<RunAs>& user, const std::function<void()>& work) {
@@ -338,6 +338,10 @@ absl::StatusOr<UniqueFd> OpenFileAs(const std::optional<RunAs>& user, const std:
     return absl::InvalidArgumentError(
         absl::StrCat("opening ", path,
                      ": it leads to what a process has open (/proc), or in circles: name the file itself"));
+  }
+  if (error == EISDIR) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("opening ", path, ": it is a folder: name a file in it"));
   }
   if (error == ENOENT && (flags & O_CREAT) != 0) {
     return absl::FailedPreconditionError(

@@ -262,8 +262,29 @@ TEST_F(JobLauncherTest, WhatCanNotBeStarted) {
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("no-such-program-anywhere"));
 
   ASSERT_TRUE(WriteFileAtomically(Path("plain"), "text", 0644).ok());
-  options.argv = {Path("plain")};
-  EXPECT_EQ(LaunchJob(options).status().code(), absl::StatusCode::kPermissionDenied);
+  ASSERT_TRUE(WriteFileAtomically(Path("text"), "text", 0755).ok());
+  ASSERT_TRUE(WriteFileAtomically(Path("script"), "#! /no/such/interpreter -x\n", 0755).ok());
+  ASSERT_TRUE(WriteFileAtomically(Path("of-windows"), "#!/bin/sh\r\n", 0755).ok());
+  constexpr absl::StatusCode kDenied = absl::StatusCode::kPermissionDenied;
+  constexpr absl::StatusCode kFailed = absl::StatusCode::kFailedPrecondition;
+  const struct {
+    const char* program;
+    absl::StatusCode code;
+    const char* words;
+  } wrong[] = {{"./plain", kDenied, "chmod +x ./plain"},
+               {"/etc", kDenied, "is a folder"},
+               {"./text", kFailed, "begins with #!"},
+               {"./script", kFailed, "/no/such/interpreter in its first line"},
+               {"script", kFailed, "/no/such/interpreter in its first line"},
+               {"./of-windows", kFailed, "carriage return"},
+               {"./absent", kFailed, "no such program: check the spelling"}};
+  options.environment = {"PATH=/absent:" + directory_->path()};
+  for (const auto& one : wrong) {
+    options.argv = {one.program};
+    const absl::Status status = LaunchJob(options).status();
+    EXPECT_EQ(status.code(), one.code) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(one.words));
+  }
 
   options = Shell("true");
   options.working_directory = Path("absent");

@@ -27,6 +27,7 @@
 #include "base/program_start.h"
 #include "base/status.h"
 #include "daemon/drain_notice.h"
+#include "daemon/environment_check.h"
 #include "daemon/orphan_collector.h"
 #include "daemon/server.h"
 #include "daemon/service_notify.h"
@@ -319,8 +320,8 @@ int Main(int argc, char** argv) {
     options.advertise = options.tls.listen;
   options.scrub_period = absl::Hours(24) * scrub_days;
   options.node.log_age = absl::Hours(24) * log_days;
-  absl::Status status;
-  if (!options.tls.listen.empty())
+  absl::Status status = CheckDaemonEnvironment();
+  if (status.ok() && !options.tls.listen.empty())
     status = Annotate(CheckHostPort(options.tls.listen, AddressUse::kListen), "--listen");
   if (status.ok() && !options.advertise.empty())
     status = Annotate(CheckHostPort(options.advertise, AddressUse::kConnect), "--advertise");

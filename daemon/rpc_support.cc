@@ -234,10 +234,23 @@ NewLog::~NewLog() {
   if (!path_.empty() && FileSize(path_) == 0) ::unlink(path_.c_str());
 }
 
+namespace {
+
+absl::Status NoLogFolder(const std::string& folder, const absl::Status& why) {
+  const std::string message =
+      absl::StrCat("logs of jobs go to ", folder, ", which can't be written to (", why.message(),
+                   "): name this job's with --log FILE, or another folder with REKINDLE_LOG_DIR");
+  // To be told from an image that is not there.
+  return absl::IsNotFound(why) ? absl::FailedPreconditionError(message) : WithMessage(why, message);
+}
+
+}  // namespace
+
 absl::StatusOr<JobLog> MakeDefaultLog(const Node& node, const Caller& caller, absl::string_view job_name) {
   const std::string& folder = node.options().log_directory;
   // Users reach their own logs in it by name; which others there are is not theirs to see.
-  RK_RETURN_IF_ERROR(MakeDirectories(folder, 0711));
+  const absl::Status made = MakeDirectories(folder, 0711);
+  if (!made.ok()) return NoLogFolder(folder, made);
   std::string stem = absl::StrCat(folder, "/", job_name, "-",
                                   absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone()));
   JobLog log;
@@ -246,7 +259,8 @@ absl::StatusOr<JobLog> MakeDefaultLog(const Node& node, const Caller& caller, ab
     log.file.Reset(
         ::open(log.path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (log.file.valid()) break;
-    if (errno != EEXIST) return ErrnoStatus(errno, absl::StrCat("making the job's log ", log.path));
+    if (errno != EEXIST)
+      return NoLogFolder(folder, ErrnoStatus(errno, absl::StrCat("making the job's log ", log.path)));
   }
   log.made = NewLog(log.path);
   if (std::optional<RunAs> user = Node::UserOf(caller);

@@ -231,8 +231,7 @@ class GrpcServer final : public Server {
       return absl::UnavailableError(
           absl::StrCat("--listen: listening on ", options_.tls.listen, " failed: check the --tls files"));
     }
-    return absl::UnavailableError(absl::StrCat(
-        reason.message(), ": choose another address, or end what has this one ('ss -ltnp' shows it)"));
+    return absl::UnavailableError(reason.message());
   }
 
   GroupPeerOptions GroupPeers() const {

@@ -38,7 +38,14 @@ absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Start(const std::str
   }
   path.copy(address.sun_path, sizeof address.sun_path - 1);
   // The lock tells a live daemon's socket from a dead one's, without a gap between looking and replacing.
-  RK_ASSIGN_OR_RETURN(UniqueFd lock, OpenFile(ListenerLockPath(path), O_RDWR | O_CREAT, 0600));
+  absl::StatusOr<UniqueFd> opened = OpenFile(ListenerLockPath(path), O_RDWR | O_CREAT, 0600);
+  if (absl::IsNotFound(opened.status())) {
+    const std::string folder = path.substr(0, path.rfind('/'));
+    return absl::FailedPreconditionError(absl::StrCat("listening on ", path, ": the folder ", folder,
+                                                      " is not there: make it (mkdir -p ", folder,
+                                                      "), or name another --socket"));
+  }
+  RK_ASSIGN_OR_RETURN(UniqueFd lock, std::move(opened));
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     return absl::AlreadyExistsError(absl::StrCat("listening on ", path,
                                                  ": another rekindled has it, maybe one that is ending: stop "

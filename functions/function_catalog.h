@@ -70,6 +70,7 @@ struct FunctionImages {
   std::vector<std::string> of_layers = {};  // of these: what comes from layers
   // Not among these: what comes from layers, and could not be loaded ahead, for a reason that may pass.
   std::vector<std::string> not_loaded = {};
+  std::string load_failure = {};  // why the handler could not be loaded when that was tried last; UTF-8
 
   friend bool operator==(const FunctionImages&, const FunctionImages&) = default;
 };

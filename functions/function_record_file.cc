@@ -32,6 +32,7 @@ absl::Status WriteFunctionRecord(const std::string& path, const FunctionRecord& 
   file.mutable_layers()->Assign(record.layers.begin(), record.layers.end());
   file.mutable_of_layers()->Assign(record.images.of_layers.begin(), record.images.of_layers.end());
   file.mutable_not_loaded()->Assign(record.images.not_loaded.begin(), record.images.not_loaded.end());
+  file.set_load_failure(record.images.load_failure);
   return WriteRecordFile(path, file);
 }
 
@@ -55,6 +56,7 @@ absl::StatusOr<FunctionRecord> ReadFunctionRecord(const std::string& path) {
   record.images.dependencies.assign(file.dependencies().begin(), file.dependencies().end());
   record.images.of_layers.assign(file.of_layers().begin(), file.of_layers().end());
   record.images.not_loaded.assign(file.not_loaded().begin(), file.not_loaded().end());
+  record.images.load_failure = file.load_failure();
   record.layers.assign(file.layers().begin(), file.layers().end());
   if (!record.layers.empty() && record.layers.size() != record.spec.LayerFolders().size())
     return UnusableRecord(path, "it does not name the layers that it has");

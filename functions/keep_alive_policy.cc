@@ -258,6 +258,14 @@ bool KeepAlivePolicy::Admit(const Thing& thing, double make_ms, std::vector<Acti
   return true;
 }
 
+void KeepAlivePolicy::AdmitImage(FunctionId id, std::vector<Action>* actions) {
+  const DependencyId dependency = functions_[id].profile.dependency;
+  uint32_t& images = dependencies_[dependency].images;
+  ++images;  // not at the price of what it is on top of
+  Admit({ThingKind::kDiskImage, id}, 0, actions);
+  if (--images == 0) Enqueue({ThingKind::kDependencyDisk, dependency});
+}
+
 DependencyId KeepAlivePolicy::AddDependency(const DependencyProfile& profile, Micros now,
                                             std::vector<Action>* actions) {
   auto id = static_cast<DependencyId>(dependencies_.size());
@@ -348,9 +356,7 @@ void KeepAlivePolicy::CreditAll(FunctionId id, unsigned kept, Micros now, std::v
 
   Admit({ThingKind::kDependencyDisk, profile.dependency}, 0, actions);
   if (dependency.disk.kept) {
-    ++dependency.images;  // not at the price of what it is on top of
-    Admit({ThingKind::kDiskImage, id}, 0, actions);
-    if (--dependency.images == 0) Enqueue({ThingKind::kDependencyDisk, profile.dependency});
+    AdmitImage(id, actions);
     Admit({ThingKind::kDependencyRam, profile.dependency}, dependency.profile.read_ms, actions);
     Admit({ThingKind::kDependencyTemplate, profile.dependency}, dependency.profile.make_template_ms, actions);
   }
@@ -489,6 +495,13 @@ void KeepAlivePolicy::Lost(const Thing& thing) {
 void KeepAlivePolicy::Lost(const Thing& thing, Micros until) {
   Lost(thing);
   ItemOf(thing).not_before = until;
+}
+
+void KeepAlivePolicy::TryAgain(FunctionId id, Micros now, std::vector<Action>* actions) {
+  Function& function = functions_[id];
+  if (function.removed || !dependencies_[function.profile.dependency].disk.kept) return;
+  Credit(&function.disk, 0, now);
+  AdmitImage(id, actions);
 }
 
 void KeepAlivePolicy::GiveUp(const Thing& thing) {

@@ -75,7 +75,9 @@ class KeepAlivePolicy {
   void Lost(const Thing& thing);
   // The same of what may be there another time: it is not wanted again before `until`.
   void Lost(const Thing& thing, Micros until);
-  // The same of what never can be: what it would have saved is forgotten.
+  // The time of Lost is up: a function's image may be made, as at a start, though none comes.
+  void TryAgain(FunctionId function, Micros now, std::vector<Action>* actions);
+  // The same as Lost of what never can be: what it would have saved is forgotten.
   void GiveUp(const Thing& thing);
 
   bool Keeps(const Thing& thing) const;
@@ -146,6 +148,7 @@ class KeepAlivePolicy {
   void SetKept(const Thing& thing, bool kept);
   void Drop(const Thing& thing, std::vector<Action>* actions);
   bool MakeRoom(bool disk, uint64_t bytes, double below_key, std::vector<Action>* actions);
+  void AdmitImage(FunctionId id, std::vector<Action>* actions);
   bool Admit(const Thing& thing, double make_ms, std::vector<Action>* actions);
   double Peak(const Function& function, Micros now) const;
   void PlanIdle(FunctionId id, Micros now);

@@ -95,6 +95,7 @@ void Core::Stop() {
     stopping_ = true;
     tick_.cancel();
     refills_.clear();
+    image_retries_.clear();
     auto give_up = [&unserved](Function& function) {
       function.replaced = true;
       function.idle.clear();  // they hold it, and it them
@@ -330,6 +331,7 @@ void Core::Retire(const FunctionPtr& function, Later* later) {
   std::erase_if(actions, [](const Action& action) { return action.thing.kind == ThingKind::kInstance; });
   Apply(actions, later);
   refills_.erase(function->id);
+  image_retries_.erase(function->id);
   for (const InstancePtr& instance : std::exchange(function->idle, {})) EndInstance(instance);
 }
 

@@ -19,6 +19,8 @@ constexpr double kLearn = 0.3;
 constexpr double kNeverMs = 1e9;
 // Whose threads templates of dependencies are made on: no user's code runs in those.
 constexpr FairThreads::Owner kNobody = UINT64_MAX;
+// Of an image that could not be taken, as long as no call asks for another start: each loads the function.
+constexpr uint32_t kMostRetriesByItself = 20;
 // That anything counts with.
 constexpr uint64_t kLeastBytes = uint64_t{1} << 20;
 
@@ -253,9 +255,32 @@ std::string Core::PauseMaking(const Thing& thing, Function* function) {
   const uint32_t doubled = std::min((*failures)++, 20u);
   const absl::Duration pause = std::min(options_.first_pause * (1 << doubled), options_.longest_pause);
   policy_.Lost(thing, Now() + absl::ToInt64Microseconds(pause));
+  const bool by_itself = thing.kind == ThingKind::kDiskImage && *failures <= kMostRetriesByItself;
+  if (by_itself) TryImageAgainAfter(thing.owner, pause);
   return absl::StrCat(*failures > 1 ? absl::StrCat(", ", *failures, " times so far,") : "",
-                      " and is tried again at the first start after ",
+                      " and is tried again ", by_itself ? "" : "at the first start ", "after ",
                       absl::FormatTime("%H:%M:%S", absl::Now() + pause, absl::LocalTimeZone()));
+}
+
+void Core::TryImageAgainAfter(FunctionId function, absl::Duration pause) {
+  if (stopping_) return;
+  auto& timer = image_retries_.try_emplace(function, *context_).first->second;
+  timer.expires_after(absl::ToChronoNanoseconds(pause));
+  timer.async_wait([weak = weak_from_this(), function](const boost::system::error_code& error) {
+    auto core = weak.lock();
+    if (!error && core) core->TryImageAgain(function);
+  });
+}
+
+void Core::TryImageAgain(FunctionId id) {
+  Later later;
+  absl::MutexLock lock(&mutex_);
+  const FunctionPtr function = by_id_[id].lock();
+  if (stopping_ || function == nullptr || function->replaced) return;
+  image_retries_.erase(id);
+  std::vector<Action> actions;
+  policy_.TryAgain(id, Now(), &actions);
+  Apply(actions, &later);
 }
 
 void Core::LetTemplate(const FunctionPtr& function, Later* later) {

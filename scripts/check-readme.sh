@@ -42,9 +42,9 @@ for program in rekindle rekindled; do
   [[ -x $BIN/$program ]] || die "$BIN/$program is missing: build it first (scripts/build.sh)."
   ln -s "$BIN/$program" "$SCRATCH/bin/$program"
 done
-# Where the system has no CRIU that is new enough, the private one stands in: README asks for "stock CRIU".
-if ! version_at_least "$(criu_version criu)" 4.2; then
-  criu_in_prefix "${REKINDLE_CRIU_PREFIX:-/opt/rekindle/criu}"
+# A private CRIU in its usual place README finds by itself.
+if [[ -n ${REKINDLE_CRIU_PREFIX:-} ]] && ! version_at_least "$(criu_version criu)" 4.2; then
+  criu_in_prefix "$REKINDLE_CRIU_PREFIX"
   printf '#!/bin/sh\nexec %s "$@"\n' "${CRIU[*]}" >"$SCRATCH/bin/criu"
   chmod 755 "$SCRATCH/bin/criu"
 fi

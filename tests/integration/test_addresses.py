@@ -81,9 +81,11 @@ class AddressTest(RekindleTest):
 
     def test_a_port_has_one_daemon(self):
         daemon = self.listen()
-        status, log = self.refused("--listen", self.address, *self.tls())
-        self.assertEqual(status, FAILED, log)
-        self.assertIn(f"{self.address}: Address already in use", log)
+        for options in (("--listen", self.address, *self.tls()), ("--functions-http", self.address)):
+            status, log = self.refused(*options)
+            self.assertEqual(status, FAILED, log)
+            self.assertIn(f"{options[0]}: listening on {self.address}: Address already in use", log)
+            self.assertIn("choose another address, or end what has this one", log)
         daemon.kill()
         self.listen()
 

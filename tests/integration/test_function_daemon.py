@@ -50,6 +50,31 @@ class DaemonTest(FunctionsTest):
         self.daemon.kill()
         self.check_new_daemon(call, old)
 
+    def test_what_can_not_be_loaded_is_told_of_until_it_can(self):
+        flag = self.path("flag")
+        code = {"app.py": f"open({flag!r}).close()\ndef handler(event, context):\n    return 1\n"}
+        self.deploy("tried", files=code)
+        self.deploy("untried", "--deps", "none", files=code)
+        self.assertEqual(self.function("untried")["state"], "ready")
+        self.failed("untried")
+
+        def is_called(name, state):
+            waiting.until(lambda: self.function(name)["state"] == state, f"{name} is {state}", SECONDS)
+
+        is_called("untried", "unloadable")
+        self.daemon.stop()
+        self.restart_daemon()
+        for name, words in (("tried", "No such file or directory"), ("untried", "rekindle fn logs untried")):
+            function = self.function(name)
+            self.assertEqual(function["state"], "unloadable")
+            self.assertIn("could not be loaded", function["problem"])
+            self.assertIn(words, function["problem"])
+        with open(flag, "w", encoding="ascii"):
+            pass
+        for name in ("tried", "untried"):
+            self.invoke(name)
+            is_called(name, "ready")
+
     def test_provisioned_come_back(self):
         self.deploy("ready", "--provisioned", "1")
         waiting.until(lambda: self.function("ready")["instances_idle"] == 1, "an instance", SECONDS)

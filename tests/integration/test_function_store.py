@@ -37,7 +37,7 @@ class RoomTest(FunctionStoreTest):
         self.succeed("quota", "--store-max", "1M")
         self.about("app")
         problem = waiting.until(lambda: self.function("app")["problem"], "why there is no image", SECONDS)
-        self.assertRegex(problem, r"\Aits image could not be made and is tried again at the first start after "
+        self.assertRegex(problem, r"\Aits image could not be made and is tried again after "
                                   r"\d\d:\d\d:\d\d: .*1\.0 MiB")
         self.succeed("quota", "--store-max", "none")
 

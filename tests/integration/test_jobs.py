@@ -336,6 +336,15 @@ class RunTest(RekindleTest):
         gone = ("sh", "-c", 'mkdir "$0" && cd "$0" && rmdir "$0" && exec "$@"', self.path("gone"))
         refused = self.cli.run("run", "--log", self.path("x.log"), "--", "pwd", prefix=gone)
         self.assert_refused(refused, FAILED, "removed", "cd to one")
+        relative = self.make_cli(store="rel")
+        for cli, *words in (
+            (relative, "ls"), (self.cli, "export", "x:1", "--file", "x.img"), (self.cli, "import", "--file", "x.img"),
+            (self.cli, "copy", "x:1", "--from", "./place"),
+        ):
+            with self.subTest(words=words):
+                refused = cli.run(*words, prefix=gone)
+                self.assert_refused(refused, FAILED, "folder that you are in has been removed", "cd to one")
+                self.assertNotIn("/proc/", str(refused))
         self.succeed("ps", prefix=gone)
 
     def test_input_from_a_pipe(self):
@@ -348,9 +357,11 @@ class RunTest(RekindleTest):
         self.assertEqual(lines_of(log), [])
 
     def test_an_answer_that_can_not_be_written(self):
-        result = self.cli.run("doctor", prefix=("sh", "-c", 'exec "$0" "$@" >/dev/full'))
-        self.assertEqual(result.code, FAILED, str(result))
-        self.assertIn("writing standard output", result.err)
+        for cli in (self.cli, self.make_cli(host=self.start_daemon().host)):
+            for target, why in ((">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")):
+                result = cli.run("version", prefix=("sh", "-c", f'exec "$0" "$@" {target}'))
+                self.assertEqual(result.code, FAILED, str(result))
+                self.assertIn("writing standard output: " + why, result.err)
 
     def test_output_that_can_not_be_shown(self):
         log = self.path("x.log")

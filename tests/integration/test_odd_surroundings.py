@@ -2,11 +2,12 @@
 
 import os
 import shutil
+import subprocess
 import unittest
 
 from harness import jobs, procfs, waiting
 from harness.case import MIB, RekindleTest
-from harness.cli import DONE, FAILED, UNSUPPORTED, USAGE
+from harness.cli import DONE, FAILED, UNSUPPORTED, USAGE, binary, environment
 from harness.clones import CloneTest
 
 _CAP_SYS_RESOURCE = 24
@@ -62,6 +63,33 @@ class ClosedDescriptorsTest(RekindleTest):
 
     def test_an_answer_that_goes_nowhere_is_an_error(self):
         self.assertEqual(self.cli.run("version", prefix=("sh", "-c", 'exec "$@" >&-', "sh")).code, FAILED)
+
+
+class EnvironmentTest(RekindleTest):
+    def test_a_value_that_can_not_be_understood(self):
+        for variable, value, takes in (
+            ("REKINDLE_STREAM_TIMEOUT", "x", "seconds"), ("REKINDLE_COPY_PART", "1.5", "MiB"),
+            ("REKINDLE_GPU_ROOM_TIMEOUT", "-1", "seconds"), ("REKINDLE_GPU_MOVE_TIMEOUT", "nan", "seconds"),
+            ("REKINDLE_GPU_CONTEXT_MEMORY", "much", "size"), ("REKINDLE_GPU_HUGE_PAGES", "no", "0 or 1"),
+        ):
+            with self.subTest(variable):
+                self.assert_refused(self.cli.run("ps", env={variable: value}), USAGE, f"${variable} is '{value}'", takes)
+                self.succeed("ps", env={variable: ""})
+        daemon = [binary("rekindled"), "--store", self.store, "--socket"]
+        for variables, socket, code, words in (
+            ({"REKINDLE_COPY_PART": "zz"}, self.path("d.sock"), USAGE, "$REKINDLE_COPY_PART is 'zz'"),
+            ({"REKINDLE_RUNTIMES": "/nonexistent"}, self.path("d.sock"), USAGE, "$REKINDLE_RUNTIMES is '/nonexistent'"),
+            ({}, "/nonexistent/d.sock", FAILED, "mkdir -p /nonexistent"),
+        ):
+            with self.subTest(words):
+                ended = subprocess.run([*daemon, socket], env=environment({**self.environment, **variables}), text=True,
+                                       stderr=subprocess.PIPE, timeout=60, check=False)
+                self.assertEqual(ended.returncode, code, ended.stderr)
+                self.assertIn(words, ended.stderr)
+
+    def test_no_folder_for_logs(self):
+        refused = self.cli.run("run", "--", "true", env={"REKINDLE_LOG_DIR": "/proc/nonexistent"})
+        self.assert_refused(refused, FAILED, "/proc/nonexistent", "--log FILE", "REKINDLE_LOG_DIR")
 
 
 class FileSizeLimitTest(RekindleTest):

@@ -95,7 +95,10 @@ class ListingTest(RekindleTest):
     def test_places_that_are_not_there(self):
         gone = self.path("gone")
         self.assert_refused(self.node.run("ls", "--from", "rclone:" + gone), FAILED, gone, "not there")
-        self.assert_refused(self.node.run("ls", "--from", gone), NO_STORE, gone)
+        for words in (("ls", "--from", gone), ("copy", "x:1", "--from", gone), ("rm", "x:1", "--from", gone)):
+            refused = self.node.run(*words)
+            self.assert_refused(refused, NO_STORE, gone, "check the path", "file system is mounted")
+            self.assertNotIn("--store", str(refused.data))
         self.assert_refused(self.node.run("ls", "--from", "word"), USAGE, "./word")
         with open(self.environment["RCLONE_CONFIG"], "w", encoding="ascii") as config:
             config.write("[far]\ntype = webdav\nurl = http://127.0.0.1:9\nvendor = other\n")
