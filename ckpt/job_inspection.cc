@@ -9,6 +9,7 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -366,6 +367,10 @@ class DescriptorScan {
           "a userfaultfd",
           "if the job was restored lazily wait until all its memory is there; otherwise it can't be saved");
     }
+    if (IsMessageQueue(d)) {
+      return refuse(absl::StrCat("the POSIX message queue ", absl::StripSuffix(d.target, kDeleted)),
+                    "let the job close it first, or communicate by something else (a pipe, a Unix socket)");
+    }
     // Who has it serves files. Another of the job that has to do with them would be looked at first, and CRIU
     // wait for the frozen one's answer for ever.
     if (d.target == "/dev/fuse") {
@@ -392,6 +397,15 @@ class DescriptorScan {
       if (d.fd == v1::kControlDescriptor || d.fd == v1::kControlPeer) control_[d.pid].push_back(d.target);
     }
     return absl::OkStatus();
+  }
+
+  // mq_open() gives one of a mount that has no place, so that it seems to be in the root folder.
+  static bool IsMessageQueue(const OpenDescriptor& d) {
+    constexpr uint64_t kQueues = 0x19800202;  // MQUEUE_MAGIC
+    if (d.target.rfind('/') != 0) return false;
+    struct statfs info;
+    return ::statfs(ProcPath(d.pid, absl::StrCat("fd/", d.fd)).c_str(), &info) == 0 &&
+           static_cast<uint64_t>(info.f_type) == kQueues;
   }
 
   // What was removed CRIU makes again for a moment, with a suffix to its name.

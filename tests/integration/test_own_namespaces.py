@@ -8,7 +8,7 @@ import unittest
 
 from harness import jobs, procfs, waiting
 from harness.case import MIB, RekindleTest
-from harness.cli import UNSUPPORTED
+from harness.cli import FAILED, UNSUPPORTED
 
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWNET = 0x40000000
@@ -161,6 +161,21 @@ class OtherNamespacesTest(RekindleTest):
                     job = self.start_job(argv, name + ".log")
                     waiting.until(lambda: os.path.exists(self.path(name)), "the namespace")
                     self.expect_refused(job.pid, kind, words, "whole job")
+
+    def test_message_queue(self):
+        holds = (
+            "import ctypes, sys, time\n"
+            "librt = ctypes.CDLL('librt.so.1')\n"
+            "assert librt.mq_open(b'/rekindle-test', 0o100 | 2, 0o600, None) >= 0\n"
+            "assert librt.mq_unlink(b'/rekindle-test') == 0\n"
+            "open(sys.argv[1], 'w').close()\n"
+            "time.sleep(1e4)\n"
+        )
+        job = self.start_job([jobs.PYTHON, "-c", holds, self.path("ready")])
+        waiting.until(lambda: os.path.exists(self.path("ready")), "the queue")
+        refused = self.cli.run("ckpt", job.pid, "-t", "job:1", "--stop")
+        self.assert_refused(refused, FAILED, str(job.pid), "message queue /rekindle-test,", "pipe")
+        self.assertTrue(procfs.alive(job.pid))
 
 
 if __name__ == "__main__":
