@@ -212,6 +212,7 @@ class CaptureRun {
     if (!gpu || StaysStopped()) EndPhase("freeze");
     RK_RETURN_IF_ERROR(files_->PutIntoImages(&frozen_.image.files, &result_.warnings));
     RK_RETURN_IF_ERROR(CheckNamespacesInImage(options_.pid, frozen_.image.files));
+    RK_RETURN_IF_ERROR(CheckNoFileOfThreads(options_.pid, frozen_.image.files));
     return ReadFrozenTree();
   }
 

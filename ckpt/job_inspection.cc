@@ -52,6 +52,12 @@ constexpr size_t kLongestRemovedName = NAME_MAX - 13;
 
 std::string ProcPath(pid_t pid, absl::string_view rest) { return absl::StrCat("/proc/", pid, "/", rest); }
 
+// Is it "/proc/PID" or something below?
+bool IsOfProcess(absl::string_view path) {
+  pid_t pid = 0;
+  return absl::ConsumePrefix(&path, "/proc/") && absl::SimpleAtoi(path.substr(0, path.find('/')), &pid);
+}
+
 uint64_t LeadingNumber(absl::string_view text) {
   uint64_t value = 0;
   std::vector<absl::string_view> words = absl::StrSplit(text, absl::ByAnyChar(" \t"), absl::SkipWhitespace());
@@ -638,6 +644,12 @@ absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_p
           "capturing process ", process.pid, ": its working directory ",
           absl::StripSuffix(directory, kDeleted),
           " has been removed, so it could not come back there; start the job in a folder that stays"));
+    }
+    if (IsOfProcess(directory)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "capturing process ", process.pid, ": its working directory ", directory,
+          " is a process's, which is not there yet when the job comes back, or not any more; let it work in "
+          "another folder"));
     }
     RK_RETURN_IF_ERROR(CheckProgram(process.pid));
     RK_RETURN_IF_ERROR(scan.Add(process, process.pid == pid));
