@@ -14,8 +14,10 @@ std::vector<MountLine> ParseMountinfo(absl::string_view mountinfo) {
         absl::StrSplit(line, absl::MaxSplits(" - ", 1));
     const std::vector<std::string> where = absl::StrSplit(halves.first, ' ');
     const std::vector<std::string> what = absl::StrSplit(halves.second, ' ');
-    if (where.size() < 5 || what.size() < 3) continue;
-    mounts.push_back({where[2], where[3], where[4], what[0], absl::StrSplit(what[2], ',')});
+    if (where.size() < 6 || what.size() < 3) continue;
+    mounts.push_back({where[2], where[3], where[4], where[5],
+                      std::vector<std::string>(where.begin() + 6, where.end()), what[0],
+                      absl::StrSplit(what[2], ',')});
   }
   return mounts;
 }

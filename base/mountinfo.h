@@ -12,6 +12,8 @@ struct MountLine {
   std::string device;                // "MAJOR:MINOR"
   std::string root;                  // what of the file system is mounted
   std::string point;                 // where
+  std::string here;                  // options of this mount: "rw,relatime"
+  std::vector<std::string> ties;     // to others: "shared:1", "master:2"; none: it is private
   std::string type;                  // of file system
   std::vector<std::string> options;  // of the file system, not those of the mount
 };

@@ -17,9 +17,12 @@ TEST(MountinfoTest, Lines) {
   EXPECT_EQ(mounts[0].device, "0:98");
   EXPECT_EQ(mounts[0].root, "/part");
   EXPECT_EQ(mounts[0].point, "/mnt");
+  EXPECT_EQ(mounts[0].here, "rw,noatime");
+  EXPECT_EQ(mounts[0].ties, (std::vector<std::string>{"master:1"}));
   EXPECT_EQ(mounts[0].type, "nfs4");
   EXPECT_EQ(mounts[0].options, (std::vector<std::string>{"rw", "local_lock=none"}));
   EXPECT_EQ(mounts[1].point, "/a\\040b");
+  EXPECT_TRUE(mounts[1].ties.empty());
   EXPECT_EQ(mounts[1].type, "ext4");
 }
 

@@ -33,6 +33,7 @@
 #include "ckpt/gpu_record.h"
 #include "ckpt/job_inspection.h"
 #include "ckpt/mounts_check.h"
+#include "ckpt/namespaces_check.h"
 #include "ckpt/openable_files.h"
 #include "ckpt/outside_peers.h"
 #include "ckpt/parent_image.h"
@@ -121,10 +122,14 @@ class CaptureRun {
     tls_before_ = TlsSessionsBegunBeside(options_.pid);
     RK_ASSIGN_OR_RETURN(
         job_, InspectJob(options_.pid, options_.caller, options_.caller_pid, options_.caller_groups));
+    RK_RETURN_IF_ERROR(CheckNamespaces(job_.pids()));
     RK_ASSIGN_OR_RETURN(namespaces_, criu::JobNamespaces::Of(options_.pid));
     namespaces_.LearnKernel(criu_, options_.runtime_directory);
     RK_RETURN_IF_ERROR(CheckCanComeBack());
-    if (!namespaces_.entered()) RK_RETURN_IF_ERROR(CheckMounts(options_.pid));
+    if (criu::HasOurPids(options_.pid)) {
+      RK_RETURN_IF_ERROR(CheckMounts(job_.pids()));
+      own_mounts_ = OwnMountsOf(options_.pid);
+    }
     files_.emplace(options_, job_, namespaces_);
     if (namespaces_.entered()) RK_RETURN_IF_ERROR(WaitUntilMemoryIsThere(job_, kMemoryMayTake));
     RK_RETURN_IF_ERROR(FindGpuUsers());
@@ -206,6 +211,8 @@ class CaptureRun {
     }
     if (!gpu || StaysStopped()) EndPhase("freeze");
     RK_RETURN_IF_ERROR(files_->PutIntoImages(&frozen_.image.files, &result_.warnings));
+    RK_RETURN_IF_ERROR(CheckNamespacesInImage(options_.pid, frozen_.image.files));
+    RK_RETURN_IF_ERROR(CheckNoFileOfThreads(options_.pid, frozen_.image.files));
     return ReadFrozenTree();
   }
 
@@ -460,6 +467,8 @@ class CaptureRun {
     image.labels[v1::kJobIdLabel] = job_id_;
     image.labels[v1::kCommandLabel] = ToUtf8(job_.processes[0].command, kMostShownCommand);
     if (!options_.job_name.empty()) image.labels[v1::kJobNameLabel] = options_.job_name;
+    image.labels.erase(v1::kOwnMountsLabel);
+    if (!own_mounts_.empty()) image.labels[v1::kOwnMountsLabel] = own_mounts_;
     image.labels.erase(v1::kConnectionLockLabel);
     if (options_.stop && !options_.stand_still && HoldsBackPackets())
       image.labels[v1::kConnectionLockLabel] = "yes";
@@ -530,6 +539,7 @@ class CaptureRun {
     for (const StdioDescriptor& slot : job_.stdio) {
       if (slot.outside) dump.external.push_back(slot.resource);
     }
+    for (const auto& [resource, path] : job_.files_outside) dump.external.push_back(resource);
     dump.action_script = dump_gate_;
     dump.run = session_->run();
     return dump;
@@ -647,6 +657,7 @@ class CaptureRun {
   std::vector<v1::ThreadPlacement> placements_;
   std::vector<v1::ThreadManners> manners_;
   std::string job_id_, dump_gate_;
+  std::string own_mounts_;  // mounts_check.h
   std::vector<pid_t> gpu_pids_;
   std::map<pid_t, pid_t> gpu_numbers_;  // of these, to those in the image
   uint64_t gpu_bytes_ = 0;

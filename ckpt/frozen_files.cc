@@ -60,7 +60,7 @@ FrozenFiles::FrozenFiles(const CaptureOptions& options, const JobInspection& job
     : options_(options),
       job_(job),
       namespaces_(namespaces),
-      sees_our_files_(SeeOurFiles(job.pids())),
+      sees_our_files_(SeeOurFiles(job.pids()) || criu::HasOurPids(job.processes[0].pid)),
       tracked_(options.track_paths, sees_our_files_ ? "/" : JobsRoot(), UserOf(job.processes[0]),
                !sees_our_files_) {}
 
@@ -91,10 +91,27 @@ FrozenLook FrozenFiles::Look(const std::string& run, uint64_t available_bytes, S
   look.most_file_bytes = most_file_bytes_;
   look.takes_nameless_memory = LooksAtWritten();
   look.at = [this](const std::map<std::string, std::string>& files) {
-    LookAt(files);
+    if (job_.files_outside.empty()) {
+      LookAt(files);
+    } else if (const auto named = WithNamesOfOutside(files); named.ok()) {
+      LookAt(*named);
+    } else {
+      lost_names_ = named.status();
+    }
     if (options_.temporary_files) temporary_ = TakeTemporary();
   };
   return look;
+}
+
+// The small images, in which no file is from outside.
+absl::StatusOr<std::map<std::string, std::string>> FrozenFiles::WithNamesOfOutside(
+    const std::map<std::string, std::string>& criu_files) const {
+  std::map<std::string, std::string> named;
+  for (const auto& [name, content] : criu_files) {
+    if (!criu::HasContent(name)) named.emplace(name, content);
+  }
+  RK_ASSIGN_OR_RETURN(named["files.img"], criu::NameFilesOutside(named["files.img"], job_.files_outside));
+  return named;
 }
 
 void FrozenFiles::LookAt(const std::map<std::string, std::string>& criu_files) {
@@ -196,6 +213,10 @@ absl::Status FrozenFiles::PutIntoImages(std::map<std::string, std::string>* criu
   if (options_.stop) RemoveExtraNames(*lost_names_, JobsRoot());
   warnings->insert(warnings->end(), lost_names_->warnings.begin(), lost_names_->warnings.end());
   RK_RETURN_IF_ERROR(CheckNamelessMemory());
+  if (!job_.files_outside.empty()) {
+    std::string& files = (*criu_files)["files.img"];
+    RK_ASSIGN_OR_RETURN(files, criu::NameFilesOutside(files, job_.files_outside));
+  }
   RK_RETURN_IF_ERROR(ckpt::PutIntoImages(*std::exchange(lost_names_, LostNames()), criu_files));
   return temporary_.status();
 }

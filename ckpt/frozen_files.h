@@ -75,6 +75,8 @@ class FrozenFiles {
                           std::vector<std::string>* warnings);
 
  private:
+  absl::StatusOr<std::map<std::string, std::string>> WithNamesOfOutside(
+      const std::map<std::string, std::string>& criu_files) const;
   void LookAt(const std::map<std::string, std::string>& criu_files);
   std::vector<pid_t> FrozenProcesses(absl::string_view tree) const;
   void NoteOpened(const std::vector<pid_t>& pids);

@@ -9,6 +9,7 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,6 +39,7 @@
 #include "base/status.h"
 #include "base/trace_rights.h"
 #include "ckpt/held_job.h"
+#include "ckpt/outside_files.h"
 #include "ckpt/upper_protocols.h"
 #include "gpu_state/keeper_client.h"
 #include "rekindle/v1/control_channel.h"
@@ -50,6 +52,12 @@ constexpr char kDeleted[] = " (deleted)";
 constexpr size_t kLongestRemovedName = NAME_MAX - 13;
 
 std::string ProcPath(pid_t pid, absl::string_view rest) { return absl::StrCat("/proc/", pid, "/", rest); }
+
+// Is it "/proc/PID" or something below?
+bool IsOfProcess(absl::string_view path) {
+  pid_t pid = 0;
+  return absl::ConsumePrefix(&path, "/proc/") && absl::SimpleAtoi(path.substr(0, path.find('/')), &pid);
+}
 
 uint64_t LeadingNumber(absl::string_view text) {
   uint64_t value = 0;
@@ -359,6 +367,10 @@ class DescriptorScan {
           "a userfaultfd",
           "if the job was restored lazily wait until all its memory is there; otherwise it can't be saved");
     }
+    if (IsMessageQueue(d)) {
+      return refuse(absl::StrCat("the POSIX message queue ", absl::StripSuffix(d.target, kDeleted)),
+                    "let the job close it first, or communicate by something else (a pipe, a Unix socket)");
+    }
     // Who has it serves files. Another of the job that has to do with them would be looked at first, and CRIU
     // wait for the frozen one's answer for ever.
     if (d.target == "/dev/fuse") {
@@ -385,6 +397,15 @@ class DescriptorScan {
       if (d.fd == v1::kControlDescriptor || d.fd == v1::kControlPeer) control_[d.pid].push_back(d.target);
     }
     return absl::OkStatus();
+  }
+
+  // mq_open() gives one of a mount that has no place, so that it seems to be in the root folder.
+  static bool IsMessageQueue(const OpenDescriptor& d) {
+    constexpr uint64_t kQueues = 0x19800202;  // MQUEUE_MAGIC
+    if (d.target.rfind('/') != 0) return false;
+    struct statfs info;
+    return ::statfs(ProcPath(d.pid, absl::StrCat("fd/", d.fd)).c_str(), &info) == 0 &&
+           static_cast<uint64_t>(info.f_type) == kQueues;
   }
 
   // What was removed CRIU makes again for a moment, with a suffix to its name.
@@ -612,10 +633,22 @@ absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_p
           absl::StripSuffix(directory, kDeleted),
           " has been removed, so it could not come back there; start the job in a folder that stays"));
     }
+    if (IsOfProcess(directory)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "capturing process ", process.pid, ": its working directory ", directory,
+          " is a process's, which is not there yet when the job comes back, or not any more; let it work in "
+          "another folder"));
+    }
     RK_RETURN_IF_ERROR(CheckProgram(process.pid));
     RK_RETURN_IF_ERROR(scan.Add(process, process.pid == pid));
   }
   RK_RETURN_IF_ERROR(scan.Finish(job));
+  job.files_outside = FilesOfOutsideMounts(job.pids());
+  for (StdioDescriptor& slot : job.stdio) {
+    if (!slot.outside || !job.files_outside.contains(slot.resource)) continue;
+    slot.outside = false;  // for others: it comes back by its path
+    slot.resource.clear();
+  }
   return job;
 }
 

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,7 @@ struct JobInspection {
   std::vector<ProcessInfo> processes;  // root first, parents before children
   std::string working_directory;       // of the root
   std::vector<StdioDescriptor> stdio;
+  std::map<std::string, std::string> files_outside;  // outside_files.h
   std::vector<std::string> external_ttys;  // "tty[rdev:dev]" of terminals whose other side is outside the job
   bool session_outside = false;            // the root's session leader is not in the tree: CRIU's shell job
   uint32_t tcp_connections = 0;            // in any state, so also ones that are being made or closed

@@ -20,7 +20,9 @@
 #include "base/file.h"
 #include "base/follow_in_root.h"
 #include "base/opened_files.h"
+#include "base/status.h"
 #include "base/unique_fd.h"
+#include "criu/image_files.h"
 
 namespace rekindle::ckpt {
 namespace {
@@ -140,6 +142,25 @@ absl::Status CheckFilesCanBeOpenedAgain(const std::vector<pid_t>& pids) {
       const int error = WhyNot(root->get(), name, file);
       if (error != 0) return Refusal(name, file, error);
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNoFileOfThreads(pid_t root, const std::map<std::string, std::string>& criu_files) {
+  const auto content = [&](const char* name) {
+    const auto file = criu_files.find(name);
+    return file == criu_files.end() ? absl::string_view() : absl::string_view(file->second);
+  };
+  RK_ASSIGN_OR_RETURN(const std::vector<criu::RegularFile> files,
+                      criu::ParseRegularFiles(content("files.img"), content("remap-fpath.img")));
+  for (const criu::RegularFile& file : files) {
+    // "/proc/PID/task/TID/stat"; of the first thread it is there in time.
+    const std::vector<absl::string_view> parts = absl::StrSplit(file.path, '/');
+    if (parts.size() < 5 || parts[1] != "proc" || parts[3] != "task" || parts[4] == parts[2]) continue;
+    return absl::UnavailableError(
+        absl::StrCat("capturing process ", root, ": it had ", file.path,
+                     " open, which can't be opened again before that thread is there; try again when it has "
+                     "closed it (what looks at its own threads, as psutil does, opens them for a moment)"));
   }
   return absl::OkStatus();
 }

@@ -5,6 +5,8 @@
 
 #include <sys/types.h>
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,5 +16,9 @@ namespace rekindle::ckpt {
 // FailedPrecondition names the first that can't, with the cure. Opens nothing. What has no name any more, or
 // another, is not looked at: CRIU finds other ways to it, or says why not.
 absl::Status CheckFilesCanBeOpenedAgain(const std::vector<pid_t>& pids);
+
+// Of an image, after the freeze: has the job a file of /proc open that tells of a thread? CRIU opens files
+// before it makes threads, so that such an image could never be restored. Unavailable: it has.
+absl::Status CheckNoFileOfThreads(pid_t root, const std::map<std::string, std::string>& criu_files);
 
 }  // namespace rekindle::ckpt

@@ -53,6 +53,10 @@ struct RestoreOptions {
   std::vector<std::pair<int, std::string>> inherit_fd;  // (descriptor in CRIU, resource)
   std::string plugins;                                  // a folder with all that CRIU is to load; empty: none
   std::vector<std::string> environment;                 // "K=V", for CRIU. RunRestore alone heeds it
+  // CRIU works in a mount namespace that is made for it, a copy of ours, and the job stays there: MS_PRIVATE,
+  // MS_SLAVE, or 0: what is mounted in one of them is in the other, as far as it is shared. RunRestore alone
+  // heeds it.
+  std::optional<unsigned long> own_mounts;
   // Whose rights bound what CRIU does by name (restore_preload.h); nothing: root's job. Who gives a CRIU of
   // his own to RunRestoreOver has told it that himself.
   std::optional<Owner> user;

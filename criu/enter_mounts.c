@@ -26,7 +26,7 @@
 
 RunInside run_inside;
 
-static int entered, knows;
+static int entered, runs, knows;
 // What CRIU knows of the kernel. It closes all descriptors when it begins.
 static char known[1 << 16];
 static ssize_t known_bytes;
@@ -71,6 +71,7 @@ __attribute__((constructor)) static void Enter(void) {
   if (given != NULL || number != NULL) ReadKnown(given != NULL ? given : KNOWN_FOLDER KNOWN_NAME);
   knows = given != NULL && known_bytes > 0;
   if (number == NULL) return;
+  runs = getenv(ENTERED_RUNS) != NULL;
   const int mounts = atoi(number);
   const int folder = Open(AT_FDCWD, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
   LookNamesUpInFiles();
@@ -84,6 +85,7 @@ __attribute__((constructor)) static void Enter(void) {
   close(folder);
   close(mounts);
   entered = 1;
+  unsetenv(ENTERED_MOUNTS);  // a program that it runs is there already
 }
 
 // It believes that file's every word: not one of the container's. Where CRIU can't keep one there is none.
@@ -113,6 +115,7 @@ int execvp(const char* file, char* const arguments[]) {
   if (!entered) return execvpe(file, arguments, environ);
   const int status = run_inside != NULL ? run_inside(file) : -1;
   if (status >= 0) _exit(status);
+  if (runs) return execvpe(file, arguments, environ);
   errno = EACCES;
   return -1;
 }

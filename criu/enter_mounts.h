@@ -3,6 +3,8 @@
 
 // In CRIU's environment: the number of its descriptor of the mount namespace that it goes into.
 #define ENTERED_MOUNTS "REKINDLE_ENTERED_MOUNTS"
+// And, with any value: what CRIU would run there it may run.
+#define ENTERED_RUNS "REKINDLE_ENTERED_RUNS"
 // And the path of a file with what CRIU knows of the kernel (kernel_facts.h), also where it goes into none.
 // Without it that is what is in /run.
 #define ENTERED_KNOWN "REKINDLE_ENTERED_KNOWN"

@@ -291,9 +291,9 @@ const KnownFailure kHeldObjects[] = {
      StatusCode::kUnimplemented,
      {"Can't lookup mount=* for fd=* path=*"},
      "The job's descriptor $2 is a file of a mount that its mount namespace does not have.",
-     "It is a POSIX message queue, of a file system that was unmounted meanwhile (umount -l), or inherited "
-     "from another mount namespace: have the job open all its files, input and output included, inside the "
-     "namespace (`unshare --mount sh -c 'exec JOB </dev/null >log 2>&1'`)."},
+     "Either that file system was unmounted meanwhile (umount -l), or the job was given the descriptor by a "
+     "process in another mount namespace (a container, a sandbox). Start it without (`JOB $2>&-`; input and "
+     "output: `JOB </dev/null >FILE 2>&1`), or let it close it."},
     {"path-not-roots",
      kOnDump,
      kCause,
@@ -351,6 +351,14 @@ const KnownFailure kSurroundings[] = {
      "Process $1 shares all its memory with another process of the job, as one does that was just started by "
      "vfork() or posix_spawn(), until it runs its program.",
      "Try again; if it stays so (clone() with CLONE_VM), CRIU can't dump it."},
+    {"nested-namespace",
+     kOnRestore,
+     kCause,
+     StatusCode::kUnimplemented,
+     {"Can't restore sub-task in NS"},
+     "A process of the job is in another mount or network namespace than the rest, where CRIU can't bring it "
+     "back.",
+     "This image can't be restored; take images of jobs whose processes are all in the same namespaces."},
     {"nested-pid-namespace",
      kOnDump,
      kCause,
@@ -551,6 +559,14 @@ const KnownFailure kRestoreMisfits[] = {
      "/$1, which the job has open or mapped, may not be opened by root, as whom CRIU does it.",
      "A file system of another machine refuses it to root, or a folder on the way does (NFS: export it with "
      "no_root_squash; FUSE: mount it with allow_other): allow it, then restore again. The image is whole."},
+    {"file-attribute",
+     kOnRestore,
+     kCause,
+     StatusCode::kFailedPrecondition,
+     {"Can't open file * on restore: Operation not permitted", "Can't open file *: Operation not permitted"},
+     "/$1, which the job has open or mapped, may not be opened as the job has it.",
+     "Most likely it may only be appended to since, or not be changed at all (`lsattr`): take that off "
+     "(`chattr -a -i /$1`), then restore again. The image is whole."},
     {"cwd-missing",
      kOnRestore,
      kCause,
@@ -558,6 +574,14 @@ const KnownFailure kRestoreMisfits[] = {
      {"Can't open cwd", "Can't change cwd"},
      "The job's working directory is missing.",
      "Make it again (the log names it), then restore."},
+    {"process-missing",
+     kOnRestore,
+     kCause,
+     StatusCode::kFailedPrecondition,
+     {"Can't open file proc/*/* on restore: No such file"},
+     "The job has /proc/$1/$2 open, and process $1 has ended since.",
+     "Have another process with that number for the moment: as root, write the number before it to "
+     "/proc/sys/kernel/ns_last_pid, start `sleep 600 &` at once, then restore again. The image is whole."},
     {"file-missing",
      kOnRestore,
      kConsequence,

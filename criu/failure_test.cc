@@ -210,6 +210,18 @@ TEST(FailureTest, WordingTakenFromTheProgram) {
       {Operation::kRestore,
        "Error (criu/cr-restore.c:1): Can't fork for 77: Resource temporarily unavailable",
        "out-of-processes"},
+      {Operation::kRestore, "Error (criu/pstree.c:969): Can't restore sub-task in NS (cflags 20000)",
+       "nested-namespace"},
+      {Operation::kRestore,
+       "Error (criu/files-reg.c:2353): Can't open file tmp/r on restore: Operation not permitted",
+       "file-attribute"},
+      {Operation::kRestore,
+       "Error (criu/files-reg.c:2353): Can't open file proc/28240/status on restore: No such file or "
+       "directory",
+       "process-missing"},
+      {Operation::kRestore,
+       "Error (criu/files-reg.c:2353): Can't open file srv/proc/data on restore: No such file or directory",
+       "file-missing"},
   };
   for (const auto& test : cases) {
     SCOPED_TRACE(test.line);

@@ -306,6 +306,14 @@ absl::StatusOr<uint32_t> ParseDescriptorsId(absl::string_view ids_content) {
   return ids.files_id();
 }
 
+absl::StatusOr<std::vector<uint32_t>> ParseNamespaceIds(absl::string_view ids_content) {
+  RK_ASSIGN_OR_RETURN(RecordReader reader, RecordReader::Open("ids", ids_content, kIdsMagic));
+  pb::IdsOfTask ids;
+  RK_RETURN_IF_ERROR(reader.Only(&ids));
+  return std::vector<uint32_t>{ids.net_id(), ids.ipc_id(),  ids.uts_id(),
+                               ids.mnt_id(), ids.user_id(), ids.cgroup_id()};
+}
+
 absl::StatusOr<std::map<int, uint32_t>> ParseRegularDescriptors(absl::string_view fdinfo_content) {
   std::map<int, uint32_t> files;
   RK_RETURN_IF_ERROR(ForEachRecord<pb::Descriptor>(
@@ -491,6 +499,18 @@ absl::StatusOr<std::string> ForgetFilesOutside(absl::string_view files_content) 
     entry.mutable_regular()->set_position(kStay);
     entry.mutable_regular()->clear_size();
     entry.mutable_regular()->clear_mode();
+    return true;
+  });
+}
+
+absl::StatusOr<std::string> NameFilesOutside(absl::string_view files_content,
+                                             const std::map<std::string, std::string>& paths) {
+  return RewriteFiles(files_content, [&paths](pb::FileEntry& entry) {
+    if (!entry.regular().external()) return false;
+    const auto known = paths.find(entry.regular().path());
+    if (known == paths.end()) return false;
+    entry.mutable_regular()->set_path(known->second);
+    entry.mutable_regular()->clear_external();
     return true;
   });
 }

@@ -147,6 +147,8 @@ struct FileLock {
 absl::StatusOr<std::vector<FileLock>> ParseFileLocks(absl::string_view content);
 // The number in the name of the process's fdinfo-N.img, from ids-PID.img.
 absl::StatusOr<uint32_t> ParseDescriptorsId(absl::string_view ids_content);
+// The numbers of the process's namespaces in it: network, IPC, host name, mounts, user, cgroup.
+absl::StatusOr<std::vector<uint32_t>> ParseNamespaceIds(absl::string_view ids_content);
 // RegularFile::id by descriptor, from fdinfo-N.img.
 absl::StatusOr<std::map<int, uint32_t>> ParseRegularDescriptors(absl::string_view fdinfo_content);
 
@@ -178,6 +180,11 @@ absl::StatusOr<std::string> ForgetSizes(absl::string_view files_content, const s
 // The same files.img in which anything may take the place of files that are given from outside (`--external
 // file[…]`), a pipe too, or what others write to: it is left where it is.
 absl::StatusOr<std::string> ForgetFilesOutside(absl::string_view files_content);
+
+// The same files.img in which files that are given from outside (by their names there, "file[…]") are such of
+// these paths. Unchanged, byte for byte, when there is none.
+absl::StatusOr<std::string> NameFilesOutside(absl::string_view files_content,
+                                             const std::map<std::string, std::string>& paths);
 
 // The same files.img without the build IDs of these files, which were compared already.
 absl::StatusOr<std::string> ForgetBuildIds(absl::string_view files_content,

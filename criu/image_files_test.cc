@@ -261,6 +261,23 @@ TEST(ImageFilesTest, AnythingMayTakeThePlaceOfFilesFromOutside) {
   EXPECT_EQ(*changed, Image(0x56303138, {Record(inside), Record(outside)}));
 }
 
+TEST(ImageFilesTest, FilesOutsideGetTheirPaths) {
+  pb::FileEntry known, other;
+  for (pb::FileEntry* entry : {&known, &other}) {
+    entry->set_type(1);
+    entry->set_id(entry == &known ? 1 : 2);
+    entry->mutable_regular()->set_path(entry == &known ? "file[4:1f]" : "file[4:20]");
+    entry->mutable_regular()->set_external(true);
+    entry->mutable_regular()->set_position(80);
+  }
+  const auto changed =
+      NameFilesOutside(Image(0x56303138, {Record(known), Record(other)}), {{"file[4:1f]", "/log"}});
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  known.mutable_regular()->set_path("/log");
+  known.mutable_regular()->clear_external();
+  EXPECT_EQ(*changed, Image(0x56303138, {Record(known), Record(other)}));
+}
+
 TEST(ImageFilesTest, ModesOfSomeFilesAreForgotten) {
   pb::FileEntry log, other;
   for (pb::FileEntry* entry : {&log, &other}) {

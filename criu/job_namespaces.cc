@@ -35,6 +35,8 @@ struct NamespaceKind {
 constexpr NamespaceKind kKinds[] = {{"pid", CLONE_NEWPID}, {"mnt", CLONE_NEWNS},
                                     {"net", CLONE_NEWNET}, {"ipc", CLONE_NEWIPC},
                                     {"uts", CLONE_NEWUTS}, {"cgroup", CLONE_NEWCGROUP}};
+constexpr int kAllKinds =
+    CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP;
 
 // Empty: the process has gone.
 std::string NamespaceOf(const std::string& process, const char* kind) {
@@ -67,11 +69,14 @@ bool IsInitOfItsPidNamespace(pid_t pid) {
   return !numbers.empty() && numbers.back() == 1;
 }
 
-absl::Status JobNamespaces::Find(pid_t process, absl::string_view what) {
+bool HasOurPids(pid_t pid) { return NamespaceOf(absl::StrCat(pid), "pid") == NamespaceOf("self", "pid"); }
+
+absl::Status JobNamespaces::Find(pid_t process, absl::string_view what, int kinds) {
   if (NamespaceOf(absl::StrCat(process), "user") != NamespaceOf("self", "user")) return Rootless(what);
   pid_ = process;
   pid_namespace_ = NamespaceOf(absl::StrCat(process), "pid");
   for (const NamespaceKind& kind : kKinds) {
+    if ((kinds & kind.flag) == 0) continue;
     if (NamespaceOf(absl::StrCat(process), kind.name) != NamespaceOf("self", kind.name)) flags_ |= kind.flag;
   }
   absl::StatusOr<UniqueFd> root = OpenProcess(process);
@@ -83,10 +88,15 @@ absl::Status JobNamespaces::Find(pid_t process, absl::string_view what) {
 absl::StatusOr<JobNamespaces> JobNamespaces::Of(pid_t root) {
   JobNamespaces job;
   const std::string pid_namespace = NamespaceOf(absl::StrCat(root), "pid");
-  if (pid_namespace.empty() || pid_namespace == NamespaceOf("self", "pid")) return job;
-  const std::vector<pid_t> numbers = Numbers(root);
-  if (numbers.empty() || numbers.back() == 1) return job;
-  RK_RETURN_IF_ERROR(job.Find(root, absl::StrCat("capturing process ", root)));
+  if (pid_namespace.empty()) return job;
+  int kinds = kAllKinds;
+  if (HasOurPids(root)) {
+    if (NamespaceOf(absl::StrCat(root), "mnt") == NamespaceOf("self", "mnt")) return job;
+    kinds = CLONE_NEWNS;
+  } else if (const std::vector<pid_t> numbers = Numbers(root); numbers.empty() || numbers.back() == 1) {
+    return job;
+  }
+  RK_RETURN_IF_ERROR(job.Find(root, absl::StrCat("capturing process ", root), kinds));
   return job;
 }
 
@@ -100,7 +110,8 @@ absl::StatusOr<JobNamespaces> JobNamespaces::Around(pid_t process) {
                      "--pid=host, a pod's hostPID: true): it has no PID namespace of its own"));
   }
   JobNamespaces container;
-  RK_RETURN_IF_ERROR(container.Find(process, absl::StrCat("going into the container of process ", process)));
+  RK_RETURN_IF_ERROR(
+      container.Find(process, absl::StrCat("going into the container of process ", process), kAllKinds));
   return container;
 }
 
@@ -188,6 +199,9 @@ absl::StatusOr<Subprocess> JobNamespaces::Start(SubprocessOptions options) const
     for (const auto& [from, to] : options.descriptors) number = std::max(number, to + 1);
     options.descriptors.emplace_back(mounts.get(), number);
     options.environment.push_back(absl::StrCat(ENTERED_MOUNTS, "=", number));
+    // What is mounted there is the machine's (ckpt/mounts_check.h), and so are the programs by which CRIU
+    // saves a network of the job's own.
+    if (pid_namespace_ == NamespaceOf("self", "pid")) options.environment.push_back(ENTERED_RUNS "=1");
   }
   absl::StatusOr<Subprocess> started = absl::InternalError("not started");
   // A thread can enter them alone, and what it starts is born there.

@@ -1,5 +1,6 @@
-// A job that lives in a PID namespace of its own: a copy in its sandbox, a process of a container. CRIU must
-// dump it from inside, because it refuses a tree without the namespace's init, and restores it there.
+// A job that lives in namespaces which CRIU must work in: a PID namespace of its own (a copy in its sandbox,
+// a process of a container), because CRIU refuses a tree without the namespace's init, or mounts of its own,
+// which CRIU would take an image of that it can't restore.
 #pragma once
 
 #include <sys/types.h>
@@ -25,6 +26,9 @@ namespace rekindle::criu {
 // Is it number 1 of the innermost PID namespace that it lives in? False when it has gone.
 bool IsInitOfItsPidNamespace(pid_t pid);
 
+// Are its numbers ours? False when it has gone.
+bool HasOurPids(pid_t pid);
+
 // Thread-safe.
 class JobNamespaces {
  public:
@@ -35,7 +39,8 @@ class JobNamespaces {
   static absl::StatusOr<JobNamespaces> Around(pid_t process);
 
   // Must CRIU be started inside? Not for a tree whose root is the init of its namespace: that one CRIU dumps
-  // with all its namespaces, from outside.
+  // with all its namespaces, from outside. Of one that has our PIDs, and mounts of its own, these alone are
+  // entered: all else that is its own CRIU saves.
   bool entered() const { return root_.valid(); }
   // Has it file systems of its own, too?
   bool enters_mounts() const;
@@ -76,7 +81,8 @@ class JobNamespaces {
     absl::flat_hash_map<pid_t, pid_t> outside ABSL_GUARDED_BY(mutex);  // by the numbers inside
   };
 
-  absl::Status Find(pid_t process, absl::string_view what);
+  // `kinds`: CLONE_NEW*, those to enter where they are not ours.
+  absl::Status Find(pid_t process, absl::string_view what, int kinds);
   bool LivesThereAs(pid_t pid, pid_t inside) const;
   absl::Status Enter(int flags) const;
 
@@ -85,7 +91,7 @@ class JobNamespaces {
   UniqueFd root_;              // pidfd; not valid: nothing is entered
   std::unique_ptr<LearntNumbers> numbers_ = std::make_unique<LearntNumbers>();
   std::string known_;  // file; empty: CRIU finds out by itself
-  int flags_ = 0;      // CLONE_NEW*, of those that differ from ours
+  int flags_ = 0;      // CLONE_NEW*, of those that are entered
 };
 
 }  // namespace rekindle::criu

@@ -1,7 +1,9 @@
 #include "criu/restore_session.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -34,6 +36,15 @@ Timeline ReadStages(const RestoreOptions& options, const std::string& path, int6
   if (options.log_level < kLogLevelWithStages) return {};
   absl::StatusOr<std::string> log = ReadFile(path);
   return log.ok() ? RestoreStages(*log, requested_ns, outcome.stages) : Timeline();
+}
+
+// In a child that is to be CRIU.
+void TakeOwnMounts(unsigned long propagation) {
+  if (::unshare(CLONE_NEWNS) == 0 &&
+      (propagation == 0 || ::mount("none", "/", nullptr, MS_REC | propagation, nullptr) == 0)) {
+    return;
+  }
+  ::_exit(127);
 }
 
 class RestoreSession {
@@ -126,6 +137,7 @@ class RestoreSession {
     }
     // CRIU is not tied to our life by a signal: killed in the middle it would leave half-made tasks behind.
     // It sees the socket close instead and takes the tree down itself.
+    if (options_.own_mounts) process.prepare = [kind = *options_.own_mounts] { TakeOwnMounts(kind); };
     // Within a container it takes one of the numbers there.
     if (namespaces_.entered()) process.number = NumberForCriu();
     RK_ASSIGN_OR_RETURN(criu_, namespaces_.Start(process));

@@ -34,7 +34,7 @@ namespace rekindle::daemon {
 absl::Status CheckLabelsOfCaller(const google::protobuf::Map<std::string, std::string>& labels) {
   for (const auto& [key, value] : labels) {
     for (const char* own : {"rekindle.group", "rekindle.supervised", "rekindle.job-",
-                            v1::kConnectionLockLabel, v1::kCommandLabel}) {
+                            v1::kConnectionLockLabel, v1::kOwnMountsLabel, v1::kCommandLabel}) {
       if (!absl::StartsWith(key, own)) continue;
       return absl::InvalidArgumentError(absl::StrCat("the label ", key,
                                                      " is what Rekindle itself says of an image: choose one "

@@ -645,6 +645,7 @@ absl::StatusOr<std::shared_ptr<const PreparedImage>> CloneStarter::Prepare(
   });
   std::move(of_directory.begin(), of_directory.end(), std::back_inserter(*timeline));
   if (directory.ok()) RK_RETURN_IF_ERROR(CheckIsNoFirstProcess(prepared->info, directory->tree()));
+  RK_RETURN_IF_ERROR(CheckHasNoOtherNamespaces(*reader));
   RK_RETURN_IF_ERROR(checked);
   RK_RETURN_IF_ERROR(directory.status());
   // Much is read for this, so not before what all the rest waits for.

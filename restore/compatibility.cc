@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -380,6 +381,26 @@ bool HasOwnMounts(const store::ImageReader& image) {
   return std::any_of(objects.begin(), objects.end(), [](const store::ObjectInfo& object) {
     return absl::StartsWith(object.name, absl::StrCat(v1::kCriuFilePrefix, "mountpoints-"));
   });
+}
+
+absl::Status CheckHasNoOtherNamespaces(const store::ImageReader& image) {
+  const bool of_user =
+      std::any_of(image.objects().begin(), image.objects().end(), [](const store::ObjectInfo& object) {
+        return absl::StartsWith(object.name, absl::StrCat(v1::kCriuFilePrefix, "userns-"));
+      });
+  if (!of_user && !HasOwnMounts(image)) return absl::OkStatus();
+  const std::string& digest = image.info().digest;
+  return absl::UnimplementedError(
+      absl::StrCat("restoring ", digest, ": it is an image of a ", of_user ? "user" : "mount",
+                   " namespace, which Rekindle can't bring back: `rekindle export ", digest,
+                   " --criu DIR`, and see what `criu restore --images-dir DIR` can do (--root, --external)"));
+}
+
+std::optional<unsigned long> OwnMounts(const store::ImageInfo& image) {
+  const auto label = image.labels.find(v1::kOwnMountsLabel);
+  if (label == image.labels.end()) return std::nullopt;
+  if (label->second == v1::kSharedMounts) return 0;
+  return label->second == v1::kSlaveMounts ? MS_SLAVE : MS_PRIVATE;
 }
 
 absl::Status CheckMemory(uint64_t bytes, pid_t process) {

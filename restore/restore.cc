@@ -124,6 +124,7 @@ class RestoreRun : public criu::RestoreObserver {
                         image_->ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "pstree.img")));
     RK_ASSIGN_OR_RETURN(std::vector<criu::PstreeEntry> tree, criu::ParsePstree(pstree));
     RK_RETURN_IF_ERROR(CheckIsNoFirstProcess(image_->info(), tree));
+    RK_RETURN_IF_ERROR(CheckHasNoOtherNamespaces(*image_));
     RK_RETURN_IF_ERROR(ClaimNumbers(tree));
     RK_RETURN_IF_ERROR(CheckIds(tree));
     RK_RETURN_IF_ERROR(
@@ -429,7 +430,7 @@ class RestoreRun : public criu::RestoreObserver {
     OpenedFilesCheck check{result_.manifest, *user_, {}, "/", options_.stdio, criu_began_unix_ns_, {}};
     check.criu_log = absl::StrCat(directory_->path(), "/", criu::RestoreOptions().log_file);
     check.processes = Processes();
-    if (HasOwnMounts(*image_) || namespaces_.enters_mounts()) {
+    if (OwnMounts(image_->info()) || namespaces_.enters_mounts()) {
       check.root = absl::StrCat("/proc/", root, "/root");
     }
     if (log_.valid()) check.given.push_back(log_.get());
@@ -443,7 +444,6 @@ class RestoreRun : public criu::RestoreObserver {
   }
 
   absl::Status CheckNeededFiles(NeededFiles which) {
-    if (HasOwnMounts(*image_)) return absl::OkStatus();
     const SeenFrom place = namespaces_.entered() ? SeenFrom::kContainer : SeenFrom::kMachine;
     std::vector<std::string> told;
     std::set<std::string> replaced;
@@ -507,6 +507,7 @@ class RestoreRun : public criu::RestoreObserver {
     options.external_unix_sockets = manifest.external_unix_sockets();
     options.user = user_;
     options.placed_sockets.assign(manifest.placed_sockets().begin(), manifest.placed_sockets().end());
+    if (!namespaces_.entered()) options.own_mounts = OwnMounts(image_->info());
     if (options_.timeline) options.log_level = criu::kLogLevelWithStages;
     return options;
   }

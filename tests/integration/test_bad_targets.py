@@ -100,6 +100,29 @@ class BadPidTest(RekindleTest):
         waiting.until(lambda: os.path.exists(f"/proc/{job.pid}/fd/9"), "the device open")
         self.assert_refused(self.ckpt(job.pid), FAILED, str(job.pid), path, "NCCL_GDRCOPY_ENABLE=0")
 
+    def test_works_in_the_folder_of_a_process(self):
+        job = self.start_job(["sh", "-c", "cd /proc/self && exec sleep 1000"])
+        waiting.until(lambda: procfs.command_line(job.pid).startswith("sleep "), "the sleep")
+        folder = f"/proc/{job.pid}"
+        refused = self.cli.run("ckpt", job.pid, "-t", "bad:1", "--stop")
+        self.assert_refused(refused, FAILED, folder, "working directory", "another folder")
+        self.assertTrue(procfs.alive(job.pid))
+
+    def test_a_file_that_tells_of_a_thread(self):
+        """It is there only later than it would be opened again."""
+        looks = (
+            "import sys, threading, time\n"
+            "thread = threading.Thread(target=time.sleep, args=(1e4,))\n"
+            "thread.start()\n"
+            "file = open(f'/proc/self/task/{thread.native_id}/stat')\n"
+            "open(sys.argv[1], 'w').close()\n"
+        )
+        job = self.start_job([jobs.PYTHON, "-c", looks, self.path("ready")])
+        waiting.until(lambda: os.path.exists(self.path("ready")), "the file open")
+        refused = self.cli.run("ckpt", job.pid, "-t", "bad:1", "--stop")
+        self.assert_refused(refused, FAILED, f"/proc/{job.pid}/task/", "stat open", "try again")
+        self.assertTrue(procfs.alive(job.pid) and not procfs.stands(job.pid))
+
     def test_connected_to_a_process_that_is_not_of_it(self):
         path = self.path("service")
         with socket.socket(socket.AF_UNIX) as service:

@@ -37,6 +37,12 @@ inline constexpr char kSupervisedAskedLabel[] = "rekindle.supervised-asked";
 // With any value: the job ended with it, and a firewall's table may hold back what its peers send
 // (criu/connection_lock.h).
 inline constexpr char kConnectionLockLabel[] = "rekindle.connection-lock";
+// The job had a mount namespace of its own, in which all was mounted as where the image was taken: how its
+// root mount hears of other mounts (kPrivateMounts, …). A restore makes it another one.
+inline constexpr char kOwnMountsLabel[] = "rekindle.own-mounts";
+inline constexpr char kPrivateMounts[] = "private";
+inline constexpr char kSlaveMounts[] = "slave";
+inline constexpr char kSharedMounts[] = "shared";
 inline constexpr char kCommandLabel[] = "rekindle.command";
 // Of an image that came from another store: its digest where it was taken.
 inline constexpr char kOriginLabel[] = "rekindle.origin";

@@ -1,0 +1,182 @@
+"""Jobs with namespaces of their own: what comes back in new ones, and what is refused before anything has happened to
+the job, because it never could.
+"""
+
+import fcntl
+import os
+import unittest
+
+from harness import jobs, procfs, waiting
+from harness.case import MIB, RekindleTest
+from harness.cli import FAILED, UNSUPPORTED
+
+_CLONE_NEWNS = 0x00020000
+_CLONE_NEWNET = 0x40000000
+
+# Becomes a process with such a namespace alone, as a child or as a thread of this one, and says so.
+_ONE_APART = """
+import ctypes, os, sys, threading, time
+kind, flag, ready = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+def apart():
+    if ctypes.CDLL(None).unshare(flag) != 0:
+        os._exit(1)
+    open(ready, "w").close()
+    time.sleep(1e4)
+if kind == "thread":
+    threading.Thread(target=apart).start()
+elif os.fork() == 0:
+    apart()
+time.sleep(1e4)
+"""
+
+
+def namespace(pid, kind):
+    return os.readlink(f"/proc/{pid}/ns/{kind}")
+
+
+class OwnMountsTest(RekindleTest):
+    def prefix(self):
+        """What it has open was opened outside: its output, and descriptor 9, which it holds locked."""
+        within = f'exec 9<>{self.path("lock")} && flock -n 9 && exec unshare --mount "$@"'
+        return ("sh", "-c", within, "sh")
+
+    def test_they_come_back_and_again(self):
+        job, memory = self.start_memory_job(4 * MIB, prefix=self.prefix())
+        pid, digest = job.pid, memory.digest()
+        with open(job.log, "a", encoding="ascii") as log:
+            log.write("before\n")
+        self.checkpoint(pid, "job:1", "--stop")
+        job.reap()
+        self.assertEqual(self.restore("job:1"), pid)
+        self.expect_as_before(job, memory, digest)
+        self.checkpoint(pid, "job:2", "--stop")
+        job.reap()
+        self.assertEqual(self.restore("job:2"), pid)
+        self.expect_as_before(job, memory, digest)
+        self.assert_store_whole(["job:1", "job:2"])
+
+    def expect_as_before(self, job, memory, digest):
+        memory.wait_for_tick()
+        self.assertEqual(memory.digest(), digest)
+        self.assertNotEqual(namespace(job.pid, "mnt"), namespace("self", "mnt"))
+        self.assertIn("before", open(job.log, encoding="ascii").read())
+        opened = procfs.descriptor_targets(job.pid)
+        self.assertEqual([opened[fd] for fd in (0, 1, 2)], ["/dev/null", job.log, job.log])
+        with open(self.path("lock"), encoding="ascii") as lock:
+            with self.assertRaises(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def test_what_is_mounted_later_stays_within(self):
+        """Here that is the machine's: it must not get the job's mounts."""
+        place, go = self.path("place"), self.path("go")
+        os.mkdir(place)
+        waits = 'until [ -e "$1" ]; do sleep 0.05; done; mount -t tmpfs none "$0" && : >"$0/made"; exec sleep 1000'
+        job = self.start_job(["unshare", "--mount", "sh", "-c", waits, place, go])
+        waiting.until(lambda: procfs.command_line(job.pid).startswith("sh "), "the shell")
+        self.checkpoint(job.pid, "job:1", "--stop")
+        job.reap()
+        pid = self.restore("job:1")
+        open(go, "w").close()
+        waiting.until(lambda: os.path.exists(f"/proc/{pid}/root{place}/made"), "the mount")
+        self.assertEqual(os.listdir(place), [])
+        # One that would have to be made again.
+        waiting.until(lambda: procfs.command_line(pid).startswith("sleep "), "the sleep")
+        refused = self.cli.run("ckpt", pid, "-t", "job:2", "--stop")
+        words = ("mount namespace", f"{place} (tmpfs,", "PrivateTmp=no", "container")
+        self.assert_refused(refused, UNSUPPORTED, str(pid), *words)
+        self.assertTrue(procfs.alive(pid))
+        self.assert_store_whole(["job:1"])
+
+    def test_network_of_its_own_too(self):
+        """For which CRIU runs programs."""
+        job = self.start_job(["unshare", "--mount", "--net", "sleep", "1000"])
+        waiting.until(lambda: procfs.command_line(job.pid).startswith("sleep "), "the sleep")
+        self.checkpoint(job.pid, "job:1", "--stop")
+        job.reap()
+        pid = self.restore("job:1")
+        for kind in ("mnt", "net"):
+            self.assertNotEqual(namespace(pid, kind), namespace("self", kind))
+
+    def test_another_root(self):
+        """What is mounted is then told by other names."""
+        root = self.path("root")
+        os.mkdir(root)
+        within = 'mount --rbind / "$0" && exec /usr/sbin/chroot "$0" sleep 1000'
+        job = self.start_job(["unshare", "--mount", "sh", "-c", within, root])
+        waiting.until(lambda: procfs.command_line(job.pid).startswith("sleep "), "the sleep")
+        refused = self.cli.run("ckpt", job.pid, "-t", "job:1", "--stop")
+        self.assert_refused(refused, UNSUPPORTED, str(job.pid), "mount namespace", f"another root ({root})")
+        self.assertTrue(procfs.alive(job.pid))
+
+    def test_of_time(self):
+        """CRIU brings these back, all else being the same."""
+        clock = self.path("clock")
+        tells = (
+            "import os, sys, time\n"
+            "while True:\n"
+            "    open(sys.argv[1] + '.new', 'w').write(str(time.clock_gettime(time.CLOCK_BOOTTIME)))\n"
+            "    os.rename(sys.argv[1] + '.new', sys.argv[1])\n"
+            "    time.sleep(0.02)\n"
+        )
+        job = self.start_job(["unshare", "--time", "--boottime", "1000000", jobs.PYTHON, "-c", tells, clock])
+        waiting.until(lambda: os.path.exists(clock), "the clock")
+        self.checkpoint(job.pid, "job:1", "--stop")
+        job.reap()
+        with open(clock, encoding="ascii") as file:
+            before = float(file.read())
+        os.unlink(clock)
+        self.restore("job:1")
+        waiting.until(lambda: os.path.exists(clock), "the clock")
+        with open(clock, encoding="ascii") as file:
+            after = float(file.read())
+        self.assertGreater(before, 1000000)
+        self.assertGreaterEqual(after, before)
+
+
+class OtherNamespacesTest(RekindleTest):
+    def tearDown(self):
+        self.assert_store_whole([])
+
+    def expect_refused(self, pid, *words):
+        for options in ([], ["--stop"]):
+            refused = self.cli.run("ckpt", pid, "-t", "job:1", *options)
+            self.assert_refused(refused, UNSUPPORTED, str(pid), *words)
+        self.assertTrue(procfs.alive(pid))
+
+    def test_of_users(self):
+        for options in (["--map-root-user"], ["--map-root-user", "--mount"], []):
+            with self.subTest(options):
+                job = self.start_job(["unshare", "--user", *options, "sleep", "1000"], "job" + "".join(options))
+                waiting.until(lambda: procfs.command_line(job.pid).startswith("sleep "), "the sleep")
+                self.expect_refused(job.pid, "user namespace of its own", "bwrap")
+
+    def test_one_apart(self):
+        for kind in ("process", "thread"):
+            for flag, words in ((_CLONE_NEWNET, "network namespace"), (_CLONE_NEWNS, "mount namespace")):
+                if (kind, flag) == ("thread", _CLONE_NEWNS):
+                    continue  # it would need a folder of its own first
+                with self.subTest(kind=kind, words=words):
+                    name = f"{kind}{flag}"
+                    argv = [jobs.PYTHON, "-c", _ONE_APART, kind, str(flag), self.path(name)]
+                    job = self.start_job(argv, name + ".log")
+                    waiting.until(lambda: os.path.exists(self.path(name)), "the namespace")
+                    self.expect_refused(job.pid, kind, words, "whole job")
+
+    def test_message_queue(self):
+        holds = (
+            "import ctypes, sys, time\n"
+            "librt = ctypes.CDLL('librt.so.1')\n"
+            "assert librt.mq_open(b'/rekindle-test', 0o100 | 2, 0o600, None) >= 0\n"
+            "assert librt.mq_unlink(b'/rekindle-test') == 0\n"
+            "open(sys.argv[1], 'w').close()\n"
+            "time.sleep(1e4)\n"
+        )
+        job = self.start_job([jobs.PYTHON, "-c", holds, self.path("ready")])
+        waiting.until(lambda: os.path.exists(self.path("ready")), "the queue")
+        refused = self.cli.run("ckpt", job.pid, "-t", "job:1", "--stop")
+        self.assert_refused(refused, FAILED, str(job.pid), "message queue /rekindle-test,", "pipe")
+        self.assertTrue(procfs.alive(job.pid))
+
+
+if __name__ == "__main__":
+    unittest.main()
