@@ -25,6 +25,7 @@
 #include "ckpt/held_job.h"
 #include "daemon/copy_notes.h"
 #include "daemon/job_file.h"
+#include "daemon/job_log.h"
 #include "daemon/job_room.h"
 #include "daemon/job_start.h"
 #include "daemon/process_info.h"
@@ -78,7 +79,9 @@ absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
   start.launch.groups = cgroups.processes();
   std::vector<std::string> warnings;
   RK_ASSIGN_OR_RETURN(RegisteredJob job, StartJob(node, start, &warnings));
+  RK_RETURN_IF_ERROR(CheckLogIsOwn(node, call.caller, request.log(), /*supervised=*/false, "", &warnings));
   room.reset();
+  start.launch.log_file.Reset();  // to others we would write to it
   v1::JobEvent event;
   v1::JobStarted* started = event.mutable_started();
   ToProto(job.record, started->mutable_job());

@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/log.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "base/timeline.h"
 #include "criu/job_namespaces.h"
@@ -25,6 +26,7 @@
 #include "daemon/call_monitor.h"
 #include "daemon/copies.h"
 #include "daemon/image_lookup.h"
+#include "daemon/job_log.h"
 #include "daemon/job_mark.h"
 #include "daemon/job_room.h"
 #include "daemon/proto_conversion.h"
@@ -298,6 +300,18 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   RK_RETURN_IF_ERROR(result.status());
 
   JobRecord record;
+  if (request.into() == 0) {
+    // Where it was given another log, that has a name.
+    if (!log_file.valid()) log = LogOfRestored(result->root, log, manifest, &result->warnings);
+    // Whoever supervises it tells its owner.
+    if (call.in_memory == nullptr && !rolled_back.empty()) {
+      v1::FilesRolledBack of;
+      of.mutable_files()->Assign(rolled_back.begin(), rolled_back.end());
+      for (std::string& warning : WarnOfOthersCut(of.files(), ProcessTree(result->root)))
+        result->warnings.push_back(std::move(warning));
+    }
+  }
+
   record.name = !request.name().empty() ? request.name() : manifest.job_name();
   record.pid = result->root;
   record.command = manifest.command();

@@ -22,6 +22,7 @@
 #include "daemon/copy_notes.h"
 #include "daemon/hindrance.h"
 #include "daemon/image_lookup.h"
+#include "daemon/job_log.h"
 #include "daemon/job_mark.h"
 #include "daemon/job_start.h"
 #include "daemon/node.h"
@@ -572,6 +573,9 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::RunFrom(const Call& c
   record.set_log_offset(start.log_offset);
   record.set_standard_input(start.launch.standard_input);
   if (start.launch.settings) *record.mutable_settings() = ToProto(*start.launch.settings);
+  RK_RETURN_IF_ERROR(CheckLogIsOwn(node_, call.caller,
+                                   request.from_image().empty() ? request.log() : start.launch.log,
+                                   /*supervised=*/true, stem, &start.warnings));
   record.set_submitted_unix_ns(UnixNanos());
   if (record.mark().empty()) record.set_mark(NewJobMark(record.name()));
   const std::string name = record.name();
