@@ -179,14 +179,14 @@ class GrpcClient final : public Client {
     return FromGrpc(context, ended);                                                                 \
   }
 #define RK_STREAM(Name, Event) RK_STREAM_OF(stub_, Name, Event, "")
-  RK_STREAM(Run, JobEvent)
+  RK_STREAM_OF(stub_, Run, JobEvent, NameOfCall())
   RK_STREAM(AttachJob, JobEvent)
   RK_STREAM(WaitForJobs, JobExit)
-  RK_STREAM(Restore, JobEvent)
+  RK_STREAM_OF(stub_, Restore, JobEvent, NameOfCall())
   RK_STREAM(Fsck, FsckEvent)
   RK_STREAM(ExportImage, TransferEvent)
   RK_STREAM(ImportImage, TransferEvent)
-  RK_STREAM(StartFromTemplate, JobEvent)
+  RK_STREAM_OF(stub_, StartFromTemplate, JobEvent, NameOfCall())
   RK_STREAM(HoldGpu, LeaseGpuResponse)
   RK_STREAM(DeployFunction, DeployEvent)
   RK_STREAM(SetFunction, DeployEvent)

@@ -121,6 +121,7 @@ int RunJob(Client& client, absl::string_view host, const GlobalOptions& globals,
           "one would not come again when it is brought back: write it to a file and give it that (< FILE), "
           "or "
           "nothing (< /dev/null)"));
+  if (request.hold()) session.SetAwaitsHold();
     case PipedInput::kMayCome:  // as in a shell over ssh, where mostly nothing does
       if (supervised)
         output.Warning("the standard input is a pipe, which a supervised job can't have: it reads /dev/null");

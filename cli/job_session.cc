@@ -115,8 +115,7 @@ int JobSession::Finish(absl::Status status) {
                                           "): it was sent the signal; see 'rekindle ps'"));
   }
   if (absl::IsCancelled(status) && started_ && detach_) {
-    status = absl::CancelledError(
-        "interrupted: the copies that have been named run on ('rekindle ps'), others are ended again");
+    status = InterruptedLater();
   }
   if (absl::IsCancelled(status) && started_) {
     absl::MutexLock lock(&mutex_);
@@ -142,6 +141,18 @@ int JobSession::Finish(absl::Status status) {
   }
   // What reads cut output must not take it for all of it.
   return code == kDone && !all_shown ? kFailed : code;
+}
+
+absl::Status JobSession::InterruptedLater() const {
+  if (!started_->instance().empty()) {
+    return absl::CancelledError(
+        "interrupted: the copies that have been named run on ('rekindle ps'), others are ended again");
+  }
+  const v1::Job& job = started_->job();
+  return absl::CancelledError(
+      absl::StrCat("interrupted: job '", job.name(), "' (PID ", job.pid(), ") runs on",
+                   awaits_hold_ ? ", and has not called ready() yet, at which it is held" : "",
+                   "; 'rekindle ps' shows it, 'rekindle stop ", job.name(), "' ends it"));
 }
 
 bool JobSession::LetGo(int signal) {
