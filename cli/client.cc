@@ -382,9 +382,11 @@ class GrpcClient final : public Client {
 
   // `what`: has become of the call; empty: nobody said.
   absl::Status EndedMeanwhile(absl::string_view what = "") const {
-    return absl::UnavailableError(
-        absl::StrCat("the daemon (rekindled) at ", host_, " has ended in the middle of this call",
-                     what.empty() ? "" : absl::StrCat(" (", what, ")"), ": try again when it is back"));
+    return absl::UnavailableError(absl::StrCat(
+        "the daemon (rekindled) at ", host_, " has ended in the middle of this call",
+        what.empty() ? "" : absl::StrCat(" (", what, ")"),
+        ": once it is back, 'rekindle ps' (jobs) and 'rekindle ls' (images) show whether what was "
+        "asked for was done; if it was not, try again"));
   }
 
   bool Listens() const {
@@ -436,10 +438,12 @@ class GrpcClient final : public Client {
                           (!absl::StartsWith(host_, "unix:") &&
                            absl::StrContains(status.error_message(), "empty address list"));
       const bool listens = Listens();
-      // What was being said to it when it went.
-      const bool was_there =
-          absl::StrContains(why, "Broken pipe") || absl::StrContains(why, "onnection reset");
-      if (was_there && !listens) return EndedMeanwhile();
+      // What was being said to it when it went. Of a connection that it does not take gRPC says the same as a
+      // part of another sentence.
+      const bool was_there = absl::StrContains(why, "Broken pipe") ||
+                             absl::StrContains(why, "onnection reset") ||
+                             absl::StrContains(why, "Socket closed");
+      if (was_there && (!listens || !absl::StrContains(why, "failed to connect"))) return EndedMeanwhile();
       return absl::UnavailableError(absl::StrCat(
           "no answer from the daemon (rekindled) at ", host_, ": ", status.error_message(),
           listens
