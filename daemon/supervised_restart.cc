@@ -549,13 +549,16 @@ bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, con
       // It would do everything once more, over what it has left: nobody but its owner can want that.
       Finish(
           last_exit_, /*failed=*/true,
-          absl::StrCat(decision.why, images == 0 ? "; its images are gone" : "; no image of it leads further",
-                       ": start it anew if it is to begin from its beginning",
-                       images == 0
-                           ? ""
-                           : absl::StrCat(", or, when what hinders it is mended, with `rekindle run --from ",
-                                          newest, " …`"),
-                       hint.empty() ? "" : "; ", hint));
+          absl::StrCat(
+              decision.death,
+              images == 0 ? "; its images are gone, and it does not begin anew by itself: start it once more "
+                            "if it is to"
+                          : absl::StrCat("; it gets no further from any image that it can go back to (",
+                                         images, ", the newest ", newest,
+                                         "), so that it is not restarted any more. When what it fails of "
+                                         "is mended, `rekindle run --from ",
+                                         newest, " …` goes on from there"),
+              hint.empty() ? "" : "; ", hint));
       return false;
     }
     if (decision.wait_seconds > 0) NoteDecided();
