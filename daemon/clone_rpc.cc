@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/cpu_limit.h"
 #include "base/file.h"
+#include "base/human_units.h"
 #include "base/parallel.h"
 #include "base/status.h"
 #include "daemon/call_monitor.h"
@@ -31,6 +32,7 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr uint32_t kMostClonesAtOnce = 10000;
+constexpr uint64_t kLeastMemoryOfCopy = uint64_t{512} << 10;
 
 }  // namespace
 
@@ -151,6 +153,13 @@ absl::Status CheckCloneOptions(const Node& node, const Caller& caller, const v1:
     return absl::InvalidArgumentError(absl::StrCat("a copy can't be limited to ", clone.cpus(),
                                                    " processors: from ", kLeastCpus, " to ", kMostCpus,
                                                    ", or 0 for no limit"));
+  }
+  if (clone.memory_bytes() > 0 && clone.memory_bytes() < kLeastMemoryOfCopy) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a copy can't be limited to ", FormatBytes(clone.memory_bytes()),
+        " of memory (--memory): no program runs in "
+        "less than ",
+        FormatBytes(kLeastMemoryOfCopy), "; write 512M for 512 MiB, or leave it out for no limit"));
   }
   // Over /etc, say, a bind could deceive a set-uid program of the copy.
   if (clone.binds_size() > 0 && !node.policy().IsAdmin(caller)) {
