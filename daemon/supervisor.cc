@@ -47,7 +47,7 @@ constexpr absl::Duration kForkMayTake = absl::Milliseconds(500), kLookAgain = ab
 // Jobs of other machines may be many, and their records far away.
 constexpr int64_t kLetOthersBeNanos = 60'000'000'000;
 
-constexpr int64_t kLookAtLogsNanos = 24 * 3600 * 1'000'000'000LL;
+constexpr int64_t kLookAtLogsNanos = 3600 * 1'000'000'000LL;
 
 // Of a file's content: it is replaced, never changed.
 std::pair<uint64_t, int64_t> StampOf(const std::string& path) {
@@ -127,7 +127,8 @@ void Supervisor::RemoveOldLogs() {
   // What can't be known now may be a job that has one of them.
   const auto jobs = node_.jobs().List();
   const auto supervised = ListSupervisedRecords(directory());
-  if (options.log_age == absl::ZeroDuration() || !jobs.ok() || !supervised.ok() ||
+  const LogBounds& bounds = options.log_bounds;
+  if ((bounds.age == absl::ZeroDuration() && bounds.bytes == 0) || !jobs.ok() || !supervised.ok() ||
       !node_.CheckStoreIsThere().ok()) {
     return;
   }
@@ -141,16 +142,14 @@ void Supervisor::RemoveOldLogs() {
       unknown.insert(name);
     }
   }
-  const size_t removed =
-      daemon::RemoveOldLogs(options.log_directory, options.log_age, [&](const NamedLog& named) {
-        return logs.contains(absl::StrCat(options.log_directory, "/", named.log)) ||
-               unknown.contains(named.job);
-      });
+  const size_t removed = daemon::RemoveOldLogs(options.log_directory, bounds, [&](const NamedLog& named) {
+    return logs.contains(absl::StrCat(options.log_directory, "/", named.log)) || unknown.contains(named.job);
+  });
   if (removed > 0) {
     Log(LogLevel::kInfo,
         absl::StrCat(removed, removed == 1 ? " log" : " logs", " of ended jobs removed from ",
-                     options.log_directory, ": nobody has written to ", removed == 1 ? "it" : "them", " for ",
-                     absl::ToDoubleHours(options.log_age) / 24, " days (--log-days)"));
+                     options.log_directory,
+                     ", which were too old (--log-days) or took too much room (--log-limit)"));
   }
 }
 
