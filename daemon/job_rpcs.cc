@@ -72,8 +72,9 @@ absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
                  const EventSink<v1::JobEvent>& send) {
   if (request.has_supervision()) return RunSupervised(node, call, request, send);
   Stopwatch stopwatch;
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<void> room, TakeRoomForJobs(node, call.caller));
-  if (!request.name().empty()) RK_RETURN_IF_ERROR(node.supervisor().CheckNameIsFree(request.name()));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<void> room, TakeRoomForJob(node, call.caller));
+  if (!request.name().empty())
+    RK_RETURN_IF_ERROR(node.supervisor().CheckNameIsFreeFor(call.caller, request.name()));
   RK_ASSIGN_OR_RETURN(JobStart start, PlanJobStart(node, call, request));
   RK_ASSIGN_OR_RETURN(const restore::CgroupMembership cgroups, CgroupsForJob(call.caller, request.detach()));
   start.launch.groups = cgroups.processes();

@@ -169,7 +169,8 @@ absl::StatusOr<Sources> FindSources(Node& node, const Call& call, const v1::Rest
   if (!request.name().empty()) {
     RK_RETURN_IF_ERROR(node.jobs().CheckNameIsFree(request.name()));
     // Also while it waits to be brought back; unless it is the supervisor who does that.
-    if (call.in_memory == nullptr) RK_RETURN_IF_ERROR(node.supervisor().CheckNameIsFree(request.name()));
+    if (call.in_memory == nullptr)
+      RK_RETURN_IF_ERROR(node.supervisor().CheckNameIsFreeFor(call.caller, request.name()));
   }
   if (!request.pidfile().empty()) RK_RETURN_IF_ERROR(CheckAbsolute(request.pidfile(), "the pidfile"));
   if (request.into() != 0) RK_RETURN_IF_ERROR(CheckInto(node, call.caller, request));

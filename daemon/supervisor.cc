@@ -318,10 +318,21 @@ absl::Status Supervisor::CheckNameIsFree(const std::string& name) const {
       "'"));
 }
 
-absl::StatusOr<SupervisedHold> Supervisor::TakeName(const std::string& name,
+absl::Status Supervisor::CheckNameIsFreeFor(const Caller& caller, const std::string& name) const {
+  const absl::Status free = CheckNameIsFree(name);
+  if (free.ok()) return free;
+  const absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory(), name);
+  const bool may =
+      record.ok() ? node_.policy().MayUse(caller, record->uid()) : node_.policy().IsAdmin(caller);
+  if (may) return free;
+  return absl::AlreadyExistsError(absl::StrCat(
+      "a supervised job named '", name, "', which is not yours, has not ended yet: choose another --name"));
+}
+
+absl::StatusOr<SupervisedHold> Supervisor::TakeName(const Caller& caller, const std::string& name,
                                                     std::unique_ptr<Reservation>* reservation) {
   reservation->reset();
-  RK_RETURN_IF_ERROR(CheckNameIsFree(name));
+  RK_RETURN_IF_ERROR(CheckNameIsFreeFor(caller, name));
   RK_RETURN_IF_ERROR(node_.jobs().CheckNameIsFree(name));
   {
     absl::MutexLock lock(&mutex_);
@@ -556,12 +567,15 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::RunFrom(const Call& c
   const std::string stem = record.name().empty() ? JobNameFromCommand(start.record.command) : record.name();
   record.set_name(stem);
   std::unique_ptr<Reservation> reservation;
-  absl::StatusOr<SupervisedHold> hold = TakeName(stem, &reservation);
+  absl::StatusOr<SupervisedHold> hold = TakeName(call.caller, stem, &reservation);
   for (int number = 2; absl::IsAlreadyExists(hold.status()) && request.name().empty(); ++number) {
     record.set_name(absl::StrCat(stem, "-", number));
-    hold = TakeName(record.name(), &reservation);
+    hold = TakeName(call.caller, record.name(), &reservation);
   }
   RK_RETURN_IF_ERROR(hold.status());
+  RK_RETURN_IF_ERROR(CheckLogIsOwn(node_, call.caller,
+                                   request.from_image().empty() ? request.log() : start.launch.log,
+                                   /*supervised=*/true, stem, &start.warnings));
   record.set_uid(call.caller.uid);
   record.set_gid(call.caller.gid);
   record.mutable_groups()->Assign(call.caller.groups.begin(), call.caller.groups.end());
@@ -572,9 +586,6 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::RunFrom(const Call& c
   record.set_log_offset(start.log_offset);
   record.set_standard_input(start.launch.standard_input);
   if (start.launch.settings) *record.mutable_settings() = ToProto(*start.launch.settings);
-  RK_RETURN_IF_ERROR(CheckLogIsOwn(node_, call.caller,
-                                   request.from_image().empty() ? request.log() : start.launch.log,
-                                   /*supervised=*/true, stem, &start.warnings));
   record.set_submitted_unix_ns(UnixNanos());
   if (record.mark().empty()) record.set_mark(NewJobMark(record.name()));
   const std::string name = record.name();
