@@ -187,7 +187,7 @@ absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreReques
   CallMonitor monitor(call, [](const v1::Progress&) { return true; });
   CloneCall clones(node, call, request, store, info, criu, send);
   const uint32_t count = std::max<uint32_t>(request.clone().count(), 1);
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<void> room, TakeRoomForJobs(node, call.caller, count));
+  RK_ASSIGN_OR_RETURN(std::vector<std::shared_ptr<void>> rooms, TakeRoomForJobs(node, call.caller, count));
   const size_t threads = std::min<size_t>(count, std::max(2u, std::thread::hardware_concurrency()));
   std::vector<RegisteredJob> jobs(count);
   std::atomic<uint32_t> next{0};
@@ -196,6 +196,7 @@ absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreReques
   auto work = [&] {
     for (uint32_t i; (i = next.fetch_add(1)) < count;) {
       auto job = clones.StartOne(count > 1 ? i + 1 : 0, monitor.cancel_fd());
+      rooms[i].reset();
       node.counts().clones.Add(job.status());
       if (job.ok()) {
         jobs[i] = *std::move(job);
@@ -207,7 +208,7 @@ absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreReques
     }
   };
   InParallel(threads, [&](size_t) { work(); });
-  room.reset();
+  rooms.clear();
   monitor.Stop();
   // Nobody comes after this command.
   if (!node.options().daemon) node.clones().ForgetImages();

@@ -300,7 +300,6 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   if (!rolled_back.empty()) SendRolledBack(rolled_back, send);
   RK_RETURN_IF_ERROR(result.status());
 
-  JobRecord record;
   if (request.into() == 0) {
     // Where it was given another log, that has a name.
     if (!log_file.valid()) log = LogOfRestored(result->root, log, manifest, &result->warnings);
@@ -313,6 +312,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
     }
   }
 
+  JobRecord record;
   record.name = !request.name().empty() ? request.name() : manifest.job_name();
   record.pid = result->root;
   record.command = manifest.command();
@@ -405,7 +405,7 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
     RK_ASSIGN_OR_RETURN(Sources sources, FindSources(node, call, request));
     return RestoreClones(node, call, request, *sources.store, sources.info, sources.criu, send);
   }
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<void> room, TakeRoomForJobs(node, call.caller));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<void> room, TakeRoomForJob(node, call.caller));
   RK_ASSIGN_OR_RETURN(RegisteredJob job, RestoreJob(node, call, request, send));
   room.reset();
   if (request.detach()) return absl::OkStatus();
