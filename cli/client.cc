@@ -243,6 +243,7 @@ class GrpcClient final : public Client {
     absl::MutexLock lock(&mutex_);
     if (embedded_ && !receiving_) return;
     if (!name_.empty() && !giving_up_.joinable()) {
+      asked_to_give_up_ = true;
       giving_up_ = std::thread([this, name = name_] { GiveUp(name); });
       return;
     }
@@ -262,6 +263,7 @@ class GrpcClient final : public Client {
       absl::MutexLock lock(&client_.mutex_);
       client_.context_ = context;
       client_.name_ = std::move(name);
+      client_.asked_to_give_up_ = false;
       if (client_.cancelled_) context->TryCancel();
     }
     ~CurrentCall() {
@@ -417,6 +419,11 @@ class GrpcClient final : public Client {
         return absl::CancelledError(
             absl::StrCat("interrupted: the daemon at ", host_, " stops, and puts back what was half done"));
       }
+      const std::string& told = status.error_message();
+      if (asked_to_give_up_ && status.error_code() == grpc::StatusCode::CANCELLED) {
+        return absl::CancelledError(
+            absl::StrCat(absl::StartsWith(told, "interrupted") ? "" : "interrupted: ", told));
+      }
     }
     // Nobody here has ended it, and whoever did gives no reason of his own: gRPC, of a daemon that ends.
     const std::string& why = status.error_message();
@@ -476,6 +483,7 @@ class GrpcClient final : public Client {
   std::thread giving_up_ ABSL_GUARDED_BY(mutex_);                  // once it was told to
   grpc::ClientContext* asking_ ABSL_GUARDED_BY(mutex_) = nullptr;  // for that
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool asked_to_give_up_ ABSL_GUARDED_BY(mutex_) = false;  // the call, by its name
   bool receiving_ ABSL_GUARDED_BY(mutex_) = false;
   // What came of an image is still being put away.
   bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
