@@ -122,6 +122,7 @@ class MovedLogTest(RekindleTest):
         result = self.restored()
         self.assertEqual(result.data["job"].get("log", ""), "")
         self.assertIn("no name any more", " ".join(result.data["warnings"]))
+        self.assert_refused(self.cli.run("logs", "ticks", json_output=False), FAILED, self.log, "was removed", "--log")
 
 
 if __name__ == "__main__":
