@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <system_error>
@@ -72,6 +73,21 @@ absl::StatusOr<UniqueFd> MakeTemporary(std::string* path, mode_t mode) {
   }
 }
 
+// The error of a file that did not get its room, which says where there has to be some.
+absl::Status NoRoomFor(const std::string& path, const absl::Status& status) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  for (const int error : {ENOSPC, EDQUOT}) {
+    const char* what = ::strerrordesc_np(error);
+    if (!absl::StrContains(status.message(), what)) continue;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("writing ", path, ": ", what,
+                     error == EDQUOT ? ": the disk quota in " : ": the file system is full that holds ",
+                     folder.empty() ? "the working directory" : folder, error == EDQUOT ? " is used up" : "",
+                     ". Free some space there"));
+  }
+  return status;
+}
+
 // Through a temporary name beside it.
 absl::Status Replace(const std::string& path, absl::string_view content, mode_t mode, bool sync) {
   std::string temporary = absl::StrCat(path, ".tmp-", ::getpid(), "-", reinterpret_cast<uintptr_t>(&content));
@@ -85,7 +101,7 @@ absl::Status Replace(const std::string& path, absl::string_view content, mode_t 
     return absl::OkStatus();
   }();
   if (!status.ok()) ::unlink(temporary.c_str());
-  return status;
+  return absl::IsResourceExhausted(status) ? NoRoomFor(path, status) : status;
 }
 
 }  // namespace

@@ -32,6 +32,7 @@
 #include "absl/time/clock.h"
 #include "base/capability.h"
 #include "base/cgroup_folders.h"
+#include "base/companion_program.h"
 #include "base/deadline.h"
 #include "base/file.h"
 #include "base/process_stat.h"
@@ -115,6 +116,22 @@ absl::Status CheckMayHaveImageOf(absl::Span<const pid_t> pids, uid_t caller,
 
 namespace {
 
+// Programs of ours that work for jobs. None is a job: what hangs on it would not be in its image.
+constexpr absl::string_view kHelpers[] = {"rekindled", "rekindle-pager", "rekindle-sandbox",
+                                          "rekindle-gpu-helper"};
+
+absl::Status CheckIsNoHelper(pid_t pid) {
+  for (const absl::string_view helper : kHelpers) {
+    const absl::StatusOr<std::string> program = FindCompanionProgram(helper);
+    if (!program.ok() || !IsSameFile(absl::StrCat("/proc/", pid, "/exe"), *program)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("capturing process ", pid, ": it is Rekindle's own ",
+                                                   helper,
+                                                   ", which works for jobs and is none: 'rekindle ps' shows "
+                                                   "jobs and copies"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckNotOurselves(const std::vector<ProcessInfo>& tree, pid_t caller_pid) {
   for (const ProcessInfo& process : tree) {
     if (process.pid != ::getpid() && process.pid != caller_pid) continue;
@@ -125,7 +142,7 @@ absl::Status CheckNotOurselves(const std::vector<ProcessInfo>& tree, pid_t calle
         "another terminal. A supervised job asks for an image of itself by the hook's "
         "checkpoint_here(force=True)"));
   }
-  return absl::OkStatus();
+  return CheckIsNoHelper(tree[0].pid);
 }
 
 // Its four user or group IDs are the one that we have.

@@ -352,8 +352,8 @@ void Parser::AddRun() {
 }
 
 void Parser::AddStop() {
-  supervision_.AddToStop(AddCommand("stop", "End a job, for good where it is supervised",
-                                    "  rekindle stop llm\n"
+  supervision_.AddToStop(AddCommand("stop", "End jobs, for good where they are supervised",
+                                    "  rekindle stop llm eval\n"
                                     "  rekindle stop llm --checkpoint --grace 30s\n"));
 }
 

@@ -40,6 +40,9 @@ struct FunctionInvocation {
 struct FunctionRemoval {
   std::vector<std::string> names;
 };
+struct StopJobs {
+  std::vector<v1::StopJobRequest> requests;
+};
 struct DependenciesRemoval {
   std::vector<std::string> images;
 };
@@ -56,9 +59,9 @@ using Command = std::variant<
     v1::DeployFunctionRequest, v1::SetFunctionRequest, FunctionInvocation, v1::ListFunctionsRequest,
     v1::FunctionLogsRequest, FunctionRemoval, v1::FunctionStatsRequest, v1::BuildDependenciesRequest,
     v1::ListDependenciesRequest, DependenciesRemoval, v1::CheckpointGroupRequest, v1::RestoreGroupRequest,
-    v1::ListGroupsRequest, v1::RemoveGroupRequest, v1::ResolveGroupRequest, SimRequest, TopRequest,
-    v1::StopJobRequest, v1::AttachJobRequest, v1::WaitForJobsRequest, LogsOfJob, ExportToFile, ImportFromFile,
-    CopyImage, PruneElsewhere, RemoveElsewhere, FsckElsewhere>;
+    v1::ListGroupsRequest, v1::RemoveGroupRequest, v1::ResolveGroupRequest, SimRequest, TopRequest, StopJobs,
+    v1::AttachJobRequest, v1::WaitForJobsRequest, LogsOfJob, ExportToFile, ImportFromFile, CopyImage,
+    PruneElsewhere, RemoveElsewhere, FsckElsewhere>;
 
 struct Invocation {
   GlobalOptions globals;

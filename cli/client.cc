@@ -192,14 +192,14 @@ class GrpcClient final : public Client {
     return FromGrpc(context, ended);                                                                 \
   }
 #define RK_STREAM(Name, Event) RK_STREAM_OF(stub_, Name, Event, "")
-  RK_STREAM(Run, JobEvent)
+  RK_STREAM_OF(stub_, Run, JobEvent, NameOfCall())
   RK_STREAM(AttachJob, JobEvent)
   RK_STREAM(WaitForJobs, JobExit)
-  RK_STREAM(Restore, JobEvent)
+  RK_STREAM_OF(stub_, Restore, JobEvent, NameOfCall())
   RK_STREAM(Fsck, FsckEvent)
   RK_STREAM(ExportImage, TransferEvent)
   RK_STREAM(ImportImage, TransferEvent)
-  RK_STREAM(StartFromTemplate, JobEvent)
+  RK_STREAM_OF(stub_, StartFromTemplate, JobEvent, NameOfCall())
   RK_STREAM(HoldGpu, LeaseGpuResponse)
   RK_STREAM(DeployFunction, DeployEvent)
   RK_STREAM(SetFunction, DeployEvent)
@@ -256,6 +256,7 @@ class GrpcClient final : public Client {
     absl::MutexLock lock(&mutex_);
     if (embedded_ && !receiving_) return;
     if (!name_.empty() && !giving_up_.joinable()) {
+      asked_to_give_up_ = true;
       giving_up_ = std::thread([this, name = name_] { GiveUp(name); });
       return;
     }
@@ -275,6 +276,7 @@ class GrpcClient final : public Client {
       absl::MutexLock lock(&client_.mutex_);
       client_.context_ = context;
       client_.name_ = std::move(name);
+      client_.asked_to_give_up_ = false;
       if (client_.cancelled_) context->TryCancel();
     }
     ~CurrentCall() {
@@ -395,9 +397,11 @@ class GrpcClient final : public Client {
 
   // `what`: has become of the call; empty: nobody said.
   absl::Status EndedMeanwhile(absl::string_view what = "") const {
-    return absl::UnavailableError(
-        absl::StrCat("the daemon (rekindled) at ", host_, " has ended in the middle of this call",
-                     what.empty() ? "" : absl::StrCat(" (", what, ")"), ": try again when it is back"));
+    return absl::UnavailableError(absl::StrCat(
+        "the daemon (rekindled) at ", host_, " has ended in the middle of this call",
+        what.empty() ? "" : absl::StrCat(" (", what, ")"),
+        ": once it is back, 'rekindle ps' (jobs) and 'rekindle ls' (images) show whether what was "
+        "asked for was done; if it was not, try again"));
   }
 
   bool Listens() const {
@@ -428,6 +432,11 @@ class GrpcClient final : public Client {
         return absl::CancelledError(
             absl::StrCat("interrupted: the daemon at ", host_, " stops, and puts back what was half done"));
       }
+      const std::string& told = status.error_message();
+      if (asked_to_give_up_ && status.error_code() == grpc::StatusCode::CANCELLED) {
+        return absl::CancelledError(
+            absl::StrCat(absl::StartsWith(told, "interrupted") ? "" : "interrupted: ", told));
+      }
     }
     // Nobody here has ended it, and whoever did gives no reason of his own: gRPC, of a daemon that ends.
     const std::string& why = status.error_message();
@@ -449,10 +458,12 @@ class GrpcClient final : public Client {
                           (!absl::StartsWith(host_, "unix:") &&
                            absl::StrContains(status.error_message(), "empty address list"));
       const bool listens = Listens();
-      // What was being said to it when it went.
-      const bool was_there =
-          absl::StrContains(why, "Broken pipe") || absl::StrContains(why, "onnection reset");
-      if (was_there && !listens) return EndedMeanwhile();
+      // What was being said to it when it went. Of a connection that it does not take gRPC says the same as a
+      // part of another sentence.
+      const bool was_there = absl::StrContains(why, "Broken pipe") ||
+                             absl::StrContains(why, "onnection reset") ||
+                             absl::StrContains(why, "Socket closed");
+      if (was_there && (!listens || !absl::StrContains(why, "failed to connect"))) return EndedMeanwhile();
       return absl::UnavailableError(absl::StrCat(
           "no answer from the daemon (rekindled) at ", host_, ": ", status.error_message(),
           listens
@@ -487,6 +498,7 @@ class GrpcClient final : public Client {
   std::thread giving_up_ ABSL_GUARDED_BY(mutex_);                  // once it was told to
   grpc::ClientContext* asking_ ABSL_GUARDED_BY(mutex_) = nullptr;  // for that
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool asked_to_give_up_ ABSL_GUARDED_BY(mutex_) = false;  // the call, by its name
   bool receiving_ ABSL_GUARDED_BY(mutex_) = false;
   // What came of an image is still being put away.
   bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;

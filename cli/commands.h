@@ -14,6 +14,8 @@
 
 namespace rekindle::cli {
 
+struct StopJobs;
+
 // job_commands.cc. `interrupts` sends signals to the job, or cancels what is not done yet. These return the
 // job's own exit status when they waited for it.
 // `host`: of the daemon; empty: in this process.
@@ -23,7 +25,8 @@ int RestoreJob(Client& client, const Output& output, Interrupts& interrupts,
                const v1::RestoreRequest& request, const TimelineOptions& timeline);
 int AttachJob(Client& client, const Output& output, Interrupts& interrupts,
               const v1::AttachJobRequest& request);
-int StopJob(Client& client, const Output& output, const v1::StopJobRequest& request);
+// One after the other, also where one can't be: then the status is that of the first of these.
+int StopEach(Client& client, const Output& output, const StopJobs& jobs);
 int Checkpoint(Client& client, const Output& output, Interrupts& interrupts,
                const v1::CheckpointRequest& request);
 int ListJobs(Client& client, const Output& output, const v1::ListJobsRequest& request);

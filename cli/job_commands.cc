@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/human_units.h"
+#include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/job_session.h"
 #include "cli/progress_bar.h"
@@ -97,12 +98,30 @@ PipedInput LookAtPipe(int fd, const struct stat& info) {
   return open ? PipedInput::kMayCome : PipedInput::kNone;
 }
 
+int StopJob(Client& client, const Output& output, const v1::StopJobRequest& request) {
+  absl::StatusOr<v1::StopJobResponse> response = client.StopJob(request);
+  if (!response.ok()) return output.Fail(response.status());
+  output.Json(*response);
+  const v1::JobExit& exit = response->exited();
+  std::string how;  // not known where nobody waited for it
+  if (exit.signal() != 0) {
+    how = absl::StrCat(": killed by signal ", exit.signal());
+  } else if (response->has_exited()) {
+    how = absl::StrCat(": exit status ", exit.exit_code());
+  }
+  output.Text(
+      absl::StrCat(request.job().empty() ? absl::StrCat(request.pid()) : request.job(), " has ended", how,
+                   response->image().empty() ? "" : absl::StrCat(", last image ", response->image()), "\n"));
+  return kDone;
+}
+
 }  // namespace
 
 int RunJob(Client& client, absl::string_view host, const GlobalOptions& globals, const Output& output,
            Interrupts& interrupts, const v1::RunRequest& request, const RunOptions& options) {
   JobSession session(client, output, interrupts, request.detach(), /*follow_log=*/true, /*lets_go=*/false,
                      options.stop_on);
+  if (request.hold()) session.SetAwaitsHold();
   v1::RunRequest complete = request;
   struct stat input;
   const bool has_input = ::fstat(STDIN_FILENO, &input) == 0;
@@ -173,21 +192,13 @@ int AttachJob(Client& client, const Output& output, Interrupts& interrupts,
       client.AttachJob(request, [&](const v1::JobEvent& event) { session.OnEvent(event); }));
 }
 
-int StopJob(Client& client, const Output& output, const v1::StopJobRequest& request) {
-  absl::StatusOr<v1::StopJobResponse> response = client.StopJob(request);
-  if (!response.ok()) return output.Fail(response.status());
-  output.Json(*response);
-  const v1::JobExit& exit = response->exited();
-  std::string how;  // not known where nobody waited for it
-  if (exit.signal() != 0) {
-    how = absl::StrCat(": killed by signal ", exit.signal());
-  } else if (response->has_exited()) {
-    how = absl::StrCat(": exit status ", exit.exit_code());
+int StopEach(Client& client, const Output& output, const StopJobs& jobs) {
+  int code = kDone;
+  for (const v1::StopJobRequest& request : jobs.requests) {
+    const int ended = StopJob(client, output, request);
+    if (code == kDone) code = ended;
   }
-  output.Text(
-      absl::StrCat(request.job().empty() ? absl::StrCat(request.pid()) : request.job(), " has ended", how,
-                   response->image().empty() ? "" : absl::StrCat(", last image ", response->image()), "\n"));
-  return kDone;
+  return code;
 }
 
 int RestoreJob(Client& client, const Output& output, Interrupts& interrupts,

@@ -19,6 +19,7 @@
 #include "cli/exit_code.h"
 #include "cli/logs_command.h"
 #include "cli/rollback_table.h"
+#include "daemon/job_log.h"
 
 namespace rekindle::cli {
 namespace {
@@ -114,8 +115,7 @@ int JobSession::Finish(absl::Status status) {
                                           "): it was sent the signal; see 'rekindle ps'"));
   }
   if (absl::IsCancelled(status) && started_ && detach_) {
-    status = absl::CancelledError(
-        "interrupted: the copies that have been named run on ('rekindle ps'), others are ended again");
+    status = InterruptedLater();
   }
   if (absl::IsCancelled(status) && started_) {
     absl::MutexLock lock(&mutex_);
@@ -135,8 +135,24 @@ int JobSession::Finish(absl::Status status) {
     if (!exit.report().empty()) output_.Warning(absl::StrCat("the job was given up: ", exit.report()));
     if (code == kDone) code = exit.signal() != 0 ? kKilledBySignal + exit.signal() : exit.exit_code();
   }
+  if (code != kDone && started_ && !detach_ && !started_->job().has_supervised()) {
+    const std::string full = daemon::WarnOfFullLog(started_->job().log(), started_->job().owner_uid());
+    if (!full.empty()) output_.Warning(absl::StrCat("of the job: ", full));
+  }
   // What reads cut output must not take it for all of it.
   return code == kDone && !all_shown ? kFailed : code;
+}
+
+absl::Status JobSession::InterruptedLater() const {
+  if (!started_->instance().empty()) {
+    return absl::CancelledError(
+        "interrupted: the copies that have been named run on ('rekindle ps'), others are ended again");
+  }
+  const v1::Job& job = started_->job();
+  return absl::CancelledError(
+      absl::StrCat("interrupted: job '", job.name(), "' (PID ", job.pid(), ") runs on",
+                   awaits_hold_ ? ", and has not called ready() yet, at which it is held" : "",
+                   "; 'rekindle ps' shows it, 'rekindle stop ", job.name(), "' ends it"));
 }
 
 bool JobSession::LetGo(int signal) {

@@ -46,6 +46,8 @@ class JobSession {
 
   // Nothing is to be started: what was done with files is the result.
   void SetDryRun() { dry_run_ = true; }
+  // The call ends when the hook holds the job.
+  void SetAwaitsHold() { awaits_hold_ = true; }
   void Follow(TimelineReport* timelines) { timelines_ = timelines; }
 
   // `status`: of the call that started the job, or attached to it. Where that ended because the daemon has
@@ -57,6 +59,8 @@ class JobSession {
   const std::vector<v1::JobStarted>& all_started() const { return all_started_; }
 
  private:
+  // With a job, or some copies, that run on.
+  absl::Status InterruptedLater() const;
   bool LetGo(int signal);
 
   // False: some of the job's output was not shown.
@@ -126,7 +130,7 @@ class JobSession {
   int stopped_by_ ABSL_GUARDED_BY(mutex_) = 0;             // the signal that has ended it
   v1::StopJobResponse stopped_ ABSL_GUARDED_BY(mutex_);
   std::map<int, std::shared_ptr<const LocalJob>> locals_ ABSL_GUARDED_BY(mutex_);  // by PID
-  bool dry_run_ = false;
+  bool dry_run_ = false, awaits_hold_ = false;
   ProgressBar progress_;
   std::optional<v1::JobStarted> started_;
   std::vector<v1::JobStarted> all_started_;

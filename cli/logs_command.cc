@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "cli/commands.h"
@@ -125,6 +126,11 @@ int ShowLogs(Client& client, const std::string& host, const Output& output, cons
   uint64_t size = 0;
   absl::StatusOr<UniqueFd> log = OpenLog(*path, &size);
   const std::string doing = absl::StrCat("showing the log of job '", job->name(), "'");
+  if (absl::IsNotFound(log.status()) && absl::EndsWith(*path, " (deleted)")) {
+    return output.Fail(absl::FailedPreconditionError(
+        absl::StrCat(doing, ": the file that it writes to, ", absl::StripSuffix(*path, " (deleted)"),
+                     ", was removed, and has no name any more: restored with --log it gets another")));
+  }
   if (!log.ok()) return output.Fail(Annotate(log.status(), doing));
   const uint64_t begin = what.tail ? BeginOfLastLines(log->get(), size, *what.tail) : 0;
   const absl::Status shown = what.follow && job->state() != "exited"

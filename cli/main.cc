@@ -88,8 +88,7 @@ bool FollowsJob(const Command& command) {
 // May it take an image, where this process hosts the service?
 bool MayTakeImages(const Command& command) {
   return std::holds_alternative<v1::CheckpointRequest>(command) ||
-         std::holds_alternative<v1::RunRequest>(command) ||
-         std::holds_alternative<v1::StopJobRequest>(command);
+         std::holds_alternative<v1::RunRequest>(command) || std::holds_alternative<StopJobs>(command);
 }
 
 // For a short command: each thread's own heap grows by single pages, each of which is a call of the kernel.
@@ -155,7 +154,7 @@ int Execute(const Invocation& invocation, const Output& output) {
           [&](const v1::RestoreRequest& request) {
             return RestoreJob(client, output, *interrupts, request, invocation.timeline);
           },
-          [&](const v1::StopJobRequest& request) { return StopJob(client, output, request); },
+          [&](const StopJobs& jobs) { return StopEach(client, output, jobs); },
           [&](const v1::AttachJobRequest& request) {
             return AttachJob(client, output, *interrupts, request);
           },

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status.h"
+#include "cli/arguments.h"
 #include "cli/durations.h"
 #include "cli/paths.h"
 #include "cli/transfer_arguments.h"
@@ -198,20 +199,14 @@ absl::Status SupervisionArguments::FillCopyTo(const GlobalOptions& globals,
 }
 
 void SupervisionArguments::AddToStop(CLI::App* stop) {
-  stop->add_option("job", stop_target_, "The job's name or PID")->required()->type_name("NAME|PID");
+  stop->add_option("jobs", stop_targets_, "The jobs' names or PIDs")->required()->type_name("NAME|PID");
   stop->add_option("--grace", grace_, "Time between SIGTERM and SIGKILL [10s]; 0s: none")->type_name("TIME");
   stop->add_flag("--ckpt,--checkpoint", stop_checkpoint_,
                  "Take a last image first; without it the job runs on");
 }
 
-absl::StatusOr<v1::StopJobRequest> SupervisionArguments::StopRequest() const {
+absl::StatusOr<StopJobs> SupervisionArguments::StopRequest() const {
   v1::StopJobRequest request;
-  int pid = 0;
-  if (absl::SimpleAtoi(stop_target_, &pid)) {
-    request.set_pid(pid);
-  } else {
-    request.set_job(stop_target_);
-  }
   if (IsNoTime(grace_)) {
     request.set_grace_seconds(0);
   } else if (!grace_.empty()) {
@@ -219,7 +214,16 @@ absl::StatusOr<v1::StopJobRequest> SupervisionArguments::StopRequest() const {
     request.set_grace_seconds(seconds);
   }
   request.set_checkpoint(stop_checkpoint_);
-  return request;
+  StopJobs jobs;
+  for (const std::string& target : stop_targets_) {
+    jobs.requests.push_back(request);
+    if (int pid = 0; absl::SimpleAtoi(target, &pid)) {
+      jobs.requests.back().set_pid(pid);
+    } else {
+      jobs.requests.back().set_job(target);
+    }
+  }
+  return jobs;
 }
 
 void SupervisionArguments::AddToAttach(CLI::App* attach) {

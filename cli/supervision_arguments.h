@@ -15,6 +15,7 @@
 namespace rekindle::cli {
 
 struct GlobalOptions;
+struct StopJobs;
 
 class SupervisionArguments {
  public:
@@ -29,7 +30,7 @@ class SupervisionArguments {
   absl::StatusOr<RunOptions> OptionsOfRun() const;
 
   void AddToStop(CLI::App* stop);
-  absl::StatusOr<v1::StopJobRequest> StopRequest() const;
+  absl::StatusOr<StopJobs> StopRequest() const;
   void AddToAttach(CLI::App* attach);
   v1::AttachJobRequest AttachRequest() const;
   void AddToWait(CLI::App* wait);
@@ -47,7 +48,8 @@ class SupervisionArguments {
   uint32_t restarts_ = 3, keep_ = 3;
   bool at_boot_ = false, tcp_close_ = false, ignore_mismatch_ = false, resume_ = false;
   CLI::App* run_ = nullptr;
-  std::string stop_target_, grace_, attach_target_;
+  std::vector<std::string> stop_targets_;
+  std::string grace_, attach_target_;
   bool stop_checkpoint_ = false;
   std::vector<std::string> wait_targets_;
   std::string wait_timeout_;

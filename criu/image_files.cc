@@ -412,14 +412,17 @@ absl::StatusOr<std::vector<TcpConnection>> TcpConnections(absl::string_view file
   return connections;
 }
 
-absl::StatusOr<std::set<uint16_t>> TcpPorts(absl::string_view files_content) {
-  std::set<uint16_t> ports;
+absl::StatusOr<std::vector<TcpConnection>> TcpLocalEnds(absl::string_view files_content) {
+  std::vector<TcpConnection> ends;
   RK_RETURN_IF_ERROR(ForEachFile(files_content, [&](const pb::FileEntry& entry) {
     const pb::InternetSocket& socket = entry.internet_socket();
-    if (socket.type() == SOCK_STREAM && socket.local_port() != 0)
-      ports.insert(static_cast<uint16_t>(socket.local_port()));
+    if (socket.type() != SOCK_STREAM || socket.local_port() == 0) return;
+    ends.push_back(
+        {static_cast<int>(socket.family()), {}, {}, static_cast<uint16_t>(socket.local_port()), 0});
+    for (int i = 0; i < std::min(socket.local_address_size(), 4); ++i)
+      ends.back().local[static_cast<size_t>(i)] = socket.local_address(i);
   }));
-  return ports;
+  return ends;
 }
 
 absl::StatusOr<std::string> RearmExpiredTimers(absl::string_view files_content) {

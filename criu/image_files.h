@@ -106,8 +106,8 @@ struct TcpConnection {
 std::string Describe(const TcpConnection& connection);
 // The connections that the job has.
 absl::StatusOr<std::vector<TcpConnection>> TcpConnections(absl::string_view files_content);
-// The local ports of its TCP sockets, connected or not.
-absl::StatusOr<std::set<uint16_t>> TcpPorts(absl::string_view files_content);
+// The local ends of its TCP sockets that have a port, connected or not; the remote ones are left out.
+absl::StatusOr<std::vector<TcpConnection>> TcpLocalEnds(absl::string_view files_content);
 
 // Statistics that CRIU leaves beside the log (stats-dump).
 struct DumpStats {

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/cpu_limit.h"
 #include "base/file.h"
+#include "base/human_units.h"
 #include "base/parallel.h"
 #include "base/status.h"
 #include "daemon/call_monitor.h"
@@ -31,6 +32,7 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr uint32_t kMostClonesAtOnce = 10000;
+constexpr uint64_t kLeastMemoryOfCopy = uint64_t{512} << 10;
 
 }  // namespace
 
@@ -152,6 +154,13 @@ absl::Status CheckCloneOptions(const Node& node, const Caller& caller, const v1:
                                                    " processors: from ", kLeastCpus, " to ", kMostCpus,
                                                    ", or 0 for no limit"));
   }
+  if (clone.memory_bytes() > 0 && clone.memory_bytes() < kLeastMemoryOfCopy) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a copy can't be limited to ", FormatBytes(clone.memory_bytes()),
+        " of memory (--memory): no program runs in "
+        "less than ",
+        FormatBytes(kLeastMemoryOfCopy), "; write 512M for 512 MiB, or leave it out for no limit"));
+  }
   // Over /etc, say, a bind could deceive a set-uid program of the copy.
   if (clone.binds_size() > 0 && !node.policy().IsAdmin(caller)) {
     return absl::PermissionDeniedError("--bind is for administrators: see 'rekindled --help', --group");
@@ -178,7 +187,7 @@ absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreReques
   CallMonitor monitor(call, [](const v1::Progress&) { return true; });
   CloneCall clones(node, call, request, store, info, criu, send);
   const uint32_t count = std::max<uint32_t>(request.clone().count(), 1);
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<void> room, TakeRoomForJobs(node, call.caller, count));
+  RK_ASSIGN_OR_RETURN(std::vector<std::shared_ptr<void>> rooms, TakeRoomForJobs(node, call.caller, count));
   const size_t threads = std::min<size_t>(count, std::max(2u, std::thread::hardware_concurrency()));
   std::vector<RegisteredJob> jobs(count);
   std::atomic<uint32_t> next{0};
@@ -187,6 +196,7 @@ absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreReques
   auto work = [&] {
     for (uint32_t i; (i = next.fetch_add(1)) < count;) {
       auto job = clones.StartOne(count > 1 ? i + 1 : 0, monitor.cancel_fd());
+      rooms[i].reset();
       node.counts().clones.Add(job.status());
       if (job.ok()) {
         jobs[i] = *std::move(job);
@@ -198,7 +208,7 @@ absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreReques
     }
   };
   InParallel(threads, [&](size_t) { work(); });
-  room.reset();
+  rooms.clear();
   monitor.Stop();
   // Nobody comes after this command.
   if (!node.options().daemon) node.clones().ForgetImages();

@@ -49,6 +49,18 @@ TEST_F(CopiesTest, LimitsOfCpus) {
   }
 }
 
+TEST_F(CopiesTest, LimitsOfMemory) {
+  v1::CloneOptions clone;
+  for (const uint64_t bytes : {uint64_t{0}, uint64_t{512} << 10, UINT64_MAX}) {
+    clone.set_memory_bytes(bytes);
+    EXPECT_TRUE(Check(clone).ok()) << bytes;
+  }
+  for (const uint64_t bytes : {uint64_t{1}, (uint64_t{512} << 10) - 1}) {
+    clone.set_memory_bytes(bytes);
+    EXPECT_EQ(Check(clone).code(), absl::StatusCode::kInvalidArgument) << bytes;
+  }
+}
+
 TEST_F(CopiesTest, ALogIsNotInTheServicesFolder) {
   auto store = node_->OpenStore(Node::Access::kCreate);
   ASSERT_TRUE(store.ok()) << store.status();

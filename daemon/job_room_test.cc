@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/file.h"
 #include "base/test_child.h"
@@ -33,7 +34,7 @@ class JobRoomTest : public ::testing::Test {
     options.jobs_of_one = 3;
     node_.emplace(options);
   }
-  absl::StatusOr<std::shared_ptr<void>> Take(uid_t user, size_t count = 1) {
+  absl::StatusOr<std::vector<std::shared_ptr<void>>> Take(uid_t user, size_t count = 1) {
     Caller caller;
     caller.kind = Caller::Kind::kLocal;
     caller.uid = user;
@@ -70,6 +71,16 @@ TEST_F(JobRoomTest, OfOneUserThoseThatRunAndThoseThatAreBeingStarted) {
   EXPECT_FALSE(Take(kAnna, 2).ok());
   ASSERT_TRUE(node_->jobs().SetExit(*node_->jobs().FindByName("one"), ExitState{}).ok());
   EXPECT_TRUE(Take(kAnna, 2).ok()) << "one that has ended takes none";
+}
+
+TEST_F(JobRoomTest, OneOfSeveralThatIsStartedCountsOnce) {
+  auto two = Take(kAnna, 2);
+  ASSERT_TRUE(two.ok()) << two.status();
+  AddJob("copy-1", kAnna, child_.pid());
+  EXPECT_FALSE(Take(kAnna).ok());
+  (*two)[0].reset();
+  EXPECT_TRUE(Take(kAnna).ok());
+  EXPECT_FALSE(Take(kAnna, 2).ok());
 }
 
 }  // namespace

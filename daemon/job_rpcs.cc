@@ -25,6 +25,7 @@
 #include "ckpt/held_job.h"
 #include "daemon/copy_notes.h"
 #include "daemon/job_file.h"
+#include "daemon/job_log.h"
 #include "daemon/job_room.h"
 #include "daemon/job_start.h"
 #include "daemon/process_info.h"
@@ -71,13 +72,16 @@ absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
                  const EventSink<v1::JobEvent>& send) {
   if (request.has_supervision()) return RunSupervised(node, call, request, send);
   Stopwatch stopwatch;
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<void> room, TakeRoomForJobs(node, call.caller));
-  if (!request.name().empty()) RK_RETURN_IF_ERROR(node.supervisor().CheckNameIsFree(request.name()));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<void> room, TakeRoomForJob(node, call.caller));
+  if (!request.name().empty())
+    RK_RETURN_IF_ERROR(node.supervisor().CheckNameIsFreeFor(call.caller, request.name()));
   RK_ASSIGN_OR_RETURN(JobStart start, PlanJobStart(node, call, request));
   RK_ASSIGN_OR_RETURN(const restore::CgroupMembership cgroups, CgroupsForJob(call.caller, request.detach()));
   start.launch.groups = cgroups.processes();
   std::vector<std::string> warnings;
+  RK_RETURN_IF_ERROR(CheckLogIsOwn(node, call.caller, request.log(), /*supervised=*/false, "", &warnings));
   RK_ASSIGN_OR_RETURN(RegisteredJob job, StartJob(node, start, &warnings));
+  start.launch.log_file.Reset();  // to others we would write to it
   room.reset();
   v1::JobEvent event;
   v1::JobStarted* started = event.mutable_started();

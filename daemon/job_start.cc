@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "daemon/job_file.h"
+#include "daemon/job_log.h"
 #include "daemon/job_mark.h"
 #include "daemon/supervisor.h"
 
@@ -97,6 +98,11 @@ absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::Ru
     launch.log = request.log();
     RK_ASSIGN_OR_RETURN(launch.log_file, OpenFileAs(launch.run_as, launch.log,
                                                     O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY, 0600));
+  }
+  if (std::string full = WarnOfFullLog(launch.log, call.caller.uid); !full.empty()) {
+    if (!request.log().empty())
+      return absl::ResourceExhaustedError(absl::StrCat("starting ", launch.argv[0], ": ", full));
+    start.warnings.push_back(std::move(full));
   }
   record.log = launch.log;
   struct stat log_before;

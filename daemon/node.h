@@ -27,6 +27,7 @@
 #include "daemon/job_reaper.h"
 #include "daemon/job_registry.h"
 #include "daemon/job_room.h"
+#include "daemon/old_logs.h"
 #include "daemon/templates.h"
 #include "daemon/work_counts.h"
 #include "dedup_store/store.h"
@@ -42,7 +43,7 @@ struct NodeOptions {
   std::string store;              // the store's folder
   std::string runtime_directory;  // jobs, sockets, journals: short, gone after a reboot
   std::string log_directory;      // default place of jobs' logs
-  absl::Duration log_age;         // a daemon removes them when they are so old (old_logs.h); zero: never
+  LogBounds log_bounds;           // a daemon removes those of ended jobs beyond
   std::optional<gid_t> admin_group;
   uint64_t gpu_host_budget = UINT64_MAX;  // host memory that parked jobs' device memory may take
   // Of images' pages that clones share; nothing: what a pager that runs has, or a gibibyte.

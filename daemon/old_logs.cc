@@ -5,7 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -47,6 +50,17 @@ bool HoldAlone(int fd) {
   return ::fcntl(fd, F_SETSIG, SIGURG) == 0 && ::fcntl(fd, F_SETLEASE, F_WRLCK) == 0;
 }
 
+struct EndedLog {
+  absl::Time written;
+  uint64_t bytes;
+  std::string path;
+};
+
+uint64_t BytesOf(const struct stat& info) {
+  constexpr uint64_t kBlock = 512;  // of stat, whatever the file system's
+  return static_cast<uint64_t>(info.st_blocks) * kBlock;
+}
+
 }  // namespace
 
 std::optional<NamedLog> NamedLogOf(absl::string_view file) {
@@ -61,29 +75,39 @@ std::optional<NamedLog> NamedLogOf(absl::string_view file) {
   return std::nullopt;
 }
 
-size_t RemoveOldLogs(const std::string& folder, absl::Duration age,
+size_t RemoveOldLogs(const std::string& folder, const LogBounds& bounds,
                      const std::function<bool(const NamedLog&)>& is_needed) {
   const absl::StatusOr<std::vector<std::string>> files = ListDirectory(folder);
   if (!files.ok()) return 0;  // there is none before the first job
-  const absl::Time before = absl::Now() - age;
-  size_t removed = 0;
+  std::vector<EndedLog> logs;
+  uint64_t bytes = 0;
   for (const std::string& file : *files) {
     const std::optional<NamedLog> named = NamedLogOf(file);
-    if (!named) continue;
-    const std::string path = absl::StrCat(folder, "/", file);
-    const auto is_old = [before](const struct stat& info) {
-      return S_ISREG(info.st_mode) && absl::TimeFromTimespec(info.st_mtim) < before;
-    };
     struct stat info;
-    if (::lstat(path.c_str(), &info) != 0 || !is_old(info) || is_needed(*named)) continue;
-    const UniqueFd log(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-    if (!log.valid() || !HoldAlone(log.get())) continue;
-    // Before it was held it may have been written to.
-    if (::fstat(log.get(), &info) != 0 || !is_old(info)) continue;
-    if (::unlink(path.c_str()) == 0) {
+    const std::string path = absl::StrCat(folder, "/", file);
+    if (!named || ::lstat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || is_needed(*named)) continue;
+    logs.push_back({absl::TimeFromTimespec(info.st_mtim), BytesOf(info), path});
+    bytes += logs.back().bytes;
+  }
+  std::sort(logs.begin(), logs.end(),
+            [](const EndedLog& a, const EndedLog& b) { return a.written < b.written; });
+  const absl::Time before =
+      bounds.age > absl::ZeroDuration() ? absl::Now() - bounds.age : absl::InfinitePast();
+  size_t removed = 0;
+  for (const EndedLog& ended : logs) {
+    if (ended.written >= before && (bounds.bytes == 0 || bytes <= bounds.bytes)) break;
+    const UniqueFd log(::open(ended.path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    struct stat info;
+    // Before it was held it may have been written to. What is another's is none of what is to be bounded.
+    bytes -= ended.bytes;
+    if (!log.valid() || !HoldAlone(log.get()) || ::fstat(log.get(), &info) != 0 || !S_ISREG(info.st_mode) ||
+        absl::TimeFromTimespec(info.st_mtim) != ended.written)
+      continue;
+    if (::unlink(ended.path.c_str()) == 0) {
       ++removed;
     } else if (errno != ENOENT) {
-      Log(LogLevel::kWarning, ErrnoStatus(errno, absl::StrCat("removing the old log ", path)).message());
+      Log(LogLevel::kWarning,
+          ErrnoStatus(errno, absl::StrCat("removing the old log ", ended.path)).message());
     }
   }
   return removed;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -19,10 +20,16 @@ struct NamedLog {
 // Nothing: it is no such log.
 std::optional<NamedLog> NamedLogOf(absl::string_view file);
 
-// Removes those in `folder` that were not written to for `age`, that no process has open, and of which
-// `is_needed` says that nobody may yet come back to them; also what they were rotated to. Returns how many.
-// Where the file system can't tell who has a file open, it stays. Thread-safe.
-size_t RemoveOldLogs(const std::string& folder, absl::Duration age,
+struct LogBounds {
+  absl::Duration age;  // zero: none
+  uint64_t bytes = 0;  // of disk space, all together; 0: none
+};
+
+// Removes those in `folder` that were not written to for so long, and the oldest of those that take more room
+// than that together; also what they were rotated to. None that a process has open, nor of which `is_needed`
+// says that somebody may yet come back to it: these do not count either. Returns how many. Where the file
+// system can't tell who has a file open, it stays. Thread-safe.
+size_t RemoveOldLogs(const std::string& folder, const LogBounds& bounds,
                      const std::function<bool(const NamedLog&)>& is_needed);
 
 }  // namespace rekindle::daemon

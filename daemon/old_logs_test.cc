@@ -54,8 +54,8 @@ class RemoveOldLogsTest : public ::testing::Test {
     times[0] = times[1] = absl::ToTimespec(absl::Now() - absl::Hours(24) * days);
     ASSERT_EQ(::utimensat(AT_FDCWD, PathOf(file).c_str(), times, 0), 0);
   }
-  size_t Remove(std::vector<std::string> needed = {}) {
-    return RemoveOldLogs(folder_.path(), absl::Hours(24) * 30, [&](const NamedLog& log) {
+  size_t Remove(std::vector<std::string> needed = {}, uint64_t bytes = 0) {
+    return RemoveOldLogs(folder_.path(), {absl::Hours(24) * 30, bytes}, [&](const NamedLog& log) {
       return std::find(needed.begin(), needed.end(), log.log) != needed.end();
     });
   }
@@ -83,6 +83,19 @@ TEST_F(RemoveOldLogsTest, WhatIsNeededStays) {
   EXPECT_THAT(Left(), UnorderedElementsAre("a-20261001-000000.log", "a-20261001-000000.log.1"));
 }
 
+TEST_F(RemoveOldLogsTest, TheOldestGoWhereTheyTakeTooMuchRoom) {
+  const std::string much(1 << 20, 'x');
+  Make("a-20261001-000000.log", 5, much);
+  Make("a-20261001-000000.log.1", 6, much);
+  Make("b-20261001-000000.log", 4, much);
+  Make("needed-20261001-000000.log", 9, much);
+  EXPECT_EQ(Remove({"needed-20261001-000000.log"}, 4 * much.size()), 0u);
+  EXPECT_EQ(Remove({"needed-20261001-000000.log"}, 2 * much.size() + much.size() / 2), 1u);
+  EXPECT_THAT(Left(), UnorderedElementsAre("a-20261001-000000.log", "b-20261001-000000.log",
+                                           "needed-20261001-000000.log"));
+  EXPECT_EQ(Remove({}, 1), 3u);
+}
+
 TEST_F(RemoveOldLogsTest, WhatIsOpenStays) {
   Make("quiet-20261001-000000.log", 31);
   {
@@ -98,7 +111,7 @@ TEST_F(RemoveOldLogsTest, LinksAndFoldersStay) {
   ASSERT_EQ(::symlink(PathOf("target").c_str(), PathOf("a-20261001-000000.log").c_str()), 0);
   ASSERT_EQ(::mkdir(PathOf("b-20261001-000000.log").c_str(), 0700), 0);
   EXPECT_EQ(Remove(), 0u);
-  EXPECT_EQ(RemoveOldLogs(PathOf("none"), absl::ZeroDuration(), [](const NamedLog&) { return false; }), 0u);
+  EXPECT_EQ(RemoveOldLogs(PathOf("none"), LogBounds(), [](const NamedLog&) { return false; }), 0u);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -45,6 +46,7 @@ constexpr int kFailed = 1, kBadUsage = 2;
 constexpr size_t kDefaultJobsOfOne = 1000;
 constexpr int kDefaultGraceSeconds = 20, kMostGraceSeconds = 24 * 3600;
 constexpr int kMostStandbyCopies = 10000;
+constexpr uint64_t kDefaultLogLimit = uint64_t{10} << 30;
 constexpr double kDefaultScrubDays = 14, kDefaultLogDays = 30, kMostDays = 3650;
 constexpr size_t kMostConnections = 65536;  // each takes a descriptor
 constexpr absl::Duration kBetweenDrainNotices = absl::Seconds(5);
@@ -193,7 +195,7 @@ int Main(int argc, char** argv) {
   options.node.daemon = true;
   options.node.jobs_of_one = kDefaultJobsOfOne;
   options.node.store = "/var/lib/rekindle";
-  std::string drain_notice, group, gpu_host_memory, functions_memory, page_cache;
+  std::string drain_notice, group, gpu_host_memory, functions_memory, page_cache, log_limit;
   int grace_seconds = kDefaultGraceSeconds;
   double scrub_days = kDefaultScrubDays, log_days = kDefaultLogDays;
   bool verbose = false;
@@ -217,6 +219,9 @@ int Main(int argc, char** argv) {
       ->type_name("N")
       ->check(CheckDays)
       ->capture_default_str();
+  app.add_option("--log-limit", log_limit,
+                 "Remove the oldest of these logs while they take more room than that together; 0: any [10G]")
+      ->type_name("SIZE");
   app.add_option("--group", group, "Members of this group may do all that root may")->type_name("NAME");
   app.add_option("--jobs-of-one", options.node.jobs_of_one,
                  "Jobs and copies that one user may have at a time, administrators excepted; 0: any number")
@@ -319,7 +324,7 @@ int Main(int argc, char** argv) {
   if (options.advertise.empty() && !ListensEverywhere(options.tls.listen))
     options.advertise = options.tls.listen;
   options.scrub_period = absl::Hours(24) * scrub_days;
-  options.node.log_age = absl::Hours(24) * log_days;
+  options.node.log_bounds = {absl::Hours(24) * log_days, kDefaultLogLimit};
   absl::Status status = CheckDaemonEnvironment();
   if (status.ok() && !options.tls.listen.empty())
     status = Annotate(CheckHostPort(options.tls.listen, AddressUse::kListen), "--listen");
@@ -334,6 +339,11 @@ int Main(int argc, char** argv) {
     absl::StatusOr<uint64_t> bytes = ParseBytes(gpu_host_memory);
     status = Annotate(bytes.status(), "--gpu-host-memory");
     if (bytes.ok()) options.node.gpu_host_budget = *bytes;
+  }
+  if (status.ok() && !log_limit.empty()) {
+    absl::StatusOr<uint64_t> bytes = ParseBytes(log_limit);
+    status = Annotate(bytes.status(), "--log-limit");
+    if (bytes.ok()) options.node.log_bounds.bytes = *bytes;
   }
   options.node.page_cache_bytes = restore::DefaultCacheBytes();
   if (status.ok() && !page_cache.empty()) {

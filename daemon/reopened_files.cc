@@ -265,19 +265,25 @@ Became WhatBecameOf(const Candidate& file) {
   return Became::kAppended;
 }
 
-// `work` with the rights of `user`, on a thread that nobody waits for. False: there is none to be had.
-bool BeginWith(const Owner& user, std::function<void()> work) {
-  return CatchNoMoreThreads([&] {
-           std::thread([user, work = std::move(work)] {
-             const absl::Status done = WithFileRightsOf(user, [&work] {
-               work();
-               return absl::OkStatus();
-             });
-             if (!done.ok()) Log(LogLevel::kDebug, done.message());
-           }).detach();
-           return absl::OkStatus();
-         })
-      .ok();
+// `work` with the rights of `user`, on a thread that nobody waits for. Where there are no such rights to be
+// had, or no thread, `instead`.
+void BeginWith(const Owner& user, std::function<void()> work, const std::function<void()>& instead) {
+  const absl::Status begun = CatchNoMoreThreads([&] {
+    std::thread([user, work = std::move(work), instead] {
+      const absl::Status done = WithFileRightsOf(user, [&work] {
+        work();
+        return absl::OkStatus();
+      });
+      if (done.ok()) return;
+      Log(LogLevel::kWarning, absl::StrCat("what a job of uid ", user.uid,
+                                           " appends to files that it opens again "
+                                           "can't be looked for, and may be there twice: ",
+                                           done.message()));
+      instead();
+    }).detach();
+    return absl::OkStatus();
+  });
+  if (!begun.ok()) instead();
 }
 
 }  // namespace
@@ -297,7 +303,7 @@ void ReopenedFiles::LookFor(Options options) {
     state_ = state->options.folders.empty() ? nullptr : state;
   }
   if (state->options.folders.empty()) return;
-  BeginWith(state->options.user, [state] {
+  const auto look = [state] {
     std::vector<Candidate> found = CandidateSearch(state->options).Run();
     int64_t last_ns = state->options.image_unix_ns;
     for (const Candidate& file : found) last_ns = std::max(last_ns, file.modified_ns);
@@ -305,6 +311,10 @@ void ReopenedFiles::LookFor(Options options) {
     absl::MutexLock lock(&state->mutex);
     state->look_until_ns = MonotonicNanos() + kTimesAsLong * lost_ns + kAtLeastNanos;
     state->candidates = std::move(found);
+    state->looked = true;
+  };
+  BeginWith(state->options.user, look, [state] {
+    absl::MutexLock lock(&state->mutex);
     state->looked = true;
   });
 }
@@ -334,7 +344,7 @@ std::set<std::string> ReopenedFiles::AppendedAgain() {
     state->looking = true;
     candidates = state->candidates;
   }
-  const bool begun = BeginWith(state->options.user, [state, candidates = std::move(candidates)]() mutable {
+  const auto look = [state, candidates = std::move(candidates)]() mutable {
     std::set<std::string> found;
     std::erase_if(candidates, [&](const Candidate& file) {
       const Became since = WhatBecameOf(file);
@@ -345,11 +355,11 @@ std::set<std::string> ReopenedFiles::AppendedAgain() {
     state->candidates = std::move(candidates);
     state->appended.merge(found);
     state->looking = false;
-  });
-  if (!begun) {
+  };
+  BeginWith(state->options.user, look, [state] {
     absl::MutexLock lock(&state->mutex);
     state->looking = false;
-  }
+  });
   return appended;
 }
 

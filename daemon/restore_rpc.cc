@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/log.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "base/timeline.h"
 #include "criu/job_namespaces.h"
@@ -25,6 +26,7 @@
 #include "daemon/call_monitor.h"
 #include "daemon/copies.h"
 #include "daemon/image_lookup.h"
+#include "daemon/job_log.h"
 #include "daemon/job_mark.h"
 #include "daemon/job_room.h"
 #include "daemon/proto_conversion.h"
@@ -167,7 +169,8 @@ absl::StatusOr<Sources> FindSources(Node& node, const Call& call, const v1::Rest
   if (!request.name().empty()) {
     RK_RETURN_IF_ERROR(node.jobs().CheckNameIsFree(request.name()));
     // Also while it waits to be brought back; unless it is the supervisor who does that.
-    if (call.in_memory == nullptr) RK_RETURN_IF_ERROR(node.supervisor().CheckNameIsFree(request.name()));
+    if (call.in_memory == nullptr)
+      RK_RETURN_IF_ERROR(node.supervisor().CheckNameIsFreeFor(call.caller, request.name()));
   }
   if (!request.pidfile().empty()) RK_RETURN_IF_ERROR(CheckAbsolute(request.pidfile(), "the pidfile"));
   if (request.into() != 0) RK_RETURN_IF_ERROR(CheckInto(node, call.caller, request));
@@ -297,6 +300,18 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   if (!rolled_back.empty()) SendRolledBack(rolled_back, send);
   RK_RETURN_IF_ERROR(result.status());
 
+  if (request.into() == 0) {
+    // Where it was given another log, that has a name.
+    if (!log_file.valid()) log = LogOfRestored(result->root, log, manifest, &result->warnings);
+    // Whoever supervises it tells its owner.
+    if (call.in_memory == nullptr && !rolled_back.empty()) {
+      v1::FilesRolledBack of;
+      of.mutable_files()->Assign(rolled_back.begin(), rolled_back.end());
+      for (std::string& warning : WarnOfOthersCut(of.files(), ProcessTree(result->root)))
+        result->warnings.push_back(std::move(warning));
+    }
+  }
+
   JobRecord record;
   record.name = !request.name().empty() ? request.name() : manifest.job_name();
   record.pid = result->root;
@@ -390,7 +405,7 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
     RK_ASSIGN_OR_RETURN(Sources sources, FindSources(node, call, request));
     return RestoreClones(node, call, request, *sources.store, sources.info, sources.criu, send);
   }
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<void> room, TakeRoomForJobs(node, call.caller));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<void> room, TakeRoomForJob(node, call.caller));
   RK_ASSIGN_OR_RETURN(RegisteredJob job, RestoreJob(node, call, request, send));
   room.reset();
   if (request.detach()) return absl::OkStatus();

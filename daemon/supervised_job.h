@@ -258,6 +258,7 @@ class SupervisedJob {
   Strays StraysAmong(const ProcessTable& processes) const;
   // Those of before and after an image.
   void TellOfStrays(const Strays& before);
+  void TellOfFullLog();
   void TellOfUnseenHangs(double now);
   // That the hook in it looks for its file in another runtime folder than ours.
   void TellOfOtherFolder();
@@ -281,6 +282,8 @@ class SupervisedJob {
   bool CarryOutDecision();
   // What its owner may do where it was given up because it missed a file; empty: that is not why.
   std::string HintAtRemovedFiles() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // See WarnOfFullLog.
+  std::string HintAtFullLog() const ABSL_LOCKS_EXCLUDED(mutex_);
   // `how`: its last life ended.
   bool Revive(supervise::RestartDecision decision, const std::string& how, const Stopwatch& since_death);
   // Whoever takes the job over while it waits carries out the same.

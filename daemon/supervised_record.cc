@@ -52,8 +52,13 @@ absl::Status WriteSupervisedRecord(const std::string& directory, const v1::Super
   v1::SupervisedJobRecord file = record;
   file.set_format(kSupervisedFormat);
   MakeText(&file);
-  return Annotate(WriteRecordFile(SupervisedRecordPath(directory, record.name()), file),
-                  absl::StrCat("recording job '", record.name(), "'"));
+  const absl::Status written = WriteRecordFile(SupervisedRecordPath(directory, record.name()), file);
+  return Annotate(
+      absl::IsResourceExhausted(written)
+          ? WithMessage(written,
+                        absl::StrCat(written.message(), ", or remove images (`rekindle rm`, `rekindle gc`)"))
+          : written,
+      absl::StrCat("recording job '", record.name(), "'"));
 }
 
 absl::Status RemoveSupervisedRecord(const std::string& directory, absl::string_view name) {

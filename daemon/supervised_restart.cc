@@ -23,11 +23,13 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/parallel.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "base/timeline.h"
 #include "base/utf8.h"
 #include "daemon/hindrance.h"
 #include "daemon/job_launcher.h"
+#include "daemon/job_log.h"
 #include "daemon/oom_kill.h"
 #include "daemon/rpcs.h"
 #include "daemon/supervised_job.h"
@@ -329,6 +331,14 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
     });
   });
   kept_staging_.LetKernelHaveIt();
+  if (job.ok()) {
+    {
+      absl::MutexLock lock(&mutex_);
+      record_.set_log(job->record.log);
+    }
+    for (const std::string& warning : WarnOfOthersCut(restarted->files(), ProcessTree(job->record.pid)))
+      Warn(warning);
+  }
   return job;
 }
 
@@ -461,6 +471,7 @@ bool SupervisedJob::BringBack(Death death) {
     return false;
   }
   if (const std::string hint = well ? "" : HintAtRemovedFiles(); !hint.empty()) Warn(hint);
+  if (!well) TellOfFullLog();
   RestartDecision decision = DecideAfter(death);
   // In one with the death: to who takes over now it is not another one.
   if (decision.action == RestartDecision::Action::kRestart) NoteDecided();
@@ -476,6 +487,15 @@ std::string SupervisedJob::HintAtRemovedFiles() const {
     return "";
   return "it went back to an image, and misses a file: if it has removed that itself since, such as an old "
          "checkpoint, 'rekindle run --keep-removed FOLDER' keeps those in that folder";
+}
+
+std::string SupervisedJob::HintAtFullLog() const {
+  std::string log;
+  {
+    absl::MutexLock lock(&mutex_);
+    log = record_.log();
+  }
+  return WarnOfFullLog(log, owner_);
 }
 
 bool SupervisedJob::CarryOutDecision() {
@@ -513,7 +533,8 @@ bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, con
     }
     const bool anew = decision.images_back >= images;
     const bool ends = decision.action == RestartDecision::Action::kGiveUp || (anew && had_points);
-    const std::string hint = ends ? HintAtRemovedFiles() : "";
+    std::string hint = ends ? HintAtRemovedFiles() : "";
+    if (ends && hint.empty()) hint = HintAtFullLog();
     if (ends && unfit < images) {
       absl::MutexLock lock(&mutex_);
       decision = restart_policy_.BackTo(unfit, "none that is older leads further");
@@ -528,13 +549,16 @@ bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, con
       // It would do everything once more, over what it has left: nobody but its owner can want that.
       Finish(
           last_exit_, /*failed=*/true,
-          absl::StrCat(decision.why, images == 0 ? "; its images are gone" : "; no image of it leads further",
-                       ": start it anew if it is to begin from its beginning",
-                       images == 0
-                           ? ""
-                           : absl::StrCat(", or, when what hinders it is mended, with `rekindle run --from ",
-                                          newest, " …`"),
-                       hint.empty() ? "" : "; ", hint));
+          absl::StrCat(
+              decision.death,
+              images == 0 ? "; its images are gone, and it does not begin anew by itself: start it once more "
+                            "if it is to"
+                          : absl::StrCat("; it gets no further from any image that it can go back to (",
+                                         images, ", the newest ", newest,
+                                         "), so that it is not restarted any more. When what it fails of "
+                                         "is mended, `rekindle run --from ",
+                                         newest, " …` goes on from there"),
+              hint.empty() ? "" : "; ", hint));
       return false;
     }
     if (decision.wait_seconds > 0) NoteDecided();

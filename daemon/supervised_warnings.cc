@@ -117,6 +117,10 @@ void SupervisedJob::TellOfStrays(const Strays& before) {
   Warn(DescribeStrays(strays, /*are_ended_with_it=*/true));
 }
 
+void SupervisedJob::TellOfFullLog() {
+  if (const std::string hint = HintAtFullLog(); !hint.empty()) Warn(hint);
+}
+
 void SupervisedJob::TellOfUnseenHangs(double now) {
   if (unseen_hangs_told_ || !progress_.MayHangUnseen(now)) return;
   unseen_hangs_told_ = true;

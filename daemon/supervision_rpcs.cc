@@ -157,7 +157,7 @@ absl::Status RunSupervised(Node& node, const Call& call, const v1::RunRequest& r
         "a supervised job needs somebody who stays: start rekindled, or leave --detach out");
   }
   v1::JobEvent event;
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<void> room, TakeRoomForJobs(node, call.caller));
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<void> room, TakeRoomForJob(node, call.caller));
   RK_ASSIGN_OR_RETURN(std::shared_ptr<SupervisedJob> job,
                       node.supervisor().Run(call, request, event.mutable_started()));
   room.reset();

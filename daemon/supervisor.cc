@@ -22,6 +22,7 @@
 #include "daemon/copy_notes.h"
 #include "daemon/hindrance.h"
 #include "daemon/image_lookup.h"
+#include "daemon/job_log.h"
 #include "daemon/job_mark.h"
 #include "daemon/job_start.h"
 #include "daemon/node.h"
@@ -46,7 +47,7 @@ constexpr absl::Duration kForkMayTake = absl::Milliseconds(500), kLookAgain = ab
 // Jobs of other machines may be many, and their records far away.
 constexpr int64_t kLetOthersBeNanos = 60'000'000'000;
 
-constexpr int64_t kLookAtLogsNanos = 24 * 3600 * 1'000'000'000LL;
+constexpr int64_t kLookAtLogsNanos = 3600 * 1'000'000'000LL;
 
 // Of a file's content: it is replaced, never changed.
 std::pair<uint64_t, int64_t> StampOf(const std::string& path) {
@@ -126,7 +127,8 @@ void Supervisor::RemoveOldLogs() {
   // What can't be known now may be a job that has one of them.
   const auto jobs = node_.jobs().List();
   const auto supervised = ListSupervisedRecords(directory());
-  if (options.log_age == absl::ZeroDuration() || !jobs.ok() || !supervised.ok() ||
+  const LogBounds& bounds = options.log_bounds;
+  if ((bounds.age == absl::ZeroDuration() && bounds.bytes == 0) || !jobs.ok() || !supervised.ok() ||
       !node_.CheckStoreIsThere().ok()) {
     return;
   }
@@ -140,16 +142,14 @@ void Supervisor::RemoveOldLogs() {
       unknown.insert(name);
     }
   }
-  const size_t removed =
-      daemon::RemoveOldLogs(options.log_directory, options.log_age, [&](const NamedLog& named) {
-        return logs.contains(absl::StrCat(options.log_directory, "/", named.log)) ||
-               unknown.contains(named.job);
-      });
+  const size_t removed = daemon::RemoveOldLogs(options.log_directory, bounds, [&](const NamedLog& named) {
+    return logs.contains(absl::StrCat(options.log_directory, "/", named.log)) || unknown.contains(named.job);
+  });
   if (removed > 0) {
     Log(LogLevel::kInfo,
         absl::StrCat(removed, removed == 1 ? " log" : " logs", " of ended jobs removed from ",
-                     options.log_directory, ": nobody has written to ", removed == 1 ? "it" : "them", " for ",
-                     absl::ToDoubleHours(options.log_age) / 24, " days (--log-days)"));
+                     options.log_directory,
+                     ", which were too old (--log-days) or took too much room (--log-limit)"));
   }
 }
 
@@ -318,10 +318,21 @@ absl::Status Supervisor::CheckNameIsFree(const std::string& name) const {
       "'"));
 }
 
-absl::StatusOr<SupervisedHold> Supervisor::TakeName(const std::string& name,
+absl::Status Supervisor::CheckNameIsFreeFor(const Caller& caller, const std::string& name) const {
+  const absl::Status free = CheckNameIsFree(name);
+  if (free.ok()) return free;
+  const absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory(), name);
+  const bool may =
+      record.ok() ? node_.policy().MayUse(caller, record->uid()) : node_.policy().IsAdmin(caller);
+  if (may) return free;
+  return absl::AlreadyExistsError(absl::StrCat(
+      "a supervised job named '", name, "', which is not yours, has not ended yet: choose another --name"));
+}
+
+absl::StatusOr<SupervisedHold> Supervisor::TakeName(const Caller& caller, const std::string& name,
                                                     std::unique_ptr<Reservation>* reservation) {
   reservation->reset();
-  RK_RETURN_IF_ERROR(CheckNameIsFree(name));
+  RK_RETURN_IF_ERROR(CheckNameIsFreeFor(caller, name));
   RK_RETURN_IF_ERROR(node_.jobs().CheckNameIsFree(name));
   {
     absl::MutexLock lock(&mutex_);
@@ -556,12 +567,15 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::RunFrom(const Call& c
   const std::string stem = record.name().empty() ? JobNameFromCommand(start.record.command) : record.name();
   record.set_name(stem);
   std::unique_ptr<Reservation> reservation;
-  absl::StatusOr<SupervisedHold> hold = TakeName(stem, &reservation);
+  absl::StatusOr<SupervisedHold> hold = TakeName(call.caller, stem, &reservation);
   for (int number = 2; absl::IsAlreadyExists(hold.status()) && request.name().empty(); ++number) {
     record.set_name(absl::StrCat(stem, "-", number));
-    hold = TakeName(record.name(), &reservation);
+    hold = TakeName(call.caller, record.name(), &reservation);
   }
   RK_RETURN_IF_ERROR(hold.status());
+  RK_RETURN_IF_ERROR(CheckLogIsOwn(node_, call.caller,
+                                   request.from_image().empty() ? request.log() : start.launch.log,
+                                   /*supervised=*/true, stem, &start.warnings));
   record.set_uid(call.caller.uid);
   record.set_gid(call.caller.gid);
   record.mutable_groups()->Assign(call.caller.groups.begin(), call.caller.groups.end());

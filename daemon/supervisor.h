@@ -59,6 +59,9 @@ class Supervisor {
   // AlreadyExists: a supervised job that has not ended has it, running or not at the moment, whoever
   // supervises it.
   absl::Status CheckNameIsFree(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same for somebody who is told no more of other users' jobs than that.
+  absl::Status CheckNameIsFreeFor(const Caller& caller, const std::string& name) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Nothing where there is no such supervised job.
   void WillEnd(const std::string& name, int signal) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -108,7 +111,8 @@ class Supervisor {
     const std::string name_;
   };
   // The right to supervise a new job of that name. AlreadyExists: it is another's, or nobody can tell.
-  absl::StatusOr<SupervisedHold> TakeName(const std::string& name, std::unique_ptr<Reservation>* reservation)
+  absl::StatusOr<SupervisedHold> TakeName(const Caller& caller, const std::string& name,
+                                          std::unique_ptr<Reservation>* reservation)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<SupervisedHold> Claim(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status LockJobs(absl::Duration patience = absl::ZeroDuration()) ABSL_LOCKS_EXCLUDED(mutex_);

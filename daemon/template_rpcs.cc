@@ -78,7 +78,7 @@ absl::Status TemplateUp(Node& node, const Call& call, const v1::TemplateUpReques
   RK_RETURN_IF_ERROR(CheckDaemon(node));
   if (!request.name().empty()) RK_RETURN_IF_ERROR(CheckJobName(request.name()));  // its copies are called so
   Stopwatch watch;
-  RK_ASSIGN_OR_RETURN(const std::shared_ptr<void> room, TakeRoomForJobs(node, call.caller));
+  RK_ASSIGN_OR_RETURN(const std::shared_ptr<void> room, TakeRoomForJob(node, call.caller));
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node.OpenStore(Node::Access::kRead));
   RK_ASSIGN_OR_RETURN(store::ImageInfo info,
                       FindImageFor(node, *store, call.caller, request.image(), "restore"));
@@ -159,7 +159,7 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
     return started;
   };
   const uint32_t count = std::max<uint32_t>(request.clone().count(), 1);
-  RK_ASSIGN_OR_RETURN(std::shared_ptr<void> room, TakeRoomForJobs(node, call.caller, count));
+  RK_ASSIGN_OR_RETURN(std::vector<std::shared_ptr<void>> rooms, TakeRoomForJobs(node, call.caller, count));
   for (uint32_t i = 1; i <= count; ++i) {
     Stopwatch watch;
     CopyTimeline timeline(request.timeline());
@@ -189,6 +189,7 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
     details.kind = "clone";
     absl::StatusOr<RegisteredJob> job = RegisterCopy(node, call.caller, *std::move(copy), details, watch,
                                                      monitor.cancel_fd(), event.mutable_started());
+    rooms[i - 1].reset();
     RK_RETURN_IF_ERROR(counted(job.status()));
     event.mutable_started()->set_forked(forked);
     if (count > 1) event.mutable_started()->set_number(i);
@@ -203,7 +204,7 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
     if (auto followed = timeline.Finish(event.started())) send(*followed);
     jobs.push_back(*std::move(job));
   }
-  room.reset();
+  rooms.clear();
   monitor.Stop();
   if (request.detach()) return absl::OkStatus();
   return SendJobEnds(node, call, jobs, send);

@@ -88,7 +88,12 @@ absl::StatusOr<ChangedLimits> ChangeLimits(const StoreCore& core, const LimitsCh
     return Annotate(before.status(), absl::StrCat("changing ", LimitsPath(store_path)));
   }
   RK_RETURN_IF_ERROR(Apply(change, changed.limits));
-  RK_RETURN_IF_ERROR(WriteFileAtomically(LimitsPath(store_path), changed.limits.Encode()));
+  const absl::Status written = WriteFileAtomically(LimitsPath(store_path), changed.limits.Encode());
+  if (absl::IsResourceExhausted(written)) {
+    return WithMessage(
+        written, absl::StrCat(written.message(), ", or remove images (`rekindle rm`) and run `rekindle gc`"));
+  }
+  RK_RETURN_IF_ERROR(written);
   return changed;
 }
 

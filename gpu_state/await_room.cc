@@ -11,7 +11,7 @@
 #include "base/deadline.h"
 #include "base/human_units.h"
 #include "base/log.h"
-#include "base/process_stat.h"
+#include "base/shown_command.h"
 #include "base/status.h"
 #include "gpu_state/device_plan.h"
 #include "gpu_state/host_memory.h"
@@ -63,13 +63,13 @@ class Turns {
     waited_ += kLookForTurnEvery;
     if (waited_ < for_strangers_) return false;
     passed_over_.insert(uuid);
-    Log(LogLevel::kWarning, absl::StrCat("memory goes onto ", uuid, " though ",
-                                         !holder_ ? "somebody"
-                                                  : absl::StrCat("process ", holder_->pid, " (",
-                                                                 CommandLineOf(holder_->pid).substr(0, 40),
-                                                                 ") of uid ", holder_->uid),
-                                         " says that it moves some there, since that has not ended within ",
-                                         absl::FormatDuration(for_strangers_)));
+    Log(LogLevel::kWarning,
+        absl::StrCat("memory goes onto ", uuid, " though ",
+                     !holder_ ? "somebody"
+                              : absl::StrCat("process ", holder_->pid, " (", ShownCommandOf(holder_->pid),
+                                             ") of uid ", holder_->uid),
+                     " says that it moves some there, since that has not ended within ",
+                     absl::FormatDuration(for_strangers_)));
     return true;
   }
 

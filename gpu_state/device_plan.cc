@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/human_units.h"
-#include "base/process_stat.h"
+#include "base/shown_command.h"
 #include "base/status.h"
 
 namespace rekindle::gpu {
@@ -135,7 +135,7 @@ absl::Status CheckRoom(const std::map<std::string, uint64_t>& needed, const Devi
     std::vector<std::string> who;
     for (const GpuUse& use : present.uses) {
       if (use.uuid != uuid) continue;
-      who.push_back(absl::StrCat(use.pid, " (", CommandLineOf(use.pid).substr(0, 40),
+      who.push_back(absl::StrCat(use.pid, " (", ShownCommandOf(use.pid),
                                  use.bytes ? absl::StrCat(", ", FormatBytes(*use.bytes)) : "", ")"));
     }
     return absl::ResourceExhaustedError(absl::StrCat(

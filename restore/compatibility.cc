@@ -25,6 +25,7 @@
 #include "base/human_units.h"
 #include "base/open_in_root.h"
 #include "base/process_stat.h"
+#include "base/shown_command.h"
 #include "base/status.h"
 #include "rekindle/v1/image_layout.h"
 #include "restore/job_logs.h"
@@ -101,7 +102,7 @@ std::vector<Holder> HoldersOf(const std::set<pid_t>& ids) {
 }
 
 std::string Describe(const Holder& holder) {
-  std::string command = CommandLineOf(holder.process).substr(0, 60);
+  std::string command = ShownCommandOf(holder.process);
   if (command.empty()) command = "a process that just ended";
   std::string text = absl::StrCat(holder.id, " (", command);
   if (holder.process != holder.id) {
@@ -110,7 +111,7 @@ std::string Describe(const Holder& holder) {
   auto stat = ReadProcessStat(holder.process);
   if (stat.ok() && stat->state == 'Z') {
     absl::StrAppend(&text, ", a zombie: it has ended, but its parent ", stat->parent, " (",
-                    CommandLineOf(stat->parent).substr(0, 60), ") has not taken its exit status");
+                    ShownCommandOf(stat->parent), ") has not taken its exit status");
   }
   return text + ")";
 }

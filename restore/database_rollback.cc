@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "base/proc_text.h"
 #include "base/process_stat.h"
+#include "base/shown_command.h"
 
 namespace rekindle::restore {
 namespace {
@@ -77,7 +78,7 @@ void KeepWhole(const std::string& database, const std::vector<FileAction*>& file
     });
     const pid_t user = unchanged ? 0 : MapperOf(files);
     if (user == 0) return;
-    why = absl::StrCat("process ", user, " (", CommandLineOf(user), ") uses it");
+    why = absl::StrCat("process ", user, " (", ShownCommandOf(user), ") uses it");
   }
   for (FileAction* file : files) {
     const Report::Action action = file->report.action();

@@ -23,7 +23,7 @@
 #include "base/follow_in_root.h"
 #include "base/machine.h"
 #include "base/open_in_root.h"
-#include "base/process_stat.h"
+#include "base/shown_command.h"
 #include "base/status.h"
 #include "restore/compatibility.h"
 #include "restore/database_rollback.h"
@@ -117,7 +117,7 @@ class Planner {
     action.database = DatabaseOf(action);
     if (file.shared_memory() && look.error == 0) {
       if (const pid_t user = shared_memory_.UserOf(look.info); user != 0) {
-        Leave(action, absl::StrCat("process ", user, " (", CommandLineOf(user), ") uses this shared memory"),
+        Leave(action, absl::StrCat("process ", user, " (", ShownCommandOf(user), ") uses this shared memory"),
               IsTooShort(file, action.report.size()));
         return action;
       }

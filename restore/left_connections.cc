@@ -1,6 +1,10 @@
 #include "restore/left_connections.h"
 
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -32,34 +36,57 @@ uint16_t FirstPortForAll() {
   return known ? static_cast<uint16_t>(first) : kUsual;
 }
 
+// With the addresses of IPv4 as such, where a socket of IPv6 has one.
+std::pair<int, std::array<uint32_t, 4>> LocalAddress(const criu::TcpConnection& end) {
+  const std::array<uint32_t, 4>& address = end.local;
+  if (end.family == AF_INET6 && address[0] == 0 && address[1] == 0 && address[2] == htonl(0xffff))
+    return {AF_INET, {address[3]}};
+  return {end.family, address};
+}
+
+bool IsAnyAddress(const criu::TcpConnection& end) {
+  return LocalAddress(end).second == std::array<uint32_t, 4>{};
+}
+
 }  // namespace
 
-std::set<uint16_t> KeepTheirOwn(std::set<uint16_t> ports, uid_t user, uint16_t first_for_all,
-                                const std::vector<TcpSocket>& there) {
-  if (user == 0) return ports;
-  std::erase_if(ports, [&](uint16_t port) { return port < first_for_all; });
-  for (const TcpSocket& socket : there) {
-    if (socket.inode != 0 && socket.user != user) ports.erase(socket.ends.local_port);
-  }
-  return ports;
+bool Collide(const criu::TcpConnection& one, const criu::TcpConnection& other) {
+  return one.local_port == other.local_port &&
+         (IsAnyAddress(one) || IsAnyAddress(other) || LocalAddress(one) == LocalAddress(other));
+}
+
+std::vector<criu::TcpConnection> KeepTheirOwn(std::vector<criu::TcpConnection> ends, uid_t user,
+                                              uint16_t first_for_all, const std::vector<TcpSocket>& there) {
+  if (user == 0) return ends;
+  std::erase_if(ends, [&](const criu::TcpConnection& end) {
+    return end.local_port < first_for_all ||
+           std::any_of(there.begin(), there.end(), [&](const TcpSocket& socket) {
+             return socket.inode != 0 && socket.user != user && Collide(socket.ends, end);
+           });
+  });
+  return ends;
 }
 
 absl::Status FreePorts(const store::ImageReader& image) {
   RK_ASSIGN_OR_RETURN(const std::string files, FileTableOf(image));
-  RK_ASSIGN_OR_RETURN(std::set<uint16_t> ports, criu::TcpPorts(files));
-  if (ports.empty()) return absl::OkStatus();
+  RK_ASSIGN_OR_RETURN(std::vector<criu::TcpConnection> ends, criu::TcpLocalEnds(files));
+  if (ends.empty()) return absl::OkStatus();
   absl::StatusOr<SocketDiag> sockets = SocketDiag::Open(0);
   if (!sockets.ok()) return absl::OkStatus();
+  const auto [first, last] = std::minmax_element(
+      ends.begin(), ends.end(), [](const auto& a, const auto& b) { return a.local_port < b.local_port; });
+  const uint16_t first_port = first->local_port, last_port = last->local_port;
   if (const uid_t owner = image.info().owner; owner != 0) {
-    const auto there = sockets->Tcp(*ports.begin(), *ports.rbegin());
+    const auto there = sockets->Tcp(first_port, last_port);
     if (!there.ok()) return absl::OkStatus();
-    ports = KeepTheirOwn(std::move(ports), owner, FirstPortForAll(), *there);
-    if (ports.empty()) return absl::OkStatus();
+    ends = KeepTheirOwn(std::move(ends), owner, FirstPortForAll(), *there);
+    if (ends.empty()) return absl::OkStatus();
   }
-  const auto over = sockets->TimeWaiting(*ports.begin(), *ports.rbegin());
+  const auto over = sockets->TimeWaiting(first_port, last_port);
   for (const TcpSocket& socket : over.value_or(std::vector<TcpSocket>())) {
     // Where that can't be done, CRIU says that the port is taken, and it is tried again.
-    if (ports.contains(socket.ends.local_port)) sockets->Destroy(socket).IgnoreError();
+    if (std::any_of(ends.begin(), ends.end(), [&](const auto& end) { return Collide(socket.ends, end); }))
+      sockets->Destroy(socket).IgnoreError();
   }
   return absl::OkStatus();
 }

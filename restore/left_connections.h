@@ -6,7 +6,6 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,16 +19,19 @@ namespace rekindle::restore {
 // can't be ended, or that a process has; DataLoss: the image is damaged. Thread-safe.
 absl::Status EndLeftConnections(const store::ImageReader& image);
 
-// Forgets connections that are over, of ports in our network namespace that the job needs: it could have none
-// of these ports for a minute after its end otherwise. As far as we may, and none that must be another user's
-// (KeepTheirOwn); thread-safe.
+// Forgets connections that are over, of ports in our network namespace that the job needs, at its addresses:
+// it could have none of these for a minute after its end otherwise. As far as we may, and none that must be
+// another user's (KeepTheirOwn); thread-safe.
 absl::Status FreePorts(const store::ImageReader& image);
 
-// Of the ports that a job of this user's needs (root's: all): without those that it can't have had, which are
-// for root (below `first_for_all`) or which a socket of another user's has now (`there`). Whose a connection
-// that is over was the kernel does not know any more.
-std::set<uint16_t> KeepTheirOwn(std::set<uint16_t> ports, uid_t user, uint16_t first_for_all,
-                                const std::vector<TcpSocket>& there);
+// Can't two sockets have these local ends at once: one port, and one address, or any address (0.0.0.0, ::)?
+bool Collide(const criu::TcpConnection& one, const criu::TcpConnection& other);
+
+// Of the local ends that a job of this user's needs (root's: all): without those that it can't have had,
+// which are for root (ports below `first_for_all`) or which a socket of another user's has now (`there`).
+// Whose a connection that is over was the kernel does not know any more.
+std::vector<criu::TcpConnection> KeepTheirOwn(std::vector<criu::TcpConnection> ends, uid_t user,
+                                              uint16_t first_for_all, const std::vector<TcpSocket>& there);
 
 // In the message of a restore that was refused for connections: later they may be free.
 inline constexpr char kConnectionsInUse[] = "the job needs its connections back";

@@ -22,6 +22,7 @@
 #include "base/deadline.h"
 #include "base/file.h"
 #include "base/process_stat.h"
+#include "base/shown_command.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "rekindle/v1/image_layout.h"
@@ -174,7 +175,7 @@ std::string Describe(const JobLock& wanted, const std::vector<HeldLock>& held) {
       last = lock.pid;
       more = holders.size() == kMostHoldersTold;
       if (more) break;
-      holders.push_back(absl::StrCat("PID ", lock.pid, " (", CommandLineOf(lock.pid).substr(0, 60), ")"));
+      holders.push_back(absl::StrCat("PID ", lock.pid, " (", ShownCommandOf(lock.pid), ")"));
     }
   }
   return absl::StrCat(

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/process_stat.h"
+#include "base/shown_command.h"
 #include "restore/compatibility.h"
 
 namespace rekindle::restore {
@@ -53,7 +53,7 @@ absl::Status CheckIdsAreFreeIn(const criu::JobNamespaces& namespaces,
       if (holder == 0) continue;
       return absl::FailedPreconditionError(
           absl::StrCat(kIdsInUse, ", and ", number, " is in use in the container: our ", holder, " (",
-                       CommandLineOf(holder).substr(0, 60),
+                       ShownCommandOf(holder),
                        "). If that is the job itself, it still runs; otherwise end it, or restore into a "
                        "container in which "
                        "nothing but its first process runs"));

@@ -382,10 +382,11 @@ class RestoreRun : public criu::RestoreObserver {
       if (ClaimNumber(claims_, process.pid, static_cast<uint32_t>(space.st_ino))) continue;
       if (errno != EAGAIN && errno != EACCES)
         return ErrnoStatus(errno, absl::StrCat("claiming process ", process.pid, " for a restore"));
-      return absl::FailedPreconditionError(
-          absl::StrCat(kIdsInUse, ", and ", process.pid,
-                       " is being given to a process by another restore that is under way; if that is of the "
-                       "same job, it comes back by it"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          kIdsInUse, ", and ", process.pid,
+          " is being given to a process by another restore that is under way, or that was "
+          "interrupted and is just ending: where that is of the same job and goes well, the job comes "
+          "back by it; else try again in a moment"));
     }
     return absl::OkStatus();
   }

@@ -45,6 +45,15 @@ using Json = nlohmann::json;
 
 constexpr int kHighNumbers = 64;  // above every number that a descriptor must have in CRIU
 
+constexpr char kMakerDied[] = "whoever restored it has died";
+// The kernel closes the sockets of a process that has died one after the other.
+constexpr int kHangsUpWithinMs = 500;
+
+bool HangsUp(const UniqueFd& socket) {
+  pollfd entry{socket.get(), 0, 0};
+  return ::poll(&entry, 1, kHangsUpWithinMs) > 0;
+}
+
 struct JobEndNote {
   int code = 0, signal = 0;
   std::string why;  // empty: it ended by itself
@@ -134,7 +143,7 @@ class Init {
     if (!packet->has_value()) {
       // Whoever asked for this sandbox has gone. A job that runs goes on; what is half made does not.
       control.Reset();
-      if (root_ == 0 && &control == &setup_.control) End({1, 0, "whoever restored it has died"});
+      if (root_ == 0 && &control == &setup_.control) End({1, 0, kMakerDied});
       return;
     }
     try {
@@ -315,6 +324,9 @@ class Init {
     // Before the job runs, CRIU would wait for it for ever. After that a process may have been forked of
     // which nobody has told yet: all that were known having gone means nothing.
     if (served_ || (root_ != 0 && !has_kept_)) return setup_.keeper.Reset();
+    // Until the pager gets it the keeper's other end is that of whoever makes the sandbox, as the control's
+    // is.
+    if (root_ == 0 && HangsUp(setup_.control)) return End({1, 0, kMakerDied});
     // Open until all processes have gone: the pager's guard waits for its end.
     End({0, SIGKILL, "the pager that served its missing memory has died"});
   }

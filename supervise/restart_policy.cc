@@ -115,11 +115,12 @@ RestartDecision RestartPolicy::OnDeath(const Death& death, size_t images, std::o
   state_.images_back = std::min(further ? tried.further : same, images);
   const bool was_at_beginning = state_.from_beginning && !death.image_taken;
   state_.from_beginning = state_.images_back >= images;
+  RestartDecision decision;
+  decision.death = why;
   if (further && !was_at_beginning) {
     absl::StrAppend(&why, ", without an image or progress: ",
                     state_.from_beginning ? "from its beginning" : "one image further back");
   }
-  RestartDecision decision;
   decision.action = Action::kRestart;
   decision.images_back = state_.images_back;
   decision.wait_seconds = WaitSeconds();
@@ -131,6 +132,7 @@ RestartDecision RestartPolicy::Decided() const {
   RestartDecision decision;
   decision.action = Action::kRestart;
   decision.images_back = state_.images_back;
+  decision.death = Describe(state_.last);
   decision.why = "as it was decided before";
   return decision;
 }
@@ -154,7 +156,8 @@ RestartDecision RestartPolicy::OnRestoreFailed(const Death& death, size_t images
   RestartDecision decision;
   decision.action = Action::kRestart;
   decision.images_back = state_.images_back;
-  decision.why = absl::StrCat(Describe(death), ": ",
+  decision.death = Describe(death);
+  decision.why = absl::StrCat(decision.death, ": ",
                               state_.from_beginning ? "from its beginning" : "one image further back");
   return decision;
 }

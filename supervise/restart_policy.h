@@ -49,6 +49,7 @@ struct RestartDecision {
   // For people: "killed by signal 9 (Killed)", "exit status 1 again after 0.4 s, without an image or
   // progress: one image further back".
   std::string why;
+  std::string death;  // of that what it comes after: "exit status 1 again after 0.4 s"
 };
 
 // Of an image, in images back. Since it was tried there may be newer ones, and others, even itself, may be

@@ -101,8 +101,9 @@ TEST(RestartPolicy, SaysWhyItGoesFurtherBack) {
   EXPECT_EQ(policy.OnDeath(Exited(1), 2).why, "exit status 1 after 0.4 s");
   EXPECT_EQ(policy.OnDeath(Exited(1), 2).why,
             "exit status 1 again after 0.4 s, without an image or progress: one image further back");
-  EXPECT_EQ(policy.OnDeath(Exited(1), 2).why,
-            "exit status 1 again after 0.4 s, without an image or progress: from its beginning");
+  const RestartDecision anew = policy.OnDeath(Exited(1), 2);
+  EXPECT_EQ(anew.why, "exit status 1 again after 0.4 s, without an image or progress: from its beginning");
+  EXPECT_EQ(anew.death, "exit status 1 again after 0.4 s");
   EXPECT_EQ(policy.OnDeath(Exited(1), 2).why, "exit status 1 again after 0.4 s");
 }
 

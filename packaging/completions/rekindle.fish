@@ -38,7 +38,7 @@ complete -c rekindle -l version -d 'Show the version of this program'
 
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a doctor -d 'Check what Rekindle needs on this machine'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a run -d 'Start a command as a job'
-complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a stop -d 'End a job, for good'
+complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a stop -d 'End jobs, for good'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a attach -d 'Follow a supervised job'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a wait -d 'Wait until jobs have ended'
 complete -c rekindle -n "not __fish_seen_subcommand_from $commands" -a logs -d 'Show what a job has written'

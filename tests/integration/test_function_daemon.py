@@ -3,9 +3,11 @@
 import itertools
 import json
 import os
+import random
 import shutil
 import signal
 import threading
+import time
 import unittest
 
 from harness import jobs, procfs, waiting
@@ -74,6 +76,29 @@ class DaemonTest(FunctionsTest):
         for name in ("tried", "untried"):
             self.invoke(name)
             is_called(name, "ready")
+
+    def test_killed_while_sandboxes_are_made(self):
+        """What becomes of these then is no fault of the pager's, which lives."""
+        self.deploy("idle")
+        self.invoke("idle")
+        self.wait_for_image("idle")
+        folder = os.path.join(self.runtime, "s")
+        for _ in range(3):
+            pager, before = self.pager(), set(os.listdir(folder))
+            calls = [self.begin_invoke("idle", {"do": "self"}) for _ in range(8)]
+            waiting.until(
+                lambda before=before, calls=calls: set(os.listdir(folder)) - before
+                or all(call.poll() is not None for call in calls),
+                "a sandbox in the making", SECONDS, 0.0005,
+            )  # fmt: skip
+            time.sleep(random.uniform(0, 0.12))  # any moment of it
+            self.daemon.kill()
+            for call in calls:
+                self.cli.finish(call)
+            self.restart_daemon()
+            self.assertEqual(self.pager(), pager)
+            self.assertNotIn("the pager that served", self.daemon.log_text())
+            self.invoke("idle")
 
     def test_provisioned_come_back(self):
         self.deploy("ready", "--provisioned", "1")

@@ -78,6 +78,14 @@ class CtrlCTest(InterruptedTest):
                 self.interrupt(command, wait)
                 self.assert_untouched(job, memory, digest)
 
+    def test_a_job_that_is_not_held_yet(self):
+        command = self.cli.start("run", "--hold", "--detach", "--name", "job", "--", "sleep", "1000")
+        pid = json.loads(command.stdout.readline())["job"]["pid"]
+        self.kill_job_at_end(pid)
+        result = self.interrupt(command, lambda _: None)
+        for words in ("job 'job'", str(pid), "runs on", "ready()", "rekindle stop job"):
+            self.assertIn(words, result.err + result.out)
+
     def test_a_pipe_without_another_end(self):
         job, memory, digest = self.prepare()
         self.checkpoint(job.pid, "x:1")
@@ -188,6 +196,22 @@ class GivenUpTest(InterruptedTest):
         self.interrupt(command)
         self.assert_given_up(command)
         self.checkpoint(self.job.pid, "x:1")
+
+    def test_a_restore_is_over_when_its_command_is(self):
+        self.checkpoint(self.job.pid, "x:1", "--stop")
+        self.job.reap()
+        supervised = ("run", "--from", "x:1", "--name", "again", "--every", "1h", "--detach")
+        for words, told in ((("restore", "x:1", "--detach"), "cancelled"), (supervised, "ended again")):
+            with self.subTest(words=words):
+                command = self.cli.start(*words)
+                phases.wait_for_restore_phase(
+                    "tasks", self.daemon.pid, self.job.pid, lambda command=command: command.poll() is not None
+                )
+                self.interrupt(command)
+                self.assert_refused(self.cli.finish(command, 60), FAILED, told)
+                self.assertFalse(procfs.alive(self.job.pid))
+        self.restore("x:1")
+        self.assert_untouched(self.job, self.memory, self.digest, ["x:1"])
 
     def test_who_interrupts_twice_waits_no_longer(self):
         command, criu = self.start_checkpoint_that_stands()

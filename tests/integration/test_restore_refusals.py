@@ -23,6 +23,12 @@ class RestoreRefusalTest(RekindleTest):
         memory.wait_for_tick()
         self.assert_store_whole(["x:1"])
 
+    def test_a_command_of_several_lines_is_told_on_one(self):
+        job = self.start_job([jobs.PYTHON, "-c", "import time\n" + "print('(')\n" * 9 + "time.sleep(1000)"], "lines")
+        self.checkpoint(job.pid, "x:1")
+        message = self.assert_refused(self.cli.run("restore", "x:1", "--detach"), FAILED, "import time print('(')", "…)")
+        self.assertNotIn("\n", message)
+
     def test_pid_in_use_by_a_stranger(self):
         job, memory = self.start_memory_job(8 * MIB)
         self.checkpoint(job.pid, "x:1", "--stop")

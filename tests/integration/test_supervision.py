@@ -559,6 +559,14 @@ class WithoutDaemonTest(RekindleTest):
         self.assertEqual(result.code, 0, str(result))
         self.assertRegex(" ".join(self.references()), r"^train\.x:")
 
+    def test_several_are_stopped(self):
+        for name in ("one", "two"):
+            self.succeed("run", "--detach", "--name", name, "--", "sleep", "1000")
+        result = self.cli.run("stop", "one", "none", "two")
+        self.assertEqual(result.code, NOT_FOUND, str(result))
+        self.assertIn("none", result.out + result.err)
+        self.assertEqual(self.succeed("ps")["jobs"], [])
+
     def test_the_command_itself_supervises(self):
         numbers = self.path("numbers")
         command = self.cli.start("run", "--every", "300ms", "--restarts", "2", "--name", "job", "--", jobs.PYTHON,

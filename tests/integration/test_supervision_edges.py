@@ -9,7 +9,7 @@ import unittest
 from harness import jobs, procfs, waiting
 from harness.case import RekindleTest
 from harness.cli import FAILED
-from test_supervision import SupervisedTest, lines_of
+from test_supervision import NOBODY, SupervisedTest, lines_of
 
 _APPENDS = """import mmap, os, sys, time
 with open(sys.argv[1], "w+b") as memory:
@@ -136,6 +136,17 @@ class NamesTest(SupervisedTest):
         other = other.get("job", other)
         self.addCleanup(jobs.kill_tree, other["pid"])
         self.assertEqual(other["name"], "sleep-2")
+
+    def test_others_are_not_told_who_supervises_it(self):
+        """A command does, not the daemon."""
+        command = self.start(100000, options=["--every", "1h"], detach=False, cli=self.cli)
+        self.addCleanup(self.cli.finish, command)
+        self.addCleanup(command.terminate)
+        self.wait_for(lambda job: job["pid"], "the job")
+        run = ("run", "--name", "job", "--detach", "--", "true")
+        self.assert_refused(self.remote.run(*run), FAILED, str(command.pid))
+        message = self.assert_refused(self.make_cli(host=self.daemon.host, uid=NOBODY).run(*run), FAILED, "'job'")
+        self.assertNotIn(str(command.pid), message)
 
     def test_no_log_is_left_of_one_that_never_began(self):
         logs = self.path("logs")
