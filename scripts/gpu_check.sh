@@ -143,6 +143,7 @@ cleanup() {
   trap '' INT TERM HUP
   # First: whoever has told us to end may not wait for the jobs.
   [[ -z $KEPT ]] || keep_logs
+  remove_export
   end_all_jobs  # before all else: the others would put their memory back before they end
   for ((i = 0; i < 100; i++)); do
     [[ -n $(ours) ]] || break
@@ -151,7 +152,6 @@ cleanup() {
     done
     sleep 0.1
   done
-  remove_export
   cd / && rm -rf --one-file-system "$WORK"
 }
 # No images: they are large.

@@ -31,8 +31,8 @@ while (($#)); do
 done
 [[ $PARTS =~ ^[ABC]$ && $LIMIT =~ ^[0-9]+$ ]] || usage
 mkdir -p "$FOLDER" || exit 1
-# Beyond its --minutes a part may take another one; to keep its logs and end its jobs it has this.
-ENDING=20
+# Beyond its --minutes a part may take another one; to keep its logs, take its jobs off the GPU and end them it has this.
+ENDING=60
 SWITCHED_OFF=${TMPDIR:-/var/tmp}/rekindle-gpu-switched-off
 STATUS=0
 
@@ -40,6 +40,7 @@ STATUS=0
 part() {
   local name=$1 minutes=$2 left=$((LIMIT - SECONDS - ENDING)) limit
   shift 2
+  end_left_over
   if ((left < 60)); then
     echo "-- $name: left out, no time left"
     return
@@ -53,9 +54,19 @@ part() {
     2>/dev/null >>"$SWITCHED_OFF"
   switch_off
 }
+# Root reads it: anybody could have made one.
 switch_off() {
   local variable
-  while read -r variable; do export "${variable?}"; done < <(cat "$SWITCHED_OFF" 2>/dev/null)
+  [[ -f $SWITCHED_OFF && -O $SWITCHED_OFF && ! -L $SWITCHED_OFF ]] || return 0
+  while read -r variable; do export "${variable?}"; done < <(grep -xE 'REKINDLE_GPU_[A-Z_]+=0' "$SWITCHED_OFF")
+}
+# What a part that was killed at the end of its time has left: jobs on the GPU, and images, in memory too.
+end_left_over() {
+  local entry folder
+  for entry in /proc/[0-9]*; do
+    [[ $(readlink "$entry/cwd" 2>/dev/null) != */gpu-check.* ]] || kill -9 "${entry#/proc/}" 2>/dev/null
+  done
+  for folder in /dev/shm/gpu-check* "${TMPDIR:-/var/tmp}"/gpu-check*; do rm -rf --one-file-system "$folder"; done
 }
 
 case $PARTS in
