@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
@@ -122,6 +123,7 @@ int RunJob(Client& client, absl::string_view host, const GlobalOptions& globals,
   JobSession session(client, output, interrupts, request.detach(), /*follow_log=*/true, /*lets_go=*/false,
                      options.stop_on);
   if (request.hold()) session.SetAwaitsHold();
+  if (host.empty() || absl::StartsWith(host, "unix:")) session.SetIsHere();
   v1::RunRequest complete = request;
   struct stat input;
   const bool has_input = ::fstat(STDIN_FILENO, &input) == 0;

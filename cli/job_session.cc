@@ -135,8 +135,8 @@ int JobSession::Finish(absl::Status status) {
     if (!exit.report().empty()) output_.Warning(absl::StrCat("the job was given up: ", exit.report()));
     if (code == kDone) code = exit.signal() != 0 ? kKilledBySignal + exit.signal() : exit.exit_code();
   }
-  if (code != kDone && started_ && !detach_ && !started_->job().has_supervised()) {
-    const std::string full = daemon::WarnOfFullLog(started_->job().log(), started_->job().owner_uid());
+  if (code != kDone && started_ && !detach_ && !started_->job().has_supervised() && is_here_) {
+    const std::string full = daemon::WarnOfFullLog(LogOf(started_->job()), started_->job().owner_uid());
     if (!full.empty()) output_.Warning(absl::StrCat("of the job: ", full));
   }
   // What reads cut output must not take it for all of it.

@@ -48,6 +48,8 @@ class JobSession {
   void SetDryRun() { dry_run_ = true; }
   // The call ends when the hook holds the job.
   void SetAwaitsHold() { awaits_hold_ = true; }
+  // The job runs on this machine.
+  void SetIsHere() { is_here_ = true; }
   void Follow(TimelineReport* timelines) { timelines_ = timelines; }
 
   // `status`: of the call that started the job, or attached to it. Where that ended because the daemon has
@@ -130,7 +132,7 @@ class JobSession {
   int stopped_by_ ABSL_GUARDED_BY(mutex_) = 0;             // the signal that has ended it
   v1::StopJobResponse stopped_ ABSL_GUARDED_BY(mutex_);
   std::map<int, std::shared_ptr<const LocalJob>> locals_ ABSL_GUARDED_BY(mutex_);  // by PID
-  bool dry_run_ = false, awaits_hold_ = false;
+  bool dry_run_ = false, awaits_hold_ = false, is_here_ = false;
   ProgressBar progress_;
   std::optional<v1::JobStarted> started_;
   std::vector<v1::JobStarted> all_started_;

@@ -252,7 +252,7 @@ int Main(int argc, char** argv) {
         "the folder that you are in has been removed, or made anew, since you went there, and the command "
         "would run in another one: cd to one that is there (`cd \"$PWD\"` goes to one that was made anew)"));
   }
-  if (const absl::Status usable = daemon::CheckEnvironment(); !usable.ok()) return output.Fail(usable);
+  if (const std::string trouble = daemon::TroubleInEnvironment(); !trouble.empty()) output.Warning(trouble);
   return Execute(parsed.invocation, output);
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/human_units.h"
+#include "base/log.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -47,24 +48,24 @@ constexpr struct {
 
 }  // namespace
 
-absl::Status CheckEnvironment() {
+std::string TroubleInEnvironment() {
   for (const auto& variable : kVariables) {
     const char* value = std::getenv(variable.name);
     if (value == nullptr || *value == '\0' || variable.takes(value)) continue;
-    return absl::InvalidArgumentError(absl::StrCat("$", variable.name, " is '", value, "', and takes ",
-                                                   variable.what, ": change it, or unset it"));
+    return absl::StrCat("$", variable.name, " is '", value, "', and takes ", variable.what,
+                        ": change it, or unset it; until then its default holds");
   }
-  return absl::OkStatus();
+  return "";
 }
 
-absl::Status CheckDaemonEnvironment() {
+void WarnOfDaemonEnvironment() {
+  if (const std::string trouble = TroubleInEnvironment(); !trouble.empty()) Log(LogLevel::kWarning, trouble);
   const char* runtimes = std::getenv("REKINDLE_RUNTIMES");
-  if (runtimes != nullptr && *runtimes != '\0' && !IsFolder(runtimes)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("$REKINDLE_RUNTIMES is '", runtimes,
-                     "', and takes the folder with the runtimes of functions: change it, or unset it"));
-  }
-  return CheckEnvironment();
+  if (runtimes == nullptr || *runtimes == '\0' || IsFolder(runtimes)) return;
+  Log(LogLevel::kWarning,
+      absl::StrCat(
+          "$REKINDLE_RUNTIMES is '", runtimes,
+          "', which is no folder: until it is one, functions have the runtimes that were installed"));
 }
 
 }  // namespace rekindle::daemon

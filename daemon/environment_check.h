@@ -1,15 +1,15 @@
 // The variables that hold numbers and switches. What reads them takes its default for a value that it does
-// not understand, so the programs refuse such a value when they start.
+// not understand, which the programs say when they start: a job may depend on them going on.
 #pragma once
 
-#include "absl/status/status.h"
+#include <string>
 
 namespace rekindle::daemon {
 
-// InvalidArgument: names a variable whose value can't be understood, and what it takes. An empty one counts
-// as one that is not set.
-absl::Status CheckEnvironment();
-// The same of those of the daemon alone.
-absl::Status CheckDaemonEnvironment();
+// Names a variable whose value can't be understood, and what it takes; empty: there is none. An empty value
+// counts as none.
+std::string TroubleInEnvironment();
+// Logs such a one, and what is wrong with those that the daemon alone reads.
+void WarnOfDaemonEnvironment();
 
 }  // namespace rekindle::daemon

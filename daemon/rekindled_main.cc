@@ -325,8 +325,9 @@ int Main(int argc, char** argv) {
     options.advertise = options.tls.listen;
   options.scrub_period = absl::Hours(24) * scrub_days;
   options.node.log_bounds = {absl::Hours(24) * log_days, kDefaultLogLimit};
-  absl::Status status = CheckDaemonEnvironment();
-  if (status.ok() && !options.tls.listen.empty())
+  WarnOfDaemonEnvironment();
+  absl::Status status;
+  if (!options.tls.listen.empty())
     status = Annotate(CheckHostPort(options.tls.listen, AddressUse::kListen), "--listen");
   if (status.ok() && !options.advertise.empty())
     status = Annotate(CheckHostPort(options.advertise, AddressUse::kConnect), "--advertise");

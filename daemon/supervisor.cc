@@ -575,7 +575,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::RunFrom(const Call& c
   RK_RETURN_IF_ERROR(hold.status());
   RK_RETURN_IF_ERROR(CheckLogIsOwn(node_, call.caller,
                                    request.from_image().empty() ? request.log() : start.launch.log,
-                                   /*supervised=*/true, stem, &start.warnings));
+                                   /*supervised=*/true, record.name(), &start.warnings));
   record.set_uid(call.caller.uid);
   record.set_gid(call.caller.gid);
   record.mutable_groups()->Assign(call.caller.groups.begin(), call.caller.groups.end());

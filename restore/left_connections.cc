@@ -48,6 +48,30 @@ bool IsAnyAddress(const criu::TcpConnection& end) {
   return LocalAddress(end).second == std::array<uint32_t, 4>{};
 }
 
+bool HasLowerPort(const criu::TcpConnection& a, const criu::TcpConnection& b) {
+  return a.local_port < b.local_port;
+}
+
+// Each once: all connections that a server took have its address.
+void SortByPort(std::vector<criu::TcpConnection>* ends) {
+  const auto key = [](const criu::TcpConnection& end) {
+    return std::make_pair(end.local_port, LocalAddress(end));
+  };
+  std::sort(ends->begin(), ends->end(),
+            [&](const criu::TcpConnection& a, const criu::TcpConnection& b) { return key(a) < key(b); });
+  ends->erase(std::unique(ends->begin(), ends->end(),
+                          [&](const criu::TcpConnection& a, const criu::TcpConnection& b) {
+                            return key(a) == key(b);
+                          }),
+              ends->end());
+}
+
+// `sorted`: by SortByPort.
+bool CollidesWithAny(const criu::TcpConnection& end, const std::vector<criu::TcpConnection>& sorted) {
+  const auto [first, last] = std::equal_range(sorted.begin(), sorted.end(), end, HasLowerPort);
+  return std::any_of(first, last, [&](const criu::TcpConnection& other) { return Collide(end, other); });
+}
+
 }  // namespace
 
 bool Collide(const criu::TcpConnection& one, const criu::TcpConnection& other) {
@@ -58,11 +82,13 @@ bool Collide(const criu::TcpConnection& one, const criu::TcpConnection& other) {
 std::vector<criu::TcpConnection> KeepTheirOwn(std::vector<criu::TcpConnection> ends, uid_t user,
                                               uint16_t first_for_all, const std::vector<TcpSocket>& there) {
   if (user == 0) return ends;
+  std::vector<criu::TcpConnection> of_others;
+  for (const TcpSocket& socket : there) {
+    if (socket.inode != 0 && socket.user != user) of_others.push_back(socket.ends);
+  }
+  SortByPort(&of_others);
   std::erase_if(ends, [&](const criu::TcpConnection& end) {
-    return end.local_port < first_for_all ||
-           std::any_of(there.begin(), there.end(), [&](const TcpSocket& socket) {
-             return socket.inode != 0 && socket.user != user && Collide(socket.ends, end);
-           });
+    return end.local_port < first_for_all || CollidesWithAny(end, of_others);
   });
   return ends;
 }
@@ -70,12 +96,11 @@ std::vector<criu::TcpConnection> KeepTheirOwn(std::vector<criu::TcpConnection> e
 absl::Status FreePorts(const store::ImageReader& image) {
   RK_ASSIGN_OR_RETURN(const std::string files, FileTableOf(image));
   RK_ASSIGN_OR_RETURN(std::vector<criu::TcpConnection> ends, criu::TcpLocalEnds(files));
+  SortByPort(&ends);
   if (ends.empty()) return absl::OkStatus();
   absl::StatusOr<SocketDiag> sockets = SocketDiag::Open(0);
   if (!sockets.ok()) return absl::OkStatus();
-  const auto [first, last] = std::minmax_element(
-      ends.begin(), ends.end(), [](const auto& a, const auto& b) { return a.local_port < b.local_port; });
-  const uint16_t first_port = first->local_port, last_port = last->local_port;
+  const uint16_t first_port = ends.front().local_port, last_port = ends.back().local_port;
   if (const uid_t owner = image.info().owner; owner != 0) {
     const auto there = sockets->Tcp(first_port, last_port);
     if (!there.ok()) return absl::OkStatus();
@@ -85,8 +110,7 @@ absl::Status FreePorts(const store::ImageReader& image) {
   const auto over = sockets->TimeWaiting(first_port, last_port);
   for (const TcpSocket& socket : over.value_or(std::vector<TcpSocket>())) {
     // Where that can't be done, CRIU says that the port is taken, and it is tried again.
-    if (std::any_of(ends.begin(), ends.end(), [&](const auto& end) { return Collide(socket.ends, end); }))
-      sockets->Destroy(socket).IgnoreError();
+    if (CollidesWithAny(socket.ends, ends)) sockets->Destroy(socket).IgnoreError();
   }
   return absl::OkStatus();
 }
