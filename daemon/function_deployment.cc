@@ -28,7 +28,8 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
   if (record.spec.discover_dependencies) {
     progress("discover");
     images.load_failure.clear();
-    auto found = FindImports(node_, record, instances_->TemporaryOf(record), cancel);
+    bool refused = false;
+    auto found = FindImports(node_, record, instances_->TemporaryOf(record), cancel, &refused);
     if (absl::IsCancelled(found.status())) return found.status();
     if (found.ok()) {
       images.of_layers.insert(images.of_layers.end(), found->of_layers.begin(), found->of_layers.end());
@@ -42,7 +43,7 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
     } else {
       warnings->push_back(absl::StrCat("its handler could not be loaded, and invoking it will fail: ",
                                        found.status().message()));
-      if (absl::IsFailedPrecondition(found.status())) images.load_failure = LoadFailure(found.status());
+      if (refused) images.load_failure = LoadFailure(found.status());
     }
   }
   for (std::vector<std::string>* names : {&images.dependencies, &images.of_layers}) {
