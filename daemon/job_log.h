@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -23,10 +24,10 @@ struct Caller;
 absl::Status CheckLogIsOwn(Node& node, const Caller& caller, const std::string& log, bool supervised,
                            const std::string& except, std::vector<std::string>* warnings);
 
-// What was cut off files to which others write as well, who have not gone back: one warning for each file.
-// `job`: the PIDs of the job that the files were cut for.
-std::vector<std::string> WarnOfOthersCut(const google::protobuf::RepeatedPtrField<v1::FileRollback>& files,
-                                         const std::vector<pid_t>& job);
+// What was cut off files to which others write as well, who have not gone back: a warning for each file.
+// `job`: the PIDs of the job that the files were cut for. Looks at what all processes have open.
+std::map<std::string, std::string> WarnOfOthersCut(
+    const google::protobuf::RepeatedPtrField<v1::FileRollback>& files, std::vector<pid_t> job);
 
 // That a file's file system has no room for a word of output, and what to do; empty: it has, as far as can be
 // told, or the file is none of a disk.

@@ -348,6 +348,7 @@ class SupervisedJob {
   int64_t hung_since_ns_ = 0;
   int postponed_ = 0;
   std::set<std::string> image_warnings_told_;  // without their numbers
+  std::set<std::string> cut_of_others_told_;   // files
   double busy_since_ = 0;               // somebody else captures it, and no image could be taken; 0: not so
   std::set<std::string> reasons_told_;  // why no image was taken, since the last one, without their numbers
   bool strays_told_ = false, unseen_hangs_told_ = false;

@@ -140,7 +140,8 @@ void SupervisedJob::TellOfReopenedFiles(double now) {
       absl::MutexLock lock(&mutex_);
       pid = record_.pid();
     }
-    for (const std::string& path : WrittenByOthers(found, ProcessTree(pid))) found.erase(path);
+    for (const auto& [path, other] : WrittenByOthers(found, ProcessTree(pid), NamesOfFiles::kTrusted))
+      found.erase(path);
     if (reopened_untold_.empty()) reopened_since_ = now;
     reopened_untold_.merge(found);
   }
