@@ -56,9 +56,12 @@ bool IsRegular(const std::string& path) {
 
 absl::Status CheckLogIsOwn(Node& node, const Caller& caller, const std::string& log, bool supervised,
                            const std::string& except, std::vector<std::string>* warnings) {
-  if (log.empty() || !IsRegular(log)) return absl::OkStatus();
+  struct stat file;
+  if (log.empty() || ::stat(log.c_str(), &file) != 0 || !S_ISREG(file.st_mode)) return absl::OkStatus();
   for (const JobWithLog& job : JobsWithLogs(node)) {
     if (job.name == except) continue;
+    // A record may name whatever its owner likes.
+    if (job.owner != caller.uid && job.owner != file.st_uid) continue;
     if (job.log != log && (job.owner != caller.uid || !IsSameFile(job.log, log))) continue;
     const std::string whose =
         node.policy().MayUse(caller, job.owner) ? absl::StrCat("job '", job.name, "'") : "another user's job";

@@ -20,7 +20,8 @@ struct Caller;
 // That no other job writes to the log that a new one is to have: when one of the two is brought back, what
 // the other has written would be cut off with its own. FailedPrecondition names that job, where one of them
 // is `supervised`; of others a warning does. A job named `except` is the one that is to be started, as it was
-// before. Of the jobs of other users only those that have it under the same path count.
+// before. Of the jobs of other users only those count that have it under the same path, where the file is
+// that user's.
 absl::Status CheckLogIsOwn(Node& node, const Caller& caller, const std::string& log, bool supervised,
                            const std::string& except, std::vector<std::string>* warnings);
 
