@@ -89,6 +89,7 @@ class FullLogTest(SupervisedTest):
         for options in ((), ("--every", "1h", "--name", "job")):
             refused = self.remote.run("run", "--log", self.log, *options, "--", "true")
             self.assert_refused(refused, FAILED, self.log, "is full", "--log")
+            self.assertFalse(os.path.exists(self.log))
 
     def test_it_fills_up(self):
         result = self.cli.run("run", "--log", self.log, "--", jobs.PYTHON, "-c", _FILLS, json_output=False)
