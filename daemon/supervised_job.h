@@ -259,6 +259,8 @@ class SupervisedJob {
   // Those of before and after an image.
   void TellOfStrays(const Strays& before);
   void TellOfFullLog();
+  // Now and then, of one that gets no longer.
+  void LookForFullLog(double now, uint64_t log_bytes);
   void TellOfUnseenHangs(double now);
   // That the hook in it looks for its file in another runtime folder than ours.
   void TellOfOtherFolder();
@@ -352,7 +354,9 @@ class SupervisedJob {
   double busy_since_ = 0;               // somebody else captures it, and no image could be taken; 0: not so
   std::set<std::string> reasons_told_;  // why no image was taken, since the last one, without their numbers
   bool strays_told_ = false, unseen_hangs_told_ = false;
-  double next_look_for_strays_ = 0;
+  double next_look_for_strays_ = 0, next_look_at_log_ = 0;
+  uint64_t log_bytes_ = 0;     // then
+  std::string full_log_told_;  // as long as it is so
   double hindered_since_ = 0;  // the machine keeps it from coming back; 0: it does not
   double next_sample_ = 0, next_image_ = 0, spread_until_ = 0;
   double cpu_seconds_ = 0, cpu_sampled_ = 0, cpu_rate_ = 0;  // the rate in processors
