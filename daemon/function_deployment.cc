@@ -28,7 +28,8 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
   if (record.spec.discover_dependencies) {
     progress("discover");
     images.load_failure.clear();
-    auto found = FindImports(node_, record, instances_->TemporaryOf(record), cancel);
+    bool refused = false;
+    auto found = FindImports(node_, record, instances_->TemporaryOf(record), cancel, &refused);
     if (absl::IsCancelled(found.status())) return found.status();
     if (found.ok()) {
       images.of_layers.insert(images.of_layers.end(), found->of_layers.begin(), found->of_layers.end());
@@ -42,7 +43,7 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
     } else {
       warnings->push_back(absl::StrCat("its handler could not be loaded, and invoking it will fail: ",
                                        found.status().message()));
-      if (absl::IsFailedPrecondition(found.status())) images.load_failure = LoadFailure(found.status());
+      if (refused) images.load_failure = LoadFailure(found.status());
     }
   }
   for (std::vector<std::string>* names : {&images.dependencies, &images.of_layers}) {
@@ -146,6 +147,7 @@ absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
   options.cancelled = cancel != nullptr ? &cancel->cancelled() : nullptr;
   RK_ASSIGN_OR_RETURN(options.python, PythonVersion(spec.runtime));
   options.prepare_layer = CompileLayers(spec.runtime, owner, progress, cancel);
+  bool was_loaded = false;  // or that was tried
   const auto find_images = [&](functions::FunctionRecord record, bool replaces_one) {
     // The same code imports the same, unless it looks at variables.
     if (same_code && code_of->spec.environment == spec.environment && record.layers == code_of->layers &&
@@ -157,6 +159,7 @@ absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
       record.images.of_layers = known.of_layers;
       record.images.load_failure = known.load_failure;
     }
+    was_loaded = record.spec.discover_dependencies;
     return FindImages(
         record, replaces_one, [&progress](const char* phase) { progress(phase, 0); }, cancel,
         &result.warnings);
@@ -186,14 +189,16 @@ absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
     const bool has_image = !image.empty() && dependencies_.Find(image).ok();
     if (!spec.starts_from_images() || has_image) return result;
     RK_ASSIGN_OR_RETURN(result.record.images, find_images(result.record, /*replaces_one=*/false));
-    RK_ASSIGN_OR_RETURN(
-        result.record,
-        catalog_->ChangeImages(result.record.name(), result.record.revision,
-                               [images = result.record.images](functions::FunctionImages* now) mutable {
-                                 images.function_image = now->function_image;
-                                 *now = std::move(images);
-                                 return true;
-                               }));
+    functions::FunctionImages& images = result.record.images;
+    const auto change = [&](functions::FunctionImages* now) {
+      images.function_image = now->function_image;
+      // An instance may have told meanwhile.
+      if (!was_loaded) images.load_failure = now->load_failure;
+      *now = images;
+      return true;
+    };
+    RK_ASSIGN_OR_RETURN(result.record,
+                        catalog_->ChangeImages(result.record.name(), result.record.revision, change));
   }
   if (absl::Status put = ScheduleIfPresent(result.record); !put.ok())
     result.warnings.push_back(std::string(put.message()));

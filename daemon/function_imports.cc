@@ -91,10 +91,11 @@ std::string PlacesOf(const nlohmann::json& error) {
 }
 
 std::string Explain(const functions::FunctionRecord& record, const nlohmann::json& result,
-                    absl::string_view written) {
+                    absl::string_view written, bool* refused) {
   const auto error = result.find("error");
   if (error == result.end()) return "Runtime.Unknown";
   const std::string type = restore::TextOf(*error, "errorType", "Runtime.Unknown");
+  *refused = type != functions::kTimedOutType;
   return absl::StrCat(
       type == functions::kTimedOutType ? TimedOut(record)
                                        : absl::StrCat(type, ": ", restore::TextOf(*error, "errorMessage")),
@@ -104,7 +105,9 @@ std::string Explain(const functions::FunctionRecord& record, const nlohmann::jso
 }  // namespace
 
 absl::StatusOr<FunctionImports> FindImports(Node& node, const functions::FunctionRecord& record,
-                                            restore::OwnTemporary temporary, const Cancellation* cancel) {
+                                            restore::OwnTemporary temporary, const Cancellation* cancel,
+                                            bool* refused) {
+  *refused = false;
   OwnerProgram program;
   program.name = "discovery";
   RK_ASSIGN_OR_RETURN(program.command, DiscoveryCommand(record));
@@ -135,7 +138,8 @@ absl::StatusOr<FunctionImports> FindImports(Node& node, const functions::Functio
         absl::StrCat(end->late ? TimedOut(record) : ended, LastWritten(text)));
   }
   if (!restore::FlagOf(result, "ok")) {
-    return absl::FailedPreconditionError(Explain(record, result, absl::string_view(text).substr(0, begin)));
+    return absl::FailedPreconditionError(
+        Explain(record, result, absl::string_view(text).substr(0, begin), refused));
   }
   FunctionImports imports{restore::TextsOf(result, "imports"), restore::TextsOf(result, "layer_imports")};
   // They are loaded as our own user, and the code may have written all of this.

@@ -17,9 +17,11 @@ struct FunctionImports {
 };
 
 // As its owner, within an instance's limits, with the /tmp of `temporary`. Blocks as long as the function may
-// take to load. FailedPrecondition: the handler can't be loaded, which the message explains; Cancelled, as
-// RunOwnerProgram.
+// take to load. FailedPrecondition: the handler can't be loaded, which the message explains (`refused`: its
+// runtime said so, rather than that its time or memory was not enough, or it could not be tried);
+// Cancelled, as RunOwnerProgram.
 absl::StatusOr<FunctionImports> FindImports(Node& node, const functions::FunctionRecord& record,
-                                            restore::OwnTemporary temporary, const Cancellation* cancel);
+                                            restore::OwnTemporary temporary, const Cancellation* cancel,
+                                            bool* refused);
 
 }  // namespace rekindle::daemon

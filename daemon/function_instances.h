@@ -51,10 +51,10 @@ struct LiveFunction {
 class FunctionInstances : public functions::InstanceStarter {
  public:
   // `image_made` is told of each new image of a function: its reference. `loaded`: whether a function's
-  // handler could be loaded, as an instance's first answer or its runtime's complaint shows. `files_changed`:
-  // a start has found that files which its image needs are other ones now (`refused` says of which one of
-  // dependencies that is so), or that the one of its dependencies has gone, or is damaged, which `damaged`
-  // says.
+  // handler could be loaded, as an instance that asks for its first call or its runtime's complaint shows.
+  // `files_changed`: a start has found that files which its image needs are other ones now (`refused` says of
+  // which one of dependencies that is so), or that the one of its dependencies has gone, or is damaged, which
+  // `damaged` says.
   FunctionInstances(
       Node& node, functions::FunctionLogs& logs, functions::HttpThreads& threads,
       std::shared_ptr<DamagedImages> damaged, std::shared_ptr<RefusedImages> refused,

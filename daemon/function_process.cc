@@ -77,9 +77,9 @@ class Process : public functions::InstanceProcess {
     const TreeUse use = MeasureTree(pid_, *RecentChildren(kChildrenKnownFor));
     return use.processes > 0 ? use.resident_bytes : MeasureTree(pid_).resident_bytes;  // it is new
   }
+  void IsReady() override { place_.loaded(absl::OkStatus()); }
   void HasAnswered() override {
     if (has_answered_) has_answered_();
-    place_.loaded(absl::OkStatus());
   }
   void WasEnded(const std::string& why) override {
     place_.log->Note(absl::StrCat("rekindle: the instance was ended: ", why));

@@ -23,7 +23,7 @@ struct InstancePlace {
   std::string record;  // a file that says which process it is; removed with it
   std::shared_ptr<functions::LogStream> log;
   uint64_t memory_bytes = 0;  // its limit
-  // Told at its first answer, or when its runtime has said that the handler can't be loaded.
+  // Told when it asks for its first call, or when its runtime has said that the handler can't be loaded.
   std::function<void(const absl::Status& loaded)> loaded;
   // Where it has no control group: in its environment, so that what it has started is found (job_members.h).
   std::string mark;

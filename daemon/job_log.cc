@@ -4,7 +4,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -17,10 +16,9 @@
 #include "absl/strings/strip.h"
 #include "base/file.h"
 #include "base/machine.h"
-#include "base/opened_files.h"
-#include "base/process_stat.h"
 #include "daemon/caller.h"
 #include "daemon/node.h"
+#include "daemon/reopened_files.h"
 #include "daemon/supervised_record.h"
 
 namespace rekindle::daemon {
@@ -54,31 +52,16 @@ bool IsRegular(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
 }
 
-// A process that is none of `job`, and has one of these files open for writing, by the path of that.
-std::map<std::string, pid_t> OtherWriters(const std::set<std::string>& paths, const std::vector<pid_t>& job) {
-  std::map<std::string, pid_t> writers;
-  for (const pid_t pid : ListProcesses()) {
-    if (pid == ::getpid() || std::find(job.begin(), job.end(), pid) != job.end()) continue;
-    const std::string process = absl::StrCat("/proc/", pid);
-    for (const std::string& number : ListDirectory(process + "/fd").value_or(std::vector<std::string>())) {
-      const std::string link = absl::StrCat(process, "/fd/", number);
-      const std::string path = ReadLink(link).value_or("");
-      if (!paths.contains(path) || writers.contains(path)) continue;
-      const absl::StatusOr<int> access = AccessToldBy(absl::StrCat(process, "/fdinfo/", number));
-      // In a container it may be another file of that name.
-      if (access.ok() && (*access & W_OK) != 0 && IsSameFile(link, path)) writers[path] = pid;
-    }
-  }
-  return writers;
-}
-
 }  // namespace
 
 absl::Status CheckLogIsOwn(Node& node, const Caller& caller, const std::string& log, bool supervised,
                            const std::string& except, std::vector<std::string>* warnings) {
-  if (log.empty() || !IsRegular(log)) return absl::OkStatus();
+  struct stat file;
+  if (log.empty() || ::stat(log.c_str(), &file) != 0 || !S_ISREG(file.st_mode)) return absl::OkStatus();
   for (const JobWithLog& job : JobsWithLogs(node)) {
     if (job.name == except) continue;
+    // A record may name whatever its owner likes.
+    if (job.owner != caller.uid && job.owner != file.st_uid) continue;
     if (job.log != log && (job.owner != caller.uid || !IsSameFile(job.log, log))) continue;
     const std::string whose =
         node.policy().MayUse(caller, job.owner) ? absl::StrCat("job '", job.name, "'") : "another user's job";
@@ -99,8 +82,8 @@ absl::Status CheckLogIsOwn(Node& node, const Caller& caller, const std::string& 
   return absl::OkStatus();
 }
 
-std::vector<std::string> WarnOfOthersCut(const google::protobuf::RepeatedPtrField<v1::FileRollback>& files,
-                                         const std::vector<pid_t>& job) {
+std::map<std::string, std::string> WarnOfOthersCut(
+    const google::protobuf::RepeatedPtrField<v1::FileRollback>& files, std::vector<pid_t> job) {
   std::map<std::string, const v1::FileRollback*> cut;
   std::set<std::string> paths;
   for (const v1::FileRollback& file : files) {
@@ -108,13 +91,15 @@ std::vector<std::string> WarnOfOthersCut(const google::protobuf::RepeatedPtrFiel
     cut[file.path()] = &file;
     paths.insert(file.path());
   }
-  std::vector<std::string> warnings;
+  std::map<std::string, std::string> warnings;
   if (paths.empty()) return warnings;
-  for (const auto& [path, pid] : OtherWriters(paths, job)) {
+  job.push_back(::getpid());  // which may have it open for the job
+  for (const auto& [path, pid] : WrittenByOthers(paths, job, NamesOfFiles::kChecked)) {
     std::string name = ReadFile(absl::StrCat("/proc/", pid, "/comm")).value_or("");
     absl::StripTrailingAsciiWhitespace(&name);
     const std::string& kept = cut[path]->tail_copy();
-    warnings.push_back(
+    warnings.emplace(
+        path,
         absl::StrCat(path, " was cut to what it was when the image was taken, and process ", pid,
                      name.empty() ? "" : absl::StrCat(" (", name, ")"),
                      " writes to it, too: what that one had written since ",

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -19,14 +20,15 @@ struct Caller;
 // That no other job writes to the log that a new one is to have: when one of the two is brought back, what
 // the other has written would be cut off with its own. FailedPrecondition names that job, where one of them
 // is `supervised`; of others a warning does. A job named `except` is the one that is to be started, as it was
-// before. Of the jobs of other users only those that have it under the same path count.
+// before. Of the jobs of other users only those count that have it under the same path, where the file is
+// that user's.
 absl::Status CheckLogIsOwn(Node& node, const Caller& caller, const std::string& log, bool supervised,
                            const std::string& except, std::vector<std::string>* warnings);
 
-// What was cut off files to which others write as well, who have not gone back: one warning for each file.
-// `job`: the PIDs of the job that the files were cut for.
-std::vector<std::string> WarnOfOthersCut(const google::protobuf::RepeatedPtrField<v1::FileRollback>& files,
-                                         const std::vector<pid_t>& job);
+// What was cut off files to which others write as well, who have not gone back: a warning for each file.
+// `job`: the PIDs of the job that the files were cut for. Looks at what all processes have open.
+std::map<std::string, std::string> WarnOfOthersCut(
+    const google::protobuf::RepeatedPtrField<v1::FileRollback>& files, std::vector<pid_t> job);
 
 // That a file's file system has no room for a word of output, and what to do; empty: it has, as far as can be
 // told, or the file is none of a disk.

@@ -79,8 +79,11 @@ absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
   RK_ASSIGN_OR_RETURN(const restore::CgroupMembership cgroups, CgroupsForJob(call.caller, request.detach()));
   start.launch.groups = cgroups.processes();
   std::vector<std::string> warnings;
+  RK_ASSIGN_OR_RETURN(std::shared_ptr<void> log_reservation,
+                      node.supervisor().ReserveLog(request.log(), /*supervised=*/false));
   RK_RETURN_IF_ERROR(CheckLogIsOwn(node, call.caller, request.log(), /*supervised=*/false, "", &warnings));
   RK_ASSIGN_OR_RETURN(RegisteredJob job, StartJob(node, start, &warnings));
+  log_reservation.reset();
   start.launch.log_file.Reset();  // to others we would write to it
   room.reset();
   v1::JobEvent event;

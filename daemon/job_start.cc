@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "daemon/job_file.h"
@@ -31,6 +33,23 @@ bool NamesSupervisedJob(Node& node, absl::string_view variable) {
   const std::string name(variable.substr(variable.rfind('/') + 1));
   return variable == JobFile::PathOf(node.options().runtime_directory, name) &&
          (IsJobMark(name) || !node.supervisor().CheckNameIsFree(name).ok());
+}
+
+// Sets some aside for a log, as its job's user, for whom there may be less than for us; nothing: the file
+// system can't tell.
+std::optional<bool> MakeRoom(const UniqueFd& log, const std::optional<RunAs>& user) {
+  constexpr off_t kRoomAside = 4096;
+  std::optional<bool> made;
+  DoAs(user, [&] {
+    struct stat info;
+    if (::fstat(log.get(), &info) != 0) return;
+    if (::fallocate(log.get(), FALLOC_FL_KEEP_SIZE, info.st_size, kRoomAside) == 0) {
+      made = true;
+    } else if (errno == ENOSPC || errno == EDQUOT) {
+      made = false;
+    }
+  }).IgnoreError();
+  return made;
 }
 
 }  // namespace
@@ -87,6 +106,7 @@ absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::Ru
   if (request.has_stdin_fd()) {
     RK_ASSIGN_OR_RETURN(launch.standard_input, InputPath(call.caller, request.stdin_fd()));
   }
+  bool log_was_there = true;
   if (request.log().empty()) {
     std::string name = record.name.empty() ? JobNameFromCommand(record.command) : record.name;
     RK_ASSIGN_OR_RETURN(JobLog log, MakeDefaultLog(node, call.caller, name));
@@ -96,14 +116,21 @@ absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::Ru
   } else {
     RK_RETURN_IF_ERROR(CheckAbsolute(request.log(), "the log"));
     launch.log = request.log();
+    DoAs(launch.run_as, [&] { log_was_there = PathExists(launch.log); }).IgnoreError();
     RK_ASSIGN_OR_RETURN(launch.log_file, OpenFileAs(launch.run_as, launch.log,
                                                     O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY, 0600));
   }
-  if (std::string full = WarnOfFullLog(launch.log, call.caller.uid); !full.empty()) {
-    if (!request.log().empty())
-      return absl::ResourceExhaustedError(absl::StrCat("starting ", launch.argv[0], ": ", full));
-    start.warnings.push_back(std::move(full));
+  std::string full = WarnOfFullLog(launch.log, call.caller.uid);
+  // Some file systems say so that have room.
+  const std::optional<bool> room = full.empty() ? true : MakeRoom(launch.log_file, launch.run_as);
+  if (room == false && !request.log().empty()) {
+    const auto remove = [&] {
+      if (IsFileAt(launch.log_file, launch.log) && FileSize(launch.log) == 0) ::unlink(launch.log.c_str());
+    };
+    if (!log_was_there) DoAs(launch.run_as, remove).IgnoreError();
+    return absl::ResourceExhaustedError(absl::StrCat("starting ", launch.argv[0], ": ", full));
   }
+  if (room != true) start.warnings.push_back(std::move(full));
   record.log = launch.log;
   struct stat log_before;
   if (::fstat(launch.log_file.get(), &log_before) != 0) return ErrnoStatus(errno, record.log);

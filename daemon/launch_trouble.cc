@@ -93,7 +93,11 @@ std::string WhyDenied(const Executed& program, const std::string& path) {
 absl::Status WhyNotExecuted(int error, const std::string& path, const LaunchOptions& options) {
   const std::string what = absl::StrCat("starting ", options.argv[0]);
   // There a path may lead to something else.
-  if (options.mounts.valid()) return ErrnoStatus(error, what);
+  if (options.mounts.valid()) {
+    if (error != ENOENT) return ErrnoStatus(error, what);
+    return absl::FailedPreconditionError(  // not NotFound, as below
+        absl::StrCat(what, ": there is no such program, or its interpreter is missing: check the spelling"));
+  }
   const Executed program =
       LookAtExecuted(absl::StartsWith(path, "/") ? path : absl::StrCat(options.working_directory, "/", path),
                      options.run_as);

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,8 @@ namespace {
 
 constexpr absl::string_view kLogSuffix = ".log";
 constexpr size_t kDateDigits = 8, kTimeDigits = 6;
+// Of what goes for its size alone.
+constexpr absl::Duration kLeastAge = absl::Hours(24);
 
 // Takes digits off the end, and the "-" before them: so many, or, with 0, any number of them.
 bool ConsumeNumber(absl::string_view* text, size_t digits) {
@@ -53,12 +57,28 @@ bool HoldAlone(int fd) {
 struct EndedLog {
   absl::Time written;
   uint64_t bytes;
+  uid_t owner;
   std::string path;
 };
 
 uint64_t BytesOf(const struct stat& info) {
   constexpr uint64_t kBlock = 512;  // of stat, whatever the file system's
   return static_cast<uint64_t>(info.st_blocks) * kBlock;
+}
+
+// Returns whether it is gone by our doing.
+bool RemoveUnlessOpen(const EndedLog& ended) {
+  const UniqueFd log(::open(ended.path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  struct stat info;
+  // Before it was held it may have been written to.
+  if (!log.valid() || !HoldAlone(log.get()) || ::fstat(log.get(), &info) != 0 || !S_ISREG(info.st_mode) ||
+      absl::TimeFromTimespec(info.st_mtim) != ended.written)
+    return false;
+  if (::unlink(ended.path.c_str()) == 0) return true;
+  if (errno != ENOENT) {
+    Log(LogLevel::kWarning, ErrnoStatus(errno, absl::StrCat("removing the old log ", ended.path)).message());
+  }
+  return false;
 }
 
 }  // namespace
@@ -80,35 +100,46 @@ size_t RemoveOldLogs(const std::string& folder, const LogBounds& bounds,
   const absl::StatusOr<std::vector<std::string>> files = ListDirectory(folder);
   if (!files.ok()) return 0;  // there is none before the first job
   std::vector<EndedLog> logs;
-  uint64_t bytes = 0;
   for (const std::string& file : *files) {
     const std::optional<NamedLog> named = NamedLogOf(file);
     struct stat info;
     const std::string path = absl::StrCat(folder, "/", file);
     if (!named || ::lstat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || is_needed(*named)) continue;
-    logs.push_back({absl::TimeFromTimespec(info.st_mtim), BytesOf(info), path});
-    bytes += logs.back().bytes;
+    logs.push_back({absl::TimeFromTimespec(info.st_mtim), BytesOf(info), info.st_uid, path});
   }
   std::sort(logs.begin(), logs.end(),
             [](const EndedLog& a, const EndedLog& b) { return a.written < b.written; });
-  const absl::Time before =
-      bounds.age > absl::ZeroDuration() ? absl::Now() - bounds.age : absl::InfinitePast();
+  const absl::Time now = absl::Now();
+  const absl::Time before = bounds.age > absl::ZeroDuration() ? now - bounds.age : absl::InfinitePast();
   size_t removed = 0;
+  struct OfOwner {
+    uint64_t bytes = 0;
+    std::deque<const EndedLog*> logs;  // the oldest first
+  };
+  std::map<uid_t, OfOwner> owners;
+  uint64_t bytes = 0;
   for (const EndedLog& ended : logs) {
-    if (ended.written >= before && (bounds.bytes == 0 || bytes <= bounds.bytes)) break;
-    const UniqueFd log(::open(ended.path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-    struct stat info;
-    // Before it was held it may have been written to. What is another's is none of what is to be bounded.
-    bytes -= ended.bytes;
-    if (!log.valid() || !HoldAlone(log.get()) || ::fstat(log.get(), &info) != 0 || !S_ISREG(info.st_mode) ||
-        absl::TimeFromTimespec(info.st_mtim) != ended.written)
+    if (ended.written < before) {
+      removed += RemoveUnlessOpen(ended) ? 1 : 0;
       continue;
-    if (::unlink(ended.path.c_str()) == 0) {
-      ++removed;
-    } else if (errno != ENOENT) {
-      Log(LogLevel::kWarning,
-          ErrnoStatus(errno, absl::StrCat("removing the old log ", ended.path)).message());
     }
+    OfOwner& owner = owners[ended.owner];
+    owner.logs.push_back(&ended);
+    owner.bytes += ended.bytes;
+    bytes += ended.bytes;
+  }
+  while (bounds.bytes != 0 && bytes > bounds.bytes) {
+    OfOwner& most = std::max_element(owners.begin(), owners.end(), [](const auto& a, const auto& b) {
+                      return a.second.bytes < b.second.bytes;
+                    })->second;
+    // Nobody else's goes in the place of what its owner may still want to read.
+    if (most.logs.empty() || most.logs.front()->written >= now - kLeastAge) break;
+    const EndedLog& oldest = *most.logs.front();
+    most.logs.pop_front();
+    removed += RemoveUnlessOpen(oldest) ? 1 : 0;
+    // What is another's is none of what is to be bounded.
+    most.bytes -= oldest.bytes;
+    bytes -= oldest.bytes;
   }
   return removed;
 }

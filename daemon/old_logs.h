@@ -25,8 +25,9 @@ struct LogBounds {
   uint64_t bytes = 0;  // of disk space, all together; 0: none
 };
 
-// Removes those in `folder` that were not written to for so long, and the oldest of those that take more room
-// than that together; also what they were rotated to. None that a process has open, nor of which `is_needed`
+// Removes those in `folder` that were not written to for so long. While the others take more room than that
+// together, the oldest of the user whose take the most go, none that was written to within a day; also what
+// they were rotated to. None that a process has open, nor of which `is_needed`
 // says that somebody may yet come back to it: these do not count either. Returns how many. Where the file
 // system can't tell who has a file open, it stays. Thread-safe.
 size_t RemoveOldLogs(const std::string& folder, const LogBounds& bounds,

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
@@ -94,6 +95,31 @@ TEST_F(RemoveOldLogsTest, TheOldestGoWhereTheyTakeTooMuchRoom) {
   EXPECT_THAT(Left(), UnorderedElementsAre("a-20261001-000000.log", "b-20261001-000000.log",
                                            "needed-20261001-000000.log"));
   EXPECT_EQ(Remove({}, 1), 3u);
+}
+
+TEST_F(RemoveOldLogsTest, WhatWasWrittenTodayStaysHoweverLarge) {
+  const std::string much(1 << 20, 'x');
+  Make("a-20261001-000000.log", 0, much);
+  Make("b-20261001-000000.log", 2, much);
+  EXPECT_EQ(Remove({}, 1), 1u);
+  EXPECT_THAT(Left(), UnorderedElementsAre("a-20261001-000000.log"));
+}
+
+TEST_F(RemoveOldLogsTest, WhoeverHasTheMostGivesWayFirst) {
+  if (::geteuid() != 0) GTEST_SKIP() << "root alone can make files of others";
+  const std::string much(1 << 20, 'x');
+  Make("small-20261001-000000.log", 9, much);
+  Make("old-20261001-000000.log", 3, much);
+  Make("young-20261001-000000.log", 2, much);
+  for (const char* file : {"old-20261001-000000.log", "young-20261001-000000.log"})
+    ASSERT_EQ(::chown(PathOf(file).c_str(), 1234, 1234), 0);
+  EXPECT_EQ(Remove({}, 2 * much.size() + much.size() / 2), 1u);
+  EXPECT_THAT(Left(), UnorderedElementsAre("small-20261001-000000.log", "young-20261001-000000.log"));
+  // Nor in the place of what is too young to go.
+  Make("today-20261001-000000.log", 0, much + much);
+  ASSERT_EQ(::chown(PathOf("today-20261001-000000.log").c_str(), 1234, 1234), 0);
+  EXPECT_EQ(Remove({}, 2 * much.size()), 1u);
+  EXPECT_THAT(Left(), UnorderedElementsAre("small-20261001-000000.log", "today-20261001-000000.log"));
 }
 
 TEST_F(RemoveOldLogsTest, WhatIsOpenStays) {

@@ -220,7 +220,8 @@ int Main(int argc, char** argv) {
       ->check(CheckDays)
       ->capture_default_str();
   app.add_option("--log-limit", log_limit,
-                 "Remove the oldest of these logs while they take more room than that together; 0: any [10G]")
+                 "While these logs take more room than that together, remove the oldest of the user with the "
+                 "most, unless younger than a day; 0: any [10G]")
       ->type_name("SIZE");
   app.add_option("--group", group, "Members of this group may do all that root may")->type_name("NAME");
   app.add_option("--jobs-of-one", options.node.jobs_of_one,

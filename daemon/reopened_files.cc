@@ -386,16 +386,19 @@ ReopenedFiles::Options PlacesOf(const v1::JobManifest& manifest, const v1::Rollb
   return options;
 }
 
-std::set<std::string> WrittenByOthers(const std::set<std::string>& paths, const std::vector<pid_t>& job) {
-  std::set<std::string> written;
+std::map<std::string, pid_t> WrittenByOthers(const std::set<std::string>& paths,
+                                             const std::vector<pid_t>& job, NamesOfFiles names) {
+  std::map<std::string, pid_t> written;
   for (const pid_t pid : ListProcesses()) {
     if (std::find(job.begin(), job.end(), pid) != job.end()) continue;
     const std::string process = absl::StrCat("/proc/", pid);
     for (const std::string& number : ListDirectory(process + "/fd").value_or(std::vector<std::string>())) {
-      const std::string path = ReadLink(absl::StrCat(process, "/fd/", number)).value_or("");
+      const std::string link = absl::StrCat(process, "/fd/", number);
+      const std::string path = ReadLink(link).value_or("");
       if (!paths.contains(path) || written.contains(path)) continue;
       const absl::StatusOr<int> access = AccessToldBy(absl::StrCat(process, "/fdinfo/", number));
-      if (access.ok() && (*access & W_OK) != 0) written.insert(path);
+      if (access.ok() && (*access & W_OK) != 0 && (names == NamesOfFiles::kTrusted || IsSameFile(link, path)))
+        written[path] = pid;
     }
   }
   return written;

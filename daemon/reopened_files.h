@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -63,8 +64,12 @@ class ReopenedFiles {
 // files that it has open. No folders: it has file systems of its own.
 ReopenedFiles::Options PlacesOf(const v1::JobManifest& manifest, const v1::Rollback& rollback);
 
+enum class NamesOfFiles {
+  kTrusted,  // no file system is asked
+  kChecked,  // in a container it may be another file of that name
+};
 // Those of these files that a process which is none of the job's has open for writing: they are that one's.
-// Goes by their names, so that no file system is asked.
-std::set<std::string> WrittenByOthers(const std::set<std::string>& paths, const std::vector<pid_t>& job);
+std::map<std::string, pid_t> WrittenByOthers(const std::set<std::string>& paths,
+                                             const std::vector<pid_t>& job, NamesOfFiles names);
 
 }  // namespace rekindle::daemon

@@ -24,6 +24,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr char kLines[] = "step,loss\n1,0.5\n2,0.4\n";
@@ -189,10 +190,12 @@ TEST_F(ReopenedFilesTest, AnothersLogIsThatOnes) {
   const std::set<std::string> paths = {Path("log.txt"), Path("another")};
   Write("log.txt", kLines);
   UniqueFd file(::open(Path("log.txt").c_str(), O_RDONLY | O_CLOEXEC));
-  EXPECT_THAT(WrittenByOthers(paths, {}), IsEmpty());
+  constexpr NamesOfFiles kTrusted = NamesOfFiles::kTrusted, kChecked = NamesOfFiles::kChecked;
+  EXPECT_THAT(WrittenByOthers(paths, {}, kTrusted), IsEmpty());
   file.Reset(::open(Path("log.txt").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
-  EXPECT_THAT(WrittenByOthers(paths, {}), ElementsAre(Path("log.txt")));
-  EXPECT_THAT(WrittenByOthers(paths, {::getpid()}), IsEmpty());
+  EXPECT_THAT(WrittenByOthers(paths, {}, kTrusted), ElementsAre(Pair(Path("log.txt"), ::getpid())));
+  EXPECT_THAT(WrittenByOthers(paths, {}, kChecked), ElementsAre(Pair(Path("log.txt"), ::getpid())));
+  EXPECT_THAT(WrittenByOthers(paths, {::getpid()}, kChecked), IsEmpty());
 }
 
 }  // namespace

@@ -300,17 +300,9 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   if (!rolled_back.empty()) SendRolledBack(rolled_back, send);
   RK_RETURN_IF_ERROR(result.status());
 
-  if (request.into() == 0) {
-    // Where it was given another log, that has a name.
-    if (!log_file.valid()) log = LogOfRestored(result->root, log, manifest, &result->warnings);
-    // Whoever supervises it tells its owner.
-    if (call.in_memory == nullptr && !rolled_back.empty()) {
-      v1::FilesRolledBack of;
-      of.mutable_files()->Assign(rolled_back.begin(), rolled_back.end());
-      for (std::string& warning : WarnOfOthersCut(of.files(), ProcessTree(result->root)))
-        result->warnings.push_back(std::move(warning));
-    }
-  }
+  // Where it was given another log, that has a name.
+  if (request.into() == 0 && !log_file.valid())
+    log = LogOfRestored(result->root, log, manifest, &result->warnings);
 
   JobRecord record;
   record.name = !request.name().empty() ? request.name() : manifest.job_name();
@@ -332,6 +324,13 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   if (!job.ok()) {
     criu::KillTree(result->root, /*reap_root=*/true);
     return Annotate(job.status(), "the restored job was ended again");
+  }
+  // Whoever supervises it tells its owner, and the other members of a group go back as well.
+  if (request.into() == 0 && call.in_memory == nullptr && !call.part && !rolled_back.empty()) {
+    v1::FilesRolledBack of;
+    of.mutable_files()->Assign(rolled_back.begin(), rolled_back.end());
+    for (auto& [file, warning] : WarnOfOthersCut(of.files(), ProcessTree(result->root)))
+      result->warnings.push_back(std::move(warning));
   }
   if (pidfile.valid()) {
     if (absl::Status written = WritePidfile(pidfile.get(), request.pidfile(), result->root); !written.ok()) {

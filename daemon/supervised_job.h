@@ -259,6 +259,8 @@ class SupervisedJob {
   // Those of before and after an image.
   void TellOfStrays(const Strays& before);
   void TellOfFullLog();
+  // Now and then, of one that gets no longer.
+  void LookForFullLog(double now, uint64_t log_bytes);
   void TellOfUnseenHangs(double now);
   // That the hook in it looks for its file in another runtime folder than ours.
   void TellOfOtherFolder();
@@ -348,10 +350,13 @@ class SupervisedJob {
   int64_t hung_since_ns_ = 0;
   int postponed_ = 0;
   std::set<std::string> image_warnings_told_;  // without their numbers
+  std::set<std::string> cut_of_others_told_;   // files
   double busy_since_ = 0;               // somebody else captures it, and no image could be taken; 0: not so
   std::set<std::string> reasons_told_;  // why no image was taken, since the last one, without their numbers
   bool strays_told_ = false, unseen_hangs_told_ = false;
-  double next_look_for_strays_ = 0;
+  double next_look_for_strays_ = 0, next_look_at_log_ = 0;
+  uint64_t log_bytes_ = 0;     // then
+  std::string full_log_told_;  // as long as it is so
   double hindered_since_ = 0;  // the machine keeps it from coming back; 0: it does not
   double next_sample_ = 0, next_image_ = 0, spread_until_ = 0;
   double cpu_seconds_ = 0, cpu_sampled_ = 0, cpu_rate_ = 0;  // the rate in processors

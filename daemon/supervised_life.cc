@@ -267,7 +267,7 @@ void SupervisedJob::LookForProgress(double now) {
   if (last_step_ > step_before || (sample.reported == 0 && !kept_from_running))
     LookForSurvival(last_step_ > step_before);
   TellOfReopenedFiles(now);
-  TellOfFullLog();
+  LookForFullLog(now, sample.output_bytes);
   // To kill and restore it would undo what somebody wants of it.
   if (kept_from_running) return progress_.Excuse(sample);
   progress_.Add(sample);

@@ -336,8 +336,9 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
       absl::MutexLock lock(&mutex_);
       record_.set_log(job->record.log);
     }
-    for (const std::string& warning : WarnOfOthersCut(restarted->files(), ProcessTree(job->record.pid)))
-      Warn(warning);
+    for (const auto& [file, warning] : WarnOfOthersCut(restarted->files(), ProcessTree(job->record.pid))) {
+      if (cut_of_others_told_.insert(file).second) Warn(warning);
+    }
   }
   return job;
 }

@@ -1,6 +1,7 @@
 // What the owner of a supervised job is told about it, once: things that are well until it dies or hangs.
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -21,6 +22,7 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr double kLookForStraysSeconds = 60;
+constexpr double kLookAtLogSeconds = 60;  // its file system may be far away
 constexpr size_t kMostWarnings = 20;
 constexpr double kReopenedAreGatheredSeconds = 5;
 constexpr size_t kMostReopenedNamed = 5;
@@ -118,7 +120,21 @@ void SupervisedJob::TellOfStrays(const Strays& before) {
 }
 
 void SupervisedJob::TellOfFullLog() {
-  if (const std::string hint = HintAtFullLog(); !hint.empty()) Warn(hint);
+  const std::string hint = ToUtf8(HintAtFullLog());
+  if (hint == full_log_told_) return;
+  if (!full_log_told_.empty()) {  // there is room again
+    absl::MutexLock lock(&mutex_);
+    std::erase(warnings_, full_log_told_);
+  }
+  full_log_told_ = hint;
+  if (!hint.empty()) Warn(hint);
+}
+
+void SupervisedJob::LookForFullLog(double now, uint64_t log_bytes) {
+  if (now < next_look_at_log_) return;
+  next_look_at_log_ = now + kLookAtLogSeconds;
+  const bool grew = std::exchange(log_bytes_, log_bytes) != log_bytes;
+  if (!grew || !full_log_told_.empty()) TellOfFullLog();
 }
 
 void SupervisedJob::TellOfUnseenHangs(double now) {
@@ -140,7 +156,8 @@ void SupervisedJob::TellOfReopenedFiles(double now) {
       absl::MutexLock lock(&mutex_);
       pid = record_.pid();
     }
-    for (const std::string& path : WrittenByOthers(found, ProcessTree(pid))) found.erase(path);
+    for (const auto& [path, other] : WrittenByOthers(found, ProcessTree(pid), NamesOfFiles::kTrusted))
+      found.erase(path);
     if (reopened_untold_.empty()) reopened_since_ = now;
     reopened_untold_.merge(found);
   }

@@ -346,6 +346,35 @@ absl::StatusOr<SupervisedHold> Supervisor::TakeName(const Caller& caller, const 
 
 namespace {
 
+// The file, whatever leads to it.
+std::string LogKey(const std::string& log) {
+  struct stat info;
+  return ::stat(log.c_str(), &info) == 0 ? absl::StrCat(info.st_dev, ":", info.st_ino) : log;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<void>> Supervisor::ReserveLog(const std::string& log, bool supervised) {
+  struct stat info;
+  // What is no file, as /dev/null, is not cut back.
+  if (log.empty() || (::stat(log.c_str(), &info) == 0 && !S_ISREG(info.st_mode))) return nullptr;
+  const std::string key = LogKey(log);
+  absl::MutexLock lock(&mutex_);
+  const auto [begin, end] = starting_logs_.equal_range(key);
+  if (std::any_of(begin, end, [&](const auto& other) { return supervised || other.second; })) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("another job is just being started with the log ", log,
+                     ", and one that is brought back has its log cut: give each another --log"));
+  }
+  const auto reserved = starting_logs_.emplace(key, supervised);
+  return std::shared_ptr<void>(nullptr, [this, reserved](void*) {
+    absl::MutexLock dropped(&mutex_);
+    starting_logs_.erase(reserved);
+  });
+}
+
+namespace {
+
 // Of the job that this image was taken of; 0: it was not supervised, or its first submission is not known.
 int64_t FirstSubmissionOf(const store::ImageInfo& image) {
   for (const char* label : {v1::kSupervisedFirstLabel, v1::kSupervisedLabel}) {
@@ -573,6 +602,9 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::RunFrom(const Call& c
     hold = TakeName(call.caller, record.name(), &reservation);
   }
   RK_RETURN_IF_ERROR(hold.status());
+  RK_ASSIGN_OR_RETURN(const std::shared_ptr<void> log_reservation,
+                      ReserveLog(request.from_image().empty() ? request.log() : start.launch.log,
+                                 /*supervised=*/true));
   RK_RETURN_IF_ERROR(CheckLogIsOwn(node_, call.caller,
                                    request.from_image().empty() ? request.log() : start.launch.log,
                                    /*supervised=*/true, record.name(), &start.warnings));

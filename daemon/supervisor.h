@@ -62,6 +62,11 @@ class Supervisor {
   // The same for somebody who is told no more of other users' jobs than that.
   absl::Status CheckNameIsFreeFor(const Caller& caller, const std::string& name) const
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // FailedPrecondition: a job is just being started with the same log, and one of the two is supervised:
+  // CheckLogIsOwn finds it once it has a record, until when the result is to be kept. Of this process alone:
+  // two commands that run jobs without a daemon at the same moment don't see each other.
+  absl::StatusOr<std::shared_ptr<void>> ReserveLog(const std::string& log, bool supervised)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Nothing where there is no such supervised job.
   void WillEnd(const std::string& name, int signal) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -132,6 +137,8 @@ class Supervisor {
 
   mutable absl::Mutex mutex_;
   std::set<std::string> starting_ ABSL_GUARDED_BY(mutex_);
+  // Their logs, as LogKey has them, and whether the job is supervised.
+  std::multimap<std::string, bool> starting_logs_ ABSL_GUARDED_BY(mutex_);
   void CollectGarbageLoop() ABSL_LOCKS_EXCLUDED(mutex_);
 
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

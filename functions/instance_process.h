@@ -49,6 +49,8 @@ class InstanceProcess {
   // With all that it has started. Its end is told by StartOrder::on_end.
   virtual void Kill() = 0;
   virtual uint64_t MemoryBytes() const = 0;
+  // Its handler is loaded: it has asked for its first call.
+  virtual void IsReady() = 0;
   // Its first answer is out: what it has touched until now is what the next ones of its image need.
   virtual void HasAnswered() = 0;
   // These are in its log.

@@ -73,6 +73,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
     std::shared_ptr<Function> predecessor;  // which is, and whose successor this one is
     bool has_image = false, has_template = false;
     bool template_waits = false;  // for the image, which is being taken
+    std::string image_error;      // of the last attempt that failed
     bool size_known = false, template_size_known = false;
     FunctionProfile profile;
     // What its profile says of them is no guess any more.
@@ -167,10 +168,13 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   // One that is made: how often that has failed in a row. Null: nobody counts.
   uint32_t* FailuresOf(const Thing& thing, Function* function) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // It could not be made now, and is tried again after a pause; returns when, for people.
-  std::string PauseMaking(const Thing& thing, Function* function) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string PauseMaking(const Thing& thing, Function* function, const absl::Status& why)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A function's image, without a call that starts an instance. `pause`: until then.
   void TryImageAgainAfter(FunctionId function, absl::Duration pause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TryImageAgain(FunctionId function) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of its image, if it was one.
+  void EndRetry(FunctionId function) ABSL_LOCKS_EXCLUDED(mutex_);
   // Its image was removed by somebody else: as soon as it is worth it another one is taken.
   void ImageIsGone(const FunctionPtr& function) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The template of this level was found dead: as soon as it is worth it another one is made.
@@ -291,6 +295,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   Micros tick_at_ ABSL_GUARDED_BY(mutex_) = INT64_MAX;
   std::map<FunctionId, boost::asio::steady_timer> refills_ ABSL_GUARDED_BY(mutex_);
   std::map<FunctionId, boost::asio::steady_timer> image_retries_ ABSL_GUARDED_BY(mutex_);
+  std::optional<FunctionId> image_retry_ ABSL_GUARDED_BY(mutex_);  // that is under way
   std::map<std::string, FunctionPtr> functions_ ABSL_GUARDED_BY(mutex_);
   // Of thousands few want something at a time, and at each start these alone are looked at: those for which
   // calls wait, by owner and name, and those of which some are always to be there.

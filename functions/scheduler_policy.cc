@@ -24,6 +24,12 @@ constexpr uint32_t kMostRetriesByItself = 20;
 // That anything counts with.
 constexpr uint64_t kLeastBytes = uint64_t{1} << 20;
 
+// Up to a quarter longer, for each function its own: what failed for all at once is not tried by all at once.
+absl::Duration Spread(absl::Duration pause, FunctionId function) {
+  constexpr uint32_t kGolden = 2654435769u;
+  return pause + pause * (static_cast<double>(function * kGolden) / UINT32_MAX / 4);
+}
+
 }  // namespace
 
 using Core = Scheduler::Core;
@@ -168,8 +174,10 @@ void Core::Apply(const Action& action, Later* later) {
     if (core->stopping_) return;
     const FairThreads::Owner owner = function ? function->spec.owner : kNobody;
     if (make) {
-      core->makers_.Post(owner,
-                         [core, thing, function, dependency] { core->Make(thing, function, dependency); });
+      core->makers_.Post(owner, [core, thing, function, dependency] {
+        core->Make(thing, function, dependency);
+        if (thing.kind == ThingKind::kDiskImage) core->EndRetry(thing.owner);
+      });
     } else {
       core->clearers_.Post(
           owner, [core, thing, function, dependency] { core->Unmake(thing, function, dependency); });
@@ -223,9 +231,10 @@ void Core::Make(const Thing& thing, const FunctionPtr& function, const std::stri
   if (absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status)) {
     CanNotBeMade(thing, &later);
   } else {
-    again = PauseMaking(thing, function.get());
+    again = PauseMaking(thing, function.get(), status);
   }
   if (function && thing.kind == ThingKind::kDiskImage) {
+    function->image_error = std::string(status.message());
     function->counters->problem = absl::StrCat(
         again.empty() ? "" : absl::StrCat("its image could not be made", again, ": "), status.message());
   }
@@ -246,14 +255,19 @@ uint32_t* Core::FailuresOf(const Thing& thing, Function* function) {
   return nullptr;
 }
 
-std::string Core::PauseMaking(const Thing& thing, Function* function) {
+std::string Core::PauseMaking(const Thing& thing, Function* function, const absl::Status& why) {
   uint32_t* failures = FailuresOf(thing, function);
   if (failures == nullptr) {
     policy_.Lost(thing);
     return "";
   }
   const uint32_t doubled = std::min((*failures)++, 20u);
-  const absl::Duration pause = std::min(options_.first_pause * (1 << doubled), options_.longest_pause);
+  absl::Duration pause = std::min(options_.first_pause * (1 << doubled), options_.longest_pause);
+  if (thing.kind == ThingKind::kDiskImage) {
+    // A store that is full is so for all, and seldom for seconds.
+    if (absl::IsResourceExhausted(why)) pause = options_.longest_pause;
+    pause = Spread(pause, thing.owner);
+  }
   policy_.Lost(thing, Now() + absl::ToInt64Microseconds(pause));
   const bool by_itself = thing.kind == ThingKind::kDiskImage && *failures <= kMostRetriesByItself;
   if (by_itself) TryImageAgainAfter(thing.owner, pause);
@@ -278,9 +292,27 @@ void Core::TryImageAgain(FunctionId id) {
   const FunctionPtr function = by_id_[id].lock();
   if (stopping_ || function == nullptr || function->replaced) return;
   image_retries_.erase(id);
+  // One at a time: each loads a function, and they may all wait for the same.
+  if (image_retry_) return TryImageAgainAfter(id, Spread(options_.first_pause, id));
+  const Thing image{ThingKind::kDiskImage, id};
+  if (policy_.Keeps(image)) return;  // a start has come first
   std::vector<Action> actions;
   policy_.TryAgain(id, Now(), &actions);
+  const bool made = policy_.Keeps(image) && !function->has_image && function->spec.may_have_image;
+  if (made) {
+    image_retry_ = id;
+  } else if (!function->counters->problem.empty()) {
+    function->counters->problem = absl::StrCat(
+        "its image could not be made, and is tried again at the first start that it is worth it "
+        "for: ",
+        function->image_error);
+  }
   Apply(actions, &later);
+}
+
+void Core::EndRetry(FunctionId function) {
+  absl::MutexLock lock(&mutex_);
+  if (image_retry_ == function) image_retry_.reset();
 }
 
 void Core::LetTemplate(const FunctionPtr& function, Later* later) {

@@ -549,7 +549,8 @@ TEST_F(SchedulerTest, AnImageThatCanNotBeTakenNowIsTriedAgainAfterAPause) {
   ScheduledFunction function = Function("f");
   function.dependency_image = "deps/numpy";
   function.may_have_image = true;
-  options_.first_pause = options_.longest_pause = absl::Hours(1);
+  options_.first_pause = absl::ZeroDuration();  // not of a disk that is full
+  options_.longest_pause = absl::Hours(1);
   starter_.RefuseToCapture(absl::ResourceExhaustedError("the disk is full"));
   starter_.Become("f", [](TestRuntime& runtime) {
     if (runtime.Next()) runtime.Answer("1");
@@ -602,7 +603,7 @@ TEST_F(SchedulerTest, AnImageThatCouldNotBeTakenIsTakenWithoutACall) {
   function.dependency_image = "deps/numpy";
   function.may_have_image = true;
   options_.first_pause = absl::Milliseconds(1);
-  starter_.RefuseToCapture(absl::ResourceExhaustedError("the disk is full"));
+  starter_.RefuseToCapture(absl::UnavailableError("not now"));
   starter_.Become("f", [](TestRuntime& runtime) {
     while (runtime.Next()) runtime.Answer("1");
     return Exits(0);
@@ -612,6 +613,30 @@ TEST_F(SchedulerTest, AnImageThatCouldNotBeTakenIsTakenWithoutACall) {
   while (Numbers("f").problem.empty()) std::this_thread::yield();
   starter_.RefuseToCapture(absl::OkStatus());
   while (!Numbers("f").problem.empty()) std::this_thread::yield();
+}
+
+TEST_F(SchedulerTest, ImagesOfManyThatCouldNotBeTakenAreThereOnceTheyCan) {
+  options_.first_pause = absl::Milliseconds(1);
+  starter_.RefuseToCapture(absl::UnavailableError("not now"));
+  const std::vector<std::string> names = {"a", "b", "c"};
+  for (const std::string& name : names) {
+    ScheduledFunction function = Function(name);
+    function.dependency_image = "deps/numpy";
+    function.may_have_image = true;
+    starter_.Become(name, [](TestRuntime& runtime) {
+      while (runtime.Next()) runtime.Answer("1");
+      return Exits(0);
+    });
+    scheduler().Put(function);
+    EXPECT_EQ(TextOf(Invoke(name)), "ok 1");
+  }
+  for (const std::string& name : names) {
+    while (Numbers(name).problem.empty()) std::this_thread::yield();
+  }
+  starter_.RefuseToCapture(absl::OkStatus());
+  for (const std::string& name : names) {
+    while (!Numbers(name).problem.empty()) std::this_thread::yield();
+  }
 }
 
 TEST_F(SchedulerTest, AnInstanceThatNobodyNeedsIsRetired) {

@@ -31,6 +31,7 @@ class TestProcess : public InstanceProcess {
     on_measure_();
     return bytes_;
   }
+  void IsReady() override {}
   void HasAnswered() override {
     bytes_ = grown_bytes_;
     on_grown_();

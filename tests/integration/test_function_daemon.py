@@ -54,16 +54,19 @@ class DaemonTest(FunctionsTest):
 
     def test_what_can_not_be_loaded_is_told_of_until_it_can(self):
         flag = self.path("flag")
-        code = {"app.py": f"open({flag!r}).close()\ndef handler(event, context):\n    return 1\n"}
+        code = {"app.py": f"open({flag!r}).close()\ndef handler(event, context):\n    while event == 'hang': pass\n"}
         self.deploy("tried", files=code)
+        self.deploy("hangs", "--deps", "none", "--timeout", "1", files=code)
         self.deploy("untried", "--deps", "none", files=code)
         self.assertEqual(self.function("untried")["state"], "ready")
         self.failed("untried")
+        self.failed("hangs")
 
         def is_called(name, state):
             waiting.until(lambda: self.function(name)["state"] == state, f"{name} is {state}", SECONDS)
 
         is_called("untried", "unloadable")
+        is_called("hangs", "unloadable")
         self.daemon.stop()
         self.restart_daemon()
         for name, words in (("tried", "No such file or directory"), ("untried", "rekindle fn logs untried")):
@@ -76,6 +79,9 @@ class DaemonTest(FunctionsTest):
         for name in ("tried", "untried"):
             self.invoke(name)
             is_called(name, "ready")
+        # Also of one that is loaded, and answers nothing.
+        self.failed("hangs", "hang")
+        is_called("hangs", "ready")
 
     def test_killed_while_sandboxes_are_made(self):
         """What becomes of these then is no fault of the pager's, which lives."""

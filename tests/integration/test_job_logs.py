@@ -38,6 +38,16 @@ class SharedLogTest(SupervisedTest):
         self.assert_refused(self.run_beside("--name", "other", cli=self.cli), FAILED, self.log, "job 'job'")
         self.assertEqual(self.run_beside("--name", "other", log=self.path("another"), cli=self.cli).code, DONE)
 
+    def test_one_of_those_that_start_at_once_has_it(self):
+        names = [f"job{number}" for number in range(4)]
+        command = ("run", "--detach", "--log", self.log, "--every", "1h", "--name")
+        calls = [self.remote.start(*command, name, "--", jobs.PYTHON, "-c", _TICKS) for name in names]
+        results = [self.remote.finish(call) for call in calls]
+        running = [name for name, result in zip(names, results) if result.code == DONE]
+        for name in running:
+            self.succeed("stop", name, "--grace", "1s", cli=self.remote)
+        self.assertEqual(len(running), 1, [str(result) for result in results])
+
     def job_pid_of_record(self):
         return next(job["pid"] for job in self.succeed("ps", "--all")["jobs"] if job["name"] == "job")
 
@@ -79,6 +89,7 @@ class FullLogTest(SupervisedTest):
         for options in ((), ("--every", "1h", "--name", "job")):
             refused = self.remote.run("run", "--log", self.log, *options, "--", "true")
             self.assert_refused(refused, FAILED, self.log, "is full", "--log")
+            self.assertFalse(os.path.exists(self.log))
 
     def test_it_fills_up(self):
         result = self.cli.run("run", "--log", self.log, "--", jobs.PYTHON, "-c", _FILLS, json_output=False)
