@@ -199,20 +199,6 @@ class WithoutMemoryTest(GpuTest):
         self.succeed("gpu", "resume", job.pid)
         self.assert_runs(job)
 
-    def test_whoever_lists_it_keeps_nobody_from_resuming_it(self):
-        job = self.start_vector_job()
-        self.succeed("gpu", "park", job.pid)
-        os.kill(procfs.traced_by(job.pid), signal.SIGKILL)
-        waiting.until(lambda: procfs.traced_by(job.pid) == 0, "nobody traces the job")
-        before = len(self.sim.calls())
-        self.sim.inject("state", "--delay-ms", 3000, pid=job.pid, nth=1)
-        command = self.cli.start("gpu", "ps")
-        waiting.until(lambda: "state" in [call["call"] for call in self.sim.calls()[before:]], "its state is asked for")
-        self.succeed("gpu", "resume", job.pid)
-        job.wait_for_steps()
-        self.assertEqual(self.cli.finish(command).code, DONE)
-        self.assert_runs(job)
-
     def test_one_that_can_not_be_watched_is_told_of(self):
         job = self.start_vector_job()
         self.succeed("gpu", "park", job.pid)
