@@ -117,8 +117,11 @@ absl::Status GpuMove::End(bool good) {
   }
   const absl::Status ended = Settle(good);
   // What is parked was parked before, has no room on its GPU, or could go neither out nor back.
-  if (!held_ && (was_parked_ || !moved_.ok() || !back_.ok())) mover_.WatchNoted(options_.pids);
+  const bool may_be_parked = !held_ && (was_parked_ || !moved_.ok() || !back_.ok());
+  if (may_be_parked) mover_.WatchNoted(options_.pids);
   LetGoOn();
+  // Those that somebody else had until now, who can do nothing with them while they are stopped.
+  if (may_be_parked) mover_.WatchNoted(options_.pids);
   if (!held_ && was_parked_) mover_.WatchParked(options_.pids);
   return ended;
 }

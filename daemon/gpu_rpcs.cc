@@ -160,7 +160,10 @@ absl::Status ListGpus(Node& node, const Call& call, const v1::ListGpusRequest&,
     const auto told = node.gpus().States(pids, gpu::DriverClient::Purpose::kToShow);
     for (size_t i = 0; i < told.size(); ++i) {
       states.insert(told[i].ok() ? std::string(gpu::NameOf(*told[i])) : "unknown");
-      const bool is_out = told[i].ok() && *told[i] == gpu::ProcessState::kCheckpointed;
+      // One that is stopped runs into nothing.
+      const auto stat = ReadProcessStat(pids[i]);
+      const bool is_out = told[i].ok() ? *told[i] == gpu::ProcessState::kCheckpointed
+                                       : stat.ok() && stat->state != 'T' && stat->state != 't';
       if (is_out && unwatched.count(pids[i]) > 0 && job.trouble().empty())
         job.set_trouble(ToUtf8(unwatched[pids[i]]));
     }

@@ -92,6 +92,17 @@ uint64_t KnownBytes(absl::Span<const GpuUse> uses) {
   return bytes;
 }
 
+absl::Duration MoveMayTake(absl::Span<const GpuUse> uses, uint64_t context_bytes) {
+  // At least: one of a size that nobody knows too. A false alarm is worse than a late one.
+  constexpr absl::Duration kLeast = absl::Minutes(10);
+  // What a kernel under way, which the driver may wait for, and the contexts take; and per byte, a quarter of
+  // what was seen on an H200.
+  constexpr absl::Duration kAnyMove = absl::Minutes(2);
+  constexpr double kSlowestBytesPerSecond = 5e8;
+  const auto bytes = static_cast<double>(KnownBytes(uses) + context_bytes * uses.size());
+  return std::max(kLeast, kAnyMove + absl::Seconds(bytes / kSlowestBytesPerSecond));
+}
+
 std::vector<GpuUse> UsesOf(absl::Span<const GpuUse> uses, absl::Span<const pid_t> pids) {
   std::vector<GpuUse> result;
   for (const GpuUse& use : uses) {

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "gpu_state/gpu_device.h"
 
@@ -26,6 +27,10 @@ std::map<std::string, uint64_t> BytesByDevice(absl::Span<const GpuUse> uses);
 
 // All of them; unknown ones count as 0.
 uint64_t KnownBytes(absl::Span<const GpuUse> uses);
+
+// Beyond which a move of them counts as hung in the driver. `context_bytes`: what it takes on each GPU beside
+// them.
+absl::Duration MoveMayTake(absl::Span<const GpuUse> uses, uint64_t context_bytes);
 
 // Those of `uses` that are of `pids`.
 std::vector<GpuUse> UsesOf(absl::Span<const GpuUse> uses, absl::Span<const pid_t> pids);

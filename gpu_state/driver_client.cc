@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <iterator>
@@ -16,6 +17,7 @@
 #include "base/companion_program.h"
 #include "base/deadline.h"
 #include "base/parallel.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "base/timed_await.h"
@@ -32,7 +34,7 @@ constexpr absl::Duration kDyingMayTake = absl::Seconds(10);
 constexpr absl::Duration kLateAnswerMayTake = absl::Milliseconds(100);
 constexpr int kMostQuestions = 6;
 constexpr size_t kMostOpenQuestions = 4;
-// For a helper that is told to end with questions open: beyond what it gives itself to put things back.
+// For a helper that is told to end, and puts things back. Beyond that it goes on by itself.
 constexpr absl::Duration kEndingMayTake = absl::Minutes(20);
 
 bool IsQuestion(const HelperRequest& request) {
@@ -80,20 +82,29 @@ class DriverClient::Helper {
   }
 
   ~Helper() {
-    // It sees the end of the stream, puts things back and ends; a hung one was killed before.
-    bool hung, asked;
+    // It sees the end of the stream, puts things back and ends. A hung one must not: its master lives, and
+    // moves what it would put back.
+    bool hung, acts;
     {
       absl::MutexLock lock(&mutex_);
       hung = retired_;
-      asked = !open_questions_.empty();
+      acts = acts_;
+      if (hung) Kill();
     }
     ::shutdown(socket_.get(), hung ? SHUT_RDWR : SHUT_WR);
-    reader_.join();
-    if (!hung && !asked) {
-      (void)process_.Wait();
-    } else if (!process_.WaitFor(hung ? kDyingMayTake : kEndingMayTake).ok()) {
-      process_.Release();  // in a call of the driver that nothing ends
+    if (!AwaitEnd(acts && !hung ? kEndingMayTake : kDyingMayTake)) {
+      // In a call of the driver, which nothing may end. In that of one who only asks nothing is lost.
+      if (!acts) Kill();
+      process_.Release();
     }
+    ::shutdown(socket_.get(), SHUT_RDWR);
+    reader_.join();
+  }
+
+  // It moves memory, or takes the place of one that has.
+  void NoteActs() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    acts_ = true;
   }
 
   // Numbers and sends a request. False: the helper is gone.
@@ -119,8 +130,8 @@ class DriverClient::Helper {
     const bool in_time = AwaitUntil(mutex_, absl::Condition(&arrived), deadline);
     std::optional<HelperAnswer> answer = std::move(answers_[id]);
     answers_.erase(id);
-    if (answer) return *std::move(answer);
     if (retired_ && answers_.empty()) Kill();
+    if (answer) return *std::move(answer);
     if (in_time) return absl::UnavailableError("Rekindle's GPU helper died");
     *hangs = question_of == 0;
     if (question_of != 0) open_questions_[id] = question_of;
@@ -150,6 +161,16 @@ class DriverClient::Helper {
       : process_(std::move(process)), socket_(std::move(socket)), reader_([this] { Read(); }) {}
 
   void Kill() { (void)process_.Signal(SIGKILL); }
+
+  // One that has ended but for a thread in a call of the driver, which nothing may end, is not waited for.
+  bool AwaitEnd(absl::Duration patience) {
+    for (const Deadline deadline(patience); !deadline.passed();) {
+      if (process_.WaitFor(std::min(deadline.left(), kDyingMayTake)).ok()) return true;
+      const auto stat = ReadProcessStat(process_.pid());
+      if (!stat.ok() || stat->ending()) return false;
+    }
+    return false;
+  }
 
   void Read() ABSL_LOCKS_EXCLUDED(mutex_) {
     std::string packet(kMaxPacketBytes, '\0');
@@ -207,6 +228,7 @@ class DriverClient::Helper {
   HelperAnswer begun_ ABSL_GUARDED_BY(mutex_);  // what there is of an answer that goes on
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;
   bool retired_ ABSL_GUARDED_BY(mutex_) = false;
+  bool acts_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread reader_;
 };
 
@@ -216,7 +238,11 @@ DriverClient::~DriverClient() = default;
 
 absl::StatusOr<std::shared_ptr<DriverClient::Helper>> DriverClient::CurrentHelper(bool moves) {
   absl::MutexLock lock(&mutex_);
-  if (helper_ && !helper_->gone() && (may_move_ || !moves)) return helper_;
+  acts_ |= moves;
+  if (helper_ && !helper_->gone() && (may_move_ || !moves)) {
+    if (acts_) helper_->NoteActs();
+    return helper_;
+  }
   std::string program = options_.program;
   if (program.empty()) {
     RK_ASSIGN_OR_RETURN(program, FindCompanionProgram(kProgram));
@@ -230,6 +256,7 @@ absl::StatusOr<std::shared_ptr<DriverClient::Helper>> DriverClient::CurrentHelpe
     descriptor = locked.value_or(-1);
   }
   RK_ASSIGN_OR_RETURN(std::shared_ptr<Helper> helper, Helper::Start(program, options_, descriptor));
+  if (acts_) helper->NoteActs();
   uint64_t id = 0;
   HelperRequest hello;
   if (!helper->Send(hello, &id)) return absl::UnavailableError("Rekindle's GPU helper died at its start");
@@ -325,10 +352,22 @@ std::vector<absl::StatusOr<ProcessState>> DriverClient::States(absl::Span<const 
                     [this](pid_t pid)
                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return out_of_step_.erase(pid) > 0; });
   }
-  for (pid_t pid : doubtful) sure.emplace(pid, StateOutOfStep(pid, timeout));
   std::vector<pid_t> others;
-  absl::c_copy_if(pids, std::back_inserter(others), [&sure](pid_t pid) { return sure.count(pid) == 0; });
-  std::vector<absl::StatusOr<ProcessState>> answers = StatesOnce(others, timeout), states;
+  absl::c_copy_if(pids, std::back_inserter(others), [&sure, &doubtful](pid_t pid) {
+    return sure.count(pid) == 0 && !absl::c_linear_search(doubtful, pid);
+  });
+  // All at once: what hangs has no other wait for it, nor those who wait for the answers do so twice.
+  const Deadline deadline(timeout);
+  std::vector<absl::StatusOr<ProcessState>> answers, states,
+      of_doubtful(doubtful.size(), absl::UnknownError(""));
+  InParallel(doubtful.size() + 1, [&](size_t i) {
+    if (i == doubtful.size()) {
+      answers = StatesOnce(others, timeout);
+    } else {
+      of_doubtful[i] = StateOutOfStep(doubtful[i], deadline);
+    }
+  });
+  for (size_t i = 0; i < doubtful.size(); ++i) sure.emplace(doubtful[i], std::move(of_doubtful[i]));
   size_t next = 0;
   for (pid_t pid : all) {
     const auto known = sure.find(pid);
@@ -337,11 +376,11 @@ std::vector<absl::StatusOr<ProcessState>> DriverClient::States(absl::Span<const 
   return states;
 }
 
-absl::StatusOr<ProcessState> DriverClient::StateOutOfStep(pid_t pid, absl::Duration timeout) {
-  absl::StatusOr<ProcessState> last = StatesOnce({pid}, timeout)[0];
+absl::StatusOr<ProcessState> DriverClient::StateOutOfStep(pid_t pid, const Deadline& deadline) {
+  absl::StatusOr<ProcessState> last = StatesOnce({pid}, deadline.left())[0];
   for (int question = 1; question < kMostQuestions && !absl::IsUnavailable(last.status()); ++question) {
     absl::SleepFor(kLateAnswerMayTake);
-    absl::StatusOr<ProcessState> now = StatesOnce({pid}, timeout)[0];
+    absl::StatusOr<ProcessState> now = StatesOnce({pid}, deadline.left())[0];
     const bool agree = now.ok() && last.ok() ? *now == *last : now.status() == last.status();
     if (agree) return now;
     last = std::move(now);

@@ -19,6 +19,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/deadline.h"
 #include "gpu_state/gpu_device.h"
 #include "gpu_state/helper_protocol.h"
 #include "gpu_state/keeper_client.h"
@@ -86,7 +87,7 @@ class DriverClient {
   std::vector<absl::StatusOr<HelperAnswer>> Call(std::vector<HelperRequest> requests, absl::Duration timeout);
   bool HasOpenQuestions(pid_t pid) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<absl::StatusOr<ProcessState>> StatesOnce(absl::Span<const pid_t> pids, absl::Duration timeout);
-  absl::StatusOr<ProcessState> StateOutOfStep(pid_t pid, absl::Duration timeout);
+  absl::StatusOr<ProcessState> StateOutOfStep(pid_t pid, const Deadline& deadline);
   absl::StatusOr<std::shared_ptr<Helper>> CurrentHelper(bool moves = false) ABSL_LOCKS_EXCLUDED(mutex_);
   void Retire(const std::shared_ptr<Helper>& helper) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -94,6 +95,7 @@ class DriverClient {
   absl::Mutex mutex_;
   std::shared_ptr<Helper> helper_ ABSL_GUARDED_BY(mutex_);
   bool may_move_ ABSL_GUARDED_BY(mutex_) = false;  // it has its lock, if there is one
+  bool acts_ ABSL_GUARDED_BY(mutex_) = false;      // it has been asked to move something
   DriverInfo info_ ABSL_GUARDED_BY(mutex_);
   std::set<pid_t> out_of_step_ ABSL_GUARDED_BY(mutex_);  // a call of theirs had no answer
 };

@@ -12,18 +12,21 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -47,15 +50,15 @@
 namespace rekindle::gpu {
 namespace {
 
-// After our master's death: how long calls under way may still take, and then putting things back.
+// After our master's death, of each job: how long calls under way may still take, which wait for work on the
+// GPU, or move memory. How long putting it back takes goes by its size.
 constexpr absl::Duration kUnderWayMayTake = absl::Minutes(5);
+// For the driver to tell something of a process: a helper before us may have begun a move of it.
+constexpr absl::Duration kDriverAnswersWithin = absl::Minutes(5);
 constexpr absl::Duration kLettingGoMayTake = absl::Seconds(40);
 constexpr absl::Duration kTryAgainEvery = absl::Milliseconds(20);
 // To bring back all of a job: as often as who moves it well tries it.
 constexpr int kAttemptsToPutBack = 2;
-constexpr unsigned kPuttingBackMayTakeSeconds = 300;
-// Before that: to have threads stand still, and for calls under way to end, within what these have.
-constexpr unsigned kHoldingMayTakeSeconds = 400;
 // Whatever of Rekindle runs next waits no longer for us.
 constexpr absl::Duration kMostWaitForRoom = absl::Seconds(30);
 
@@ -94,8 +97,8 @@ class Helper {
       }
       {
         absl::MutexLock lock(&mutex_);
-        if (request->what == HelperRequest::What::kAct) ++under_way_;
-        if (IsLock(*request)) ++locking_;
+        if (request->what == HelperRequest::What::kAct) under_way_.insert(request->pid);
+        if (IsLock(*request)) locking_.insert(request->pid);
       }
       const absl::Status begun = CatchNoMoreThreads([&] {
         std::thread([this, r = *request] { Work(r); }).detach();
@@ -109,60 +112,47 @@ class Helper {
     }
   }
 
-  // Every process that was moved and not settled runs again.
+  // Every process that was moved and not settled runs again: each job by itself, for a process of which the
+  // driver answers nothing keeps no other job.
   void PutBack() {
     const absl::StatusOr<std::string> mover = ledger_.directory().empty() ? "" : ledger_.Inherit(kHelperLock);
-    {
-      absl::MutexLock lock(&mutex_);
-      if (!mover.ok() && !moved_.empty()) Log(LogLevel::kWarning, mover.status().message());
-    }
-    {
-      // A thread that stands within a call of CUDA's keeps the driver from locking, which takes nothing away
-      // and has a limit of its own.
-      absl::MutexLock lock(&mutex_);
-      AwaitUntil(mutex_,
-                 absl::Condition(
-                     +[](int* locking) { return *locking == 0; }, &locking_),
-                 Deadline(kUnderWayMayTake));
-    }
-    ::alarm(kHoldingMayTakeSeconds);
-    if (mover.ok() && !mover->empty()) AddThoseNoted(*mover);
-    // First: a call under way waits for the driver's thread, which CRIU or a keeper has left standing.
-    const std::vector<Held> held = HoldThreads();
     std::map<pid_t, Moved> moved;
+    if (mover.ok() && !mover->empty()) AddThoseNoted(*mover);
     {
       absl::MutexLock lock(&mutex_);
-      AwaitUntil(mutex_,
-                 absl::Condition(
-                     +[](int* under_way) { return *under_way == 0; }, &under_way_),
-                 Deadline(kUnderWayMayTake));
+      // A call that is about to begin is not among them yet.
+      for (pid_t pid : under_way_) {
+        const auto stat = ReadProcessStat(pid);
+        if (stat.ok() && moved_.count(pid) == 0) moved_[pid] = {stat->start_ticks, ++moves_, {}};
+      }
       moved = moved_;
     }
-    ::alarm(kPuttingBackMayTakeSeconds);
+    if (moved.empty()) return;
+    if (!mover.ok()) Log(LogLevel::kWarning, mover.status().message());
     const std::vector<Job> jobs = JobsOf(moved);
-    InParallel(jobs.size(), [&](size_t i) { PutBack(jobs[i]); });
-    if (held.empty()) return;
-    auto is_back = [this](const auto& process) {
-      const auto state = driver_.ok() ? (*driver_)->State(process.first) : driver_.status();
-      return !state.ok() || *state == ProcessState::kRunning;
-    };
-    std::set<pid_t> away;  // all of a job of which one is
+    absl::Duration may_take;
+    for (const Job& job : jobs) may_take = std::max(may_take, MayTake(job));
+    {
+      absl::MutexLock lock(&mutex_);
+      jobs_left_ = jobs.size();
+    }
+    // Should one hang.
+    ::alarm(static_cast<unsigned>(absl::ToInt64Seconds(may_take)));
     for (const Job& job : jobs) {
-      if (std::all_of(job.moved.begin(), job.moved.end(), is_back)) continue;
-      for (const auto& [pid, how] : job.moved) away.insert(pid);
+      const auto put_back = [this, job] {
+        PutBackJob(job);
+        absl::MutexLock lock(&mutex_);
+        --jobs_left_;
+      };
+      const absl::Status begun = CatchNoMoreThreads([&] {
+        std::thread(put_back).detach();
+        return absl::OkStatus();
+      });
+      if (!begun.ok()) put_back();
     }
-    // CRIU's plugin has stopped them, or the capture that is no more.
-    for (const Held& job : held) {
-      bool all_back = true;
-      for (const auto& process : job.starts) {
-        const auto& [pid, start] = process;
-        const bool back = away.count(pid) == 0 && is_back(process);
-        all_back &= back;
-        const auto stat = ReadProcessStat(pid);
-        if (back && stat.ok() && stat->start_ticks == start) ::kill(pid, SIGCONT);
-      }
-      job.keeper->End(all_back);
-    }
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(
+        +[](size_t* left) { return *left == 0; }, &jobs_left_));
   }
 
  private:
@@ -176,13 +166,20 @@ class Helper {
   struct Job {
     std::map<pid_t, Moved> moved;
     std::vector<GpuUse> uses;
+    bool keeps_room = false;
+
+    std::string Names() const {
+      std::vector<pid_t> pids;
+      for (const auto& [pid, how] : moved) pids.push_back(pid);
+      return absl::StrCat("process ", absl::StrJoin(pids, ", "));
+    }
   };
 
-  // Of a job, whose threads stand still, when its processes started.
-  struct Held {
-    std::unique_ptr<ThreadKeeper> keeper;
-    std::map<pid_t, uint64_t> starts;
-  };
+  // All that is done for one job; a call of the driver that hangs comes on top.
+  absl::Duration MayTake(const Job& job) const {
+    return 2 * kUnderWayMayTake + kMostWaitForRoom + kLettingGoMayTake + 2 * kDriverAnswersWithin +
+           room_timeout_ + kAttemptsToPutBack * MoveMayTake(job.uses, 0);
+  }
 
   static void Add(pid_t pid, const Moved& how, absl::Span<const GpuUse> uses, Job* job) {
     job->moved[pid] = how;
@@ -201,7 +198,9 @@ class Helper {
       // Parked by another helper of our master's since.
       if (entries.ok() && !entries->empty() && entries->front().goal == LedgerEntry::Goal::kParked) continue;
       if (entries.ok() && !entries->empty() && !entries->front().unplaced) {
-        Add(pid, how, entries->front().uses, &jobs[entries->front().job]);
+        Job& job = jobs[entries->front().job];
+        Add(pid, how, entries->front().uses, &job);
+        job.keeps_room |= entries->front().keeps_room;
       } else {
         // A job has a session of its own, mostly.
         const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
@@ -267,14 +266,124 @@ class Helper {
     return turns;
   }
 
-  void PutBack(const Job& job) {
+  void PutBackJob(const Job& job) {
+    // First: whose master lives, and moves it, is nobody's to hold.
     const absl::StatusOr<std::vector<Ledger::Turn>> turns = TakeTurns(job);
-    if (!turns.ok()) return;
+    if (!turns.ok()) {
+      return Log(LogLevel::kError, absl::StrCat("what a dead Rekindle had moved of ", job.Names(),
+                                                " is left as it is: ", turns.status().message()));
+    }
+    if (IsParked(job)) return;  // by whoever had the turns before
+    // A thread that stands within a call of CUDA's keeps the driver from locking, which takes nothing away
+    // and has a limit of its own.
+    AwaitCalls(job, &locking_);
+    std::unique_ptr<ThreadKeeper> keeper;
+    // Before the others end: a call under way waits for the driver's thread, which CRIU or a keeper has left
+    // standing.
+    absl::Status held = HoldThreadsOf(job, &keeper);
+    AwaitCalls(job, &under_way_);
+    if (absl::IsUnavailable(held)) held = HoldThreadsOf(job, &keeper);
+    if (absl::IsUnavailable(held)) return LeaveOut(job, held);
+    Job left = job;
+    {
+      absl::MutexLock lock(&mutex_);
+      std::erase_if(left.moved, [this](const auto& process) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return moved_.count(process.first) == 0;
+      });
+    }
+    const absl::StatusOr<std::vector<pid_t>> out = Out(left);
+    if (!out.ok()) return LeaveOut(job, out.status());
+    PutBack(left, *out);
+    bool all_back = true;
+    for (const auto& [pid, how] : job.moved) all_back = all_back && (!Lives(pid, how) || IsBack(pid));
+    if (all_back) {
+      // CRIU's plugin has stopped them, or the capture that is no more.
+      for (const auto& [pid, how] : job.moved) {
+        if (Lives(pid, how)) ::kill(pid, SIGCONT);
+      }
+    }
+    if (keeper != nullptr) keeper->End(all_back);
+  }
+
+  bool IsParked(const Job& job) {
+    std::vector<pid_t> pids;
+    for (const auto& [pid, how] : job.moved) pids.push_back(pid);
+    const auto entries = ledger_.Of(pids).value_or(std::vector<LedgerEntry>());
+    return std::any_of(entries.begin(), entries.end(),
+                       [](const LedgerEntry& entry) { return entry.goal == LedgerEntry::Goal::kParked; });
+  }
+
+  static void LeaveOut(const Job& job, const absl::Status& why) {
+    Log(LogLevel::kError, absl::StrCat("what a dead Rekindle had moved of ", job.Names(),
+                                       " is left as it is, until the driver answers and `rekindle gpu ps` ",
+                                       "or another command of Rekindle's is called: ", why.message()));
+  }
+
+  static bool Lives(pid_t pid, const Moved& how) {
+    const auto stat = ReadProcessStat(pid);
+    return stat.ok() && stat->start_ticks == how.start;
+  }
+
+  // Until none is under way of the job's, or one hangs.
+  void AwaitCalls(const Job& job, const std::multiset<pid_t>* calls) {
+    absl::MutexLock lock(&mutex_);
+    auto none = [this, &job, calls]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return std::none_of(job.moved.begin(), job.moved.end(),
+                          [calls](const auto& process) { return calls->count(process.first) > 0; });
+    };
+    AwaitUntil(mutex_, absl::Condition(&none), Deadline(kUnderWayMayTake));
+  }
+
+  // What the driver answers. Unavailable: nothing, for as long as that may take; it may hang in it.
+  template <typename T>
+  static absl::StatusOr<T> InTime(const std::function<absl::StatusOr<T>()>& ask) {
+    struct Answer {
+      absl::Mutex mutex;
+      bool is_there ABSL_GUARDED_BY(mutex) = false;
+      absl::StatusOr<T> value ABSL_GUARDED_BY(mutex);
+    };
+    const auto answer = std::make_shared<Answer>();
+    RK_RETURN_IF_ERROR(CatchNoMoreThreads([&] {
+      std::thread([ask, answer] {
+        absl::StatusOr<T> value = ask();
+        absl::MutexLock lock(&answer->mutex);
+        answer->value = std::move(value);
+        answer->is_there = true;
+      }).detach();
+      return absl::OkStatus();
+    }));
+    absl::MutexLock lock(&answer->mutex);
+    if (AwaitUntil(answer->mutex, absl::Condition(&answer->is_there), Deadline(kDriverAnswersWithin)))
+      return answer->value;
+    return absl::UnavailableError("the NVIDIA driver did not answer in time");
+  }
+
+  absl::StatusOr<ProcessState> StateOf(pid_t pid) {
+    RK_ASSIGN_OR_RETURN(CheckpointDriver * driver, Driver());
+    return InTime<ProcessState>([driver, pid] { return driver->State(pid); });
+  }
+
+  // It runs, or has ended.
+  bool IsBack(pid_t pid) {
+    const auto state = StateOf(pid);
+    return state.ok() ? *state == ProcessState::kRunning : !absl::IsUnavailable(state.status());
+  }
+
+  // Those whose memory is out. Unavailable: of one that lives nobody knows.
+  absl::StatusOr<std::vector<pid_t>> Out(const Job& job) {
     std::vector<pid_t> out;
+    for (const auto& [pid, how] : job.moved) {
+      if (!Lives(pid, how)) continue;
+      const auto state = StateOf(pid);
+      if (absl::IsUnavailable(state.status())) return state.status();
+      if (state.ok() && *state == ProcessState::kCheckpointed) out.push_back(pid);
+    }
+    return out;
+  }
+
+  void PutBack(const Job& job, absl::Span<const pid_t> out) {
     std::vector<std::pair<std::string, std::string>> pairs;
     for (const auto& [pid, how] : job.moved) {
-      const auto state = driver_.ok() ? (*driver_)->State(pid) : driver_.status();
-      if (state.ok() && *state == ProcessState::kCheckpointed) out.push_back(pid);
       for (const cuda::GpuPair& pair : how.pairs)
         pairs.emplace_back(FormatUuid(pair.from), FormatUuid(pair.to));
     }
@@ -283,6 +392,7 @@ class Helper {
       RoomWait wait;
       wait.for_room = room_timeout_;
       wait.for_turns = kMostWaitForRoom;
+      wait.is_kept = job.keeps_room;
       wait.look = [this]() -> absl::StatusOr<DeviceView> {
         RK_ASSIGN_OR_RETURN(DeviceInventory * inventory, Inventory());
         return inventory->Look();
@@ -291,8 +401,8 @@ class Helper {
     }
     if (!room.ok()) {
       // The driver would lose what does not fit. Out it is safe, and whatever comes next tries again.
-      Log(LogLevel::kError,
-          absl::StrCat("what a dead Rekindle had moved stays in host memory: ", room.status().message()));
+      Log(LogLevel::kError, absl::StrCat("what a dead Rekindle had moved of ", job.Names(),
+                                         " stays in host memory: ", room.status().message()));
       return;
     }
     // Which says for the processes of a launch job in which they come back.
@@ -306,26 +416,21 @@ class Helper {
         InParallel(round.size(), [&](size_t i) { Bring(round[i], job.moved.at(round[i]), way); });
       }
     };
-    for (int attempt = 0; attempt < kAttemptsToPutBack && IsAnyOut(job); ++attempt) bring(Way::kOntoDevice);
+    absl::StatusOr<std::vector<pid_t>> left = Out(job);
+    for (int attempt = 0; attempt < kAttemptsToPutBack && left.ok() && !left->empty(); ++attempt) {
+      bring(Way::kOntoDevice);
+      left = Out(job);
+    }
+    if (!left.ok()) return LeaveOut(job, left.status());
     // Not some without the others: they may wait for each other.
-    if (!IsAnyOut(job)) return bring(Way::kRunning);
+    if (left->empty()) return bring(Way::kRunning);
     Log(LogLevel::kError,
-        "a job that a dead Rekindle had moved can't go back as a whole: all of it stays in host memory");
+        absl::StrCat("a job that a dead Rekindle had moved can't go back as a whole: all of ", job.Names(),
+                     " stays in host memory"));
     bring(Way::kOut);
   }
 
   enum class Way { kOntoDevice, kRunning, kOut };
-
-  // One that lives.
-  bool IsAnyOut(const Job& job) const {
-    return std::any_of(job.moved.begin(), job.moved.end(), [this](const auto& process) {
-      const auto& [pid, how] = process;
-      const auto stat = ReadProcessStat(pid);
-      if (!stat.ok() || stat->start_ticks != how.start || !driver_.ok()) return false;
-      const auto state = (*driver_)->State(pid);
-      return state.ok() && *state == ProcessState::kCheckpointed;
-    });
-  }
 
   void Work(const HelperRequest& request) {
     HelperAnswer answer;
@@ -341,8 +446,8 @@ class Helper {
       while (::send(kHelperSocket, packet.data(), packet.size(), MSG_NOSIGNAL) < 0 && errno == EINTR) {
       }
     }
-    if (request.what == HelperRequest::What::kAct) --under_way_;
-    if (IsLock(request)) --locking_;
+    if (request.what == HelperRequest::What::kAct) under_way_.erase(under_way_.find(request.pid));
+    if (IsLock(request)) locking_.erase(locking_.find(request.pid));
   }
 
   absl::Status Do(const HelperRequest& request, HelperAnswer* answer) {
@@ -431,39 +536,26 @@ class Helper {
       if (const auto known = threads_.find(pid); known != threads_.end()) return known->second;
     }
     RK_ASSIGN_OR_RETURN(CheckpointDriver * driver, Driver());
-    RK_ASSIGN_OR_RETURN(const pid_t theirs, driver->RestoreThread(pid));
+    RK_ASSIGN_OR_RETURN(const pid_t theirs,
+                        InTime<pid_t>([driver, pid] { return driver->RestoreThread(pid); }));
     return ThreadNamed(pid, theirs);
   }
 
   // A thread that needs its device memory before that is back can die of it. Those that have ended, and those
-  // of which the driver does not tell its thread, are left out.
-  std::vector<Held> HoldThreads() {
-    std::map<pid_t, Moved> moved;
-    {
-      absl::MutexLock lock(&mutex_);
-      moved = moved_;
-    }
-    const std::vector<Job> jobs = JobsOf(moved);
-    std::vector<Held> held(jobs.size());
-    // One that does not stand still keeps no other from it.
-    InParallel(jobs.size(), [&](size_t i) { HoldThreadsOf(jobs[i], &held[i]); });
-    std::erase_if(held, [](const Held& job) { return job.keeper == nullptr; });
-    return held;
-  }
-
-  void HoldThreadsOf(const Job& job, Held* held) {
+  // of which the driver does not tell its thread, are left out. Unavailable: of one it answers nothing.
+  absl::Status HoldThreadsOf(const Job& job, std::unique_ptr<ThreadKeeper>* held) {
+    if (!ThreadsAreHeld()) return absl::OkStatus();
     std::vector<pid_t> pids;
     std::vector<RestoreThread> threads;
     for (const auto& [pid, how] : job.moved) {
-      const auto stat = ReadProcessStat(pid);
-      if (!stat.ok() || stat->start_ticks != how.start) continue;
+      if (!Lives(pid, how)) continue;
       const absl::StatusOr<pid_t> thread = ThreadOf(pid);
+      if (absl::IsUnavailable(thread.status())) return thread.status();
       if (!thread.ok()) continue;
       pids.push_back(pid);
       threads.push_back({pid, *thread});
-      held->starts[pid] = how.start;
     }
-    if (pids.empty()) return;
+    if (pids.empty()) return absl::OkStatus();
     // CRIU, which our master's end stops, lets go of them first.
     const Deadline deadline(kLettingGoMayTake);
     for (;;) {
@@ -471,22 +563,21 @@ class Helper {
       absl::Status status = keeper.status();
       if (status.ok()) status = (*keeper)->Run(threads, /*for_device_memory=*/false);
       if (status.ok()) {
-        held->keeper = *std::move(keeper);
-        return;
+        *held = *std::move(keeper);
+        return status;
       }
       if (deadline.passed()) {
         Log(LogLevel::kWarning,
             absl::StrCat("the threads of a job run while its device memory is out: ", status.message()));
-        return;
+        return absl::OkStatus();
       }
       absl::SleepFor(kTryAgainEvery);
     }
   }
 
   void Bring(pid_t pid, const Moved& moved, Way way) {
-    auto stat = ReadProcessStat(pid);
-    if (!stat.ok() || stat->start_ticks != moved.start || !driver_.ok()) return;
-    auto state = (*driver_)->State(pid);
+    if (!Lives(pid, moved) || !driver_.ok()) return;
+    const auto state = StateOf(pid);
     absl::Status status = state.status();
     if (way == Way::kOntoDevice && state.ok() && *state == ProcessState::kCheckpointed)
       status = (*driver_)->Restore(pid, moved.pairs);
@@ -519,8 +610,9 @@ class Helper {
   absl::StatusOr<std::unique_ptr<CheckpointDriver>> driver_;
   absl::StatusOr<std::unique_ptr<DeviceInventory>> inventory_;
   absl::Mutex mutex_;
-  int under_way_ ABSL_GUARDED_BY(mutex_) = 0;  // calls that change something
-  int locking_ ABSL_GUARDED_BY(mutex_) = 0;    // of these, calls that wait for the lock
+  std::multiset<pid_t> under_way_ ABSL_GUARDED_BY(mutex_);  // of calls that change something
+  std::multiset<pid_t> locking_ ABSL_GUARDED_BY(mutex_);    // of these, of calls that wait for the lock
+  size_t jobs_left_ ABSL_GUARDED_BY(mutex_) = 0;            // to put back
   std::map<pid_t, Moved> moved_ ABSL_GUARDED_BY(mutex_);
   uint64_t moves_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<pid_t, pid_t> threads_ ABSL_GUARDED_BY(mutex_);  // in which the driver works, as it last told

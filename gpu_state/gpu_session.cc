@@ -269,15 +269,19 @@ std::map<pid_t, absl::Status> GpuSession::ActInRounds(Action action, absl::Span<
   std::map<pid_t, absl::Status> results;
   // All are locked within one time-out.
   const absl::Time locked_by = SteadyNow() + options.lock_timeout;
-  bool failed = false;
+  // After a call without an answer the next ones would wait as long, and nothing may be asked of a process
+  // before its state is known.
+  bool failed = false, unanswered = false;
   for (const std::vector<pid_t>& round : RoundsOf(pids)) {
     const bool would_be_undone = action == Action::kLock || action == Action::kCheckpoint;
-    if (failed && would_be_undone) break;
+    if (unanswered || (failed && would_be_undone)) break;
     if (action == Action::kLock)
       options.lock_timeout = std::max(locked_by - SteadyNow(), absl::Milliseconds(1));
     const std::vector<absl::Status> of_round = driver_.Act(action, round, options, timeout);
     for (size_t i = 0; i < round.size(); ++i) {
       failed |= !of_round[i].ok();
+      // Of one that has died there is none.
+      unanswered |= absl::IsUnavailable(of_round[i]) && !IsGone(round[i]);
       results[round[i]] = of_round[i];
     }
   }

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 
@@ -29,10 +30,6 @@ namespace {
 
 // A question that somebody else's move keeps waiting for longer is asked in vain, and harms nobody.
 constexpr absl::Duration kStateMayTake = absl::Seconds(60), kShownStateMayTake = absl::Seconds(5);
-// A move: what a kernel under way, which the driver may wait for, and the contexts take; and per byte, a
-// quarter of what was seen on an H200. And one of a size that nobody knows.
-constexpr absl::Duration kLeastMoveMayTake = absl::Minutes(2), kUnknownMoveMayTake = absl::Minutes(10);
-constexpr double kSlowestBytesPerSecond = 5e8;
 // After a move without an answer.
 constexpr absl::Duration kShortestRecovery = absl::Seconds(5), kLongestRecovery = absl::Seconds(30);
 // How long the helper of a dead Rekindle may go on putting things back before we do it.
@@ -207,11 +204,7 @@ uint64_t JobMover::EstimateBytes(absl::Span<const pid_t> pids) {
 
 absl::Duration JobMover::MoveMayTake(absl::Span<const GpuUse> uses) const {
   if (options_.move_timeout) return *options_.move_timeout;
-  const bool is_known =
-      !uses.empty() && absl::c_all_of(uses, [](const GpuUse& use) { return use.bytes.has_value(); });
-  if (!is_known) return kUnknownMoveMayTake;
-  const auto bytes = static_cast<double>(KnownBytes(uses) + options_.context_bytes * uses.size());
-  return kLeastMoveMayTake + absl::Seconds(bytes / kSlowestBytesPerSecond);
+  return gpu::MoveMayTake(uses, options_.context_bytes);
 }
 
 SessionOptions JobMover::OptionsWith(absl::Duration lock_timeout, absl::Span<const GpuUse> uses) {
@@ -469,7 +462,13 @@ absl::StatusOr<RoomTurns> JobMover::AwaitRoom(const RoomByDevice& needed, absl::
   RoomWait wait;
   wait.for_room = options_.room_timeout;
   // A move of somebody else's is waited for as long as it may take.
-  wait.for_turns = MoveMayTake({}) + options_.room_timeout;
+  std::vector<GpuUse> moving;
+  for (const LedgerEntry& entry : ledger_.List().value_or(std::vector<LedgerEntry>())) {
+    if (entry.goal != LedgerEntry::Goal::kRunning) continue;
+    absl::c_copy_if(entry.uses, std::back_inserter(moving),
+                    [&needed](const GpuUse& use) { return needed.count(use.uuid) > 0; });
+  }
+  wait.for_turns = MoveMayTake(moving) + options_.room_timeout;
   wait.look = [this, comes_back] { return comes_back ? Devices() : DevicesWithKeptRoom(); };
   wait.cancelled = cancelled;
   wait.is_kept = comes_back;
@@ -526,6 +525,8 @@ absl::Status JobMover::PutOnClaimed(pid_t job, const std::vector<pid_t>& pids, c
     if (!status.ok()) status = WithHint(status, Devices());
   }
   session.LetStand().IgnoreError();
+  // Where nobody holds their threads, nobody has taken the place of their watch.
+  if (status.ok() && keeper == nullptr) absl::c_for_each(pids, ThreadKeeper::EndWatchOver);
   // Who gives up changes nothing.
   const bool as_it_was = absl::IsCancelled(status) && !known.empty();
   Settle(job, session, pids, record.uses, as_it_was ? known[0].why : std::string(status.message()));

@@ -198,6 +198,10 @@ class JobMover {
   absl::Status CheckNobodyElseMoves(absl::Span<const pid_t> pids);
   absl::Duration MoveMayTake(absl::Span<const GpuUse> uses) const;
   SessionOptions OptionsWith(absl::Duration lock_timeout, absl::Span<const GpuUse> uses = {});
+  // The parked ones that nobody watches.
+  std::vector<LedgerEntry> Unwatched(absl::Span<const pid_t> pids);
+  // These are watched then. Aborted: somebody else has one.
+  absl::Status WatchClaimed(absl::Span<const pid_t> pids);
   void WatchEntries(absl::Span<const LedgerEntry> entries);
   // For the watch of processes that stay parked.
   std::string NoteFor(absl::Span<const pid_t> pids);

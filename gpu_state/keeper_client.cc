@@ -282,9 +282,17 @@ absl::Status ThreadKeeper::Run(absl::Span<const RestoreThread> threads, bool for
 absl::Status ThreadKeeper::RunOne(const RestoreThread& thread, bool for_device_memory) {
   const pid_t there = number_there_ ? number_there_(thread.thread) : thread.thread;
   if (there == 0) return absl::NotFoundError(absl::StrCat("process ", thread.pid, " has ended"));
+  bool waits;
   {
     absl::MutexLock lock(&mutex_);
+    waits = populating_.count(there) > 0;
+  }
+  if (waits) StopPopulating();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (gone_) return absl::UnavailableError("the thread keeper has ended");
     processes_[there] = thread.pid;
+    stop_populating_ = false;
   }
   const bool huge = for_device_memory && HugePagesWanted(thread.pid);
   RK_RETURN_IF_ERROR(
@@ -293,12 +301,14 @@ absl::Status ThreadKeeper::RunOne(const RestoreThread& thread, bool for_device_m
 }
 
 absl::Status ThreadKeeper::Pause() {
+  StopPopulating();
   RK_RETURN_IF_ERROR(Send(kKeeperPause, 0));
   return Await(kKeeperPaused);
 }
 
 absl::Status ThreadKeeper::Watch(const std::string& note) {
   ended_ = true;
+  StopPopulating();
   // Without it all works as long as there is the ledger.
   if (note_.valid() && !note.empty() && ::ftruncate(note_.get(), 0) == 0)
     (void)!::pwrite(note_.get(), note.data(), note.size(), 0);
@@ -307,12 +317,14 @@ absl::Status ThreadKeeper::Watch(const std::string& note) {
 
 void ThreadKeeper::End(bool well) {
   if (std::exchange(ended_, true)) return;
+  StopPopulating();
   (void)Send(kKeeperEnd, well ? 0 : 1);
 }
 
 void ThreadKeeper::EndAway() {
   constexpr int32_t kAway = 2;
   if (std::exchange(ended_, true)) return;
+  StopPopulating();
   (void)Send(kKeeperEnd, kAway);
 }
 
@@ -351,7 +363,8 @@ void ThreadKeeper::Read() {
     {
       absl::MutexLock lock(&mutex_);
       if (n != sizeof message) {
-        gone_ = true;
+        // The kernel lets go of all that stood, next.
+        gone_ = stop_populating_ = true;
         break;
       }
       if (message.what != kKeeperMapped) {
@@ -362,24 +375,44 @@ void ThreadKeeper::Read() {
     }
     Populate(message, process);
   }
-  for (auto& [id, thread] : populating_) thread.join();
+  StopPopulating();
 }
 
 void ThreadKeeper::Populate(const KeeperMessage& mapped, pid_t process) {
   const auto populate = [this, mapped, process] {
-    if (process != 0) PopulateFresh(process, mapped.id, mapped.address, mapped.bytes);
+    if (process != 0) {
+      PopulateFresh(process, mapped.id, mapped.address, mapped.bytes, stop_populating_);
+    }
     (void)Send(kKeeperGoOn, mapped.id);
   };
-  // What it had mapped before is populated: it has gone on since.
-  if (const auto before = populating_.find(mapped.id); before != populating_.end()) {
-    before->second.join();
-    populating_.erase(before);
+  std::thread before;
+  bool begun = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    // What it had mapped before is populated: it has gone on since.
+    if (const auto known = populating_.find(mapped.id); known != populating_.end()) {
+      before = std::move(known->second);
+      populating_.erase(known);
+    }
+    if (!stop_populating_) {
+      begun = CatchNoMoreThreads([&] {
+                populating_.emplace(mapped.id, std::thread(populate));
+                return absl::OkStatus();
+              }).ok();
+    }
   }
-  const absl::Status begun = CatchNoMoreThreads([&] {
-    populating_.emplace(mapped.id, std::thread(populate));
-    return absl::OkStatus();
-  });
-  if (!begun.ok()) populate();
+  if (before.joinable()) before.join();
+  if (!begun) (void)Send(kKeeperGoOn, mapped.id);
+}
+
+void ThreadKeeper::StopPopulating() {
+  std::map<int32_t, std::thread> populating;
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_populating_ = true;
+    populating.swap(populating_);
+  }
+  for (auto& [id, thread] : populating) thread.join();
 }
 
 absl::StatusOr<std::unique_ptr<KeeperListener>> KeeperListener::Listen(const std::string& folder,

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -74,7 +75,10 @@ class ThreadKeeper {
  private:
   void Read();
   // Of what a thread has mapped: while one waits for that, others may, too.
-  void Populate(const KeeperMessage& mapped, pid_t process);
+  void Populate(const KeeperMessage& mapped, pid_t process) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Before anything is said that lets go of threads which wait for that: they would find zeros where they
+  // have written. Until the next Run() nothing is populated.
+  void StopPopulating() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status RunOne(const RestoreThread& thread, bool for_device_memory);
   absl::Status Send(KeeperWord what, int32_t id, uint64_t bytes = 0, uint64_t address = 0);
   // The next word of that kind. Unavailable: the keeper has gone. DeadlineExceeded: it says nothing.
@@ -87,7 +91,9 @@ class ThreadKeeper {
   std::map<uint32_t, int32_t> words_ ABSL_GUARDED_BY(mutex_);
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ = false;
-  std::map<int32_t, std::thread> populating_;  // the reader's; by the thread that waits, which maps no more
+  // By the thread that waits, which maps no more.
+  std::map<int32_t, std::thread> populating_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> stop_populating_{false};
   std::thread reader_;
 };
 

@@ -21,6 +21,9 @@
 #include <atomic>
 #include <cstdlib>
 #include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -634,44 +637,99 @@ class OtherEnd {
     } while (message.what != kKeeperGoOn);
     return message.id;
   }
+  // The next word; kKeeperStands: none.
+  KeeperWord NextWord() const {
+    KeeperMessage message = {};
+    if (::recv(socket_.get(), &message, sizeof message, 0) != sizeof message) return kKeeperStands;
+    return static_cast<KeeperWord>(message.what);
+  }
 
  private:
   UniqueFd socket_;
 };
 
-TEST(KeeperMappingsTest, WhileOneThreadsMemoryIsMadeAnotherGoesOn) {
-  constexpr pid_t kFirst = 1 << 29, kSecond = kFirst + 1;
-  constexpr uint64_t kAreaBytes = 2 * kHugePage;
-  const UniqueFd faults(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC)));
-  uffdio_api api = {UFFD_API, 0, 0};
-  if (!faults.valid() || ::ioctl(faults.get(), UFFDIO_API, &api) != 0)
-    GTEST_SKIP() << "no userfaultfd that sees the kernel's faults";
-  void* const memory =
-      ::mmap(nullptr, 2 * kAreaBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(memory, MAP_FAILED);
-  const auto address = reinterpret_cast<uint64_t>(memory);
-  // Nobody makes the first one's pages, until we do.
-  uffdio_register missing = {{address, kAreaBytes}, UFFDIO_REGISTER_MODE_MISSING, 0};
-  ASSERT_EQ(::ioctl(faults.get(), UFFDIO_REGISTER, &missing), 0);
-  int ends[2];
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-  ThreadKeeper keeper{UniqueFd(ends[0])};
-  {
-    const OtherEnd other{UniqueFd(ends[1])};
-    for (pid_t thread : {kFirst, kSecond}) {
-      other.Say(kKeeperRuns, 0);
-      ASSERT_TRUE(keeper.Run({{::getpid(), thread}}, /*for_device_memory=*/false).ok());
-    }
-    other.Say(kKeeperMapped, kFirst, kAreaBytes, address);
-    other.Say(kKeeperMapped, kSecond, kAreaBytes, address + kAreaBytes);
-    EXPECT_EQ(other.NextToGoOn(), kSecond);
-    other.Say(kKeeperPaused, 0);
-    EXPECT_TRUE(keeper.Pause().ok());
-    uffdio_zeropage zeros = {{address, kAreaBytes}, 0, 0};
-    EXPECT_EQ(::ioctl(faults.get(), UFFDIO_ZEROPAGE, &zeros), 0);
-    EXPECT_EQ(other.NextToGoOn(), kFirst);
+// Memory whose pages nobody makes until we do, a keeper that is told of it, and its other end.
+class KeeperMappingsTest : public testing::Test {
+ protected:
+  static constexpr uint64_t kAreaBytes = 2 * kHugePage;
+  static constexpr pid_t kFirst = 1 << 29, kSecond = kFirst + 1;
+
+  void SetUp() override {
+    faults_ = UniqueFd(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC)));
+    uffdio_api api = {UFFD_API, 0, 0};
+    if (!faults_.valid() || ::ioctl(faults_.get(), UFFDIO_API, &api) != 0)
+      GTEST_SKIP() << "no userfaultfd that sees the kernel's faults";
+    memory_ = ::mmap(nullptr, kHugePage + 2 * kAreaBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                     -1, 0);
+    ASSERT_NE(memory_, MAP_FAILED);
+    address_ = (reinterpret_cast<uint64_t>(memory_) + kHugePage - 1) / kHugePage * kHugePage;
+    uffdio_register missing = {{address_, kAreaBytes}, UFFDIO_REGISTER_MODE_MISSING, 0};
+    ASSERT_EQ(::ioctl(faults_.get(), UFFDIO_REGISTER, &missing), 0);
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    keeper_ = std::make_unique<ThreadKeeper>(UniqueFd(ends[0]));
+    other_.emplace(UniqueFd(ends[1]));
   }
-  ::munmap(memory, 2 * kAreaBytes);
+  void TearDown() override {
+    faults_.Reset();
+    other_.reset();
+    keeper_.reset();
+    if (memory_ != nullptr) ::munmap(memory_, kHugePage + 2 * kAreaBytes);
+  }
+  // The thread has mapped this and waits for it.
+  void HasMapped(pid_t thread, uint64_t address) {
+    other_->Say(kKeeperRuns, 0);
+    ASSERT_TRUE(keeper_->Run({{::getpid(), thread}}, /*for_device_memory=*/false).ok());
+    other_->Say(kKeeperMapped, thread, kAreaBytes, address);
+  }
+  // A write waits there.
+  void AwaitFault() {
+    uffd_msg fault = {};
+    ASSERT_EQ(::read(faults_.get(), &fault, sizeof fault), static_cast<ssize_t>(sizeof fault));
+    EXPECT_EQ(fault.arg.pagefault.address / kHugePage, address_ / kHugePage);
+  }
+  void MakePages(uint64_t bytes) {
+    uffdio_zeropage zeros = {{address_, bytes}, 0, 0};
+    EXPECT_EQ(::ioctl(faults_.get(), UFFDIO_ZEROPAGE, &zeros), 0);
+  }
+
+  UniqueFd faults_;
+  void* memory_ = nullptr;
+  uint64_t address_ = 0;
+  std::unique_ptr<ThreadKeeper> keeper_;
+  std::optional<OtherEnd> other_;
+};
+
+TEST_F(KeeperMappingsTest, WhileOneThreadsMemoryIsMadeAnotherGoesOn) {
+  ASSERT_NO_FATAL_FAILURE(HasMapped(kFirst, address_));
+  ASSERT_NO_FATAL_FAILURE(HasMapped(kSecond, address_ + kAreaBytes));
+  EXPECT_EQ(other_->NextToGoOn(), kSecond);
+  MakePages(kAreaBytes);
+  EXPECT_EQ(other_->NextToGoOn(), kFirst);
+}
+
+TEST_F(KeeperMappingsTest, NoThreadGoesOnWhileItsMemoryIsMade) {
+  ASSERT_NO_FATAL_FAILURE(HasMapped(kFirst, address_));
+  ASSERT_NO_FATAL_FAILURE(AwaitFault());
+  std::atomic<pid_t> pausing{0};
+  std::thread pause([&] {
+    pausing = static_cast<pid_t>(::syscall(SYS_gettid));
+    EXPECT_TRUE(keeper_->Pause().ok());
+  });
+  // It waits, for the memory or for an answer.
+  EXPECT_TRUE(Until([&] {
+    const auto stat = ReadFile(absl::StrCat("/proc/self/task/", pausing.load(), "/stat"));
+    return stat.ok() && absl::StrContains(*stat, ") S");
+  }));
+  MakePages(kHugePage);
+  EXPECT_EQ(other_->NextWord(), kKeeperRun);
+  EXPECT_EQ(other_->NextWord(), kKeeperGoOn);
+  EXPECT_EQ(other_->NextWord(), kKeeperPause);
+  other_->Say(kKeeperPaused, 0);
+  pause.join();
+  unsigned char is_there = 1;
+  EXPECT_EQ(::mincore(reinterpret_cast<void*>(address_ + kHugePage), kPage, &is_there), 0);
+  EXPECT_EQ(is_there & 1, 0) << "it was made while the thread that has it might write";
 }
 
 }  // namespace

@@ -6,12 +6,21 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "base/deadline.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "gpu_state/job_mover.h"
 #include "gpu_state/process_claim.h"
 
 namespace rekindle::gpu {
+namespace {
+
+// Of somebody who only looks at a process, or watches it.
+constexpr absl::Duration kAClaimMayLast = absl::Seconds(10), kClaimAgainEvery = absl::Milliseconds(20);
+
+}  // namespace
 
 std::string JobMover::NoteFor(absl::Span<const pid_t> pids) {
   std::vector<LedgerEntry> entries = ledger_.Of(pids).value_or(std::vector<LedgerEntry>());
@@ -101,29 +110,46 @@ void JobMover::WatchParked(const std::vector<pid_t>& pids) {
   if (session.Begin(GpuSession::Locked::kByUs).ok()) session.Watch();
 }
 
-void JobMover::WatchNoted(absl::Span<const pid_t> pids) {
-  const auto claim = ProcessClaim::Make(ledger_, pids);
-  if (!claim.ok() || !CheckNobodyElseMoves(pids).ok()) return;
+std::vector<LedgerEntry> JobMover::Unwatched(absl::Span<const pid_t> pids) {
   std::vector<LedgerEntry> entries = ledger_.Of(pids).value_or(std::vector<LedgerEntry>());
   std::erase_if(entries, [](const LedgerEntry& entry) {
     return entry.goal != LedgerEntry::Goal::kParked || ThreadKeeper::IsWatched(entry.pid);
   });
-  WatchEntries(entries);
+  return entries;
+}
+
+absl::Status JobMover::WatchClaimed(absl::Span<const pid_t> pids) {
+  const auto claim = ProcessClaim::Make(ledger_, pids);
+  RK_RETURN_IF_ERROR(claim.status());
+  RK_RETURN_IF_ERROR(CheckNobodyElseMoves(pids));
+  WatchEntries(Unwatched(pids));
+  return absl::OkStatus();
+}
+
+void JobMover::WatchNoted(absl::Span<const pid_t> pids) {
+  for (const Deadline deadline(kAClaimMayLast); !Unwatched(pids).empty(); absl::SleepFor(kClaimAgainEvery)) {
+    const absl::Status watched = WatchClaimed(pids);
+    if (watched.ok()) return;
+    if (absl::IsAborted(watched) && !deadline.passed()) continue;
+    return Log(LogLevel::kWarning,
+               absl::StrCat("nobody watches process ", absl::StrJoin(pids, ", "),
+                            ", whose GPU memory is out, and which can die of that: ", watched.message()));
+  }
 }
 
 void JobMover::WatchAgain() {
+  std::vector<pid_t> pids;
   for (const LedgerEntry& entry : Parked().value_or(std::vector<LedgerEntry>())) {
-    if (ThreadKeeper::IsWatched(entry.pid)) continue;
-    const auto claim = ProcessClaim::Make(ledger_, {entry.pid});
-    if (!claim.ok() || !CheckNobodyElseMoves({entry.pid}).ok()) continue;
-    const auto state = States({entry.pid}, DriverClient::Purpose::kToShow).front();
+    if (!ThreadKeeper::IsWatched(entry.pid)) pids.push_back(entry.pid);
+  }
+  // Without a claim, which would have whoever wants to move them meanwhile refused.
+  const auto states = States(pids, DriverClient::Purpose::kToShow);
+  for (size_t i = 0; i < pids.size(); ++i) {
     // Whatever is not running may have its memory out; what is stopped runs into nothing meanwhile.
-    const bool may_be_out = state.ok()
-                                ? *state == ProcessState::kCheckpointed || *state == ProcessState::kLocked
-                                : absl::IsUnavailable(state.status());
-    const auto known = ledger_.Of({entry.pid});
-    if (may_be_out && known.ok() && !known->empty() && known->front().goal == LedgerEntry::Goal::kParked)
-      WatchEntries(*known);
+    const bool may_be_out =
+        states[i].ok() ? *states[i] == ProcessState::kCheckpointed || *states[i] == ProcessState::kLocked
+                       : absl::IsUnavailable(states[i].status());
+    if (may_be_out) WatchClaimed({pids[i]}).IgnoreError();
   }
 }
 

@@ -55,11 +55,11 @@ class ThreadShare {
   size_t count_ = 1;
 };
 
-// `count` pages, each `distance` from the one before. False: not all of them.
-bool Touch(pid_t pid, uint64_t first, uint64_t distance, uint64_t count) {
+// So many small pages. False: not all of them.
+bool Touch(pid_t pid, uint64_t first, uint64_t count) {
   static constexpr char kZeros[kSmallPagesOfBlock] = {};
   iovec there[kSmallPagesOfBlock];
-  for (uint64_t i = 0; i < count; ++i) there[i] = {reinterpret_cast<void*>(first + i * distance), 1};
+  for (uint64_t i = 0; i < count; ++i) there[i] = {reinterpret_cast<void*>(first + i * kSmallPage), 1};
   const iovec here = {const_cast<char*>(kZeros), count};
   return ::process_vm_writev(pid, &here, 1, there, count, 0) == static_cast<ssize_t>(count);
 }
@@ -75,7 +75,7 @@ bool HasPage(int pagemap, uint64_t address) {
 
 }  // namespace
 
-void PopulateFresh(pid_t pid, pid_t thread, uint64_t address, uint64_t bytes) {
+void PopulateFresh(pid_t pid, pid_t thread, uint64_t address, uint64_t bytes, const std::atomic<bool>& stop) {
   const uint64_t first = (address + kHugePage - 1) / kHugePage, end = (address + bytes) / kHugePage;
   if (end <= first) return;
   const auto pagemap = OpenFile(absl::StrCat("/proc/", pid, "/pagemap"), O_RDONLY);
@@ -88,13 +88,13 @@ void PopulateFresh(pid_t pid, pid_t thread, uint64_t address, uint64_t bytes) {
   InParallel(share.count(), [&](size_t) {
     const ThreadPlacement::Adopted adopted(placement);
     for (uint64_t block; (block = next.fetch_add(kBlocksAtOnce)) < end;) {
-      const uint64_t blocks = std::min(kBlocksAtOnce, end - block);
-      if (!Touch(pid, block * kHugePage, kHugePage, blocks)) return;
-      for (uint64_t i = 0; pagemap.ok() && i < blocks; ++i) {
-        const uint64_t start = (block + i) * kHugePage;
+      const uint64_t after = std::min(block + kBlocksAtOnce, end);
+      for (; block < after; ++block) {
+        const uint64_t start = block * kHugePage;
+        if (stop || !Touch(pid, start, 1)) return;
         // With pages of a size in between, those next to the first are there too.
-        if (HasPage(pagemap->get(), start + kHugePage - kSmallPage)) continue;
-        if (!Touch(pid, start, kSmallPage, kSmallPagesOfBlock)) return;
+        if (!pagemap.ok() || HasPage(pagemap->get(), start + kHugePage - kSmallPage)) continue;
+        if (stop || !Touch(pid, start, kSmallPagesOfBlock)) return;
       }
     }
   });

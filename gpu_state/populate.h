@@ -4,13 +4,15 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 
 namespace rekindle::gpu {
 
 // Of which the kernel makes huge pages, where it has any: touches one byte of each block of that size. Where
 // that gives a small page only (memory is in pieces), the block's others as well. Writes what is there:
-// zeros. What can't be made is left to the process. On the processors and memory nodes of its `thread`.
-void PopulateFresh(pid_t pid, pid_t thread, uint64_t address, uint64_t bytes);
+// zeros, so the process must not use it before this returns, which it does soon where `stop` becomes true.
+// What can't be made is left to the process. On the processors and memory nodes of its `thread`.
+void PopulateFresh(pid_t pid, pid_t thread, uint64_t address, uint64_t bytes, const std::atomic<bool>& stop);
 
 }  // namespace rekindle::gpu

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -67,23 +68,31 @@ class PopulateTest : public testing::Test {
   void* area_ = nullptr;
   uint64_t memory_ = 0;
   pid_t pid_ = 0;
+  std::atomic<bool> stop_{false};
 };
 
 TEST_F(PopulateTest, WholeBlocksOfHugePages) {
   ASSERT_NO_FATAL_FAILURE(Start(/*without_huge_pages=*/false));
-  PopulateFresh(pid_, pid_, memory_, kFreshBytes);
+  PopulateFresh(pid_, pid_, memory_, kFreshBytes, stop_);
   EXPECT_EQ(Present(), kFreshBytes / kFreshPage);
 }
 
 TEST_F(PopulateTest, WhereThereAreNoHugePagesTheSmallOnes) {
   ASSERT_NO_FATAL_FAILURE(Start(/*without_huge_pages=*/true));
-  PopulateFresh(pid_, pid_, memory_, kFreshBytes);
+  PopulateFresh(pid_, pid_, memory_, kFreshBytes, stop_);
   EXPECT_EQ(Present(), kFreshBytes / kFreshPage);
+}
+
+TEST_F(PopulateTest, NothingOnceItIsStopped) {
+  ASSERT_NO_FATAL_FAILURE(Start(/*without_huge_pages=*/false));
+  stop_ = true;
+  PopulateFresh(pid_, pid_, memory_, kFreshBytes, stop_);
+  EXPECT_EQ(Present(), 0U);
 }
 
 TEST_F(PopulateTest, NothingBesideIt) {
   ASSERT_NO_FATAL_FAILURE(Start(/*without_huge_pages=*/true));
-  PopulateFresh(pid_, pid_, memory_ + 3 * kFreshBlock + kFreshPage, 2 * kFreshBlock);
+  PopulateFresh(pid_, pid_, memory_ + 3 * kFreshBlock + kFreshPage, 2 * kFreshBlock, stop_);
   EXPECT_EQ(Present(), kFreshBlock / kFreshPage);
 }
 

@@ -148,6 +148,18 @@ class LaunchJobTest(GpuTest):
         self.sim.clear()
         self.assert_all_run()
 
+    def test_after_one_that_hangs_no_other_is_asked_to_come(self):
+        self.sim.clear()
+        self.succeed("gpu", "park", self.tree.pid)
+        before = len(self.sim.calls())
+        self.sim.inject("restore", "--hang", "--until-cleared", nth=1)
+        result = self.cli.run("gpu", "resume", self.tree.pid, env={"REKINDLE_GPU_MOVE_TIMEOUT": "2"})
+        self.assert_refused(result, FAILED, "no answer")
+        self.assertEqual([call["call"] for call in self.sim.calls()[before:]].count("restore"), 1)
+        self.sim.clear()
+        self.succeed("gpu", "resume", self.tree.pid)
+        self.assert_all_run()
+
     def test_its_killed_mover(self):
         """What its helper brings back is brought back one by one, too."""
         self.sim.clear()

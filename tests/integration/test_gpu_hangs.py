@@ -52,12 +52,13 @@ class HangTest(GpuTest):
                 self.assert_runs(job)
 
     def test_the_others_of_its_job_stay_where_they_are(self):
-        job = self.start_tree_job(2)
-        first, second = sorted(procfs.descendants(job.pid))
-        self.sim.inject("checkpoint", "--hang", "--until-cleared", pid=second, nth=1)
-        self.assert_refused(self.cli.run("gpu", "park", job.pid), FAILED, str(second), "no answer")
+        job = self.start_tree_job(3)
+        first, second, third = sorted(procfs.descendants(job.pid))
+        for pid in (second, third):
+            self.sim.inject("checkpoint", "--hang", "--until-cleared", pid=pid, nth=1)
+        self.assert_refused(self.cli.run("gpu", "park", job.pid), FAILED, str(second), str(third), "no answer")
         (entry,) = [entry for entry in self.succeed("gpu", "ps")["jobs"] if entry["parked"]]
-        self.assertEqual(sorted(entry["pids"]), [first, second])
+        self.assertEqual(sorted(entry["pids"]), [first, second, third])
         self.assert_is_watched(first)
         self.sim.clear()
         self.succeed("gpu", "resume", job.pid)
@@ -100,6 +101,33 @@ class ReplacedHelperTest(GpuTest):
         self.sim.control("reserve", FIRST, 0)
         held.wait_for_steps()
         self.assert_runs(held)
+
+
+class KilledMasterTest(GpuTest):
+    def test_a_job_that_hangs_keeps_no_other_from_going_back(self):
+        out, hanging = (self.start_vector_job(name, bytes=32 * MIB) for name in ("out", "hanging"))
+        daemon = self.start_daemon()
+        cli = self.make_cli(host=daemon.host)
+        used = self.used_bytes()
+        self.sim.inject("checkpoint", "--hang", "--until-cleared", pid=hanging.pid, nth=1)
+        self.sim.inject("checkpoint", "--delay-ms", 1500, "--when", "after", pid=out.pid, nth=1)
+        parks = [cli.start("gpu", "park", job.pid) for job in (hanging, out)]
+        waiting.until(lambda: self.sim.stats()["gpus"][0]["used"] < used, "its memory is out")
+
+        def hangs():
+            return any(call["call"] == "checkpoint" and call["pid"] == hanging.pid for call in self.sim.calls())
+
+        waiting.until(hangs, "the other one hangs")
+        (helper,) = helpers_of(daemon)
+        daemon.kill()
+        for park in parks:
+            cli.finish(park)
+        out.wait_for_steps()
+        self.assertTrue(procfs.alive(helper), "it still waits for the other one")
+        self.sim.clear()
+        hanging.wait_for_steps()
+        self.assert_runs(out)
+        self.assert_runs(hanging)
 
 
 # PTRACE_SEIZE, until its input ends.

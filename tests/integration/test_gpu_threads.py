@@ -252,6 +252,11 @@ class StandStillTest(GpuTest):
                         job.job.reap()
         os.unlink(hold)
         self.assert_runs(job)
+        self.succeed("gpu", "park", job.pid)
+        self.assertNotEqual(procfs.traced_by(job.pid), 0)
+        self.succeed("gpu", "resume", job.pid)
+        self.assertEqual(procfs.traced_by(job.pid), 0)
+        self.assert_runs(job)
 
     def moves(self, call):
         return any(entry["call"] == call and entry["result"] is None for entry in self.sim.calls())
