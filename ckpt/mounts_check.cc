@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/mountinfo.h"
+#include "base/status.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::ckpt {
@@ -58,6 +59,21 @@ std::string NameBelow(pid_t pid, const std::vector<std::string>& places) {
   return "";
 }
 
+// Among the mounts that CRIU is to go into; where it goes into none, among ours.
+absl::Status CheckStayed(const std::vector<pid_t>& pids, const criu::JobNamespaces& namespaces) {
+  const std::string ours = MountsOf("self");
+  for (const pid_t pid : pids) {
+    if (namespaces.enters_mounts() && namespaces.IsAmongItsMounts(pid)) continue;
+    const std::string its = MountsOf(absl::StrCat(pid));
+    if (its.empty() || (!namespaces.enters_mounts() && its == ours)) continue;  // or it has gone
+    return absl::AbortedError(absl::StrCat(
+        "capturing process ", pids.front(), ": ",
+        pid == pids.front() ? "it" : absl::StrCat("its process ", pid),
+        " has gone into another mount namespace while it was being captured; it runs on, try again"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string MountFromOutside(absl::string_view mountinfo) {
@@ -101,10 +117,11 @@ std::string OwnMountsOf(pid_t root) {
   return absl::StrContains(ties, "master:") ? v1::kSlaveMounts : v1::kPrivateMounts;
 }
 
-absl::Status CheckMounts(const std::vector<pid_t>& pids) {
+absl::Status CheckMounts(const std::vector<pid_t>& pids, const criu::JobNamespaces& namespaces) {
   const pid_t root = pids.front();
-  const std::string its = MountsOf(absl::StrCat(root));
-  if (its.empty() || its == MountsOf("self")) return absl::OkStatus();
+  // What is read of a process is of where it is then.
+  RK_RETURN_IF_ERROR(CheckStayed(pids, namespaces));
+  if (!namespaces.enters_mounts()) return absl::OkStatus();
   const std::string its_root = absl::StrCat("/proc/", root, "/root/");
   const bool same_root = IsSameFile(its_root, "/");
   if (!same_root && IsSameFile(its_root, "/proc/1/root/")) {
@@ -147,7 +164,7 @@ absl::Status CheckMounts(const std::vector<pid_t>& pids) {
         "capturing process ", pid, ": it has a mount namespace of its own, and in it ", name,
         " open or mapped; here something is mounted over that, and it could not come back. ", kMountCures));
   }
-  return absl::OkStatus();
+  return CheckStayed(pids, namespaces);
 }
 
 }  // namespace rekindle::ckpt

@@ -8,13 +8,15 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "criu/job_namespaces.h"
 
 namespace rekindle::ckpt {
 
-// Of a tree whose PIDs are ours, the root's first. A mount namespace of its own can be made again where all
-// that is mounted in it is mounted the same here. Unimplemented: something is not; the mounts are a
-// container's; or they are the machine's while we are in a container. Thread-safe.
-absl::Status CheckMounts(const std::vector<pid_t>& pids);
+// Of a tree whose PIDs are ours, the root's first, with the namespaces that were found of the root. A mount
+// namespace of its own can be made again where all that is mounted in it is mounted the same here.
+// Unimplemented: something is not; the mounts are a container's; or they are the machine's while we are in a
+// container. Aborted: a process has gone among others since. Thread-safe.
+absl::Status CheckMounts(const std::vector<pid_t>& pids, const criu::JobNamespaces& namespaces);
 
 // How its root mount hears of others (v1::kPrivateMounts, …); empty: its mounts are ours.
 std::string OwnMountsOf(pid_t root);

@@ -17,7 +17,7 @@ constexpr char kOwn[] =
     "33 30 0:42 /shared /shared rw - tmpfs tmpfs rw\n";
 
 TEST(MountsCheckTest, OfOursNothingIsWrong) {
-  EXPECT_TRUE(CheckMounts({::getpid()}).ok());
+  EXPECT_TRUE(CheckMounts({::getpid()}, criu::JobNamespaces()).ok());
   EXPECT_EQ(OwnMountsOf(::getpid()), "");
 }
 
