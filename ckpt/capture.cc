@@ -131,7 +131,7 @@ class CaptureRun {
       namespaces_.MountsAreTheMachines();
       own_mounts_ = OwnMountsOf(options_.pid);
     }
-    files_.emplace(options_, job_, namespaces_);
+    files_.emplace(options_, job_, namespaces_, own_mounts_);
     if (namespaces_.entered()) RK_RETURN_IF_ERROR(WaitUntilMemoryIsThere(job_, kMemoryMayTake));
     RK_RETURN_IF_ERROR(FindGpuUsers());
     RK_ASSIGN_OR_RETURN(dump_gate_, FindDumpGate());

@@ -4,6 +4,7 @@ the job, because it never could.
 
 import fcntl
 import os
+import subprocess
 import unittest
 
 from harness import jobs, procfs, waiting
@@ -131,6 +132,65 @@ class OwnMountsTest(RekindleTest):
             after = float(file.read())
         self.assertGreater(before, 1000000)
         self.assertGreaterEqual(after, before)
+
+
+# Begins at a word in the pipe with a program, until which its parent waits as nothing can be stopped.
+_VFORK = """
+import os, signal, sys
+os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])
+signal.pause()
+"""
+
+
+class ChangesBeforeTheFreezeTest(RekindleTest):
+    """What was looked at while the job ran is otherwise when it stands still."""
+
+    def setUp(self):
+        super().setUp()
+        self.pipe, self.place, self.go = self.path("pipe"), self.path("place"), self.path("go")
+        os.mkfifo(self.pipe)
+        os.mkdir(self.place)
+        opens = 'until [ -e "$2" ]; do sleep 0.05; done; exec 8>"$1/held" && exec sleep 1000'
+        within = f'( {opens} ) & exec {jobs.PYTHON} -c "$3" "$0"'
+        apart = f'exec 9>{self.path("temporary")} && exec unshare --mount sh -c "$@"'
+        self.job = self.start_job(["sh", "-c", apart, "sh", within, self.pipe, self.place, self.go, _VFORK])
+        waiting.until(lambda: procfs.state(self.job.pid) == "D", "it waits for its child")
+        self.addCleanup(self.let_go)
+
+    def let_go(self):
+        if os.path.exists(self.pipe):
+            with open(self.pipe, "wb"):
+                os.unlink(self.pipe)
+
+    def expect_failure(self, change, *words):
+        command = self.cli.start("ckpt", self.job.pid, "-t", "job:1", "--stop")
+        waiting.until(lambda: os.path.isdir(self.runtime) and any(
+            name.startswith("capture-") for name in os.listdir(self.runtime)), "it has begun")  # fmt: skip
+        change()
+        self.let_go()
+        self.assert_refused(self.cli.finish(command), FAILED, str(self.job.pid), *words)
+        self.assertTrue(procfs.alive(self.job.pid))
+        self.assert_store_whole([])
+
+    def test_a_mount(self):
+        def change():
+            mount = ["nsenter", "--mount", f"--target={self.job.pid}", "mount", "-t", "tmpfs", "none", self.place]
+            subprocess.run(mount, check=True)
+            open(self.go, "w").close()
+            held = f"/proc/{self.job.pid}/root{self.place}/held"
+            waiting.until(lambda: os.path.exists(held), "the file")
+
+        self.expect_failure(change, "has changed", f"{self.place} (tmpfs,", "try again")
+
+    def test_a_renamed_file(self):
+        def change():
+            os.rename(self.job.log, self.job.log + ".1")
+            open(self.job.log, "w").close()
+
+        self.expect_failure(change, self.job.log, "renamed or removed", "try again")
+
+    def test_a_removed_file(self):
+        self.expect_failure(lambda: os.unlink(self.path("temporary")), "temporary", "renamed or removed")
 
 
 class OtherNamespacesTest(RekindleTest):
