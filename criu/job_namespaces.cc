@@ -164,13 +164,13 @@ bool JobNamespaces::IsAmongItsMounts(pid_t process) const {
 void JobNamespaces::MountsAreTheMachines() { runs_programs_ = has_our_pids_ && !has_our_network_; }
 
 pid_t JobNamespaces::Inside(pid_t pid) const {
-  if (!entered()) return pid;
+  if (has_our_pids_) return pid;
   const std::vector<pid_t> numbers = Numbers(pid);
   return numbers.empty() ? 0 : numbers.back();
 }
 
 absl::StatusOr<pid_t> JobNamespaces::Outside(pid_t inside) const {
-  if (!entered()) {
+  if (has_our_pids_) {
     if (NamespaceOf(absl::StrCat(inside), "pid") == NamespaceOf("self", "pid")) return inside;
     return absl::NotFoundError(
         absl::StrCat("process ", inside, " has another number in its own PID namespace"));
@@ -191,7 +191,7 @@ bool JobNamespaces::LivesThereAs(pid_t pid, pid_t inside) const {
 }
 
 void JobNamespaces::LearnNumbers() const {
-  if (!entered()) return;
+  if (has_our_pids_) return;
   absl::flat_hash_map<pid_t, pid_t> outside;
   for (pid_t pid : ListProcesses()) {
     if (NamespaceOf(absl::StrCat(pid), "pid") != pid_namespace_) continue;

@@ -97,7 +97,8 @@ class JobNamespaces {
   std::string pid_namespace_;  // what /proc/PID/ns/pid points to
   UniqueFd root_;              // pidfd; not valid: nothing is entered
   UniqueFd mounts_;            // the mount namespace that is entered; not valid: none
-  bool has_our_pids_ = true, has_our_network_ = true;
+  bool has_our_pids_ = true;   // or nothing is entered
+  bool has_our_network_ = true;
   bool runs_programs_ = false;
   std::unique_ptr<LearntNumbers> numbers_ = std::make_unique<LearntNumbers>();
   std::string known_;  // file; empty: CRIU finds out by itself
