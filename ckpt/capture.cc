@@ -127,7 +127,7 @@ class CaptureRun {
     namespaces_.LearnKernel(criu_, options_.runtime_directory);
     RK_RETURN_IF_ERROR(CheckCanComeBack());
     if (criu::HasOurPids(options_.pid)) {
-      RK_RETURN_IF_ERROR(CheckMounts(job_.pids(), namespaces_));
+      RK_RETURN_IF_ERROR(CheckMounts(job_.pids(), namespaces_, &result_.warnings));
       namespaces_.MountsAreTheMachines();
       own_mounts_ = OwnMountsOf(options_.pid);
     }

@@ -155,7 +155,7 @@ void FrozenFiles::LookAt(const std::map<std::string, std::string>& criu_files) {
 void FrozenFiles::LookAtMounts(std::vector<pid_t> pids) {
   const auto root = std::find(pids.begin(), pids.end(), job_.processes[0].pid);
   std::iter_swap(pids.begin(), root);
-  mounts_ = CheckMounts(pids, namespaces_);
+  mounts_ = CheckMounts(pids, namespaces_, nullptr);
   if (mounts_.ok() && OwnMountsOf(pids.front()) != own_mounts_)
     mounts_ = absl::AbortedError("they hear of others in another way");
   if (!mounts_.ok()) {
