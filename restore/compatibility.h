@@ -71,6 +71,8 @@ bool HasOwnMounts(const store::ImageReader& image);
 absl::Status CheckHasNoOtherNamespaces(const store::ImageReader& image);
 // As criu::RestoreOptions::own_mounts.
 std::optional<unsigned long> OwnMounts(const store::ImageInfo& image);
+// FailedPrecondition: it had some, and can't get others here.
+absl::Status CheckCanHaveOwnMounts(const store::ImageInfo& image);
 
 // Memory for `bytes` of pages, within the limits of the cgroups of `process` (0: of none), in which the job
 // comes back. ResourceExhausted.
