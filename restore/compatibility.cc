@@ -379,19 +379,16 @@ bool MayComeBack(int above) {
   return ::fstat(above, &info) == 0 && (info.st_mode & S_ISVTX) == 0;
 }
 
-bool HasOwnMounts(const store::ImageReader& image) {
-  const std::vector<store::ObjectInfo>& objects = image.objects();
-  return std::any_of(objects.begin(), objects.end(), [](const store::ObjectInfo& object) {
-    return absl::StartsWith(object.name, absl::StrCat(v1::kCriuFilePrefix, "mountpoints-"));
-  });
-}
-
 absl::Status CheckHasNoOtherNamespaces(const store::ImageReader& image) {
   const bool of_user =
       std::any_of(image.objects().begin(), image.objects().end(), [](const store::ObjectInfo& object) {
         return absl::StartsWith(object.name, absl::StrCat(v1::kCriuFilePrefix, "userns-"));
       });
-  if (!of_user && !HasOwnMounts(image)) return absl::OkStatus();
+  const bool has_mounts =
+      std::any_of(image.objects().begin(), image.objects().end(), [](const store::ObjectInfo& object) {
+        return absl::StartsWith(object.name, absl::StrCat(v1::kCriuFilePrefix, "mountpoints-"));
+      });
+  if (!of_user && !has_mounts) return absl::OkStatus();
   const std::string& digest = image.info().digest;
   return absl::UnimplementedError(
       absl::StrCat("restoring ", digest, ": it is an image of a ", of_user ? "user" : "mount",

@@ -65,9 +65,8 @@ inline constexpr char kMakeFolder[] = "make that folder, or mount what it lies o
 // something (/tmp) was for a while, and no place where file systems are mounted.
 bool MayComeBack(int above);
 
-// Has the image mounts, as CRIU takes one from outside of a mount namespace? Its names mean other files here.
-bool HasOwnMounts(const store::ImageReader& image);
-// Unimplemented: it has, or is of a user namespace of its own.
+// Unimplemented: it has mounts, as CRIU takes them from outside of a mount namespace, or is of a user
+// namespace of its own.
 absl::Status CheckHasNoOtherNamespaces(const store::ImageReader& image);
 // As criu::RestoreOptions::own_mounts.
 std::optional<unsigned long> OwnMounts(const store::ImageInfo& image);
