@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 
 namespace rekindle {
@@ -15,9 +16,15 @@ std::vector<MountLine> ParseMountinfo(absl::string_view mountinfo) {
     const std::vector<std::string> where = absl::StrSplit(halves.first, ' ');
     const std::vector<std::string> what = absl::StrSplit(halves.second, ' ');
     if (where.size() < 6 || what.size() < 3) continue;
-    mounts.push_back({where[2], where[3], where[4], where[5],
-                      std::vector<std::string>(where.begin() + 6, where.end()), what[0],
-                      absl::StrSplit(what[2], ',')});
+    MountLine mount{where[2],
+                    where[3],
+                    where[4],
+                    where[5],
+                    std::vector<std::string>(where.begin() + 6, where.end()),
+                    what[0],
+                    absl::StrSplit(what[2], ',')};
+    if (!absl::SimpleAtoi(where[0], &mount.id) || !absl::SimpleAtoi(where[1], &mount.parent)) continue;
+    mounts.push_back(std::move(mount));
   }
   return mounts;
 }

@@ -16,6 +16,7 @@ struct MountLine {
   std::vector<std::string> ties;     // to others: "shared:1", "master:2"; none: it is private
   std::string type;                  // of file system
   std::vector<std::string> options;  // of the file system, not those of the mount
+  int id = 0, parent = 0;  // what it is mounted in; of a list of what lies below a folder: maybe not in it
 };
 
 // Of the file's contents, in its order; lines that make no sense are left out. Blanks in names stay as the

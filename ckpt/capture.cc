@@ -1,5 +1,6 @@
 #include "ckpt/capture.h"
 
+#include <linux/capability.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -14,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/capability.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
@@ -124,13 +126,20 @@ class CaptureRun {
         job_, InspectJob(options_.pid, options_.caller, options_.caller_pid, options_.caller_groups));
     RK_RETURN_IF_ERROR(CheckNamespaces(job_.pids()));
     RK_ASSIGN_OR_RETURN(namespaces_, criu::JobNamespaces::Of(options_.pid));
+    if (namespaces_.enters_mounts() && !HasCapability(CAP_SYS_ADMIN)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "capturing process ", options_.pid,
+          ": it has a mount namespace of its own, for which Rekindle needs CAP_SYS_ADMIN: run it "
+          "with that"));
+    }
     namespaces_.LearnKernel(criu_, options_.runtime_directory);
     RK_RETURN_IF_ERROR(CheckCanComeBack());
     if (criu::HasOurPids(options_.pid)) {
-      RK_RETURN_IF_ERROR(CheckMounts(job_.pids()));
+      RK_RETURN_IF_ERROR(CheckMounts(job_.pids(), namespaces_, &result_.warnings));
+      namespaces_.MountsAreTheMachines();
       own_mounts_ = OwnMountsOf(options_.pid);
     }
-    files_.emplace(options_, job_, namespaces_);
+    files_.emplace(options_, job_, namespaces_, own_mounts_);
     if (namespaces_.entered()) RK_RETURN_IF_ERROR(WaitUntilMemoryIsThere(job_, kMemoryMayTake));
     RK_RETURN_IF_ERROR(FindGpuUsers());
     RK_ASSIGN_OR_RETURN(dump_gate_, FindDumpGate());

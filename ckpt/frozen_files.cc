@@ -17,6 +17,8 @@
 #include "base/human_units.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "ckpt/mounts_check.h"
+#include "ckpt/outside_files.h"
 #include "criu/image_files.h"
 #include "criu/lost_names.h"
 #include "rekindle/v1/image_layout.h"
@@ -56,11 +58,12 @@ rekindle::Owner UserOf(const ProcessInfo& process) {
 }  // namespace
 
 FrozenFiles::FrozenFiles(const CaptureOptions& options, const JobInspection& job,
-                         const criu::JobNamespaces& namespaces)
+                         const criu::JobNamespaces& namespaces, std::string own_mounts)
     : options_(options),
       job_(job),
       namespaces_(namespaces),
       sees_our_files_(SeeOurFiles(job.pids()) || criu::HasOurPids(job.processes[0].pid)),
+      own_mounts_(std::move(own_mounts)),
       tracked_(options.track_paths, sees_our_files_ ? "/" : JobsRoot(), UserOf(job.processes[0]),
                !sees_our_files_) {}
 
@@ -119,6 +122,7 @@ void FrozenFiles::LookAt(const std::map<std::string, std::string>& criu_files) {
   std::vector<pid_t> pids = FrozenProcesses(tree == criu_files.end() ? "" : tree->second);
   // It may have become another's, or begun one that is, since it was inspected.
   may_have_it_ = CheckMayHaveImageOf(pids, options_.caller, options_.caller_groups);
+  if (!own_mounts_.empty()) LookAtMounts(pids);
   NoteOpened(pids);
   ReadableFiles readable = FilesTheOwnerMayHave(std::move(pids));
   lost_names_ = LookAtLostNames(criu_files, run_, JobsRoot(), NameOfJob(),
@@ -145,6 +149,26 @@ void FrozenFiles::LookAt(const std::map<std::string, std::string>& criu_files) {
   const absl::Status status = ckpt::PutIntoImages(lost_names_->WithoutContents(), &named);
   options.nameless = lost_names_->nameless;
   written_ = status.ok() ? LookAtWrittenFiles(named, std::move(options), arena_) : status;
+}
+
+// CRIU, which is told nothing of what is mounted there, asks for none of this.
+void FrozenFiles::LookAtMounts(std::vector<pid_t> pids) {
+  const auto root = std::find(pids.begin(), pids.end(), job_.processes[0].pid);
+  std::iter_swap(pids.begin(), root);
+  mounts_ = CheckMounts(pids, namespaces_, nullptr);
+  if (mounts_.ok() && OwnMountsOf(pids.front()) != own_mounts_)
+    mounts_ = absl::AbortedError("they hear of others in another way");
+  if (!mounts_.ok()) {
+    mounts_ =
+        absl::AbortedError(absl::StrCat("capturing process ", job_.processes[0].pid,
+                                        ": what is mounted for it has changed while it was being captured; "
+                                        "it runs on, try again: ",
+                                        mounts_.message()));
+  }
+  for (const auto& [resource, path] : FilesOfOutsideMounts(pids)) {
+    const auto before = job_.files_outside.find(resource);
+    if (before != job_.files_outside.end() && before->second == path) files_outside_.insert(*before);
+  }
 }
 
 // `tree`: CRIU's pstree.img, which knows of processes that the inspection did not see.
@@ -212,13 +236,27 @@ absl::Status FrozenFiles::PutIntoImages(std::map<std::string, std::string>* criu
   if (options_.caller != 0) RK_RETURN_IF_ERROR(may_have_it_);
   if (options_.stop) RemoveExtraNames(*lost_names_, JobsRoot());
   warnings->insert(warnings->end(), lost_names_->warnings.begin(), lost_names_->warnings.end());
+  if (!own_mounts_.empty()) RK_RETURN_IF_ERROR(mounts_);
   RK_RETURN_IF_ERROR(CheckNamelessMemory());
   if (!job_.files_outside.empty()) {
     std::string& files = (*criu_files)["files.img"];
-    RK_ASSIGN_OR_RETURN(files, criu::NameFilesOutside(files, job_.files_outside));
+    RK_ASSIGN_OR_RETURN(files, criu::NameFilesOutside(files, files_outside_));
+    RK_RETURN_IF_ERROR(CheckFilesOutside(files));
   }
   RK_RETURN_IF_ERROR(ckpt::PutIntoImages(*std::exchange(lost_names_, LostNames()), criu_files));
   return temporary_.status();
+}
+
+// CRIU looks after the names of the others.
+absl::Status FrozenFiles::CheckFilesOutside(absl::string_view files) const {
+  RK_ASSIGN_OR_RETURN(const std::set<std::string> still, criu::FilesStillOutside(files));
+  for (const auto& [resource, path] : job_.files_outside) {
+    if (!still.contains(resource)) continue;
+    return absl::AbortedError(absl::StrCat("capturing process ", job_.processes[0].pid, ": ", path,
+                                           ", which it has open, was renamed or removed while it was being "
+                                           "captured; it runs on, try again"));
+  }
+  return absl::OkStatus();
 }
 
 // It is nowhere else.

@@ -40,8 +40,9 @@ inline constexpr uint64_t kGhostLimitBytes = 1ull << 30;
 // Of one capture. Its calls come in this order, one at a time; of the look any thread's.
 class FrozenFiles {
  public:
-  // All three must outlive it. The job runs.
-  FrozenFiles(const CaptureOptions& options, const JobInspection& job, const criu::JobNamespaces& namespaces);
+  // All three must outlive it. `own_mounts`: mounts_check.h. The job runs.
+  FrozenFiles(const CaptureOptions& options, const JobInspection& job, const criu::JobNamespaces& namespaces,
+              std::string own_mounts);
 
   // What the job had open when the image before this one was taken.
   void LearnBefore(std::vector<v1::WrittenFile> files) { before_ = std::move(files); }
@@ -78,6 +79,8 @@ class FrozenFiles {
   absl::StatusOr<std::map<std::string, std::string>> WithNamesOfOutside(
       const std::map<std::string, std::string>& criu_files) const;
   void LookAt(const std::map<std::string, std::string>& criu_files);
+  void LookAtMounts(std::vector<pid_t> pids);
+  absl::Status CheckFilesOutside(absl::string_view files) const;
   std::vector<pid_t> FrozenProcesses(absl::string_view tree) const;
   void NoteOpened(const std::vector<pid_t>& pids);
   ReadableFiles FilesTheOwnerMayHave(std::vector<pid_t> pids) const;
@@ -97,6 +100,7 @@ class FrozenFiles {
   const JobInspection& job_;
   const criu::JobNamespaces& namespaces_;
   const bool sees_our_files_;
+  const std::string own_mounts_;
   std::shared_ptr<Leases> leases_;
   TrackedFiles tracked_;
   std::optional<std::vector<v1::WrittenFile>> before_;
@@ -104,6 +108,8 @@ class FrozenFiles {
   uint64_t most_file_bytes_ = 0;
   StagingArena* arena_ = nullptr;
 
+  absl::Status mounts_ = absl::UnavailableError("the job's mounts were not looked at while it stood still");
+  std::map<std::string, std::string> files_outside_;  // those that have the names that they had before
   absl::StatusOr<LostNames> lost_names_ = LostNames();
   absl::Status may_have_it_ = absl::UnavailableError("the job was not looked at while it stood still");
   ReadFiles read_;

@@ -54,10 +54,12 @@ constexpr size_t kLongestRemovedName = NAME_MAX - 13;
 
 std::string ProcPath(pid_t pid, absl::string_view rest) { return absl::StrCat("/proc/", pid, "/", rest); }
 
-// Is it "/proc/PID" or something below?
-bool IsOfProcess(absl::string_view path) {
+// Of "/proc/PID" or something below; 0: it is nothing of the kind.
+pid_t ProcessIn(absl::string_view path) {
   pid_t pid = 0;
-  return absl::ConsumePrefix(&path, "/proc/") && absl::SimpleAtoi(path.substr(0, path.find('/')), &pid);
+  const bool is_one =
+      absl::ConsumePrefix(&path, "/proc/") && absl::SimpleAtoi(path.substr(0, path.find('/')), &pid);
+  return is_one ? pid : 0;
 }
 
 uint64_t LeadingNumber(absl::string_view text) {
@@ -416,13 +418,22 @@ class DescriptorScan {
     return absl::OkStatus();
   }
 
-  // mq_open() gives one of a mount that has no place, so that it seems to be in the root folder.
+  // mq_open() gives one of a mount that has no place, so that it seems to be in the root folder. So does what
+  // is on a file system that was unmounted lazily, whose server may not answer any more: only what looks like
+  // a queue (FILENT_SIZE) without anybody being asked is asked for its file system.
   static bool IsMessageQueue(const OpenDescriptor& d) {
     constexpr uint64_t kQueues = 0x19800202;  // MQUEUE_MAGIC
-    if (d.target.rfind('/') != 0) return false;
+    constexpr uint64_t kBytesOfQueue = 80;
+    if (d.target.rfind('/') != 0 || absl::StartsWith(d.target, "/memfd:")) return false;
+    const std::string link = ProcPath(d.pid, absl::StrCat("fd/", d.fd));
+    struct statx seen;
+    if (::statx(AT_FDCWD, link.c_str(), AT_STATX_DONT_SYNC, STATX_TYPE | STATX_SIZE | STATX_BLOCKS, &seen) !=
+            0 ||
+        !S_ISREG(seen.stx_mode) || seen.stx_size != kBytesOfQueue || seen.stx_blocks != 0) {
+      return false;
+    }
     struct statfs info;
-    return ::statfs(ProcPath(d.pid, absl::StrCat("fd/", d.fd)).c_str(), &info) == 0 &&
-           static_cast<uint64_t>(info.f_type) == kQueues;
+    return ::statfs(link.c_str(), &info) == 0 && static_cast<uint64_t>(info.f_type) == kQueues;
   }
 
   // What was removed CRIU makes again for a moment, with a suffix to its name.
@@ -637,8 +648,12 @@ absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_p
   RK_RETURN_IF_ERROR(CheckNotFrozen(job.processes));
   RK_RETURN_IF_ERROR(CheckPolicies(job.processes));
 
-  std::set<pid_t> members;
-  for (const ProcessInfo& process : job.processes) members.insert(process.pid);
+  std::set<pid_t> members, numbers;
+  for (const ProcessInfo& process : job.processes) {
+    members.insert(process.pid);
+    if (const auto all = NamespaceNumbers(absl::StrCat(process.pid)); !all.empty())
+      numbers.insert(all.back());
+  }
   job.session_outside = !members.contains(root.session);
   job.working_directory = ReadLink(ProcPath(pid, "cwd")).value_or("");
   DescriptorScan scan;
@@ -650,7 +665,11 @@ absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_p
           absl::StripSuffix(directory, kDeleted),
           " has been removed, so it could not come back there; start the job in a folder that stays"));
     }
-    if (IsOfProcess(directory)) {
+    // Of another process it is there as long as that is; but CRIU garbles the name of its very folder.
+    const pid_t owner = ProcessIn(directory);
+    const bool is_garbled = absl::EndsWith(directory, absl::StrCat("/", owner));
+    if (owner != 0 && (numbers.contains(owner) || is_garbled ||
+                       ::access(ProcPath(process.pid, "cwd/.").c_str(), F_OK) != 0)) {
       return absl::FailedPreconditionError(absl::StrCat(
           "capturing process ", process.pid, ": its working directory ", directory,
           " is a process's, which is not there yet when the job comes back, or not any more; let it work in "

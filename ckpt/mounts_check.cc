@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/mountinfo.h"
+#include "base/status.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::ckpt {
@@ -27,11 +29,53 @@ constexpr char kMountCures[] =
     "`nsenter --net=/run/netns/NAME`), or in a container with an init, which is restored in another one like "
     "it (docs/containers.md)";
 
-// What is seen at each place: the last that was mounted there.
+bool IsBelow(absl::string_view name, absl::string_view place) {
+  return place == "/" || (absl::ConsumePrefix(&name, place) && absl::StartsWith(name, "/"));
+}
+
+// What is seen at each place.
+class VisibleMounts {
+ public:
+  explicit VisibleMounts(const std::vector<MountLine>& mounts) {
+    std::set<int> ids;
+    for (const MountLine& mount : mounts) {
+      ids.insert(mount.id);
+      if (mount.id != mount.parent) below_[mount.parent][mount.point] = &mount;
+    }
+    for (auto& [parent, places] : below_) {
+      if (!ids.contains(parent)) See(places);
+    }
+    for (const MountLine& mount : mounts) {
+      if (mount.id == mount.parent) See({{mount.point, &mount}});
+    }
+  }
+  const std::map<std::string, MountLine>& top() const { return top_; }
+
+ private:
+  using Places = std::map<std::string, const MountLine*>;
+
+  // Those in one that is seen, but for where another of them hides the place.
+  void See(const Places& places) {
+    for (const auto& [point, mount] : places) {
+      const bool hidden = std::any_of(places.begin(), places.end(), [&](const auto& other) {
+        return other.first != point && IsBelow(point, other.first);
+      });
+      if (hidden || !seen_.insert(mount->id).second) continue;
+      const auto own = below_.find(mount->id);
+      const bool is_covered =
+          own != below_.end() && own->second.contains(point) && own->second.at(point) != mount;
+      if (!is_covered) top_[point] = *mount;
+      if (own != below_.end()) See(is_covered ? Places{{point, own->second.at(point)}} : own->second);
+    }
+  }
+
+  std::map<int, Places> below_;  // by the id of what they are mounted in
+  std::set<int> seen_;
+  std::map<std::string, MountLine> top_;
+};
+
 std::map<std::string, MountLine> TopMounts(absl::string_view mountinfo) {
-  std::map<std::string, MountLine> top;
-  for (MountLine& mount : ParseMountinfo(mountinfo)) top[mount.point] = mount;
-  return top;
+  return VisibleMounts(ParseMountinfo(mountinfo)).top();
 }
 
 bool IsSameMount(const MountLine& a, const MountLine& b) {
@@ -52,10 +96,47 @@ std::string NameBelow(pid_t pid, const std::vector<std::string>& places) {
   }
   for (const std::string& name : names) {
     for (const std::string& place : places) {
-      if (name == place || absl::StartsWith(name, absl::StrCat(place, "/"))) return name;
+      if (name == place || IsBelow(name, place)) return name;
     }
   }
   return "";
+}
+
+// Was it ours, too, once? Of memory, a part of another, or where something else of ours is it is one that was
+// made for the job, which would miss it.
+bool IsLeft(const MountLine& mount, const std::vector<MountLine>& ours) {
+  bool is_a_point = false;
+  for (const MountLine& here : ours) {
+    if (here.point != mount.point) continue;
+    if (IsSameMount(here, mount)) return mount.point != "/";  // with another over it by now
+    is_a_point = true;
+  }
+  if (is_a_point || mount.root != "/" || mount.point == "/") return false;
+  const bool is_memory = mount.type == "tmpfs" || mount.type == "ramfs" || mount.type == "overlay";
+  return !is_memory || absl::StartsWith(mount.point, "/run/user/");
+}
+
+// "shared:1" of a mount that has such a tie.
+std::string TieOf(const MountLine& mount, absl::string_view kind) {
+  for (const std::string& tie : mount.ties) {
+    if (absl::StartsWith(tie, kind)) return tie;
+  }
+  return "";
+}
+
+// Among the mounts that CRIU is to go into; where it goes into none, among ours.
+absl::Status CheckStayed(const std::vector<pid_t>& pids, const criu::JobNamespaces& namespaces) {
+  const std::string ours = MountsOf("self");
+  for (const pid_t pid : pids) {
+    if (namespaces.enters_mounts() && namespaces.IsAmongItsMounts(pid)) continue;
+    const std::string its = MountsOf(absl::StrCat(pid));
+    if (its.empty() || (!namespaces.enters_mounts() && its == ours)) continue;  // or it has gone
+    return absl::AbortedError(absl::StrCat(
+        "capturing process ", pids.front(), ": ",
+        pid == pids.front() ? "it" : absl::StrCat("its process ", pid),
+        " has gone into another mount namespace while it was being captured; it runs on, try again"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -72,14 +153,20 @@ std::string MountFromOutside(absl::string_view mountinfo) {
   return "";
 }
 
-std::string MountOfTheirsAlone(absl::string_view theirs, absl::string_view ours) {
-  const std::map<std::string, MountLine> here = TopMounts(ours);
+MountsOfTheirs MountsOfTheirsAlone(absl::string_view theirs, absl::string_view ours) {
+  const std::vector<MountLine> all_here = ParseMountinfo(ours);
+  const std::map<std::string, MountLine> here = VisibleMounts(all_here).top();
+  MountsOfTheirs alone;
   for (const auto& [point, mount] : TopMounts(theirs)) {
     const auto same = here.find(point);
-    if (same == here.end() || !IsSameMount(mount, same->second))
-      return absl::StrCat(point, " (", mount.type, ", ", mount.here, ")");
+    if (same != here.end() && IsSameMount(mount, same->second)) continue;
+    if (IsLeft(mount, all_here)) {
+      alone.left.push_back(point);
+    } else if (alone.made.empty()) {
+      alone.made = absl::StrCat(point, " (", mount.type, ", ", mount.here, ")");
+    }
   }
-  return "";
+  return alone;
 }
 
 std::vector<std::string> MountsOfOursAlone(absl::string_view theirs, absl::string_view ours) {
@@ -91,20 +178,36 @@ std::vector<std::string> MountsOfOursAlone(absl::string_view theirs, absl::strin
   return points;
 }
 
+std::string TieOfMounts(absl::string_view theirs, absl::string_view ours) {
+  const std::map<std::string, MountLine> here = TopMounts(ours);
+  std::set<std::string> kinds;
+  for (const auto& [point, mount] : TopMounts(theirs)) {
+    const auto same = here.find(point);
+    if (same == here.end()) continue;
+    const std::string group = TieOf(mount, "shared:"), group_here = TieOf(same->second, "shared:");
+    if (!TieOf(mount, "master:").empty()) {
+      kinds.insert(v1::kSlaveMounts);
+    } else if (!group.empty() && group == group_here) {
+      kinds.insert(v1::kSharedMounts);
+    } else if (!group.empty() || !group_here.empty()) {
+      kinds.insert(v1::kPrivateMounts);
+    }  // or a copy of ours is as it is, whatever kind is asked for
+  }
+  return kinds.size() == 1 ? *kinds.begin() : v1::kPrivateMounts;
+}
+
 std::string OwnMountsOf(pid_t root) {
   const std::string its = MountsOf(absl::StrCat(root));
   if (its.empty() || its == MountsOf("self")) return "";
-  const std::map<std::string, MountLine> mounts = TopMounts(MountinfoOf(absl::StrCat(root)));
-  const auto top = mounts.find("/");
-  const std::string ties = top == mounts.end() ? "" : absl::StrJoin(top->second.ties, " ");
-  if (absl::StrContains(ties, "shared:")) return v1::kSharedMounts;
-  return absl::StrContains(ties, "master:") ? v1::kSlaveMounts : v1::kPrivateMounts;
+  return TieOfMounts(MountinfoOf(absl::StrCat(root)), MountinfoOf("self"));
 }
 
-absl::Status CheckMounts(const std::vector<pid_t>& pids) {
+absl::Status CheckMounts(const std::vector<pid_t>& pids, const criu::JobNamespaces& namespaces,
+                         std::vector<std::string>* warnings) {
   const pid_t root = pids.front();
-  const std::string its = MountsOf(absl::StrCat(root));
-  if (its.empty() || its == MountsOf("self")) return absl::OkStatus();
+  // What is read of a process is of where it is then.
+  RK_RETURN_IF_ERROR(CheckStayed(pids, namespaces));
+  if (!namespaces.enters_mounts()) return absl::OkStatus();
   const std::string its_root = absl::StrCat("/proc/", root, "/root/");
   const bool same_root = IsSameFile(its_root, "/");
   if (!same_root && IsSameFile(its_root, "/proc/1/root/")) {
@@ -132,12 +235,36 @@ absl::Status CheckMounts(const std::vector<pid_t>& pids) {
         "capturing process ", root, ": it has a mount namespace of its own, and in it another root (", folder,
         "), where it could not come back. ", kMountCures));
   }
-  const std::string alone = MountOfTheirsAlone(theirs, ours);
-  if (!alone.empty()) {
+  const MountsOfTheirs alone = MountsOfTheirsAlone(theirs, ours);
+  // Of a network of its own CRIU has programs take the image, which must be those of the machine.
+  std::string in_the_way = alone.made;
+  if (in_the_way.empty() && !namespaces.has_our_network() && !alone.left.empty())
+    in_the_way = alone.left.front();
+  if (!in_the_way.empty()) {
     return absl::UnimplementedError(
         absl::StrCat("capturing process ", root,
-                     ": it has a mount namespace of its own, and in it something is mounted at ", alone,
-                     " that is not mounted so here, where it could not come back. ", kMountCures));
+                     ": it has a mount namespace of its own, and in it something is mounted at ", in_the_way,
+                     " that is not mounted so here, where it could not come back. ", kMountCures,
+                     "; or, if it does not need it: `nsenter --target ", root, " --mount umount ",
+                     in_the_way.substr(0, in_the_way.find(" (")), "`"));
+  }
+  for (const pid_t pid : pids) {
+    const std::string name = NameBelow(pid, alone.left);
+    if (name.empty()) continue;
+    return absl::UnimplementedError(absl::StrCat("capturing process ", pid,
+                                                 ": it has a mount namespace of its own, and in it ", name,
+                                                 " open or mapped, which is on a file system that is not "
+                                                 "mounted here any more, where it could not come "
+                                                 "back: mount that again, or let the job close it"));
+  }
+  if (warnings != nullptr) {
+    for (const std::string& point : alone.left) {
+      warnings->push_back(absl::StrCat("in the job's mount namespace something is still mounted at ", point,
+                                       " that is not mounted here any more; the job has nothing open there, "
+                                       "and comes back without it (`nsenter "
+                                       "--target ",
+                                       root, " --mount umount ", point, "` does away with it)"));
+    }
   }
   const std::vector<std::string> covered = MountsOfOursAlone(theirs, ours);
   for (const pid_t pid : pids) {
@@ -147,7 +274,7 @@ absl::Status CheckMounts(const std::vector<pid_t>& pids) {
         "capturing process ", pid, ": it has a mount namespace of its own, and in it ", name,
         " open or mapped; here something is mounted over that, and it could not come back. ", kMountCures));
   }
-  return absl::OkStatus();
+  return CheckStayed(pids, namespaces);
 }
 
 }  // namespace rekindle::ckpt

@@ -19,10 +19,10 @@ struct SharedKind {
   const char* name;
   const char* words;
 };
-// A thread may have all but the first three of its own.
-constexpr SharedKind kProcessKinds[] = {{"user", "user"}, {"pid", "PID"}, {"time", "time"}};
-constexpr SharedKind kThreadKinds[] = {
-    {"mnt", "mount"}, {"net", "network"}, {"ipc", "IPC"}, {"uts", "UTS"}, {"cgroup", "cgroup"}};
+constexpr SharedKind kProcessKinds[] = {{"user", "user"}, {"pid", "PID"}, {"time", "time"},
+                                        {"ipc", "IPC"},   {"uts", "UTS"}, {"cgroup", "cgroup"}};
+// Those that a thread enters alone, as libraries do.
+constexpr SharedKind kThreadKinds[] = {{"mnt", "mount"}, {"net", "network"}};
 
 // Of "PID" or "PID/task/TID"; empty: it has gone, or is a zombie.
 std::string TaskNamespace(absl::string_view task, const char* kind) {
@@ -38,6 +38,12 @@ constexpr char kOneForAll[] =
     ", while CRIU brings back a job whose processes are all in the same namespaces. Start the whole job in "
     "that "
     "one, or give the PID of a process below which all are in one";
+
+// CRIU takes these, and those that its processes have below it, along. Into a container's it goes itself.
+bool HasOwnNetwork(const std::string& root) {
+  return TaskNamespace(root, "pid") == TaskNamespace("self", "pid") &&
+         Differs(root, "net", TaskNamespace("self", "net"));
+}
 
 absl::Status UserNamespaceOf(pid_t root, pid_t pid) {
   return absl::UnimplementedError(absl::StrCat(
@@ -64,8 +70,10 @@ absl::Status CheckNamespaces(const std::vector<pid_t>& pids) {
   std::map<std::string, std::string> roots;
   for (const SharedKind& kind : kProcessKinds) roots[kind.name] = TaskNamespace(first, kind.name);
   for (const SharedKind& kind : kThreadKinds) roots[kind.name] = TaskNamespace(first, kind.name);
+  const bool may_differ = HasOwnNetwork(first);
   for (const pid_t pid : pids) {
     const std::string process = absl::StrCat(pid);
+    if (may_differ) roots["net"] = TaskNamespace(process, "net");  // but its threads are in that one
     if (Differs(process, "user", roots["user"])) return UserNamespaceOf(root, pid);
     for (const SharedKind& kind : kProcessKinds) {
       if (Differs(process, kind.name, roots[kind.name]))
@@ -88,12 +96,14 @@ absl::Status CheckNamespaces(const std::vector<pid_t>& pids) {
 
 absl::Status CheckNamespacesInImage(pid_t root, const std::map<std::string, std::string>& criu_files) {
   std::vector<uint32_t> first;
+  const bool may_differ = HasOwnNetwork(absl::StrCat(root));
   for (const auto& [name, content] : criu_files) {
     if (absl::StartsWith(name, "userns-")) return UserNamespaceOf(root, root);
     bool differ = absl::StartsWith(name, "mountpoints-");
     if (absl::StartsWith(name, "ids-")) {
       RK_ASSIGN_OR_RETURN(std::vector<uint32_t> ids, criu::ParseNamespaceIds(content));
       if (first.empty()) first = ids;
+      if (may_differ) ids[0] = first[0];  // the network's
       for (size_t i = 0; i < ids.size(); ++i) differ |= ids[i] != first[i] && ids[i] != 0 && first[i] != 0;
     }
     if (!differ) continue;

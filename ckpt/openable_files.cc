@@ -6,6 +6,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -151,12 +153,21 @@ absl::Status CheckNoFileOfThreads(pid_t root, const std::map<std::string, std::s
     const auto file = criu_files.find(name);
     return file == criu_files.end() ? absl::string_view() : absl::string_view(file->second);
   };
+  if (!absl::StrContains(content("files.img"), "/task/")) return absl::OkStatus();
   RK_ASSIGN_OR_RETURN(const std::vector<criu::RegularFile> files,
                       criu::ParseRegularFiles(content("files.img"), content("remap-fpath.img")));
+  RK_ASSIGN_OR_RETURN(const std::vector<criu::PstreeEntry> tree, criu::ParsePstree(content("pstree.img")));
   for (const criu::RegularFile& file : files) {
     // "/proc/PID/task/TID/stat"; of the first thread it is there in time.
     const std::vector<absl::string_view> parts = absl::StrSplit(file.path, '/');
     if (parts.size() < 5 || parts[1] != "proc" || parts[3] != "task" || parts[4] == parts[2]) continue;
+    pid_t process = 0;
+    if (!absl::SimpleAtoi(parts[2], &process)) continue;
+    // Of another process, that of a monitoring agent say, it is there as long as that is.
+    const bool is_the_jobs = std::any_of(
+        tree.begin(), tree.end(), [&](const criu::PstreeEntry& entry) { return entry.pid == process; });
+    if (!is_the_jobs && ::access(absl::StrCat("/proc/", root, "/root", file.path).c_str(), F_OK) == 0)
+      continue;
     return absl::UnavailableError(
         absl::StrCat("capturing process ", root, ": it had ", file.path,
                      " open, which can't be opened again before that thread is there; try again when it has "

@@ -17,8 +17,9 @@ namespace rekindle::ckpt {
 // another, is not looked at: CRIU finds other ways to it, or says why not.
 absl::Status CheckFilesCanBeOpenedAgain(const std::vector<pid_t>& pids);
 
-// Of an image, after the freeze: has the job a file of /proc open that tells of a thread? CRIU opens files
-// before it makes threads, so that such an image could never be restored. Unavailable: it has.
+// Of an image, after the freeze: has the job a file of /proc open that tells of a thread of its own, or of
+// one that has gone? CRIU opens files before it makes threads, so that such an image could never be restored.
+// Unavailable: it has.
 absl::Status CheckNoFileOfThreads(pid_t root, const std::map<std::string, std::string>& criu_files);
 
 }  // namespace rekindle::ckpt

@@ -59,15 +59,20 @@ bool IsError(absl::string_view line) { return absl::StartsWith(line, "Error "); 
 // A warning is worth a look: of a process that can't be frozen only a warning says why.
 bool IsWarning(absl::string_view line) { return absl::StartsWith(line, "Warn "); }
 
-// What the stars of `pattern` stand for when it occurs in `line`.
+// What the stars of `pattern`, and the # that stand for numbers, stand for when it occurs in `line`.
 std::optional<std::vector<std::string>> Match(absl::string_view pattern, absl::string_view line) {
   std::vector<std::string> captured;
-  std::vector<absl::string_view> pieces = absl::StrSplit(pattern, '*');
+  std::vector<absl::string_view> pieces = absl::StrSplit(pattern, absl::ByAnyChar("*#"));
+  size_t begin = 0;  // of the piece, in the pattern
   for (size_t i = 0; i < pieces.size(); ++i) {
     size_t at = line.find(pieces[i]);
     if (at == absl::string_view::npos) return std::nullopt;
     bool to_the_end = i + 1 == pieces.size() && pieces[i].empty() && i > 0;
     if (i > 0) captured.emplace_back(to_the_end ? line : line.substr(0, at));
+    const bool is_number = i > 0 && pattern[begin - 1] == '#';
+    if (is_number && !std::all_of(captured.back().begin(), captured.back().end(), absl::ascii_isdigit))
+      return std::nullopt;
+    begin += pieces[i].size() + 1;
     line.remove_prefix(to_the_end ? line.size() : at + pieces[i].size());
   }
   return captured;

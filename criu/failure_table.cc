@@ -574,14 +574,24 @@ const KnownFailure kRestoreMisfits[] = {
      {"Can't open cwd", "Can't change cwd"},
      "The job's working directory is missing.",
      "Make it again (the log names it), then restore."},
+    {"thread-missing",
+     kOnRestore,
+     kCause,
+     StatusCode::kFailedPrecondition,
+     {"Can't open file proc/#/task/* on restore: No such file"},
+     "The job has /proc/$1/task/$2 open, which tells of a thread that has ended since, or that is not there "
+     "yet.",
+     "Restore another of its images, from a moment when it had that closed. The image is whole."},
     {"process-missing",
      kOnRestore,
      kCause,
      StatusCode::kFailedPrecondition,
-     {"Can't open file proc/*/* on restore: No such file"},
+     {"Can't open file proc/#/* on restore: No such file"},
      "The job has /proc/$1/$2 open, and process $1 has ended since.",
-     "Have another process with that number for the moment: as root, write the number before it to "
-     "/proc/sys/kernel/ns_last_pid, start `sleep 600 &` at once, then restore again. The image is whole."},
+     "Have another process with that number for the moment: as root (of a job in a container: in that "
+     "container), "
+     "write the number before it to /proc/sys/kernel/ns_last_pid, start `sleep 600 &` at once, then restore "
+     "again. The image is whole."},
     {"file-missing",
      kOnRestore,
      kConsequence,

@@ -220,6 +220,15 @@ TEST(FailureTest, WordingTakenFromTheProgram) {
        "directory",
        "process-missing"},
       {Operation::kRestore,
+       "Error (criu/files-reg.c:2353): Can't open file proc/28240/task/28241/stat on restore: No such file "
+       "or "
+       "directory",
+       "thread-missing"},
+      {Operation::kRestore,
+       "Error (criu/files-reg.c:2353): Can't open file proc/driver/nvidia/params on restore: No such file or "
+       "directory",
+       "file-missing"},
+      {Operation::kRestore,
        "Error (criu/files-reg.c:2353): Can't open file srv/proc/data on restore: No such file or directory",
        "file-missing"},
   };

@@ -518,6 +518,14 @@ absl::StatusOr<std::string> NameFilesOutside(absl::string_view files_content,
   });
 }
 
+absl::StatusOr<std::set<std::string>> FilesStillOutside(absl::string_view files_content) {
+  std::set<std::string> names;
+  RK_RETURN_IF_ERROR(ForEachFile(files_content, [&](const pb::FileEntry& entry) {
+    if (entry.regular().external()) names.insert(entry.regular().path());
+  }));
+  return names;
+}
+
 absl::StatusOr<std::string> ForgetBuildIds(absl::string_view files_content,
                                            const std::set<std::string>& paths) {
   return RewriteFiles(files_content, [&paths](pb::FileEntry& entry) {

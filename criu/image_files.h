@@ -185,6 +185,8 @@ absl::StatusOr<std::string> ForgetFilesOutside(absl::string_view files_content);
 // these paths. Unchanged, byte for byte, when there is none.
 absl::StatusOr<std::string> NameFilesOutside(absl::string_view files_content,
                                              const std::map<std::string, std::string>& paths);
+// The names of those that are still given from outside.
+absl::StatusOr<std::set<std::string>> FilesStillOutside(absl::string_view files_content);
 
 // The same files.img without the build IDs of these files, which were compared already.
 absl::StatusOr<std::string> ForgetBuildIds(absl::string_view files_content,

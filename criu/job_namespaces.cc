@@ -1,12 +1,17 @@
 #include "criu/job_namespaces.h"
 
 #include <fcntl.h>
+#include <linux/nsfs.h>
 #include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -55,6 +60,24 @@ absl::Status Rootless(absl::string_view what) {
       "outside: run the container without one"));
 }
 
+absl::Status HasGone(pid_t process) {
+  return absl::NotFoundError(absl::StrCat("there is no process ", process, " any more"));
+}
+
+std::string PathOf(pid_t process, const char* kind) { return absl::StrCat("/proc/", process, "/ns/", kind); }
+
+bool IsSame(const struct stat& one, const struct stat& other) {
+  return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
+// Whoever made one in a user namespace of his own may mount there what he likes.
+bool BelongsToOurUsers(int space) {
+  const UniqueFd owner(::ioctl(space, NS_GET_USERNS));
+  struct stat its, ours;
+  return owner.valid() && ::fstat(owner.get(), &its) == 0 && ::stat("/proc/self/ns/user", &ours) == 0 &&
+         IsSame(its, ours);
+}
+
 absl::Status OnAThread(absl::FunctionRef<void()> work) {
   return CatchNoMoreThreads([&] {
     std::thread(work).join();
@@ -72,15 +95,30 @@ bool IsInitOfItsPidNamespace(pid_t pid) {
 bool HasOurPids(pid_t pid) { return NamespaceOf(absl::StrCat(pid), "pid") == NamespaceOf("self", "pid"); }
 
 absl::Status JobNamespaces::Find(pid_t process, absl::string_view what, int kinds) {
-  if (NamespaceOf(absl::StrCat(process), "user") != NamespaceOf("self", "user")) return Rootless(what);
-  pid_ = process;
-  pid_namespace_ = NamespaceOf(absl::StrCat(process), "pid");
-  for (const NamespaceKind& kind : kKinds) {
-    if ((kinds & kind.flag) == 0) continue;
-    if (NamespaceOf(absl::StrCat(process), kind.name) != NamespaceOf("self", kind.name)) flags_ |= kind.flag;
-  }
   absl::StatusOr<UniqueFd> root = OpenProcess(process);
   RK_RETURN_IF_ERROR(Annotate(root.status(), absl::StrCat("looking at the namespaces of process ", process)));
+  std::map<std::string, std::string> its;
+  for (const char* kind : {"user", "pid", "mnt", "net", "ipc", "uts", "cgroup"})
+    its[kind] = NamespaceOf(absl::StrCat(process), kind);
+  UniqueFd mounts(::open(PathOf(process, "mnt").c_str(), O_RDONLY | O_CLOEXEC));
+  const bool has_gone =
+      std::any_of(its.begin(), its.end(), [](const auto& kind) { return kind.second.empty(); });
+  // Else all that is of who has its number by now.
+  if (has_gone || !mounts.valid() || ::syscall(SYS_pidfd_send_signal, root->get(), 0, nullptr, 0) != 0)
+    return HasGone(process);
+  if (its["user"] != NamespaceOf("self", "user")) return Rootless(what);
+  pid_ = process;
+  pid_namespace_ = its["pid"];
+  has_our_pids_ = pid_namespace_ == NamespaceOf("self", "pid");
+  has_our_network_ = its["net"] == NamespaceOf("self", "net");
+  for (const NamespaceKind& kind : kKinds) {
+    if ((kinds & kind.flag) != 0 && its[kind.name] != NamespaceOf("self", kind.name)) flags_ |= kind.flag;
+  }
+  if (enters_mounts()) {
+    // It may have gone into another since its link was read.
+    if (!BelongsToOurUsers(mounts.get())) return Rootless(what);
+    mounts_ = std::move(mounts);
+  }
   root_ = *std::move(root);
   return absl::OkStatus();
 }
@@ -117,14 +155,22 @@ absl::StatusOr<JobNamespaces> JobNamespaces::Around(pid_t process) {
 
 bool JobNamespaces::enters_mounts() const { return (flags_ & CLONE_NEWNS) != 0; }
 
+bool JobNamespaces::IsAmongItsMounts(pid_t process) const {
+  struct stat its, entered;
+  return ::stat(PathOf(process, "mnt").c_str(), &its) == 0 && ::fstat(mounts_.get(), &entered) == 0 &&
+         IsSame(its, entered);
+}
+
+void JobNamespaces::MountsAreTheMachines() { runs_programs_ = has_our_pids_ && !has_our_network_; }
+
 pid_t JobNamespaces::Inside(pid_t pid) const {
-  if (!entered()) return pid;
+  if (has_our_pids_) return pid;
   const std::vector<pid_t> numbers = Numbers(pid);
   return numbers.empty() ? 0 : numbers.back();
 }
 
 absl::StatusOr<pid_t> JobNamespaces::Outside(pid_t inside) const {
-  if (!entered()) {
+  if (has_our_pids_) {
     if (NamespaceOf(absl::StrCat(inside), "pid") == NamespaceOf("self", "pid")) return inside;
     return absl::NotFoundError(
         absl::StrCat("process ", inside, " has another number in its own PID namespace"));
@@ -145,7 +191,7 @@ bool JobNamespaces::LivesThereAs(pid_t pid, pid_t inside) const {
 }
 
 void JobNamespaces::LearnNumbers() const {
-  if (!entered()) return;
+  if (has_our_pids_) return;
   absl::flat_hash_map<pid_t, pid_t> outside;
   for (pid_t pid : ListProcesses()) {
     if (NamespaceOf(absl::StrCat(pid), "pid") != pid_namespace_) continue;
@@ -170,7 +216,11 @@ std::vector<std::pair<pid_t, pid_t>> JobNamespaces::AllNumbers() const {
 }
 
 absl::Status JobNamespaces::Enter(int flags) const {
-  if (::unshare(CLONE_FS) == 0 && (flags == 0 || ::setns(root_.get(), flags) == 0)) return absl::OkStatus();
+  const int others = flags & ~CLONE_NEWNS;
+  if (::unshare(CLONE_FS) == 0 && (others == 0 || ::setns(root_.get(), others) == 0) &&
+      (others == flags || ::setns(mounts_.get(), CLONE_NEWNS) == 0)) {
+    return absl::OkStatus();
+  }
   return ErrnoStatus(errno, absl::StrCat("entering the namespaces of process ", pid_));
 }
 
@@ -188,20 +238,12 @@ absl::StatusOr<Subprocess> JobNamespaces::Start(SubprocessOptions options) const
   if (options.environment.empty()) options.environment = EnvironmentWith({});
   if (!known_.empty()) options.environment.push_back(absl::StrCat(ENTERED_KNOWN, "=", known_));
   if (!entered()) return Subprocess::Start(options);
-  UniqueFd mounts;
   if (enters_mounts()) {
-    mounts.Reset(::open(absl::StrCat("/proc/", pid_, "/ns/mnt").c_str(), O_RDONLY | O_CLOEXEC));
-    // Not those of who has its number by now.
-    if (!mounts.valid() || ::syscall(SYS_pidfd_send_signal, root_.get(), 0, nullptr, 0) != 0) {
-      return ErrnoStatus(errno, absl::StrCat("opening the mounts of process ", pid_));
-    }
     int number = 3;
     for (const auto& [from, to] : options.descriptors) number = std::max(number, to + 1);
-    options.descriptors.emplace_back(mounts.get(), number);
+    options.descriptors.emplace_back(mounts_.get(), number);
     options.environment.push_back(absl::StrCat(ENTERED_MOUNTS, "=", number));
-    // What is mounted there is the machine's (ckpt/mounts_check.h), and so are the programs by which CRIU
-    // saves a network of the job's own.
-    if (pid_namespace_ == NamespaceOf("self", "pid")) options.environment.push_back(ENTERED_RUNS "=1");
+    if (runs_programs_) options.environment.push_back(ENTERED_RUNS "=1");
   }
   absl::StatusOr<Subprocess> started = absl::InternalError("not started");
   // A thread can enter them alone, and what it starts is born there.

@@ -32,7 +32,7 @@ bool HasOurPids(pid_t pid);
 // Thread-safe.
 class JobNamespaces {
  public:
-  // Of the tree below `root`. Unimplemented: it has a user namespace of its own.
+  // Of the tree below `root`. Unimplemented: it has a user namespace of its own. NotFound: it has gone.
   static absl::StatusOr<JobNamespaces> Of(pid_t root);
   // Those that `process`, a container's first or another, lives in: for a job that is to come back beside it.
   // Unimplemented: it has a user namespace of its own. NotFound: there is no such process.
@@ -44,6 +44,13 @@ class JobNamespaces {
   bool entered() const { return root_.valid(); }
   // Has it file systems of its own, too?
   bool enters_mounts() const;
+
+  // Does this process live in the very mount namespace that is entered? False when it has gone.
+  bool IsAmongItsMounts(pid_t process) const;
+  // Of a job that has our PIDs and a network of its own CRIU saves that by programs (ip, iptables-save). It
+  // may run them, in the job's mounts, only once these are known to be the machine's (ckpt/mounts_check.h).
+  void MountsAreTheMachines();
+  bool has_our_network() const { return has_our_network_; }
 
   // A process's number in its own PID namespace; the same as ours where that is not entered. 0: it has gone.
   pid_t Inside(pid_t pid) const;
@@ -89,6 +96,10 @@ class JobNamespaces {
   pid_t pid_ = 0;
   std::string pid_namespace_;  // what /proc/PID/ns/pid points to
   UniqueFd root_;              // pidfd; not valid: nothing is entered
+  UniqueFd mounts_;            // the mount namespace that is entered; not valid: none
+  bool has_our_pids_ = true;   // or nothing is entered
+  bool has_our_network_ = true;
+  bool runs_programs_ = false;
   std::unique_ptr<LearntNumbers> numbers_ = std::make_unique<LearntNumbers>();
   std::string known_;  // file; empty: CRIU finds out by itself
   int flags_ = 0;      // CLONE_NEW*, of those that are entered

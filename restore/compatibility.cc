@@ -1,6 +1,7 @@
 #include "restore/compatibility.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <poll.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -18,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/capability.h"
 #include "base/cgroup_memory.h"
 #include "base/deadline.h"
 #include "base/file.h"
@@ -377,19 +379,16 @@ bool MayComeBack(int above) {
   return ::fstat(above, &info) == 0 && (info.st_mode & S_ISVTX) == 0;
 }
 
-bool HasOwnMounts(const store::ImageReader& image) {
-  const std::vector<store::ObjectInfo>& objects = image.objects();
-  return std::any_of(objects.begin(), objects.end(), [](const store::ObjectInfo& object) {
-    return absl::StartsWith(object.name, absl::StrCat(v1::kCriuFilePrefix, "mountpoints-"));
-  });
-}
-
 absl::Status CheckHasNoOtherNamespaces(const store::ImageReader& image) {
   const bool of_user =
       std::any_of(image.objects().begin(), image.objects().end(), [](const store::ObjectInfo& object) {
         return absl::StartsWith(object.name, absl::StrCat(v1::kCriuFilePrefix, "userns-"));
       });
-  if (!of_user && !HasOwnMounts(image)) return absl::OkStatus();
+  const bool has_mounts =
+      std::any_of(image.objects().begin(), image.objects().end(), [](const store::ObjectInfo& object) {
+        return absl::StartsWith(object.name, absl::StrCat(v1::kCriuFilePrefix, "mountpoints-"));
+      });
+  if (!of_user && !has_mounts) return absl::OkStatus();
   const std::string& digest = image.info().digest;
   return absl::UnimplementedError(
       absl::StrCat("restoring ", digest, ": it is an image of a ", of_user ? "user" : "mount",
@@ -402,6 +401,26 @@ std::optional<unsigned long> OwnMounts(const store::ImageInfo& image) {
   if (label == image.labels.end()) return std::nullopt;
   if (label->second == v1::kSharedMounts) return 0;
   return label->second == v1::kSlaveMounts ? MS_SLAVE : MS_PRIVATE;
+}
+
+absl::Status CheckCanHaveOwnMounts(const store::ImageInfo& image) {
+  const std::optional<unsigned long> ties = OwnMounts(image);
+  if (!ties) return absl::OkStatus();
+  const auto refuse = [&](absl::string_view why) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("restoring ", image.digest, ": the job had a mount namespace of its own, and ", why));
+  };
+  if (!HasCapability(CAP_SYS_ADMIN))
+    return refuse("Rekindle needs CAP_SYS_ADMIN to make it another one: run it with that");
+  struct statx root;
+  if (*ties != 0 && ::statx(AT_FDCWD, "/", 0, STATX_TYPE, &root) == 0 &&
+      (root.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0 &&
+      (root.stx_attributes & STATX_ATTR_MOUNT_ROOT) == 0) {
+    return refuse(
+        "Rekindle's own root folder is no mount point (chroot), so that it can't make it another one: run it "
+        "without chroot, or bind-mount that folder onto itself before");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckMemory(uint64_t bytes, pid_t process) {

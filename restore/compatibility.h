@@ -65,12 +65,13 @@ inline constexpr char kMakeFolder[] = "make that folder, or mount what it lies o
 // something (/tmp) was for a while, and no place where file systems are mounted.
 bool MayComeBack(int above);
 
-// Has the image mounts, as CRIU takes one from outside of a mount namespace? Its names mean other files here.
-bool HasOwnMounts(const store::ImageReader& image);
-// Unimplemented: it has, or is of a user namespace of its own.
+// Unimplemented: it has mounts, as CRIU takes them from outside of a mount namespace, or is of a user
+// namespace of its own.
 absl::Status CheckHasNoOtherNamespaces(const store::ImageReader& image);
 // As criu::RestoreOptions::own_mounts.
 std::optional<unsigned long> OwnMounts(const store::ImageInfo& image);
+// FailedPrecondition: it had some, and can't get others here.
+absl::Status CheckCanHaveOwnMounts(const store::ImageInfo& image);
 
 // Memory for `bytes` of pages, within the limits of the cgroups of `process` (0: of none), in which the job
 // comes back. ResourceExhausted.

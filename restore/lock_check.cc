@@ -26,7 +26,6 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "rekindle/v1/image_layout.h"
-#include "restore/compatibility.h"
 
 namespace rekindle::restore {
 namespace {
@@ -222,7 +221,7 @@ absl::StatusOr<std::vector<JobLock>> LocksOfJob(const store::ImageReader& image)
   RK_ASSIGN_OR_RETURN(const std::string content, ReadCriuFileIfAny(image, "filelocks.img"));
   if (content.empty()) return std::vector<JobLock>();
   RK_ASSIGN_OR_RETURN(const std::vector<FileLock> locks, criu::ParseFileLocks(content));
-  if (locks.empty() || HasOwnMounts(image)) return std::vector<JobLock>();
+  if (locks.empty()) return std::vector<JobLock>();
 
   RK_ASSIGN_OR_RETURN(const std::string files, ReadCriuFileIfAny(image, "files.img"));
   RK_ASSIGN_OR_RETURN(const std::string remaps, ReadCriuFileIfAny(image, "remap-fpath.img"));

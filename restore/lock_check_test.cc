@@ -277,12 +277,6 @@ TEST_F(LocksOfJobTest, DeletedFilesAreNobodyElses) {
   EXPECT_THAT(Locks(), IsEmpty());
 }
 
-TEST_F(LocksOfJobTest, AJobWithMountsOfItsOwnHasOtherFiles) {
-  AddLock(70, 4);
-  Add("mountpoints-9.img", "");
-  EXPECT_THAT(Locks(), IsEmpty());
-}
-
 TEST_F(LocksOfJobTest, ImageWithoutLocksHasNone) { EXPECT_THAT(Locks(), IsEmpty()); }
 
 }  // namespace

@@ -125,6 +125,7 @@ class RestoreRun : public criu::RestoreObserver {
     RK_ASSIGN_OR_RETURN(std::vector<criu::PstreeEntry> tree, criu::ParsePstree(pstree));
     RK_RETURN_IF_ERROR(CheckIsNoFirstProcess(image_->info(), tree));
     RK_RETURN_IF_ERROR(CheckHasNoOtherNamespaces(*image_));
+    if (!namespaces_.entered()) RK_RETURN_IF_ERROR(CheckCanHaveOwnMounts(image_->info()));
     RK_RETURN_IF_ERROR(ClaimNumbers(tree));
     RK_RETURN_IF_ERROR(CheckIds(tree));
     RK_RETURN_IF_ERROR(

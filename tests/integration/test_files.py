@@ -361,6 +361,19 @@ class ReadFilesTest(RekindleTest):
 
         waiting.until(all_is_read, "it has read all", 60)
 
+    def test_of_another_process(self):
+        """They are there as long as that is, also one that tells of a thread."""
+        other = self.start_job([jobs.PYTHON, jobs.workload("ticker.py"), self.path("lines")], "other")
+        waiting.until(lambda: procfs.threads(other.pid) >= 2, "threads")
+        thread = max(int(name) for name in os.listdir(f"/proc/{other.pid}/task"))
+        job = self.start_job(["sh", "-c", f"cd /proc/{other.pid}/task && exec sleep 1000 9<{thread}/stat"], "looks")
+        waiting.until(lambda: procfs.command_line(job.pid).startswith("sleep "), "the sleep")
+        self.checkpoint(job.pid, "looks:1", "--stop")
+        job.reap()
+        pid = self.restore("looks:1")
+        self.assertEqual(os.readlink(f"/proc/{pid}/cwd"), f"/proc/{other.pid}/task")
+        self.assertEqual(procfs.descriptor_targets(pid)[9], f"/proc/{other.pid}/task/{thread}/stat")
+
     def test_one_that_has_grown(self):
         job = self.follow()
         for last in (200, 300):

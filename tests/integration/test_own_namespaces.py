@@ -4,6 +4,7 @@ the job, because it never could.
 
 import fcntl
 import os
+import subprocess
 import unittest
 
 from harness import jobs, procfs, waiting
@@ -32,6 +33,11 @@ time.sleep(1e4)
 
 def namespace(pid, kind):
     return os.readlink(f"/proc/{pid}/ns/{kind}")
+
+
+def is_mounted(place, pid="self"):
+    with open(f"/proc/{pid}/mountinfo", encoding="ascii") as mounts:
+        return f" {place} " in mounts.read()
 
 
 class OwnMountsTest(RekindleTest):
@@ -87,6 +93,66 @@ class OwnMountsTest(RekindleTest):
         self.assertTrue(procfs.alive(pid))
         self.assert_store_whole(["job:1"])
 
+    def tied_folder(self):
+        """A mount of ours that hears of others; what is below it shows what a job's do."""
+        tied = self.path("tied")
+        os.mkdir(tied)
+        subprocess.run(["mount", "-t", "tmpfs", "none", tied], check=True)
+        self.addCleanup(subprocess.run, ["umount", "--recursive", tied], check=True)
+        subprocess.run(["mount", "--make-shared", tied], check=True)
+        for name in ("of-ours", "of-its"):
+            os.mkdir(os.path.join(tied, name))
+        return tied
+
+    def start_among(self, propagation):
+        job = self.start_job(["unshare", "--mount", "--propagation", propagation, "sleep", "1000"], propagation)
+        waiting.until(lambda: procfs.command_line(job.pid).startswith("sleep "), "the sleep")
+        return job
+
+    def heard_of(self, pid, tied):
+        """Whether the process hears of our mounts below it, and we of its."""
+        ours, its = os.path.join(tied, "of-ours"), os.path.join(tied, "of-its")
+        within = ["nsenter", "--mount", f"--target={pid}"]
+        subprocess.run(["mount", "-t", "tmpfs", "none", ours], check=True)
+        subprocess.run([*within, "mount", "-t", "tmpfs", "none", its], check=True)
+        heard = is_mounted(ours, pid), is_mounted(its)
+        subprocess.run(["umount", ours], check=True)
+        subprocess.run([*within, "umount", its], check=True)
+        return heard
+
+    def test_they_hear_of_others_as_before(self):
+        tied = self.tied_folder()
+        for propagation, heard in (("unchanged", (True, True)), ("slave", (True, False)), ("private", (False, False))):
+            with self.subTest(propagation):
+                job = self.start_among(propagation)
+                self.assertEqual(self.heard_of(job.pid, tied), heard)
+                self.checkpoint(job.pid, f"{propagation}:1", "--stop")
+                job.reap()
+                self.assertEqual(self.heard_of(self.restore(f"{propagation}:1"), tied), heard)
+
+    def test_peers_of_each_other_alone(self):
+        """They are shared, but not with ours."""
+        tied = self.tied_folder()
+        job = self.start_among("private")
+        within = ["nsenter", "--mount", f"--target={job.pid}"]
+        subprocess.run([*within, "mount", "--make-rshared", "/"], check=True)
+        self.checkpoint(job.pid, "job:1", "--stop")
+        job.reap()
+        self.assertEqual(self.heard_of(self.restore("job:1"), tied), (False, False))
+
+    def test_what_was_unmounted_here_since(self):
+        place = self.path("place")
+        os.mkdir(place)
+        subprocess.run(["mount", "-t", "proc", "none", place], check=True)
+        job = self.start_job(["unshare", "--mount", "sleep", "1000"])
+        waiting.until(lambda: procfs.command_line(job.pid).startswith("sleep "), "the sleep")
+        subprocess.run(["umount", place], check=True)
+        result = self.checkpoint(job.pid, "job:1", "--stop")
+        job.reap()
+        self.assertIn(f"umount {place}", " ".join(result["warnings"]))
+        pid = self.restore("job:1")
+        self.assertFalse(is_mounted(place, pid))
+
     def test_network_of_its_own_too(self):
         """For which CRIU runs programs."""
         job = self.start_job(["unshare", "--mount", "--net", "sleep", "1000"])
@@ -96,6 +162,17 @@ class OwnMountsTest(RekindleTest):
         pid = self.restore("job:1")
         for kind in ("mnt", "net"):
             self.assertNotEqual(namespace(pid, kind), namespace("self", kind))
+
+    def test_networks_below_its_own(self):
+        within = "unshare --net sleep 1000 & exec sleep 1000"
+        job = self.start_job(["unshare", "--net", "sh", "-c", within])
+        waiting.until(lambda: [procfs.command_line(pid)[:6] for pid in procfs.descendants(job.pid)] == ["sleep "]
+            and procfs.command_line(job.pid).startswith("sleep "), "both")  # fmt: skip
+        self.checkpoint(job.pid, "job:1", "--stop")
+        job.reap()
+        pid = self.restore("job:1")
+        (child,) = procfs.descendants(pid)
+        self.assertEqual(len({namespace(process, "net") for process in (pid, child, "self")}), 3)
 
     def test_another_root(self):
         """What is mounted is then told by other names."""
@@ -133,6 +210,65 @@ class OwnMountsTest(RekindleTest):
         self.assertGreaterEqual(after, before)
 
 
+# Begins at a word in the pipe with a program, until which its parent waits as nothing can be stopped.
+_VFORK = """
+import os, signal, sys
+os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])
+signal.pause()
+"""
+
+
+class ChangesBeforeTheFreezeTest(RekindleTest):
+    """What was looked at while the job ran is otherwise when it stands still."""
+
+    def setUp(self):
+        super().setUp()
+        self.pipe, self.place, self.go = self.path("pipe"), self.path("place"), self.path("go")
+        os.mkfifo(self.pipe)
+        os.mkdir(self.place)
+        opens = 'until [ -e "$2" ]; do sleep 0.05; done; exec 8>"$1/held" && exec sleep 1000'
+        within = f'( {opens} ) & exec {jobs.PYTHON} -c "$3" "$0"'
+        apart = f'exec 9>{self.path("temporary")} && exec unshare --mount sh -c "$@"'
+        self.job = self.start_job(["sh", "-c", apart, "sh", within, self.pipe, self.place, self.go, _VFORK])
+        waiting.until(lambda: procfs.state(self.job.pid) == "D", "it waits for its child")
+        self.addCleanup(self.let_go)
+
+    def let_go(self):
+        if os.path.exists(self.pipe):
+            with open(self.pipe, "wb"):
+                os.unlink(self.pipe)
+
+    def expect_failure(self, change, *words):
+        command = self.cli.start("ckpt", self.job.pid, "-t", "job:1", "--stop")
+        waiting.until(lambda: os.path.isdir(self.runtime) and any(
+            name.startswith("capture-") for name in os.listdir(self.runtime)), "it has begun")  # fmt: skip
+        change()
+        self.let_go()
+        self.assert_refused(self.cli.finish(command), FAILED, str(self.job.pid), *words)
+        self.assertTrue(procfs.alive(self.job.pid))
+        self.assert_store_whole([])
+
+    def test_a_mount(self):
+        def change():
+            mount = ["nsenter", "--mount", f"--target={self.job.pid}", "mount", "-t", "tmpfs", "none", self.place]
+            subprocess.run(mount, check=True)
+            open(self.go, "w").close()
+            held = f"/proc/{self.job.pid}/root{self.place}/held"
+            waiting.until(lambda: os.path.exists(held), "the file")
+
+        self.expect_failure(change, "has changed", f"{self.place} (tmpfs,", "try again")
+
+    def test_a_renamed_file(self):
+        def change():
+            os.rename(self.job.log, self.job.log + ".1")
+            open(self.job.log, "w").close()
+
+        self.expect_failure(change, self.job.log, "renamed or removed", "try again")
+
+    def test_a_removed_file(self):
+        self.expect_failure(lambda: os.unlink(self.path("temporary")), "temporary", "renamed or removed")
+
+
 class OtherNamespacesTest(RekindleTest):
     def tearDown(self):
         self.assert_store_whole([])
@@ -149,6 +285,15 @@ class OtherNamespacesTest(RekindleTest):
                 job = self.start_job(["unshare", "--user", *options, "sleep", "1000"], "job" + "".join(options))
                 waiting.until(lambda: procfs.command_line(job.pid).startswith("sleep "), "the sleep")
                 self.expect_refused(job.pid, "user namespace of its own", "bwrap")
+
+    def test_mounts_of_other_users(self):
+        """Who has made them may mount there what root would run."""
+        owner = self.start_job(["unshare", "--user", "--map-root-user", "--mount", "sleep", "1000"], "owner")
+        waiting.until(lambda: procfs.command_line(owner.pid).startswith("sleep "), "the sleep")
+        job = self.start_job(["nsenter", "--mount", f"--target={owner.pid}", "sleep", "1000"])
+        waiting.until(lambda: procfs.command_line(job.pid).startswith("sleep "), "the sleep")
+        self.assertEqual(namespace(job.pid, "user"), namespace("self", "user"))
+        self.expect_refused(job.pid, "user namespace of its own")
 
     def test_one_apart(self):
         for kind in ("process", "thread"):
