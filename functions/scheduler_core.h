@@ -168,8 +168,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   // One that is made: how often that has failed in a row. Null: nobody counts.
   uint32_t* FailuresOf(const Thing& thing, Function* function) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // It could not be made now, and is tried again after a pause; returns when, for people.
-  std::string PauseMaking(const Thing& thing, Function* function, const absl::Status& why)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string PauseMaking(const Thing& thing, Function* function) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A function's image, without a call that starts an instance. `pause`: until then.
   void TryImageAgainAfter(FunctionId function, absl::Duration pause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TryImageAgain(FunctionId function) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -231,7 +231,7 @@ void Core::Make(const Thing& thing, const FunctionPtr& function, const std::stri
   if (absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status)) {
     CanNotBeMade(thing, &later);
   } else {
-    again = PauseMaking(thing, function.get(), status);
+    again = PauseMaking(thing, function.get());
   }
   if (function && thing.kind == ThingKind::kDiskImage) {
     function->image_error = std::string(status.message());
@@ -255,7 +255,7 @@ uint32_t* Core::FailuresOf(const Thing& thing, Function* function) {
   return nullptr;
 }
 
-std::string Core::PauseMaking(const Thing& thing, Function* function, const absl::Status& why) {
+std::string Core::PauseMaking(const Thing& thing, Function* function) {
   uint32_t* failures = FailuresOf(thing, function);
   if (failures == nullptr) {
     policy_.Lost(thing);
@@ -263,11 +263,7 @@ std::string Core::PauseMaking(const Thing& thing, Function* function, const absl
   }
   const uint32_t doubled = std::min((*failures)++, 20u);
   absl::Duration pause = std::min(options_.first_pause * (1 << doubled), options_.longest_pause);
-  if (thing.kind == ThingKind::kDiskImage) {
-    // A store that is full is so for all, and seldom for seconds.
-    if (absl::IsResourceExhausted(why)) pause = options_.longest_pause;
-    pause = Spread(pause, thing.owner);
-  }
+  if (thing.kind == ThingKind::kDiskImage) pause = Spread(pause, thing.owner);
   policy_.Lost(thing, Now() + absl::ToInt64Microseconds(pause));
   const bool by_itself = thing.kind == ThingKind::kDiskImage && *failures <= kMostRetriesByItself;
   if (by_itself) TryImageAgainAfter(thing.owner, pause);

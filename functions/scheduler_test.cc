@@ -549,8 +549,7 @@ TEST_F(SchedulerTest, AnImageThatCanNotBeTakenNowIsTriedAgainAfterAPause) {
   ScheduledFunction function = Function("f");
   function.dependency_image = "deps/numpy";
   function.may_have_image = true;
-  options_.first_pause = absl::ZeroDuration();  // not of a disk that is full
-  options_.longest_pause = absl::Hours(1);
+  options_.first_pause = options_.longest_pause = absl::Hours(1);
   starter_.RefuseToCapture(absl::ResourceExhaustedError("the disk is full"));
   starter_.Become("f", [](TestRuntime& runtime) {
     if (runtime.Next()) runtime.Answer("1");
