@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/mountinfo.h"
+#include "base/path_below.h"
 #include "base/status.h"
 #include "rekindle/v1/image_layout.h"
 
@@ -28,10 +29,6 @@ constexpr char kMountCures[] =
     "Start it without such mounts (systemd: PrivateTmp=no and the like; in place of `ip netns exec NAME`: "
     "`nsenter --net=/run/netns/NAME`), or in a container with an init, which is restored in another one like "
     "it (docs/containers.md)";
-
-bool IsBelow(absl::string_view name, absl::string_view place) {
-  return place == "/" || (absl::ConsumePrefix(&name, place) && absl::StartsWith(name, "/"));
-}
 
 // What is seen at each place.
 class VisibleMounts {
@@ -96,7 +93,7 @@ std::string NameBelow(pid_t pid, const std::vector<std::string>& places) {
   }
   for (const std::string& name : names) {
     for (const std::string& place : places) {
-      if (name == place || IsBelow(name, place)) return name;
+      if (IsBelow(name, place)) return name;
     }
   }
   return "";

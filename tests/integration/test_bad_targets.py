@@ -191,14 +191,6 @@ class BadPidTest(RekindleTest):
         self.assertTrue(procfs.alive(job.pid))
 
 
-# Its vfork() child waits for somebody who writes to the pipe, before it begins its program.
-_VFORK = """
-import os, signal, sys
-os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])
-signal.pause()
-"""
-
-
 class UninterruptibleTest(RekindleTest):
     """A thread of the job is in state D: CRIU could not stop it, and would wait while the rest stands still."""
 
@@ -208,7 +200,7 @@ class UninterruptibleTest(RekindleTest):
         os.mkfifo(self.pipe)
         script = self.path("vfork.py")
         with open(script, "w", encoding="ascii") as file:
-            file.write(_VFORK)
+            file.write(jobs.WAITS_IN_VFORK)
         status = self.path("status")
         line = f"{jobs.program('memory_job')} {8 * MIB} {status} & exec {jobs.PYTHON} {script} {self.pipe}"
         self.job = self.start_job(["sh", "-c", line])

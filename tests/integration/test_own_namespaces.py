@@ -210,14 +210,6 @@ class OwnMountsTest(RekindleTest):
         self.assertGreaterEqual(after, before)
 
 
-# Begins at a word in the pipe with a program, until which its parent waits as nothing can be stopped.
-_VFORK = """
-import os, signal, sys
-os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])
-signal.pause()
-"""
-
-
 class ChangesBeforeTheFreezeTest(RekindleTest):
     """What was looked at while the job ran is otherwise when it stands still."""
 
@@ -229,7 +221,7 @@ class ChangesBeforeTheFreezeTest(RekindleTest):
         opens = 'until [ -e "$2" ]; do sleep 0.05; done; exec 8>"$1/held" && exec sleep 1000'
         within = f'( {opens} ) & exec {jobs.PYTHON} -c "$3" "$0"'
         apart = f'exec 9>{self.path("temporary")} && exec unshare --mount sh -c "$@"'
-        self.job = self.start_job(["sh", "-c", apart, "sh", within, self.pipe, self.place, self.go, _VFORK])
+        self.job = self.start_job(["sh", "-c", apart, "sh", within, self.pipe, self.place, self.go, jobs.WAITS_IN_VFORK])
         waiting.until(lambda: procfs.state(self.job.pid) == "D", "it waits for its child")
         self.addCleanup(self.let_go)
 

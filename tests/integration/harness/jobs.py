@@ -15,6 +15,13 @@ import urllib.request
 from harness import procfs, waiting
 
 PYTHON = "/usr/bin/python3"
+# Its vfork() child waits for somebody who writes to the pipe that is its argument, before it begins its program: until then
+# the parent can't be stopped.
+WAITS_IN_VFORK = """
+import os, signal, sys
+os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])
+signal.pause()
+"""
 WORKLOADS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "workloads")
 PROGRAMS = os.environ.get("REKINDLE_WORKLOAD_PROGRAMS", "")
 
