@@ -327,7 +327,7 @@ class Helper {
   // Until none is under way of the job's, or one hangs.
   void AwaitCalls(const Job& job, const std::multiset<pid_t>* calls) {
     absl::MutexLock lock(&mutex_);
-    auto none = [this, &job, calls]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    auto none = [&job, calls] {
       return std::none_of(job.moved.begin(), job.moved.end(),
                           [calls](const auto& process) { return calls->count(process.first) > 0; });
     };

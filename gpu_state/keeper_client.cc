@@ -394,12 +394,14 @@ void ThreadKeeper::Populate(const KeeperMessage& mapped, pid_t process) {
       before = std::move(known->second);
       populating_.erase(known);
     }
+    std::thread thread;
     if (!stop_populating_) {
       begun = CatchNoMoreThreads([&] {
-                populating_.emplace(mapped.id, std::thread(populate));
+                thread = std::thread(populate);
                 return absl::OkStatus();
               }).ok();
     }
+    if (begun) populating_.emplace(mapped.id, std::move(thread));
   }
   if (before.joinable()) before.join();
   if (!begun) (void)Send(kKeeperGoOn, mapped.id);
