@@ -242,19 +242,22 @@ class SettingsTest(RekindleTest):
     def test_one_user_has_so_many_and_no_more(self):
         daemon = self.start_daemon("--jobs-of-one", "2")
         user = self.user_of(daemon)
-        wait = ("--log", self.path("job.log"), "--detach", "--", "sleep", "1000")
-        self.succeed("run", "--name", "one", *wait, cli=user)
-        self.succeed("run", "--name", "two", "--every", "1h", *wait, cli=user)
+
+        def wait(name):
+            return "--log", self.path(f"{name}.log"), "--detach", "--", "sleep", "1000"
+
+        self.succeed("run", "--name", "one", *wait("one"), cli=user)
+        self.succeed("run", "--name", "two", "--every", "1h", *wait("two"), cli=user)
         for more in ((), ("--every", "1h")):
-            refused = user.run("run", *more, *wait)
+            refused = user.run("run", *more, *wait("more"))
             self.assert_refused(refused, FAILED, f"uid {self.USER} has 2 jobs", "may have 2", "stop", "--jobs-of-one")
         self.assertEqual(len(self.succeed("ps", cli=user)["jobs"]), 2)
-        self.succeed("run", "--name", "roots", *wait, cli=self.make_cli(host=daemon.host))
+        self.succeed("run", "--name", "roots", *wait("roots"), cli=self.make_cli(host=daemon.host))
         for name in ("one", "two"):
             self.succeed("stop", name, cli=user)
         for name in ("three", "four"):
-            self.succeed("run", "--name", name, *wait, cli=user)
-        self.assert_refused(user.run("run", *wait), FAILED, "has 2 jobs")
+            self.succeed("run", "--name", name, *wait(name), cli=user)
+        self.assert_refused(user.run("run", *wait("more")), FAILED, "has 2 jobs")
         for name in ("three", "four", "roots"):
             self.succeed("stop", name, cli=self.make_cli(host=daemon.host))
 
