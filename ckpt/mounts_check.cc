@@ -53,7 +53,9 @@ class VisibleMounts {
 
   // Those in one that is seen, but for where another of them hides the place.
   void See(const Places& places) {
-    for (const auto& [point, mount] : places) {
+    for (const auto& place : places) {
+      const std::string& point = place.first;
+      const MountLine* mount = place.second;
       const bool hidden = std::any_of(places.begin(), places.end(), [&](const auto& other) {
         return other.first != point && IsBelow(point, other.first);
       });
