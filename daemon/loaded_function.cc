@@ -10,13 +10,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
 #include "base/process_stat.h"
+#include "base/socket_descriptors.h"
 #include "base/unique_fd.h"
 #include "ckpt/temporary_files.h"
 
@@ -68,35 +67,27 @@ std::optional<std::string> UnixPeer(int socket, const sockaddr_storage& peer, so
 }  // namespace
 
 std::optional<std::string> ConnectionToOthers(const std::vector<pid_t>& processes) {
+  std::optional<std::string> found;
   for (const pid_t pid : processes) {
     const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-    const std::string folder = absl::StrCat("/proc/", pid, "/fd");
-    const auto names = ListDirectory(folder);
-    if (!process.valid() || !names.ok()) continue;
-    for (const std::string& name : *names) {
-      int number = -1;
-      char target[64] = "";
-      if (!absl::SimpleAtoi(name, &number) ||
-          ::readlink(absl::StrCat(folder, "/", name).c_str(), target, sizeof target - 1) < 0 ||
-          !absl::StartsWith(target, "socket:")) {
-        continue;
-      }
+    if (!process.valid()) continue;
+    ForEachSocketOf(pid, [&](int number, uint64_t) {
       const UniqueFd socket(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), number, 0)));
       sockaddr_storage peer{};
       socklen_t size = sizeof peer - 1;  // a Unix socket's name may fill it
       const bool has_peer =
           socket.valid() && ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer), &size) == 0;
       const int domain = Option(socket.get(), SO_DOMAIN);
-      std::optional<std::string> found;
       if (domain == AF_INET || domain == AF_INET6) {
         found = InternetPeer(socket.get(), has_peer, peer);
       } else if (domain == AF_UNIX && has_peer) {
         found = UnixPeer(socket.get(), peer, size, processes);
       }
-      if (found) return found;
-    }
+      return !found;
+    });
+    if (found) break;
   }
-  return std::nullopt;
+  return found;
 }
 
 absl::Status CheckLoadedFunction(pid_t root, bool has_after_restore) {
