@@ -648,12 +648,15 @@ absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_p
   RK_RETURN_IF_ERROR(CheckNotFrozen(job.processes));
   RK_RETURN_IF_ERROR(CheckPolicies(job.processes));
 
-  std::set<pid_t> members, numbers;
-  for (const ProcessInfo& process : job.processes) {
-    members.insert(process.pid);
-    if (const auto all = NamespaceNumbers(absl::StrCat(process.pid)); !all.empty())
-      numbers.insert(all.back());
-  }
+  std::set<pid_t> members;
+  for (const ProcessInfo& process : job.processes) members.insert(process.pid);
+  // In its own PID namespace.
+  const auto has_number = [&job](pid_t number) {
+    return std::any_of(job.processes.begin(), job.processes.end(), [&](const ProcessInfo& process) {
+      const std::vector<pid_t> numbers = NamespaceNumbers(absl::StrCat(process.pid));
+      return !numbers.empty() && numbers.back() == number;
+    });
+  };
   job.session_outside = !members.contains(root.session);
   job.working_directory = ReadLink(ProcPath(pid, "cwd")).value_or("");
   DescriptorScan scan;
@@ -668,8 +671,8 @@ absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_p
     // Of another process it is there as long as that is; but CRIU garbles the name of its very folder.
     const pid_t owner = ProcessIn(directory);
     const bool is_garbled = absl::EndsWith(directory, absl::StrCat("/", owner));
-    if (owner != 0 && (numbers.contains(owner) || is_garbled ||
-                       ::access(ProcPath(process.pid, "cwd/.").c_str(), F_OK) != 0)) {
+    if (owner != 0 &&
+        (is_garbled || has_number(owner) || ::access(ProcPath(process.pid, "cwd/.").c_str(), F_OK) != 0)) {
       return absl::FailedPreconditionError(absl::StrCat(
           "capturing process ", process.pid, ": its working directory ", directory,
           " is a process's, which is not there yet when the job comes back, or not any more; let it work in "
