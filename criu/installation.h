@@ -1,5 +1,5 @@
-// Finding a CRIU that works: the system's where it is 4.2 or newer, else the private prefix that
-// scripts/setup.sh makes, else the copy inside a relocatable bundle.
+// Finding a CRIU that works: $REKINDLE_CRIU, else the copy inside a relocatable bundle or an installation,
+// else the private prefix that scripts/setup.sh makes, else the system's.
 #pragma once
 
 #include <string>

@@ -46,7 +46,8 @@ struct NodeOptions {
   LogBounds log_bounds;           // a daemon removes those of ended jobs beyond
   std::optional<gid_t> admin_group;
   uint64_t gpu_host_budget = UINT64_MAX;  // host memory that parked jobs' device memory may take
-  // Of images' pages that clones share; nothing: what a pager that runs has, or a gibibyte.
+  // Of images' pages that clones share; nothing: what a pager that runs has, else
+  // restore::DefaultCacheBytes().
   std::optional<uint64_t> page_cache_bytes;
   // Copies that a daemon keeps ready of each image that is in use (restore/standby.h).
   size_t standby_copies = 2;

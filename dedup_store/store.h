@@ -79,7 +79,7 @@ inline uint64_t QuotaBytes(const ImageStats& stats) { return stats.stored_bytes 
 
 struct ImageInfo {
   std::string reference;  // "name:tag"
-  std::string digest;     // "sha256:<64 hex>" of the manifest
+  std::string digest;     // "sha256:<64 hex>" of its content
   std::string parent_digest;
   int64_t created_unix_ns = 0;
   uid_t owner = 0;

@@ -32,7 +32,7 @@ struct MoverOptions {
   std::string ledger_directory;
   absl::Duration room_timeout = absl::Seconds(30);  // how long to wait for device memory that others have
   // A move of one job's memory that takes longer hangs. Not set: by its size, 2 minutes and one more second
-  // for each 0.5 GB; 10 minutes where nobody tells that.
+  // for each 0.5 GB, but at least 10 minutes.
   std::optional<absl::Duration> move_timeout;
   // What a driver takes of host memory for each process on each GPU, beside what the management library tells
   // of it: 201 MiB with 580 on an H200.

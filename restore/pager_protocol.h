@@ -6,6 +6,7 @@
 //          [a listening lazy-pages socket, the sandbox's keeper socket; where its memory may be limited, the
 //          cgroup's folder]
 //          -> {pages}
+//   expect {image}: copies of it will come soon; opens it ahead of them
 //   processes {pids: in the image} + [a pidfd each]: of the clone that is prefilled next; before that, as
 //   often
 //          as it takes, where one packet has no room for all
