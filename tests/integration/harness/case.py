@@ -69,6 +69,8 @@ class RekindleTest(unittest.TestCase):
         except TimeoutError:
             left = leftovers()
             for pid in procfs.descendants(os.getpid()):
+                left.append(f"{pid} is at: {procfs.whereabouts(pid)}")
+            for pid in procfs.descendants(os.getpid()):
                 jobs.kill_tree(pid)
             self.fail("left behind:\n  " + "\n  ".join(left))
 

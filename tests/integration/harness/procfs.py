@@ -44,6 +44,27 @@ def command_line(pid):
         return ""
 
 
+def whereabouts(pid):
+    """In which call each thread is, its parent and its tracer, for a failure that is to tell why it hangs."""
+    told = []
+    for name in ("wchan", "stack", "syscall"):
+        try:
+            threads_of_it = os.listdir(f"/proc/{pid}/task")
+            for thread in threads_of_it:
+                with open(f"/proc/{pid}/task/{thread}/{name}", encoding="ascii", errors="replace") as file:
+                    told.append(f"{thread} {name}: " + " < ".join(file.read().split("\n")[:8]).strip(" <"))
+        except OSError:
+            pass
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            told += [line.strip().replace("\t", " ") for line in file if line.startswith(("State", "PPid", "TracerPid"))]
+        descriptors = sorted(os.listdir(f"/proc/{pid}/fd"), key=int)
+        told.append("open: " + " ".join(f"{number}={os.readlink(f'/proc/{pid}/fd/{number}')}" for number in descriptors))
+    except OSError:
+        pass
+    return "; ".join(told)
+
+
 def all_pids():
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
