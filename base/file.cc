@@ -75,17 +75,14 @@ absl::StatusOr<UniqueFd> MakeTemporary(std::string* path, mode_t mode) {
 
 // The error of a file that did not get its room, which says where there has to be some.
 absl::Status NoRoomFor(const std::string& path, const absl::Status& status) {
+  const int error = ErrnoOf(status);
+  if (error != ENOSPC && error != EDQUOT) return status;
   const std::string folder = std::filesystem::path(path).parent_path().string();
-  for (const int error : {ENOSPC, EDQUOT}) {
-    const char* what = ::strerrordesc_np(error);
-    if (!absl::StrContains(status.message(), what)) continue;
-    return absl::ResourceExhaustedError(
-        absl::StrCat("writing ", path, ": ", what,
-                     error == EDQUOT ? ": the disk quota in " : ": the file system is full that holds ",
-                     folder.empty() ? "the working directory" : folder, error == EDQUOT ? " is used up" : "",
-                     ". Free some space there"));
-  }
-  return status;
+  return WithMessage(
+      status, absl::StrCat("writing ", path, ": ", ::strerrordesc_np(error),
+                           error == EDQUOT ? ": the disk quota in " : ": the file system is full that holds ",
+                           folder.empty() ? "the working directory" : folder,
+                           error == EDQUOT ? " is used up" : "", ". Free some space there"));
 }
 
 // Through a temporary name beside it.
@@ -101,7 +98,7 @@ absl::Status Replace(const std::string& path, absl::string_view content, mode_t 
     return absl::OkStatus();
   }();
   if (!status.ok()) ::unlink(temporary.c_str());
-  return absl::IsResourceExhausted(status) ? NoRoomFor(path, status) : status;
+  return NoRoomFor(path, status);
 }
 
 }  // namespace
@@ -181,9 +178,13 @@ absl::Status ReplaceFile(const std::string& path, absl::string_view content, mod
 
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view content, mode_t mode) {
   RK_RETURN_IF_ERROR(Replace(path, content, mode, /*sync=*/true));
-  std::string directory = std::filesystem::path(path).parent_path().string();
-  RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(directory.empty() ? "." : directory, O_RDONLY | O_DIRECTORY));
-  if (::fsync(fd.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing the folder of ", path));
+  return SyncFolder(std::filesystem::path(path).parent_path().string());
+}
+
+absl::Status SyncFolder(const std::string& path) {
+  const std::string folder = path.empty() ? "." : path;
+  RK_ASSIGN_OR_RETURN(const UniqueFd fd, OpenFile(folder, O_RDONLY | O_DIRECTORY));
+  if (::fsync(fd.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing the folder ", folder));
   return absl::OkStatus();
 }
 
@@ -206,22 +207,39 @@ absl::Status MakeDirectories(const std::string& path, mode_t mode) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& path) {
-  std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(path.c_str()), ::closedir);
-  if (!directory) return ErrnoStatus(errno, absl::StrCat("listing ", path));
-  std::vector<std::string> names;
+namespace {
+
+using FolderStream = std::unique_ptr<DIR, int (*)(DIR*)>;
+
+// `stream`: null, with errno: it can't be listed.
+absl::StatusOr<std::vector<std::string>> AllNames(const FolderStream& stream, const std::string& path) {
+  if (!stream) return ErrnoStatus(errno, absl::StrCat("listing ", path));
+  std::vector<std::string> all;
   for (;;) {
     errno = 0;
-    const dirent* entry = ::readdir(directory.get());
+    const dirent* entry = ::readdir(stream.get());
     if (!entry) {
       if (errno != 0) return ErrnoStatus(errno, absl::StrCat("listing ", path));
       break;
     }
     absl::string_view name = entry->d_name;
-    if (name != "." && name != "..") names.emplace_back(name);
+    if (name != "." && name != "..") all.emplace_back(name);
   }
-  std::sort(names.begin(), names.end());
-  return names;
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& path) {
+  return AllNames(FolderStream(::opendir(path.c_str()), ::closedir), path);
+}
+
+absl::StatusOr<std::vector<std::string>> ListOpenDirectory(int folder, const std::string& path) {
+  UniqueFd own(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const FolderStream stream(own.valid() ? ::fdopendir(own.get()) : nullptr, ::closedir);
+  if (stream) (void)own.Release();
+  return AllNames(stream, path);
 }
 
 absl::Status RemoveTree(const std::string& path) {
@@ -301,6 +319,13 @@ absl::StatusOr<bool> LockWithin(const UniqueFd& file, int operation, absl::Durat
   return true;
 }
 
+absl::Status AwaitLock(const UniqueFd& file, int operation, absl::string_view path) {
+  while (::flock(file.get(), operation) != 0) {
+    if (errno != EINTR) return LockError(errno, path);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<UniqueFd> LockFile(const std::string& path, int operation) {
   RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_RDWR | O_CREAT, 0600));
   const bool waits = (operation & LOCK_NB) == 0;
@@ -310,9 +335,7 @@ absl::StatusOr<UniqueFd> LockFile(const std::string& path, int operation) {
   if (!waits) return absl::UnavailableError(absl::StrCat(path, " is locked by another"));
   Log(LogLevel::kWarning, absl::StrCat("waits for the lock on ", path, ", which ", HolderOfLock(fd.get()),
                                        " has: one that is stopped keeps it until it goes on or ends"));
-  while (::flock(fd.get(), operation) != 0) {
-    if (errno != EINTR) return LockError(errno, path);
-  }
+  RK_RETURN_IF_ERROR(AwaitLock(fd, operation, path));
   return fd;
 }
 

@@ -41,11 +41,16 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view cont
 // anyway.
 absl::Status ReplaceFile(const std::string& path, absl::string_view content, mode_t mode = 0600);
 
+// After this the names in the folder outlive a loss of power. Empty: the working directory.
+absl::Status SyncFolder(const std::string& path);
+
 // mkdir -p; directories that it makes get `mode`.
 absl::Status MakeDirectories(const std::string& path, mode_t mode = 0700);
 
 // The names in a directory, sorted, without "." and "..".
 absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& path);
+// The same of an open one; from its beginning, wherever `folder` is. `path`: for errors.
+absl::StatusOr<std::vector<std::string>> ListOpenDirectory(int folder, const std::string& path);
 
 // Removes a file or a whole tree; a path that is not there is no error. Does not follow symbolic links. Works
 // with no descriptor left, too.
@@ -75,6 +80,9 @@ absl::StatusOr<UniqueFd> LockFile(const std::string& path, int operation);
 // has had it for as long as `patience`. `path`: for errors.
 absl::StatusOr<bool> LockWithin(const UniqueFd& file, int operation, absl::Duration patience,
                                 absl::string_view path);
+
+// The same for as long as it takes.
+absl::Status AwaitLock(const UniqueFd& file, int operation, absl::string_view path);
 
 // Makes a file that has its name only once it is locked, which it is for as long as the descriptor is open:
 // one that nobody has locked was left by a process that died.

@@ -1,12 +1,10 @@
 #include "base/file_beginning.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
+#include <cstddef>
 #include <string>
 
-#include "absl/strings/str_cat.h"
+#include "base/positioned_io.h"
 #include "base/stable_hash.h"
 #include "base/status.h"
 
@@ -15,17 +13,9 @@ namespace {
 
 constexpr uint64_t kSampleBytes = 64u << 10, kEndingBytes = 4u << 10;
 
-absl::Status ReadAt(int fd, uint64_t offset, char* to, size_t bytes) {
-  while (bytes > 0) {
-    const ssize_t n = ::pread(fd, to, bytes, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ErrnoStatus(errno, "reading a file's beginning");
-    if (n == 0) return absl::OutOfRangeError(absl::StrCat("the file ends at ", offset, " bytes"));
-    to += n;
-    offset += static_cast<uint64_t>(n);
-    bytes -= static_cast<size_t>(n);
-  }
-  return absl::OkStatus();
+absl::Status ReadInto(std::string& sample, size_t at, size_t bytes, int fd, uint64_t offset) {
+  return Annotate(ReadAt(fd, offset, {reinterpret_cast<std::byte*>(sample.data()) + at, bytes}),
+                  "reading a part of a file");
 }
 
 }  // namespace
@@ -33,14 +23,14 @@ absl::Status ReadAt(int fd, uint64_t offset, char* to, size_t bytes) {
 absl::StatusOr<uint64_t> FileBeginning(int fd, uint64_t bytes) {
   const uint64_t head = std::min(bytes, kSampleBytes), tail = std::min(bytes - head, kSampleBytes);
   std::string sample(head + tail, '\0');
-  RK_RETURN_IF_ERROR(ReadAt(fd, 0, sample.data(), head));
-  RK_RETURN_IF_ERROR(ReadAt(fd, bytes - tail, sample.data() + head, tail));
+  RK_RETURN_IF_ERROR(ReadInto(sample, 0, head, fd, 0));
+  RK_RETURN_IF_ERROR(ReadInto(sample, head, tail, fd, bytes - tail));
   return std::max<uint64_t>(StableHash(sample), 1);
 }
 
 absl::StatusOr<uint64_t> FileEnding(int fd, uint64_t bytes) {
   std::string sample(std::min(bytes, kEndingBytes), '\0');
-  RK_RETURN_IF_ERROR(ReadAt(fd, bytes - sample.size(), sample.data(), sample.size()));
+  RK_RETURN_IF_ERROR(ReadInto(sample, 0, sample.size(), fd, bytes - sample.size()));
   return std::max<uint64_t>(StableHash(sample), 1);
 }
 

@@ -6,10 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 #include "base/test_child.h"
 #include "base/test_descriptors.h"
 
@@ -42,6 +44,18 @@ TEST(FileTest, ReplaceFileReplacesTheWholeFileAndLeavesNoTemporary) {
   EXPECT_FALSE(refused.ok());
   EXPECT_NE(refused.message().find(dir->path() + "/d"), std::string::npos) << refused;
   EXPECT_EQ(*ListDirectory(dir->path()), (std::vector<std::string>{"d", "f"}));
+}
+
+TEST(FileTest, AFileThatIsNotWrittenForWantOfDescriptorsHasRoomWhateverItsName) {
+  auto dir = TemporaryDirectory::Make("/tmp", "rk-file-");
+  ASSERT_TRUE(dir.ok()) << dir.status();
+  absl::Status refused;
+  {
+    const FewDescriptorsLeft none;
+    refused = ReplaceFile(dir->path() + "/No space left on device", "x");
+  }
+  EXPECT_EQ(ErrnoOf(refused), EMFILE);
+  EXPECT_EQ(refused.message().find("Free some space"), std::string::npos) << refused;
 }
 
 TEST(FileTest, ErrorsNameThePathAndMapToTheirCode) {

@@ -55,13 +55,13 @@ class Collector {
   explicit Collector(pid_t pid) : pid_(pid), process_(absl::StrCat("/proc/", pid)) {}
 
   absl::Status AddDescriptors() {
-    RK_ASSIGN_OR_RETURN(const std::vector<std::string> numbers, ListDirectory(process_ + "/fd"));
-    for (const std::string& number : numbers) {
-      const std::string link = absl::StrCat(process_, "/fd/", number);
+    RK_ASSIGN_OR_RETURN(const std::vector<ForeignDescriptor> descriptors, ForeignDescriptorsOf(pid_));
+    for (const ForeignDescriptor& descriptor : descriptors) {
+      const std::string link = descriptor.link();
       RK_ASSIGN_OR_RETURN(std::string name, ReadLink(link));
       // Sockets, pipes and the like have none.
       if (!absl::StartsWith(name, "/")) continue;
-      RK_ASSIGN_OR_RETURN(const int access, AccessToldBy(absl::StrCat(process_, "/fdinfo/", number)));
+      RK_ASSIGN_OR_RETURN(const int access, AccessToldBy(descriptor.fdinfo()));
       RK_RETURN_IF_ERROR(Add(link, std::move(name), access));
     }
     return absl::OkStatus();
@@ -105,6 +105,20 @@ class Collector {
 };
 
 }  // namespace
+
+std::string ForeignDescriptor::link() const { return absl::StrCat("/proc/", pid, "/fd/", number); }
+
+std::string ForeignDescriptor::fdinfo() const { return absl::StrCat("/proc/", pid, "/fdinfo/", number); }
+
+absl::StatusOr<std::vector<ForeignDescriptor>> ForeignDescriptorsOf(pid_t pid) {
+  RK_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                      ListDirectory(absl::StrCat("/proc/", pid, "/fd")));
+  std::vector<ForeignDescriptor> descriptors;
+  for (const std::string& name : names) {
+    if (int number = 0; absl::SimpleAtoi(name, &number)) descriptors.push_back({pid, number});
+  }
+  return descriptors;
+}
 
 absl::StatusOr<std::vector<OpenedFile>> FilesOpenedBy(pid_t pid, OpenedFilesOf which) {
   Collector collector(pid);

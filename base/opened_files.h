@@ -49,6 +49,18 @@ struct FileMapping {
 enum class MappingsOf { kFiles, kSharedFiles };
 absl::StatusOr<std::vector<FileMapping>> FileMappingsOf(pid_t pid, MappingsOf which = MappingsOf::kFiles);
 
+// A descriptor of another process.
+struct ForeignDescriptor {
+  pid_t pid = 0;
+  int number = -1;
+
+  std::string link() const;    // "/proc/12/fd/3": leads to the very file, whatever its name leads to now
+  std::string fdinfo() const;  // "/proc/12/fdinfo/3"
+};
+
+// In no order. An error: it has ended, or may not be looked at. Thread-safe.
+absl::StatusOr<std::vector<ForeignDescriptor>> ForeignDescriptorsOf(pid_t pid);
+
 // What a descriptor of ours is, and for what it is open.
 absl::StatusOr<InodeIdentity> IdentityOf(int fd);
 absl::StatusOr<int> AccessOf(int fd);

@@ -10,24 +10,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/unix_socket.h"
 
 namespace rekindle {
 namespace {
 
 // More than the file a path names: connecting processes that nobody has accepted yet.
 constexpr int kBacklog = 128;
-
-absl::StatusOr<sockaddr_un> AddressOf(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) {
-    return absl::InvalidArgumentError(absl::StrCat("the socket ", path, ": its path is longer than the ",
-                                                   sizeof address.sun_path - 1,
-                                                   " bytes a socket may have; use a shorter folder name"));
-  }
-  path.copy(address.sun_path, sizeof address.sun_path - 1);
-  return address;
-}
 
 absl::StatusOr<UniqueFd> MakeSocket() {
   UniqueFd made(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
@@ -46,7 +35,7 @@ absl::StatusOr<std::pair<UniqueFd, UniqueFd>> PacketSocketPair() {
 }
 
 absl::StatusOr<UniqueFd> ListenForPackets(const std::string& path) {
-  RK_ASSIGN_OR_RETURN(sockaddr_un address, AddressOf(path));
+  RK_ASSIGN_OR_RETURN(const sockaddr_un address, UnixAddressOf(path));
   RK_ASSIGN_OR_RETURN(UniqueFd listener, MakeSocket());
   if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     return ErrnoStatus(errno == EADDRINUSE ? EEXIST : errno, absl::StrCat("making the socket ", path));
@@ -56,7 +45,7 @@ absl::StatusOr<UniqueFd> ListenForPackets(const std::string& path) {
 }
 
 absl::StatusOr<UniqueFd> ConnectForPackets(const std::string& path) {
-  RK_ASSIGN_OR_RETURN(sockaddr_un address, AddressOf(path));
+  RK_ASSIGN_OR_RETURN(const sockaddr_un address, UnixAddressOf(path));
   RK_ASSIGN_OR_RETURN(UniqueFd socket, MakeSocket());
   while (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     if (errno == EINTR) continue;

@@ -39,8 +39,7 @@ absl::Status NoMoreThreads(const std::system_error& error) {
   return absl::ResourceExhaustedError(
       absl::StrCat("no thread could be made for this: ", error.code().message(),
                    ". Rekindle is at a limit of processes and threads: raise that of its cgroup (TasksMax= "
-                   "of rekindled's unit, "
-                   "pids.max), of its user (ulimit -u), or kernel.pid_max, or end some"));
+                   "of rekindled's unit, pids.max), of its user (ulimit -u), or kernel.pid_max, or end some"));
 }
 
 }  // namespace rekindle

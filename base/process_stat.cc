@@ -89,16 +89,27 @@ pid_t TracerOf(const std::string& task) {
   return status.ok() && absl::SimpleAtoi(StatusField(*status, "TracerPid"), &tracer) ? tracer : 0;
 }
 
-ProcessChildren::ProcessChildren() {
+absl::StatusOr<std::vector<pid_t>> ThreadsOf(pid_t pid) {
+  RK_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                      ListDirectory(absl::StrCat("/proc/", pid, "/task")));
+  std::vector<pid_t> threads;
+  for (const std::string& name : names) {
+    if (pid_t thread = 0; absl::SimpleAtoi(name, &thread)) threads.push_back(thread);
+  }
+  std::sort(threads.begin(), threads.end());
+  return threads;
+}
+
+ProcessChildren::ProcessChildren(Zombies zombies) {
   for (pid_t pid : ListProcesses()) {
     absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
-    if (!stat.ok() || stat->ended()) continue;
+    if (!stat.ok() || (stat->ended() && zombies == Zombies::kLeftOut)) continue;
     children_.emplace(stat->parent, pid);
-    living_.insert(pid);
+    known_.insert(pid);
   }
 }
 
-absl::StatusOr<std::vector<pid_t>> ChildrenOfThread(pid_t pid, absl::string_view thread) {
+absl::StatusOr<std::vector<pid_t>> ChildrenOfThread(pid_t pid, pid_t thread) {
   RK_ASSIGN_OR_RETURN(const std::string list,
                       ReadFile(absl::StrCat("/proc/", pid, "/task/", thread, "/children")));
   std::vector<pid_t> children;
@@ -110,7 +121,7 @@ absl::StatusOr<std::vector<pid_t>> ChildrenOfThread(pid_t pid, absl::string_view
 
 std::vector<pid_t> ProcessChildren::Tree(pid_t root) const {
   std::vector<pid_t> tree;
-  if (living_.contains(root)) tree.push_back(root);
+  if (known_.contains(root)) tree.push_back(root);
   for (size_t i = 0; i < tree.size(); ++i) {
     auto [first, last] = children_.equal_range(tree[i]);
     for (auto child = first; child != last; ++child) tree.push_back(child->second);
@@ -124,8 +135,8 @@ namespace {
 struct Descent {
   enum class End { kWhole, kChangedMeanwhile, kTooMuch };
   End end = End::kChangedMeanwhile;
-  std::vector<pid_t> living;                                     // as of ProcessChildren::Tree
-  std::vector<std::pair<std::string, std::vector<pid_t>>> seen;  // threads with their children
+  std::vector<pid_t> found;                                // as of ProcessChildren::Tree
+  std::vector<std::pair<pid_t, std::vector<pid_t>>> seen;  // threads with their children
   struct Member {
     pid_t pid, parent;
     // Its number may be another's otherwise, or it has got another parent.
@@ -136,7 +147,7 @@ struct Descent {
   std::vector<Member> members;  // of the lists, zombies among them
 };
 
-Descent Descend(pid_t root, size_t most_threads) {
+Descent Descend(pid_t root, Zombies zombies, size_t most_threads) {
   Descent descent;
   descent.members = {{root, 0}};
   for (size_t i = 0; i < descent.members.size(); ++i) {
@@ -144,16 +155,15 @@ Descent Descend(pid_t root, size_t most_threads) {
     const pid_t pid = member.pid;
     const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
     if (!member.IsThere(stat)) return descent;
+    if (!stat->ended() || zombies == Zombies::kToo) descent.found.push_back(pid);
     if (stat->ended()) continue;
-    descent.living.push_back(pid);
-    const absl::StatusOr<std::vector<std::string>> threads =
-        ListDirectory(absl::StrCat("/proc/", pid, "/task"));
+    const absl::StatusOr<std::vector<pid_t>> threads = ThreadsOf(pid);
     if (!threads.ok()) return descent;
     if (descent.seen.size() + threads->size() > most_threads) {
       descent.end = Descent::End::kTooMuch;
       return descent;
     }
-    for (const std::string& thread : *threads) {
+    for (const pid_t thread : *threads) {
       absl::StatusOr<std::vector<pid_t>> children = ChildrenOfThread(pid, thread);
       if (!children.ok()) return descent;
       for (const pid_t child : *children) descent.members.push_back({child, pid});
@@ -172,9 +182,9 @@ size_t AboutHowManyProcesses() {
 
 }  // namespace
 
-std::vector<pid_t> ProcessTree(pid_t root) {
+std::vector<pid_t> ProcessTree(pid_t root, Zombies zombies) {
   static const bool lists_children = PathExists("/proc/thread-self/children");
-  if (!lists_children) return ProcessChildren().Tree(root);
+  if (!lists_children) return ProcessChildren(zombies).Tree(root);
   const absl::StatusOr<std::string> status = ReadFile(absl::StrCat("/proc/", root, "/status"));
   // What has the number may be a thread.
   if (absl::IsNotFound(status.status()) ||
@@ -188,21 +198,22 @@ std::vector<pid_t> ProcessTree(pid_t root) {
   const size_t most_threads = AboutHowManyProcesses() / kDescents;
   Descent last;
   for (int i = 0; i < kDescents; ++i) {
-    Descent next = Descend(root, most_threads);
+    Descent next = Descend(root, zombies, most_threads);
     if (next.end == Descent::End::kTooMuch) break;
     if (next.end == Descent::End::kWhole && last.end == Descent::End::kWhole && next.seen == last.seen &&
         std::all_of(next.members.begin(), next.members.end(),
                     [](const auto& member) { return member.IsThere(ReadProcessStat(member.pid)); })) {
-      return std::move(next.living);
+      return std::move(next.found);
     }
     last = std::move(next);
   }
   // Here one whose parent ends between the looks at the two belongs to nobody: but not twice.
-  const std::vector<pid_t> before = ProcessChildren().Tree(root);
-  std::vector<pid_t> tree = ProcessChildren().Tree(root);
+  const std::vector<pid_t> before = ProcessChildren(zombies).Tree(root);
+  std::vector<pid_t> tree = ProcessChildren(zombies).Tree(root);
   for (const pid_t pid : before) {
     if (std::find(tree.begin(), tree.end(), pid) != tree.end()) continue;
-    if (const auto stat = ReadProcessStat(pid); stat.ok() && !stat->ended()) tree.push_back(pid);
+    if (const auto stat = ReadProcessStat(pid); stat.ok() && (!stat->ended() || zombies == Zombies::kToo))
+      tree.push_back(pid);
   }
   return tree;
 }

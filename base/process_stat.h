@@ -52,25 +52,30 @@ pid_t TracerOf(const std::string& task);
 // All there are at the moment, threads not included.
 std::vector<pid_t> ListProcesses();
 
-// The children of one of its threads (a number), zombies among them, by the kernel's list. One from which a
-// child is taken while it is read may lack another. An error: it has ended, or this kernel has no such lists.
-absl::StatusOr<std::vector<pid_t>> ChildrenOfThread(pid_t pid, absl::string_view thread);
+// The threads that a process has at the moment, by number. An error: it has ended, or may not be looked at.
+absl::StatusOr<std::vector<pid_t>> ThreadsOf(pid_t pid);
+
+// The children of one of its threads, zombies among them, by the kernel's list. One from which a child is
+// taken while it is read may lack another. An error: it has ended, or this kernel has no such lists.
+absl::StatusOr<std::vector<pid_t>> ChildrenOfThread(pid_t pid, pid_t thread);
+
+enum class Zombies { kLeftOut, kToo };
 
 // Whose children which processes are, at one moment: for who wants the trees of several.
 class ProcessChildren {
  public:
-  ProcessChildren();
-  // The process and all its descendants, root first, zombies left out. Empty when it was gone.
+  explicit ProcessChildren(Zombies zombies = Zombies::kLeftOut);
+  // The process and all its descendants, root first. Empty when it was gone.
   std::vector<pid_t> Tree(pid_t root) const;
 
  private:
   std::multimap<pid_t, pid_t> children_;
-  std::set<pid_t> living_;
+  std::set<pid_t> known_;
 };
 
 // Of now. Where the tree is small, nothing is read of the machine's other processes. What is forked meanwhile
-// may be missing, whatever else happens in the tree.
-std::vector<pid_t> ProcessTree(pid_t root);
+// may be missing, whatever else happens in the tree. Root first; empty when it was gone.
+std::vector<pid_t> ProcessTree(pid_t root, Zombies zombies = Zombies::kLeftOut);
 
 // Its command line with spaces between the arguments; for one without, such as a zombie, its program's name
 // in brackets; empty when there is no such process.

@@ -133,6 +133,13 @@ TEST(ProcessStat, ATreeHasTheChildrenOfAllThreadsAndNoZombies) {
   std::sort(tree.begin(), tree.end());
   std::sort(scanned.begin(), scanned.end());
   EXPECT_EQ(tree, scanned);
+  std::vector<pid_t> with_zombie = ProcessTree(child, Zombies::kToo);
+  EXPECT_EQ(with_zombie.size(), 4u);
+  EXPECT_EQ(with_zombie.front(), child);
+  scanned = ProcessChildren(Zombies::kToo).Tree(child);
+  std::sort(with_zombie.begin(), with_zombie.end());
+  std::sort(scanned.begin(), scanned.end());
+  EXPECT_EQ(with_zombie, scanned);
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   EXPECT_TRUE(ProcessTree(child).empty());
@@ -178,6 +185,18 @@ TEST(ProcessStat, AThreadIsTheRootOfNoTree) {
   }).join();
   EXPECT_NE(thread, ::getpid());
   EXPECT_TRUE(tree.empty());
+}
+
+TEST(ProcessStat, AProcessHasItsThreadsAndNoOther) {
+  std::thread([] {
+    const auto threads = ThreadsOf(::getpid());
+    ASSERT_TRUE(threads.ok()) << threads.status();
+    EXPECT_EQ(std::count(threads->begin(), threads->end(), ::gettid()), 1);
+    EXPECT_EQ(std::count(threads->begin(), threads->end(), ::getpid()), 1);
+    EXPECT_EQ(std::count(threads->begin(), threads->end(), ::getppid()), 0);
+    EXPECT_TRUE(std::is_sorted(threads->begin(), threads->end()));
+  }).join();
+  EXPECT_TRUE(absl::IsNotFound(ThreadsOf(0).status()));
 }
 
 TEST(ProcessStat, NobodyIsMissedWhenOthersEndOrGetAnotherParent) {

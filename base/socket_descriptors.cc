@@ -6,9 +6,8 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "base/file.h"
+#include "base/opened_files.h"
 
 namespace rekindle {
 
@@ -22,14 +21,13 @@ std::optional<uint64_t> SocketInode(absl::string_view target) {
 }
 
 void ForEachSocketOf(pid_t pid, absl::FunctionRef<bool(int descriptor, uint64_t inode)> found) {
-  const std::string folder = absl::StrCat("/proc/", pid, "/fd");
-  for (const std::string& name : ListDirectory(folder).value_or(std::vector<std::string>())) {
+  const auto descriptors = ForeignDescriptorsOf(pid);
+  for (const ForeignDescriptor& descriptor : descriptors.value_or(std::vector<ForeignDescriptor>())) {
     char target[64];
-    const ssize_t n = ::readlink(absl::StrCat(folder, "/", name).c_str(), target, sizeof target);
+    const ssize_t n = ::readlink(descriptor.link().c_str(), target, sizeof target);
     const auto inode =
         n > 0 ? SocketInode(absl::string_view(target, static_cast<size_t>(n))) : std::optional<uint64_t>();
-    int descriptor = -1;
-    if (inode && absl::SimpleAtoi(name, &descriptor) && !found(descriptor, *inode)) return;
+    if (inode && !found(descriptor.number, *inode)) return;
   }
 }
 

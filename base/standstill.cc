@@ -2,15 +2,11 @@
 
 #include <unistd.h>
 
-#include <string>
 #include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/file.h"
 #include "base/process_stat.h"
 
 namespace rekindle {
@@ -21,13 +17,10 @@ constexpr absl::Duration kMayTakeToStop = absl::Seconds(2);
 }  // namespace
 
 bool StandsStill(pid_t pid) {
-  const absl::StatusOr<std::vector<std::string>> threads =
-      ListDirectory(absl::StrCat("/proc/", pid, "/task"));
+  const absl::StatusOr<std::vector<pid_t>> threads = ThreadsOf(pid);
   if (!threads.ok()) return true;
-  return absl::c_all_of(*threads, [](const std::string& thread) {
-    pid_t number = 0;
-    if (!absl::SimpleAtoi(thread, &number)) return true;
-    const absl::StatusOr<ProcessStat> facts = ReadProcessStat(number);
+  return absl::c_all_of(*threads, [](pid_t thread) {
+    const absl::StatusOr<ProcessStat> facts = ReadProcessStat(thread);
     return !facts.ok() || facts->state == 'T' || facts->state == 't' || facts->ending();
   });
 }

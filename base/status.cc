@@ -2,10 +2,17 @@
 
 #include <cerrno>
 #include <cstring>
+#include <string>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
 
 namespace rekindle {
+namespace {
 
-absl::Status ErrnoStatus(int error_number, absl::string_view what) {
+constexpr char kErrnoUrl[] = "rekindle/errno";
+
+absl::Status StatusOfErrno(int error_number, absl::string_view what) {
   char buffer[128];
   const char* reason = strerror_r(error_number, buffer, sizeof buffer);
   std::string message = absl::StrCat(what, ": ", reason);
@@ -44,12 +51,31 @@ absl::Status ErrnoStatus(int error_number, absl::string_view what) {
   }
 }
 
+}  // namespace
+
+absl::Status ErrnoStatus(int error_number, absl::string_view what) {
+  absl::Status status = StatusOfErrno(error_number, what);
+  status.SetPayload(kErrnoUrl, absl::Cord(absl::StrCat(error_number)));
+  return status;
+}
+
+int ErrnoOf(const absl::Status& status) {
+  const absl::optional<absl::Cord> payload = status.GetPayload(kErrnoUrl);
+  int error_number = 0;
+  return payload && absl::SimpleAtoi(std::string(*payload), &error_number) ? error_number : 0;
+}
+
 absl::Status WithMessage(const absl::Status& status, absl::string_view message) {
   if (status.ok()) return status;
   absl::Status told(status.code(), message);
   status.ForEachPayload(
       [&](absl::string_view url, const absl::Cord& payload) { told.SetPayload(url, payload); });
   return told;
+}
+
+absl::Status BothFailures(const absl::Status& first, const absl::Status& second) {
+  if (second.ok()) return first;
+  return WithMessage(first, absl::StrCat(first.message(), "; and ", second.message()));
 }
 
 absl::Status Annotate(const absl::Status& status, absl::string_view context) {

@@ -13,8 +13,16 @@ namespace rekindle {
 // (ENOENT -> NotFound, EACCES/EPERM -> PermissionDenied, ENOSPC/EDQUOT/EMFILE -> ResourceExhausted, …).
 absl::Status ErrnoStatus(int error_number, absl::string_view what);
 
+// Of which error number it was made, by ErrnoStatus, also where more was said of it since (WithMessage,
+// Annotate). 0: of none.
+int ErrnoOf(const absl::Status& status);
+
 // The same status, with what else it carries, but for its message; OK stays OK.
 absl::Status WithMessage(const absl::Status& status, absl::string_view message);
+
+// Two things that went wrong: the first with what it carries, and "; and SECOND" behind its message. A second
+// one that is OK changes nothing.
+absl::Status BothFailures(const absl::Status& first, const absl::Status& second);
 
 // The same status with "CONTEXT: " put before its message; OK stays OK.
 absl::Status Annotate(const absl::Status& status, absl::string_view context);

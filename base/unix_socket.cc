@@ -1,7 +1,6 @@
 #include "base/unix_socket.h"
 
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,15 +13,20 @@
 
 namespace rekindle {
 
-absl::StatusOr<UniqueFd> ListenAt(const std::string& path, int flags) {
+absl::StatusOr<sockaddr_un> UnixAddressOf(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "making the socket ", path, ": its path is longer than the ", sizeof address.sun_path - 1,
-        " bytes a socket may have; use a folder with a shorter name"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the socket ", path, ": its path is longer than the ", sizeof address.sun_path - 1,
+                     " bytes a socket's may have; use a folder with a shorter name"));
   }
   path.copy(address.sun_path, sizeof address.sun_path - 1);
+  return address;
+}
+
+absl::StatusOr<UniqueFd> ListenAt(const std::string& path, int flags) {
+  RK_ASSIGN_OR_RETURN(const sockaddr_un address, UnixAddressOf(path));
   UniqueFd listener(
       ::socket(AF_UNIX, SOCK_CLOEXEC | flags | ((flags & SOCK_SEQPACKET) == 0 ? SOCK_STREAM : 0), 0));
   if (!listener.valid()) return ErrnoStatus(errno, absl::StrCat("making the socket ", path));

@@ -1,6 +1,8 @@
 // Unix sockets with a name in the file system.
 #pragma once
 
+#include <sys/un.h>
+
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -8,6 +10,9 @@
 #include "base/unique_fd.h"
 
 namespace rekindle {
+
+// InvalidArgument when the path is longer than a socket's may be. Thread-safe.
+absl::StatusOr<sockaddr_un> UnixAddressOf(const std::string& path);
 
 // A socket that listens at `path`, which must not exist; the caller removes it. A stream's; `flags`:
 // SOCK_NONBLOCK, SOCK_SEQPACKET. InvalidArgument when the path is longer than a socket's may be.

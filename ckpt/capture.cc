@@ -190,7 +190,6 @@ class CaptureRun {
     std::unique_ptr<GpuMove> gpu = MoveOfGpu();
     if (may_freeze_) Report("freeze");
     criu::DumpOptions dump = DumpOptions();
-    dump_arguments_ = criu::DumpArguments(dump);
     uint64_t expected = MemoryBytes();
     auto frozen = RunFrozenDump(
         criu_, dump, namespaces_, arena_.get(), cancel_,
@@ -288,8 +287,7 @@ class CaptureRun {
     held_.reset();
     // Last: without its journal nobody would do all this in our place.
     if (dump_failed_) why = KeepLogs(std::move(why));
-    if (back.ok()) return why;
-    return WithMessage(why, absl::StrCat(why.message(), "; and ", back.message()));
+    return BothFailures(why, back);
   }
 
   CaptureResult TakeResult() {
@@ -577,7 +575,6 @@ class CaptureRun {
     }
     for (const v1::ThreadPlacement& placement : placements_) *manifest.add_placements() = placement;
     for (const v1::ThreadManners& manners : manners_) *manifest.add_manners() = manners;
-    for (const std::string& argument : dump_arguments_) manifest.add_dump_arguments(argument);
     for (const StdioDescriptor& slot : job_.stdio) {
       v1::StdioSlot* entry = manifest.add_stdio();
       entry->set_fd(slot.fd);
@@ -675,7 +672,6 @@ class CaptureRun {
   std::atomic<bool> gpu_moves_ = false;  // just now
   gpu::GpuRecord gpu_record_;
   std::string left_on_devices_;  // by the driver, where the dump failed
-  std::vector<std::string> dump_arguments_;
   bool dump_failed_ = false;
   std::atomic<bool> may_freeze_ = false;
   bool untouched_ = false;  // it was not to be frozen

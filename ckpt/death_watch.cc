@@ -1,8 +1,6 @@
 #include "ckpt/death_watch.h"
 
-#include <poll.h>
 #include <signal.h>
-#include <sys/eventfd.h>
 
 #include "base/deadline.h"
 #include "base/pidfd.h"
@@ -12,21 +10,19 @@ namespace rekindle::ckpt {
 namespace {
 
 // Most dumps have ended by then.
-constexpr int kLookEveryMs = 500;
+constexpr absl::Duration kLookAtJobEvery = absl::Milliseconds(500);
 
 }  // namespace
 
-DeathWatch::DeathWatch(pid_t root) : stop_(::eventfd(0, EFD_CLOEXEC)) {
+DeathWatch::DeathWatch(pid_t root) {
   for (pid_t pid : ProcessTree(root)) {
     const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
     if (stat.ok() && !stat->ending()) processes_.emplace(pid, stat->start_ticks);
   }
-  thread_ = std::thread(&DeathWatch::Run, this);
 }
 
-DeathWatch::~DeathWatch() {
-  ::eventfd_write(stop_.get(), 1);
-  thread_.join();
+absl::Status DeathWatch::Start() {
+  return thread_.Start([this] { Run(); });
 }
 
 void DeathWatch::Guard(int criu_pidfd) {
@@ -51,8 +47,7 @@ std::optional<pid_t> DeathWatch::FirstDead() const {
 
 void DeathWatch::Run() {
   std::optional<Deadline> patience;  // since one was seen dead
-  pollfd entry{stop_.get(), POLLIN, 0};
-  while (::poll(&entry, 1, kLookEveryMs) <= 0) {
+  while (thread_.Pause(kLookAtJobEvery)) {
     const std::optional<pid_t> dead = FirstDead();
     if (dead && !patience) patience.emplace(kMayGoOn);
     if (!dead || !patience->passed()) continue;

@@ -8,12 +8,12 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "base/unique_fd.h"
+#include "base/stoppable_thread.h"
 
 namespace rekindle::ckpt {
 
@@ -23,11 +23,13 @@ class DeathWatch {
  public:
   static constexpr absl::Duration kMayGoOn = absl::Seconds(3);
 
-  // Of `root` and all that descends from it and lives now. Its thread begins at once.
+  // Of `root` and all that descends from it and lives now.
   explicit DeathWatch(pid_t root);
-  ~DeathWatch();
   DeathWatch(const DeathWatch&) = delete;
   DeathWatch& operator=(const DeathWatch&) = delete;
+
+  // To be called once. ResourceExhausted: there is no thread or descriptor left for it.
+  absl::Status Start();
 
   // `criu` is there from now on, and stays open until this is gone.
   void Guard(int criu_pidfd) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -40,11 +42,10 @@ class DeathWatch {
   std::optional<pid_t> FirstDead() const;
 
   std::map<pid_t, uint64_t> processes_;  // when each began
-  const UniqueFd stop_;
   mutable absl::Mutex mutex_;
   int criu_ ABSL_GUARDED_BY(mutex_) = -1;
   std::optional<pid_t> ended_for_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;
+  StoppableThread thread_;
 };
 
 }  // namespace rekindle::ckpt

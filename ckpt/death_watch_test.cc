@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/pidfd.h"
+#include "base/test_descriptors.h"
 
 namespace rekindle::ckpt {
 namespace {
@@ -81,6 +82,7 @@ TEST(DeathWatchTest, WhoWaitsForTheDeadIsEnded) {
     for (;;) ::pause();
   });
   DeathWatch watch(job.pid());
+  ASSERT_TRUE(watch.Start().ok());
   watch.Guard(criu.pidfd());
   ASSERT_EQ(::kill(job.pid(), SIGKILL), 0);
   EXPECT_TRUE(AwaitExit(criu.pidfd(), absl::Seconds(60)));
@@ -98,9 +100,17 @@ TEST(DeathWatchTest, WhoWasDeadBeforeSaysNothing) {
   });
   Child criu([](auto ready) { ready(); });
   DeathWatch watch(job.pid());
+  ASSERT_TRUE(watch.Start().ok());
   watch.Guard(criu.pidfd());
   EXPECT_FALSE(AwaitExit(criu.pidfd(), DeathWatch::kMayGoOn + absl::Seconds(2)));
   EXPECT_FALSE(watch.ended_for().has_value());
+}
+
+TEST(DeathWatchTest, WithoutADescriptorForItItDoesNotStartAndEndsAllTheSame) {
+  Child job([](auto ready) { ready(); });
+  DeathWatch watch(job.pid());
+  const FewDescriptorsLeft none;
+  EXPECT_TRUE(absl::IsResourceExhausted(watch.Start()));
 }
 
 }  // namespace

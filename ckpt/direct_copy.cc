@@ -195,14 +195,14 @@ absl::StatusOr<uint64_t> DirectCopy::Begin(pid_t task, const AddressRange& range
     // Without the lock: the other threads go on copying meanwhile.
     std::vector<AddressRange> unchanged;
     if (unchanged_) unchanged = unchanged_(task, pid, part);
-    absl::MutexLock lock(&mutex_);
     uint64_t at = part.start;
     for (const AddressRange& same : unchanged) {
-      RK_RETURN_IF_ERROR(Schedule(task, at, same.start));
+      RK_RETURN_IF_ERROR(Schedule(task, pid, at, same.start));
+      absl::MutexLock lock(&mutex_);
       tasks_.at(task).copied.push_back({same.start, {}, same.end - same.start});
       at = same.end;
     }
-    RK_RETURN_IF_ERROR(Schedule(task, at, part.end));
+    RK_RETURN_IF_ERROR(Schedule(task, pid, at, part.end));
   }
   return Bytes(unheard);
 }
@@ -218,17 +218,18 @@ absl::StatusOr<DirectCopy::Task*> DirectCopy::Meet(pid_t task) {
   return &met;
 }
 
-absl::Status DirectCopy::Schedule(pid_t task, uint64_t begin, uint64_t end) {
-  Task& met = tasks_.at(task);
-  std::vector<CopiedRange>& copied = met.copied;
+absl::Status DirectCopy::Schedule(pid_t task, pid_t pid, uint64_t begin, uint64_t end) {
   for (uint64_t address = begin; address < end;) {
+    // A block may be one on a disk, which takes its time.
     if (block_.empty()) {
       RK_ASSIGN_OR_RETURN(block_, arena_->NextBlock());
     }
     const uint64_t slice_end = std::min(end, (address / kSliceBytes + 1) * kSliceBytes);
     absl::Span<std::byte> to = block_.subspan(0, slice_end - address);
     block_.remove_prefix(to.size());
-    slices_.push_back({task, met.pid, address, to});
+    absl::MutexLock lock(&mutex_);
+    std::vector<CopiedRange>& copied = tasks_.at(task).copied;
+    slices_.push_back({task, pid, address, to});
     if (!copied.empty() && copied.back().address + copied.back().bytes.size() == address &&
         copied.back().bytes.data() + copied.back().bytes.size() == to.data()) {
       copied.back().bytes = {copied.back().bytes.data(), copied.back().bytes.size() + to.size()};

@@ -99,7 +99,7 @@ class DirectCopy {
   // Returns how many bytes of it are new.
   absl::StatusOr<uint64_t> Begin(pid_t task, const AddressRange& range) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Task*> Meet(pid_t task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Schedule(pid_t task, uint64_t begin, uint64_t end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Schedule(pid_t task, pid_t pid, uint64_t begin, uint64_t end) ABSL_LOCKS_EXCLUDED(mutex_);
   void DropWhatWasNotLeft() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Work();
   void Fail(absl::Status status);
@@ -114,12 +114,12 @@ class DirectCopy {
   UniqueFd listener_, wake_;
   std::vector<std::thread> threads_;
   std::atomic<uint64_t> bytes_copied_{0};
+  absl::Span<std::byte> block_;  // of the thread that receives
 
   mutable absl::Mutex mutex_;
   std::deque<Slice> slices_ ABSL_GUARDED_BY(mutex_);
   std::map<pid_t, Task> tasks_ ABSL_GUARDED_BY(mutex_);
   std::vector<Unread> unread_ ABSL_GUARDED_BY(mutex_);
-  absl::Span<std::byte> block_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   uint64_t bytes_ahead_ ABSL_GUARDED_BY(mutex_) = 0;
   int copying_ ABSL_GUARDED_BY(mutex_) = 0;

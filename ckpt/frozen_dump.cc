@@ -1,9 +1,7 @@
 #include "ckpt/frozen_dump.h"
 
 #include <limits.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -11,7 +9,6 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -25,6 +22,7 @@
 #include "base/parallel.h"
 #include "base/pidfd.h"
 #include "base/status.h"
+#include "base/stoppable_thread.h"
 #include "base/subprocess.h"
 #include "base/unix_socket.h"
 #include "ckpt/death_watch.h"
@@ -42,7 +40,7 @@ namespace {
 
 constexpr char kPreload[] = "rekindle-criu-preload.so";
 constexpr size_t kDrainThreads = 2;
-constexpr int kPollMs = 20;
+constexpr absl::Duration kPoll = absl::Milliseconds(20);
 
 // Answers CRIU at one of the sockets of dump_gate.h.
 class Gate {
@@ -57,15 +55,12 @@ class Gate {
     std::string path = absl::StrCat(work_directory, "/", socket);
     RK_ASSIGN_OR_RETURN(gate->listener_, ListenAt(path));
     gate->path_ = path;
-    gate->stop_.Reset(::eventfd(0, EFD_CLOEXEC));
-    if (!gate->stop_.valid()) return ErrnoStatus(errno, "making an event descriptor");
-    gate->thread_ = std::thread([g = gate.get()] { g->Run(); });
+    RK_RETURN_IF_ERROR(gate->thread_.Start([g = gate.get()] { g->Run(); }));
     return gate;
   }
 
   ~Gate() {
-    ::eventfd_write(stop_.get(), 1);
-    if (thread_.joinable()) thread_.join();
+    thread_.Stop();
     // Another dump in this folder makes its own.
     if (!path_.empty()) ::unlink(path_.c_str());
   }
@@ -76,13 +71,9 @@ class Gate {
 
   void Run() {
     for (;;) {
-      pollfd entries[2] = {{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-      if (::poll(entries, 2, -1) < 0) {
-        if (errno == EINTR) continue;
-        return HangUp(ErrnoStatus(errno, "waiting for CRIU at the dump gate"));
-      }
-      if (entries[0].revents != 0) return;
-      if (entries[1].revents == 0) continue;
+      const auto woken = thread_.Await(listener_.get());
+      if (!woken.ok()) return HangUp(Annotate(woken.status(), "waiting for CRIU at the dump gate"));
+      if (*woken == StoppableThread::Woken::kStopped) return;
       UniqueFd connection(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (!connection.valid()) {
         if (errno == EINTR || errno == ECONNABORTED) continue;
@@ -104,8 +95,8 @@ class Gate {
   const std::function<absl::Status()> may_go_on_;
   absl::Status* const failure_;
   std::string path_;  // of the socket, once it is there
-  UniqueFd listener_, stop_;
-  std::thread thread_;
+  UniqueFd listener_;
+  StoppableThread thread_;
 };
 
 // Until CRIU has told that it will freeze the job it has not touched it, and can be killed.
@@ -141,30 +132,26 @@ class UntouchedJob {
 // Watches for cancellation and reports progress while the main thread waits in the capture server.
 class Watcher {
  public:
-  Watcher(const std::atomic<bool>* cancel, ImageStaging* staging, DirectCopy* direct,
-          criu::CaptureServer* server, UntouchedJob* untouched, const std::function<void(uint64_t)>& progress)
-      : stop_(::eventfd(0, EFD_CLOEXEC)),
-        thread_([this, cancel, staging, direct, server, untouched, &progress] {
-          pollfd entry{stop_.get(), POLLIN, 0};
-          while (::poll(&entry, 1, kPollMs) <= 0) {
-            if (progress) progress(staging->bytes_staged() + (direct ? direct->bytes_copied() : 0));
-            if (cancel && cancel->load()) {
-              staging->Abandon(absl::CancelledError("the capture was cancelled"));
-              if (direct) direct->Abandon(absl::CancelledError("the capture was cancelled"));
-              server->Cancel();
-              untouched->GiveUp();
-              return;
-            }
-          }
-        }) {}
-  ~Watcher() {
-    ::eventfd_write(stop_.get(), 1);
-    thread_.join();
+  absl::Status Start(const std::atomic<bool>* cancel, ImageStaging* staging, DirectCopy* direct,
+                     criu::CaptureServer* server, UntouchedJob* untouched,
+                     const std::function<void(uint64_t)>& progress) {
+    return thread_.Start([this, cancel, staging, direct, server, untouched, &progress] {
+      while (thread_.Pause(kPoll)) {
+        if (progress) progress(staging->bytes_staged() + (direct ? direct->bytes_copied() : 0));
+        if (cancel && cancel->load()) {
+          staging->Abandon(absl::CancelledError("the capture was cancelled"));
+          if (direct) direct->Abandon(absl::CancelledError("the capture was cancelled"));
+          server->Cancel();
+          untouched->GiveUp();
+          return;
+        }
+      }
+    });
   }
+  void Stop() { thread_.Stop(); }
 
  private:
-  UniqueFd stop_;
-  std::thread thread_;
+  StoppableThread thread_;
 };
 
 std::vector<std::string> EnvironmentWithPreload(const std::string& library, bool takes_nameless_memory,
@@ -240,6 +227,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
       if (ask_first) RK_RETURN_IF_ERROR(said = say->BeforeFreeze());
       // Who has ended while the job ran is not missed by CRIU.
       deaths.emplace(root);
+      RK_RETURN_IF_ERROR(deaths->Start());
       started.WaitForNotification();
       deaths->Guard(criu_pidfd);
       return absl::OkStatus();
@@ -259,9 +247,12 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   start.environment = EnvironmentWithPreload(preload, look.takes_nameless_memory, options.run, gpu);
   dump.command_line = criu::ShellLine(start.argv);
   // All threads are there before CRIU is: to leave it alone for want of one could harm the job.
-  auto watcher =
-      std::make_unique<Watcher>(cancel, &staging, direct.get(), server.get(), &untouched, progress);
-  if (!tells_first) deaths.emplace(root);
+  Watcher watcher;
+  RK_RETURN_IF_ERROR(watcher.Start(cancel, &staging, direct.get(), server.get(), &untouched, progress));
+  if (!tells_first) {
+    deaths.emplace(root);
+    RK_RETURN_IF_ERROR(deaths->Start());
+  }
   RK_ASSIGN_OR_RETURN(Subprocess process, namespaces.Start(start));
   criu_pidfd = process.pidfd();
   untouched.CriuIs(criu_pidfd);
@@ -269,7 +260,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   if (!tells_first) deaths->Guard(criu_pidfd);
 
   absl::StatusOr<std::vector<std::string>> received = server->Serve(process.pidfd());
-  watcher.reset();
+  watcher.Stop();
   if (!received.ok()) staging.Abandon(received.status());
   // No bound: as long as all of the job lives CRIU lets go of it by itself, and to kill it in the middle
   // could harm the job.
@@ -336,9 +327,8 @@ absl::StatusOr<FrozenDump> DumpWithGpu(
   absl::StatusOr<FrozenDump> dumped = CatchNoMoreThreads([&] { return dump(with_plugin); });
   // Why the memory could not be moved is why CRIU failed.
   RK_RETURN_IF_ERROR(gpu->End(dumped.ok()));
-  if (dumped.ok() || gpu->back().ok()) return dumped;
-  return absl::Status(dumped.status().code(),
-                      absl::StrCat(dumped.status().message(), "; and ", gpu->back().message()));
+  if (dumped.ok()) return dumped;
+  return BothFailures(dumped.status(), gpu->back());
 }
 
 }  // namespace

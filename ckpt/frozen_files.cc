@@ -17,6 +17,7 @@
 #include "base/human_units.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "ckpt/criu_files.h"
 #include "ckpt/mounts_check.h"
 #include "ckpt/outside_files.h"
 #include "criu/image_files.h"
@@ -53,6 +54,15 @@ rekindle::Owner UserOf(const ProcessInfo& process) {
       absl::StrSplit(StatusField(status, "Gid"), absl::ByAnyChar(" \t"), absl::SkipWhitespace());
   if (!ids.empty() && absl::SimpleAtoi(ids[0], &group)) user.gid = group;
   return user;
+}
+
+// A copy, in which names can be changed.
+std::map<std::string, std::string> WithoutFileContents(const std::map<std::string, std::string>& criu_files) {
+  std::map<std::string, std::string> small;
+  for (const auto& [name, content] : criu_files) {
+    if (!criu::HasContent(name)) small.emplace(name, content);
+  }
+  return small;
 }
 
 }  // namespace
@@ -109,17 +119,13 @@ FrozenLook FrozenFiles::Look(const std::string& run, uint64_t available_bytes, S
 // The small images, in which no file is from outside.
 absl::StatusOr<std::map<std::string, std::string>> FrozenFiles::WithNamesOfOutside(
     const std::map<std::string, std::string>& criu_files) const {
-  std::map<std::string, std::string> named;
-  for (const auto& [name, content] : criu_files) {
-    if (!criu::HasContent(name)) named.emplace(name, content);
-  }
+  std::map<std::string, std::string> named = WithoutFileContents(criu_files);
   RK_ASSIGN_OR_RETURN(named["files.img"], criu::NameFilesOutside(named["files.img"], job_.files_outside));
   return named;
 }
 
 void FrozenFiles::LookAt(const std::map<std::string, std::string>& criu_files) {
-  const auto tree = criu_files.find("pstree.img");
-  std::vector<pid_t> pids = FrozenProcesses(tree == criu_files.end() ? "" : tree->second);
+  std::vector<pid_t> pids = FrozenProcesses(ContentOf(criu_files, "pstree.img"));
   // It may have become another's, or begun one that is, since it was inspected.
   may_have_it_ = CheckMayHaveImageOf(pids, options_.caller, options_.caller_groups);
   if (!own_mounts_.empty()) LookAtMounts(pids);
@@ -142,10 +148,7 @@ void FrozenFiles::LookAt(const std::map<std::string, std::string>& criu_files) {
     written_ = LookAtWrittenFiles(criu_files, std::move(options), arena_);
     return;
   }
-  std::map<std::string, std::string> named;
-  for (const auto& [name, content] : criu_files) {
-    if (!criu::HasContent(name)) named.emplace(name, content);
-  }
+  std::map<std::string, std::string> named = WithoutFileContents(criu_files);
   const absl::Status status = ckpt::PutIntoImages(lost_names_->WithoutContents(), &named);
   options.nameless = lost_names_->nameless;
   written_ = status.ok() ? LookAtWrittenFiles(named, std::move(options), arena_) : status;

@@ -131,8 +131,7 @@ absl::StatusOr<store::ImageInfo> ImportCriuDirectory(store::Store& store, const 
         context,
         ": it is a file, and no folder that 'criu dump' made: an image of Rekindle's own is given with "
         "--file; unpack the archive of a container's checkpoint (podman's, the kubelet's), and name its "
-        "folder "
-        "checkpoint"));
+        "folder checkpoint"));
   }
   if (!folder.ok()) return Annotate(folder.status(), context);
   auto names = folder->Names();

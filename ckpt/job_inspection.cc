@@ -169,8 +169,7 @@ absl::Status CheckMachineCan(const std::vector<ProcessInfo>& tree) {
         "capturing process ", process.pid, ": it runs as uid ", process.uid, our_user ? gid : "",
         " and CRIU needs the capability CAP_SYS_RESOURCE to capture another ", our_user ? "gid" : "uid",
         "'s process, which this machine does not grant; run Rekindle where root has it (outside this "
-        "container "
-        "or sandbox)"));
+        "container or sandbox)"));
   }
   return absl::OkStatus();
 }
@@ -207,11 +206,9 @@ absl::Status CheckNotFrozen(const std::vector<ProcessInfo>& tree) {
 // CRIU takes an image of a thread with any policy, and restores those of these alone.
 absl::Status CheckPolicies(const std::vector<ProcessInfo>& tree) {
   for (const ProcessInfo& process : tree) {
-    auto threads = ListDirectory(ProcPath(process.pid, "task"));
+    const auto threads = ThreadsOf(process.pid);
     if (!threads.ok()) continue;
-    for (const std::string& name : *threads) {
-      pid_t thread = 0;
-      if (!absl::SimpleAtoi(name, &thread)) continue;
+    for (const pid_t thread : *threads) {
       const int policy = ::sched_getscheduler(thread);
       if (policy < 0) continue;
       switch (policy & ~SCHED_RESET_ON_FORK) {
@@ -556,23 +553,19 @@ class DescriptorScan {
   bool tcp_read_ = false;
 };
 
-// Of the other processes of the machine nothing is read but their stat: most else waits for who holds their
-// memory's lock, which one that hangs in a page fault or a driver may do for ever.
-absl::StatusOr<std::vector<ProcessInfo>> ReadTree(const ProcessInfo& root) {
-  std::multimap<pid_t, std::pair<pid_t, uint64_t>> children;
-  for (pid_t pid : ListProcesses()) {
-    auto stat = ReadProcessStat(pid);
-    if (stat.ok()) children.emplace(stat->parent, std::make_pair(pid, stat->start_ticks));
-  }
+// Of the other processes of the machine nothing is read but their stat, if that: most else waits for who
+// holds their memory's lock, which one that hangs in a page fault or a driver may do for ever. An image has
+// zombies too.
+std::vector<ProcessInfo> ReadTree(const ProcessInfo& root) {
   std::vector<ProcessInfo> tree = {root};
-  for (size_t i = 0; i < tree.size(); ++i) {
-    auto [first, last] = children.equal_range(tree[i].pid);
-    for (auto it = first; it != last; ++it) {
-      const auto& [pid, start_ticks] = it->second;
-      auto info = ReadProcess(pid);
-      // One that has ended meanwhile is no part of any tree.
-      if (info.ok() && info->start_ticks == start_ticks) tree.push_back(*std::move(info));
-    }
+  std::set<pid_t> pids = {root.pid};
+  for (const pid_t pid : ProcessTree(root.pid, Zombies::kToo)) {
+    if (pid == root.pid) continue;
+    auto info = ReadProcess(pid);
+    // Where it has ended meanwhile its number may be another's, which is no part of the tree.
+    if (!info.ok() || !pids.contains(info->parent)) continue;
+    pids.insert(pid);
+    tree.push_back(*std::move(info));
   }
   return tree;
 }
@@ -640,7 +633,7 @@ absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_p
   RK_ASSIGN_OR_RETURN(ProcessInfo root, ReadProcess(pid));
   RK_RETURN_IF_ERROR(CheckMayBeCaptured(root, caller));
   JobInspection job;
-  RK_ASSIGN_OR_RETURN(job.processes, ReadTree(root));
+  job.processes = ReadTree(root);
   RK_RETURN_IF_ERROR(CheckMayHaveImageOf(job.pids(), caller, caller_groups));
   RK_RETURN_IF_ERROR(CheckNotOurselves(job.processes, caller_pid));
   RK_RETURN_IF_ERROR(CheckMachineCan(job.processes));

@@ -23,6 +23,7 @@
 #include "base/human_units.h"
 #include "base/open_in_root.h"
 #include "base/status.h"
+#include "ckpt/criu_files.h"
 #include "ckpt/extra_names.h"
 #include "rekindle/v1/image_layout.h"
 
@@ -33,11 +34,6 @@ namespace {
 constexpr absl::string_view kExtraNames = EXTRA_NAME;
 // Of CRIU's image of a file's content, before that.
 constexpr size_t kMostHeadBytes = 256;
-
-absl::string_view Content(const std::map<std::string, std::string>& files, const char* name) {
-  auto it = files.find(name);
-  return it == files.end() ? absl::string_view() : absl::string_view(it->second);
-}
 
 std::string FolderOf(const std::string& path) { return path.substr(0, path.rfind('/') + 1); }
 
@@ -155,7 +151,7 @@ absl::StatusOr<LostNames> LookAtLostNames(const std::map<std::string, std::strin
   LostNames names;
   RK_ASSIGN_OR_RETURN(
       std::vector<criu::ExtraLink> links,
-      criu::FindExtraLinks(Content(criu_files, "files.img"), Content(criu_files, "remap-fpath.img")));
+      criu::FindExtraLinks(ContentOf(criu_files, "files.img"), ContentOf(criu_files, "remap-fpath.img")));
   std::stable_sort(links.begin(), links.end(), [](const criu::ExtraLink& a, const criu::ExtraLink& b) {
     return FolderOf(a.path) < FolderOf(b.path);
   });
@@ -226,7 +222,7 @@ LostNames LostNames::WithoutContents() const {
 absl::Status PutIntoImages(LostNames names, std::map<std::string, std::string>* criu_files) {
   RK_ASSIGN_OR_RETURN(
       const std::vector<criu::ExtraLink> links,
-      criu::FindExtraLinks(Content(*criu_files, "files.img"), Content(*criu_files, "remap-fpath.img")));
+      criu::FindExtraLinks(ContentOf(*criu_files, "files.img"), ContentOf(*criu_files, "remap-fpath.img")));
   for (const criu::ExtraLink& link : links) {
     if (names.by_link.contains(link.path)) continue;
     return absl::AbortedError(

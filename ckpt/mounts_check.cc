@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/mountinfo.h"
+#include "base/opened_files.h"
 #include "base/path_below.h"
 #include "base/status.h"
 #include "rekindle/v1/image_layout.h"
@@ -86,8 +87,9 @@ std::string NameBelow(pid_t pid, const std::vector<std::string>& places) {
   if (places.empty()) return "";
   const std::string process = absl::StrCat("/proc/", pid);
   std::vector<std::string> names;
-  for (const std::string& fd : ListDirectory(process + "/fd").value_or(std::vector<std::string>()))
-    names.push_back(ReadLink(absl::StrCat(process, "/fd/", fd)).value_or(""));
+  for (const ForeignDescriptor& descriptor :
+       ForeignDescriptorsOf(pid).value_or(std::vector<ForeignDescriptor>()))
+    names.push_back(ReadLink(descriptor.link()).value_or(""));
   for (const char* own : {"/cwd", "/exe"}) names.push_back(ReadLink(process + own).value_or(""));
   for (absl::string_view line : absl::StrSplit(ReadFile(process + "/maps").value_or(""), '\n')) {
     const size_t name = line.find('/');

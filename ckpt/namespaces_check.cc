@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/file.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "criu/image_files.h"
 
@@ -36,8 +37,7 @@ bool Differs(absl::string_view task, const char* kind, const std::string& roots)
 
 constexpr char kOneForAll[] =
     ", while CRIU brings back a job whose processes are all in the same namespaces. Start the whole job in "
-    "that "
-    "one, or give the PID of a process below which all are in one";
+    "that one, or give the PID of a process below which all are in one";
 
 // CRIU takes these, and those that its processes have below it, along. Into a container's it goes itself.
 bool HasOwnNetwork(const std::string& root) {
@@ -79,14 +79,13 @@ absl::Status CheckNamespaces(const std::vector<pid_t>& pids) {
       if (Differs(process, kind.name, roots[kind.name]))
         return InAnother(root, absl::StrCat("its process ", pid), kind.words);
     }
-    const absl::StatusOr<std::vector<std::string>> threads =
-        ListDirectory(absl::StrCat("/proc/", pid, "/task"));
+    const absl::StatusOr<std::vector<pid_t>> threads = ThreadsOf(pid);
     if (!threads.ok()) continue;  // it has ended
-    for (const std::string& thread : *threads) {
+    for (const pid_t thread : *threads) {
       for (const SharedKind& kind : kThreadKinds) {
         if (!Differs(absl::StrCat(pid, "/task/", thread), kind.name, roots[kind.name])) continue;
-        const std::string who = thread == process ? absl::StrCat("its process ", pid)
-                                                  : absl::StrCat("thread ", thread, " of its process ", pid);
+        const std::string who = thread == pid ? absl::StrCat("its process ", pid)
+                                              : absl::StrCat("thread ", thread, " of its process ", pid);
         return InAnother(root, who, kind.words);
       }
     }

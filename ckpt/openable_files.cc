@@ -24,6 +24,7 @@
 #include "base/opened_files.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "ckpt/criu_files.h"
 #include "criu/image_files.h"
 
 namespace rekindle::ckpt {
@@ -55,11 +56,12 @@ std::map<std::string, NeededFile> FilesOf(pid_t pid) {
     if (file.link.empty()) file.link = std::move(link);
     file.access |= access;
   };
-  for (const std::string& number : ListDirectory(process + "/fd").value_or(std::vector<std::string>())) {
-    std::string link = absl::StrCat(process, "/fd/", number);
+  for (const ForeignDescriptor& descriptor :
+       ForeignDescriptorsOf(pid).value_or(std::vector<ForeignDescriptor>())) {
+    std::string link = descriptor.link();
     const std::string name = ReadLink(link).value_or("");
     if (!HasName(name)) continue;
-    const absl::StatusOr<int> access = AccessToldBy(absl::StrCat(process, "/fdinfo/", number));
+    const absl::StatusOr<int> access = AccessToldBy(descriptor.fdinfo());
     // Not one that only says where the file is (O_PATH).
     if (access.ok() && *access != 0) add(name, std::move(link), *access);
   }
@@ -149,14 +151,12 @@ absl::Status CheckFilesCanBeOpenedAgain(const std::vector<pid_t>& pids) {
 }
 
 absl::Status CheckNoFileOfThreads(pid_t root, const std::map<std::string, std::string>& criu_files) {
-  const auto content = [&](const char* name) {
-    const auto file = criu_files.find(name);
-    return file == criu_files.end() ? absl::string_view() : absl::string_view(file->second);
-  };
-  if (!absl::StrContains(content("files.img"), "/task/")) return absl::OkStatus();
+  const absl::string_view opened = ContentOf(criu_files, "files.img");
+  if (!absl::StrContains(opened, "/task/")) return absl::OkStatus();
   RK_ASSIGN_OR_RETURN(const std::vector<criu::RegularFile> files,
-                      criu::ParseRegularFiles(content("files.img"), content("remap-fpath.img")));
-  RK_ASSIGN_OR_RETURN(const std::vector<criu::PstreeEntry> tree, criu::ParsePstree(content("pstree.img")));
+                      criu::ParseRegularFiles(opened, ContentOf(criu_files, "remap-fpath.img")));
+  RK_ASSIGN_OR_RETURN(const std::vector<criu::PstreeEntry> tree,
+                      criu::ParsePstree(ContentOf(criu_files, "pstree.img")));
   for (const criu::RegularFile& file : files) {
     // "/proc/PID/task/TID/stat"; of the first thread it is there in time.
     const std::vector<absl::string_view> parts = absl::StrSplit(file.path, '/');

@@ -13,8 +13,10 @@
 #include "absl/strings/string_view.h"
 #include "base/file.h"
 #include "base/follow_in_root.h"
+#include "base/opened_files.h"
 #include "base/process_stat.h"
 #include "base/unique_fd.h"
+#include "criu/job_namespaces.h"
 
 namespace rekindle::ckpt {
 namespace {
@@ -42,23 +44,23 @@ bool IsFoundBy(const std::string& root, const std::string& path, const struct st
 
 std::map<std::string, std::string> FilesOfOutsideMounts(const std::vector<pid_t>& pids) {
   std::map<std::string, std::string> files;
-  const auto link_of = [](absl::string_view process, const char* kind) {
-    return ReadLink(absl::StrCat("/proc/", process, "/ns/", kind)).value_or("");
+  const auto mounts_of = [](absl::string_view process) {
+    return ReadLink(absl::StrCat("/proc/", process, "/ns/mnt")).value_or("");
   };
   const std::string root = absl::StrCat(pids.front());
-  if (link_of(root, "mnt") == link_of("self", "mnt") || link_of(root, "pid") != link_of("self", "pid"))
-    return files;
+  if (mounts_of(root) == mounts_of("self") || !criu::HasOurPids(pids.front())) return files;
   const std::set<uint32_t> mounts = MountNumbers("/proc/" + root);
   for (const pid_t pid : pids) {
     const std::string process = absl::StrCat("/proc/", pid);
-    for (const std::string& fd : ListDirectory(process + "/fd").value_or(std::vector<std::string>())) {
-      const std::string link = absl::StrCat(process, "/fd/", fd);
+    for (const ForeignDescriptor& descriptor :
+         ForeignDescriptorsOf(pid).value_or(std::vector<ForeignDescriptor>())) {
+      const std::string link = descriptor.link();
       const std::string path = ReadLink(link).value_or("");
       struct stat info;
       if (!absl::StartsWith(path, "/") || ::stat(link.c_str(), &info) != 0) continue;
       if (!S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode) && !S_ISCHR(info.st_mode)) continue;
       uint32_t mount = 0;
-      const std::string told = ReadFile(absl::StrCat(process, "/fdinfo/", fd)).value_or("");
+      const std::string told = ReadFile(descriptor.fdinfo()).value_or("");
       if (!absl::SimpleAtoi(StatusField(told, "mnt_id"), &mount) || mounts.contains(mount)) continue;
       if (IsFoundBy(process + "/root", path, info))
         files[absl::StrCat("file[", absl::Hex(mount), ":", absl::Hex(info.st_ino), "]")] = path;

@@ -28,16 +28,8 @@ class ProcPageMarks : public PageMarks {
   absl::StatusOr<size_t> Read(pid_t pid, uint64_t first_page, absl::Span<uint64_t> entries) override {
     const std::string path = absl::StrCat("/proc/", pid, "/pagemap");
     RK_ASSIGN_OR_RETURN(UniqueFd file, OpenFile(path, O_RDONLY));
-    size_t filled = 0;
-    while (filled < entries.size()) {
-      const uint64_t offset = (first_page + filled) * sizeof(uint64_t);
-      const ssize_t n = ::pread(file.get(), &entries[filled], (entries.size() - filled) * sizeof(uint64_t),
-                                static_cast<off_t>(offset));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return ErrnoStatus(errno, absl::StrCat("reading ", path));
-      if (n == 0) break;
-      filled += static_cast<size_t>(n) / sizeof(uint64_t);
-    }
+    absl::StatusOr<size_t> filled = ReadPagemapEntries(file.get(), first_page, entries);
+    if (!filled.ok()) return Annotate(filled.status(), path);
     return filled;
   }
 
@@ -49,6 +41,19 @@ class ProcPageMarks : public PageMarks {
 };
 
 }  // namespace
+
+absl::StatusOr<size_t> ReadPagemapEntries(int pagemap, uint64_t first_page, absl::Span<uint64_t> entries) {
+  size_t filled = 0;
+  while (filled < entries.size()) {
+    const auto at = static_cast<off_t>((first_page + filled) * sizeof(uint64_t));
+    const ssize_t n = ::pread(pagemap, &entries[filled], (entries.size() - filled) * sizeof(uint64_t), at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, "reading a pagemap");
+    if (n < static_cast<ssize_t>(sizeof(uint64_t))) break;
+    filled += static_cast<size_t>(n) / sizeof(uint64_t);
+  }
+  return filled;
+}
 
 std::unique_ptr<PageMarks> KernelPageMarks() { return std::make_unique<ProcPageMarks>(); }
 

@@ -35,6 +35,9 @@ class PageMarks {
 
 std::unique_ptr<PageMarks> KernelPageMarks();
 
+// The same of an opened /proc/PID/pagemap. Thread-safe.
+absl::StatusOr<size_t> ReadPagemapEntries(int pagemap, uint64_t first_page, absl::Span<uint64_t> entries);
+
 // Tries them on a page of this process. FailedPrecondition: this kernel, or the lack of CAP_SYS_ADMIN, makes
 // them useless; without the option every page reads as not marked.
 absl::Status CheckPageMarks(PageMarks& marks);

@@ -1,30 +1,15 @@
 #include "ckpt/pages_with_content.h"
 
 #include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 
+#include "ckpt/page_marks.h"
 #include "ckpt/pagemap_entry.h"
 #include "ckpt/pagemap_scan.h"
 
 namespace rekindle::ckpt {
-namespace {
-
-bool ReadEntries(int pagemap, uint64_t start, uint64_t* entries, size_t count) {
-  size_t filled = 0;
-  while (filled < count) {
-    const auto at = static_cast<off_t>((start / PAGEMAP_PAGE_BYTES + filled) * sizeof(uint64_t));
-    const ssize_t n = ::pread(pagemap, entries + filled, (count - filled) * sizeof(uint64_t), at);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < static_cast<ssize_t>(sizeof(uint64_t))) return false;
-    filled += static_cast<size_t>(n) / sizeof(uint64_t);
-  }
-  return true;
-}
-
-}  // namespace
 
 std::vector<AddressRange> PagesWithContentByEntries(int pagemap, uint64_t start, uint64_t end) {
   std::vector<AddressRange> found;
@@ -32,7 +17,9 @@ std::vector<AddressRange> PagesWithContentByEntries(int pagemap, uint64_t start,
   std::vector<uint64_t> entries(size_t{64} << 10);  // 256 MiB of memory
   while (start < end) {
     const size_t count = std::min<uint64_t>(entries.size(), (end - start) / PAGEMAP_PAGE_BYTES);
-    if (count == 0 || !ReadEntries(pagemap, start, entries.data(), count)) return found;
+    if (count == 0) return found;
+    const auto read = ReadPagemapEntries(pagemap, start / PAGEMAP_PAGE_BYTES, {entries.data(), count});
+    if (!read.ok() || *read < count) return found;
     for (size_t i = 0; i < count; ++i, start += PAGEMAP_PAGE_BYTES) {
       if (!HasContent(entries[i], zero)) continue;
       if (!found.empty() && found.back().end == start) {

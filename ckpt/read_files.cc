@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "base/file_beginning.h"
 #include "base/open_in_root.h"
+#include "ckpt/criu_files.h"
 #include "criu/image_files.h"
 
 namespace rekindle::ckpt {
@@ -26,12 +27,9 @@ bool MayGrow(const criu::RegularFile& file) {
 
 ReadFiles ReadFiles::Open(const std::map<std::string, std::string>& criu_files, ReadableFiles* readable) {
   ReadFiles result;
-  const auto content = [&](const char* name) {
-    const auto it = criu_files.find(name);
-    return it == criu_files.end() ? absl::string_view() : absl::string_view(it->second);
-  };
-  if (content("files.img").empty()) return result;
-  const auto files = criu::ParseRegularFiles(content("files.img"), content("remap-fpath.img"));
+  const absl::string_view opened = ContentOf(criu_files, "files.img");
+  if (opened.empty()) return result;
+  const auto files = criu::ParseRegularFiles(opened, ContentOf(criu_files, "remap-fpath.img"));
   if (!files.ok()) return result;
   std::set<std::string> seen;
   for (const criu::RegularFile& file : *files) {

@@ -6,8 +6,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
-#include "base/file.h"
 #include "base/opened_files.h"
 
 namespace rekindle::ckpt {
@@ -21,14 +19,14 @@ bool ReadableFiles::Has(const struct stat& file) {
 void ReadableFiles::LookAtProcesses() {
   looked_ = true;
   for (const pid_t pid : pids_) {
-    const std::string process = absl::StrCat("/proc/", pid);
     struct stat info;
     const auto add = [&](const std::string& link) {
       if (::stat(link.c_str(), &info) == 0) open_.insert({info.st_dev, info.st_ino});
     };
-    for (const std::string& fd : ListDirectory(process + "/fd").value_or(std::vector<std::string>())) {
-      const absl::StatusOr<int> access = AccessToldBy(absl::StrCat(process, "/fdinfo/", fd));
-      if (access.ok() && (*access & R_OK) != 0) add(absl::StrCat(process, "/fd/", fd));
+    for (const ForeignDescriptor& descriptor :
+         ForeignDescriptorsOf(pid).value_or(std::vector<ForeignDescriptor>())) {
+      const absl::StatusOr<int> access = AccessToldBy(descriptor.fdinfo());
+      if (access.ok() && (*access & R_OK) != 0) add(descriptor.link());
     }
     // A program's own text need not be readable to be run, and is mapped privately.
     const auto mappings = FileMappingsOf(pid, MappingsOf::kSharedFiles);

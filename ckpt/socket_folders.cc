@@ -16,6 +16,7 @@
 #include "base/follow_in_root.h"
 #include "base/permission_bits.h"
 #include "base/status.h"
+#include "ckpt/criu_files.h"
 #include "criu/unix_sockets.h"
 
 namespace rekindle::ckpt {
@@ -65,10 +66,9 @@ std::string Above(const std::string& path) { return path.substr(0, std::max<size
 absl::StatusOr<SocketFolders> LookAtSocketFolders(const std::map<std::string, std::string>& criu_files,
                                                   const std::string& root, uid_t user) {
   SocketFolders result;
-  const auto files = criu_files.find("files.img");
-  if (files == criu_files.end()) return result;
-  RK_ASSIGN_OR_RETURN(const std::vector<criu::NamedUnixSocket> sockets,
-                      criu::NamedUnixSockets(files->second));
+  const absl::string_view files = ContentOf(criu_files, "files.img");
+  if (files.empty()) return result;
+  RK_ASSIGN_OR_RETURN(const std::vector<criu::NamedUnixSocket> sockets, criu::NamedUnixSockets(files));
   std::set<std::string> paths;
   size_t left_out = 0;
   for (const criu::NamedUnixSocket& socket : sockets) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status.h"
+#include "ckpt/criu_files.h"
 #include "criu/image_files.h"
 #include "rekindle/v1/image_layout.h"
 
@@ -42,7 +43,7 @@ class PieceReader {
   size_t index_ = 0, offset_ = 0;
 };
 
-uint64_t Size(const std::vector<AddressRange>& ranges) {
+uint64_t Size(absl::Span<const AddressRange> ranges) {
   uint64_t sum = 0;
   for (const AddressRange& range : ranges) sum += range.end - range.start;
   return sum;
@@ -66,7 +67,7 @@ bool Ascending(const criu::Pagemap& pagemap) {
   return true;
 }
 
-absl::Status AddByAddress(const Pieces& pieces, const std::vector<AddressRange>& unchanged,
+absl::Status AddByAddress(const Pieces& pieces, absl::Span<const AddressRange> unchanged,
                           const criu::Pagemap& pagemap, const std::string& object, store::ImageWriter& writer,
                           store::ImageInMemory* in_memory) {
   PieceReader reader(pieces);
@@ -240,8 +241,8 @@ absl::Status AddToImage(const StagedImage& staged, store::ImageWriter& writer, v
     std::string file = absl::StrCat("pages-", pagemap->pages_id, ".img");
     auto found = staged.pages.find(file);
     auto same = staged.unchanged.find(file);
-    const std::vector<AddressRange> unchanged =
-        same == staged.unchanged.end() ? std::vector<AddressRange>() : same->second;
+    const absl::Span<const AddressRange> unchanged =
+        same == staged.unchanged.end() ? absl::Span<const AddressRange>() : same->second;
     uint64_t expected = pagemap->present_pages() * store::kPageSize;
     uint64_t size = Size(unchanged) + (found == staged.pages.end() ? 0 : Size(found->second));
     if (size != expected) {
@@ -272,11 +273,9 @@ absl::Status AddToImage(const StagedImage& staged, store::ImageWriter& writer, v
 }
 
 void RecordNeededFiles(const StagedImage& staged, v1::JobManifest* manifest) {
-  auto files = staged.files.find("files.img");
-  if (files == staged.files.end()) return;
-  auto remaps = staged.files.find("remap-fpath.img");
-  auto regular = criu::ParseRegularFiles(
-      files->second, remaps == staged.files.end() ? absl::string_view() : absl::string_view(remaps->second));
+  const absl::string_view files = ContentOf(staged.files, "files.img");
+  if (files.empty()) return;
+  const auto regular = criu::ParseRegularFiles(files, ContentOf(staged.files, "remap-fpath.img"));
   if (!regular.ok()) return;
   for (const criu::RegularFile& file : *regular) {
     if (file.ghost) continue;

@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/process_stat.h"
 #include "base/processors.h"
 
 namespace rekindle::ckpt {
@@ -22,12 +23,7 @@ constexpr uint64_t kUsualTimerSlackNs = 50'000;
 
 void ForEachThread(const std::vector<pid_t>& pids, const std::function<void(pid_t thread)>& use) {
   for (pid_t pid : pids) {
-    const auto names = ListDirectory(absl::StrCat("/proc/", pid, "/task"));
-    if (!names.ok()) continue;
-    for (const std::string& name : *names) {
-      pid_t thread = 0;
-      if (absl::SimpleAtoi(name, &thread)) use(thread);
-    }
+    for (const pid_t thread : ThreadsOf(pid).value_or(std::vector<pid_t>())) use(thread);
   }
 }
 

@@ -104,10 +104,7 @@ std::optional<Wait> WaitOf(pid_t process, pid_t thread) {
 std::vector<Wait> WaitsOf(pid_t root) {
   std::vector<Wait> waits;
   for (const pid_t process : ProcessTree(root)) {
-    const auto threads = ListDirectory(absl::StrCat("/proc/", process, "/task"));
-    for (const std::string& name : threads.value_or(std::vector<std::string>())) {
-      pid_t thread = 0;
-      if (!absl::SimpleAtoi(name, &thread)) continue;
+    for (const pid_t thread : ThreadsOf(process).value_or(std::vector<pid_t>())) {
       if (std::optional<Wait> wait = WaitOf(process, thread)) waits.push_back(*std::move(wait));
     }
   }

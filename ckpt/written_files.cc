@@ -30,6 +30,7 @@
 #include "base/positioned_io.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "ckpt/criu_files.h"
 #include "criu/image_files.h"
 #include "rekindle/v1/image_layout.h"
 
@@ -184,14 +185,10 @@ class EndingReader {
 absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::string>& criu_files,
                                                WrittenFilesOptions& options,
                                                std::vector<std::string>* warnings) {
-  auto content = [&](const char* name) {
-    auto it = criu_files.find(name);
-    return it == criu_files.end() ? absl::string_view() : absl::string_view(it->second);
-  };
   std::vector<Found> result;
   std::vector<criu::RegularFile> files;
-  if (!content("files.img").empty()) {
-    RK_ASSIGN_OR_RETURN(files, criu::ParseRegularFiles(content("files.img"), content("remap-fpath.img")));
+  if (const absl::string_view opened = ContentOf(criu_files, "files.img"); !opened.empty()) {
+    RK_ASSIGN_OR_RETURN(files, criu::ParseRegularFiles(opened, ContentOf(criu_files, "remap-fpath.img")));
   }
   RK_ASSIGN_OR_RETURN(const std::set<uint64_t> mapped, MappedFiles(criu_files));
   std::map<std::pair<uint64_t, uint64_t>, Found> by_inode;

@@ -566,13 +566,11 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Open(const Endpoint& endpoint) {
 }
 
 bool UnixSocketAnswers(const std::string& path) {
-  sockaddr_un address{};
-  if (path.size() >= sizeof address.sun_path) return false;
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const absl::StatusOr<sockaddr_un> address = UnixAddressOf(path);
+  if (!address.ok()) return false;
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   return socket.valid() &&
-         ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+         ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) == 0;
 }
 
 }  // namespace rekindle::cli

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
+#include "base/positioned_io.h"
 #include "base/status.h"
 #include "cli/commands.h"
 #include "cli/log_follower.h"
@@ -69,17 +70,7 @@ absl::StatusOr<UniqueFd> OpenLog(const std::string& path, uint64_t* size) {
 }
 
 absl::Status Show(int log, uint64_t begin, uint64_t end) {
-  std::string piece(kPieceBytes, '\0');
-  while (begin < end) {
-    const ssize_t got =
-        ::pread(log, piece.data(), std::min(kPieceBytes, end - begin), static_cast<off_t>(begin));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return ErrnoStatus(errno, "reading it");
-    if (got == 0) break;
-    RK_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, piece.data(), static_cast<size_t>(got), "standard output"));
-    begin += static_cast<uint64_t>(got);
-  }
-  return absl::OkStatus();
+  return CopyPart(log, begin, end, STDOUT_FILENO, "standard output").status();
 }
 
 absl::Status Follow(Client& client, const Output& output, const v1::Job& job, const std::string& path,

@@ -109,11 +109,7 @@ absl::Status TargetFile::Complete() {
   if (::rename(partial_.c_str(), path_.c_str()) != 0)
     return ErrnoStatus(errno, absl::StrCat("naming ", path_));
   partial_.clear();
-  const std::string folder = FolderOf(path_);
-  RK_ASSIGN_OR_RETURN(const UniqueFd named_in,
-                      OpenFile(folder.empty() ? "." : folder, O_RDONLY | O_DIRECTORY));
-  if (::fsync(named_in.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing the folder of ", path_));
-  return absl::OkStatus();
+  return SyncFolder(FolderOf(path_));
 }
 
 }  // namespace rekindle::cli

@@ -21,8 +21,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
 #include "base/network_namespace.h"
+#include "base/opened_files.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 
@@ -95,13 +95,13 @@ absl::Status RemoveTable(const std::string& run) {
 absl::Status TakeOutOfRepair(pid_t process) {
   const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
   if (!pidfd.valid()) return absl::OkStatus();
-  const std::string folder = absl::StrCat("/proc/", process, "/fd");
   absl::Status first;
-  for (const std::string& number : ListDirectory(folder).value_or(std::vector<std::string>())) {
+  const auto descriptors = ForeignDescriptorsOf(process);
+  for (const ForeignDescriptor& descriptor : descriptors.value_or(std::vector<ForeignDescriptor>())) {
     struct stat info;
-    if (::stat(absl::StrCat(folder, "/", number).c_str(), &info) != 0 || !S_ISSOCK(info.st_mode)) continue;
-    const UniqueFd socket(
-        static_cast<int>(::syscall(SYS_pidfd_getfd, pidfd.get(), std::atoi(number.c_str()), 0)));
+    if (::stat(descriptor.link().c_str(), &info) != 0 || !S_ISSOCK(info.st_mode)) continue;
+    const int number = descriptor.number;
+    const UniqueFd socket(static_cast<int>(::syscall(SYS_pidfd_getfd, pidfd.get(), number, 0)));
     if (!socket.valid()) {
       if (errno != EBADF && errno != ESRCH)
         first.Update(ErrnoStatus(errno, absl::StrCat("taking socket ", number, " of process ", process)));

@@ -165,9 +165,8 @@ EnvironmentCheck CheckIoUring() {
   if (!check.ok) {
     check.cure =
         "none needed: the store writes each of its buffers with a pwrite() that it waits for, which on a "
-        "fast "
-        "disk takes longer; for io_uring set kernel.io_uring_disabled=0, and in a container allow its system "
-        "calls (seccomp profile)";
+        "fast disk takes longer; for io_uring set kernel.io_uring_disabled=0, and in a container allow its "
+        "system calls (seccomp profile)";
   }
   return check;
 }

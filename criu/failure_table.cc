@@ -55,8 +55,7 @@ const KnownFailure kHeldObjects[] = {
      {"inet: Connected TCP socket in image"},
      "The image holds an established TCP connection.",
      "Restore with `rekindle restore --tcp-close` to have it come back closed, or take the checkpoint with "
-     "`rekindle "
-     "ckpt --tcp-established`."},
+     "`rekindle ckpt --tcp-established`."},
     {"in-flight",
      kOnDump,
      kCause,
@@ -79,9 +78,8 @@ const KnownFailure kHeldObjects[] = {
      {"unix: External socket is used", "unix: External socket found in image",
       "unix: Can't dump name-less external", "unix: Can't dump half of stream unix connection"},
      "The job is connected through a Unix socket to a process that is not part of it.",
-     "Checkpoint the common parent of both, or let the job close the connection first (`rekindle run` starts "
-     "jobs "
-     "without inherited sockets)."},
+     "Checkpoint the common parent of both, or let the job close the connection first (`rekindle run` "
+     "starts jobs without inherited sockets)."},
     {"unix-in-flight",
      kOnDump,
      kCause,
@@ -118,8 +116,7 @@ const KnownFailure kHeldObjects[] = {
      {"anon_inode:[io_uring]", "send_fds failed (-22)"},
      "The job holds an io_uring descriptor, which CRIU can't dump.",
      "Start it with io_uring off (Node.js: UV_USE_IO_URING=0; MariaDB: innodb_use_native_aio=0; for others "
-     "see "
-     "their settings)."},
+     "see their settings)."},
     {"userfaultfd",
      kOnDump,
      kCause,
@@ -155,8 +152,7 @@ const KnownFailure kHeldObjects[] = {
      {"(chr 195:", "/dev/nvidia"},
      "The job has an NVIDIA device open.",
      "Its GPU state must be saved first: this needs a driver with CUDA checkpointing (570 or newer); see "
-     "`rekindle "
-     "doctor`."},
+     "`rekindle doctor`."},
     {"tun-device",
      kOnDump,
      kCause,
@@ -427,8 +423,7 @@ const KnownFailure kSurroundings[] = {
      StatusCode::kFailedPrecondition,
      {"Unable to connect a socket: Network is unreachable"},
      "The loopback interface of the network namespace that CRIU runs in is down; CRIU connects to itself "
-     "there "
-     "to see what the kernel can do.",
+     "there to see what the kernel can do.",
      "Bring it up (`ip link set lo up`) and try again."},
     {"kernel-feature",
      kOnBoth,
@@ -479,9 +474,8 @@ const KnownFailure kSurroundings[] = {
      StatusCode::kResourceExhausted,
      {"fork: Resource temporarily unavailable", "Can't fork for *: Resource temporarily unavailable"},
      "No more processes can be made: a limit is reached.",
-     "Raise it where it is, or end some: the cgroup's (pids.max; TasksMax= of rekindled's unit), the user's "
-     "(ulimit "
-     "-u), the kernel's (kernel.pid_max)."},
+     "Raise it where it is, or end some: the cgroup's (pids.max; TasksMax= of rekindled's unit), the "
+     "user's (ulimit -u), the kernel's (kernel.pid_max)."},
     {"out-of-memory",
      kOnBoth,
      kCause,
@@ -517,8 +511,7 @@ const KnownFailure kRestoreMisfits[] = {
       "File * has bad checksum"},
      "The file /$1 is not the one that the job had open when it was checkpointed.",
      "Put the old one back (the log line below tells in what it differs); a program or library that was "
-     "upgraded "
-     "means that a new checkpoint is needed."},
+     "upgraded means that a new checkpoint is needed."},
     {"terminal-in-use",
      kOnRestore,
      kCause,
@@ -548,8 +541,7 @@ const KnownFailure kRestoreMisfits[] = {
      StatusCode::kUnimplemented,
      {"Can't create ghost regfile: File name too long"},
      "The job had a file open that was removed, and CRIU makes it again under its name and a few letters "
-     "more, "
-     "which are too many.",
+     "more, which are too many.",
      "Such a name may have 242 bytes at the most; this image can't be restored."},
     {"file-not-roots",
      kOnRestore,
@@ -589,9 +581,8 @@ const KnownFailure kRestoreMisfits[] = {
      {"Can't open file proc/#/* on restore: No such file"},
      "The job has /proc/$1/$2 open, and process $1 has ended since.",
      "Have another process with that number for the moment: as root (of a job in a container: in that "
-     "container), "
-     "write the number before it to /proc/sys/kernel/ns_last_pid, start `sleep 600 &` at once, then restore "
-     "again. The image is whole."},
+     "container), write the number before it to /proc/sys/kernel/ns_last_pid, start `sleep 600 &` at once, "
+     "then restore again. The image is whole."},
     {"file-missing",
      kOnRestore,
      kConsequence,
@@ -652,8 +643,7 @@ const KnownFailure kRestoreMisfits[] = {
      {"unix: Can't bind id * addr *: Address already in use"},
      "Something has the name of the job's Unix socket $2: a file, or a socket that was bound just now.",
      "Move the file away, or start copies of one job one after the other; then restore again. Where the "
-     "job's "
-     "user may not write the folder an administrator restores with --ignore-mismatch."},
+     "job's user may not write the folder an administrator restores with --ignore-mismatch."},
     {"port-in-use",
      kOnRestore,
      kCause,

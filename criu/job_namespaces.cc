@@ -205,9 +205,9 @@ std::vector<std::pair<pid_t, pid_t>> JobNamespaces::AllNumbers() const {
   std::vector<std::pair<pid_t, pid_t>> all;
   for (pid_t pid : ListProcesses()) {
     if (NamespaceOf(absl::StrCat(pid), "pid") != pid_namespace_) continue;
-    const auto threads = ListDirectory(absl::StrCat("/proc/", pid, "/task"));
+    const auto threads = ThreadsOf(pid);
     if (!threads.ok()) continue;  // it has gone
-    for (const std::string& thread : *threads) {
+    for (const pid_t thread : *threads) {
       const std::vector<pid_t> numbers = NamespaceNumbers(absl::StrCat(pid, "/task/", thread));
       if (!numbers.empty()) all.emplace_back(numbers.back(), numbers.front());
     }

@@ -25,20 +25,6 @@
 namespace rekindle::criu {
 namespace {
 
-// `root` and all processes below it.
-std::vector<pid_t> WithDescendants(pid_t root) {
-  std::multimap<pid_t, pid_t> children;
-  for (pid_t pid : ListProcesses()) {
-    if (auto facts = ReadProcessStat(pid); facts.ok()) children.emplace(facts->parent, pid);
-  }
-  std::vector<pid_t> found = {root};
-  for (size_t i = 0; i < found.size(); ++i) {
-    auto [first, last] = children.equal_range(found[i]);
-    for (auto it = first; it != last; ++it) found.push_back(it->second);
-  }
-  return found;
-}
-
 // Waits until processes, dying or dead, that started at `not_before_ticks` or later are reaped; those that
 // fell to us (we may be a subreaper) we reap.
 void AwaitReaped(const std::vector<pid_t>& pids, uint64_t not_before_ticks) {
@@ -138,7 +124,8 @@ TemporarySubreaper::~TemporarySubreaper() {
 
 std::vector<pid_t> KillTree(pid_t root, bool reap_root) {
   TemporarySubreaper children_fall_to_us;
-  const std::vector<pid_t> pids = KillAll([&] { return WithDescendants(root); });
+  // Zombies keep their numbers, and fall to us.
+  const std::vector<pid_t> pids = KillAll([&] { return ProcessTree(root, Zombies::kToo); });
   for (pid_t pid : pids) {
     if (pid == root && !reap_root) continue;
     while (::waitpid(pid, nullptr, __WALL) < 0 && errno == EINTR) {

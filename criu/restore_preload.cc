@@ -35,10 +35,9 @@ absl::Status CheckPreloaded(int criu_pidfd) {
   if (absl::StrContains(*maps, kLibrary)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "restoring with CRIU: ", kLibrary,
-      " is not loaded into it, which keeps it to the rights of the job's user, and the job's file locks. It "
-      "is "
-      "linked statically, or a script that starts it drops LD_PRELOAD; use a dynamically linked one (as "
-      "distributions have it, and scripts/setup.sh of Rekindle's sources installs it), or name one in "
+      " is not loaded into it, which keeps it to the rights of the job's user, and the job's file locks. "
+      "It is linked statically, or a script that starts it drops LD_PRELOAD; use a dynamically linked one "
+      "(as distributions have it, and scripts/setup.sh of Rekindle's sources installs it), or name one in "
       "REKINDLE_CRIU"));
 }
 

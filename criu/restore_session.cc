@@ -4,7 +4,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/children.h"
 #include "base/file.h"
+#include "base/packet_socket.h"
 #include "base/pidfd.h"
 #include "base/status.h"
 #include "base/subprocess.h"
@@ -91,12 +91,9 @@ class RestoreSession {
   }
 
   absl::Status Start(const Installation& installation) {
-    int pair[2];
-    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
-      return ErrnoStatus(errno, "making a socket for CRIU");
-    }
-    socket_.Reset(pair[0]);
-    UniqueFd theirs(pair[1]);
+    RK_ASSIGN_OR_RETURN(auto ends, PacketSocketPair());
+    socket_ = std::move(ends.first);
+    const UniqueFd theirs = std::move(ends.second);
 
     request_ = RestoreRequest(options_);
     if (namespaces_.entered()) {

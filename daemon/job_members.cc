@@ -177,13 +177,12 @@ std::optional<bool> HasKilledChildIn(const std::vector<pid_t>& tree) {
   if (::stat("/proc", &all) != 0) return std::nullopt;
   size_t left = all.st_nlink;  // about as many as there are processes
   for (const pid_t pid : tree) {
-    const std::string tasks = absl::StrCat("/proc/", pid, "/task");
-    const auto threads = ListDirectory(tasks);
+    const auto threads = ThreadsOf(pid);
     if (!threads.ok()) continue;  // it has ended
-    for (const std::string& thread : *threads) {
+    for (const pid_t thread : *threads) {
       if (left-- == 0) return std::nullopt;
       const absl::StatusOr<std::vector<pid_t>> children = ChildrenOfThread(pid, thread);
-      if (!children.ok() && PathExists(tasks)) return std::nullopt;
+      if (!children.ok() && ThreadsOf(pid).ok()) return std::nullopt;
       for (const pid_t child : children.value_or(std::vector<pid_t>())) {
         if (WasKilled(ReadProcessStat(child))) return true;
       }

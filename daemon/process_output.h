@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/stoppable_thread.h"
 #include "base/unique_fd.h"
 #include "daemon/wakeup.h"
 
@@ -19,7 +19,6 @@ class ProcessOutput {
  public:
   // The last `most` bytes are kept.
   static absl::StatusOr<std::unique_ptr<ProcessOutput>> Make(size_t most);
-  ~ProcessOutput();
   ProcessOutput(const ProcessOutput&) = delete;
   ProcessOutput& operator=(const ProcessOutput&) = delete;
 
@@ -34,12 +33,11 @@ class ProcessOutput {
  private:
   explicit ProcessOutput(size_t most) : most_(most) {}
   void Read();  // on its thread
-  void Stop();
   const size_t most_;
-  UniqueFd read_, write_, stop_;
+  UniqueFd read_, write_;
   Wakeup ended_;
   std::string text_;  // the thread's, until it has ended
-  std::thread thread_;
+  StoppableThread thread_;
 };
 
 }  // namespace rekindle::daemon

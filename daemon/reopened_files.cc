@@ -24,6 +24,7 @@
 #include "base/file_beginning.h"
 #include "base/file_patterns.h"
 #include "base/log.h"
+#include "base/opened_files.h"
 #include "base/parallel.h"
 #include "base/path_below.h"
 #include "base/process_stat.h"
@@ -391,12 +392,12 @@ std::map<std::string, pid_t> WrittenByOthers(const std::set<std::string>& paths,
   std::map<std::string, pid_t> written;
   for (const pid_t pid : ListProcesses()) {
     if (std::find(job.begin(), job.end(), pid) != job.end()) continue;
-    const std::string process = absl::StrCat("/proc/", pid);
-    for (const std::string& number : ListDirectory(process + "/fd").value_or(std::vector<std::string>())) {
-      const std::string link = absl::StrCat(process, "/fd/", number);
+    for (const ForeignDescriptor& descriptor :
+         ForeignDescriptorsOf(pid).value_or(std::vector<ForeignDescriptor>())) {
+      const std::string link = descriptor.link();
       const std::string path = ReadLink(link).value_or("");
       if (!paths.contains(path) || written.contains(path)) continue;
-      const absl::StatusOr<int> access = AccessToldBy(absl::StrCat(process, "/fdinfo/", number));
+      const absl::StatusOr<int> access = AccessToldBy(descriptor.fdinfo());
       if (access.ok() && (*access & W_OK) != 0 && (names == NamesOfFiles::kTrusted || IsSameFile(link, path)))
         written[path] = pid;
     }

@@ -1,21 +1,20 @@
 #include "daemon/unix_listener.h"
 
 #include <fcntl.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/unix_socket.h"
 #include "daemon/listener_note.h"
 
 namespace rekindle::daemon {
@@ -23,20 +22,14 @@ namespace {
 
 constexpr int kBacklog = 128;
 // When the process has no descriptors left, this long until the next try.
-constexpr int kPauseWhenFullMs = 100;
+constexpr absl::Duration kPauseWhenFull = absl::Milliseconds(100);
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Start(const std::string& path, mode_t mode,
                                                                   const std::string& note,
                                                                   OnConnection on_connection) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) {
-    return absl::InvalidArgumentError(absl::StrCat("the socket's path ", path, " is too long: at most ",
-                                                   sizeof address.sun_path - 1, " characters fit"));
-  }
-  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  RK_ASSIGN_OR_RETURN(const sockaddr_un address, UnixAddressOf(path));
   // The lock tells a live daemon's socket from a dead one's, without a gap between looking and replacing.
   absl::StatusOr<UniqueFd> opened = OpenFile(ListenerLockPath(path), O_RDWR | O_CREAT, 0600);
   if (absl::IsNotFound(opened.status())) {
@@ -68,43 +61,37 @@ absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Start(const std::str
       ::chmod(path.c_str(), mode) != 0 || ::listen(socket.get(), kBacklog) != 0) {
     return ErrnoStatus(errno, absl::StrCat("listening on ", path));
   }
-  UniqueFd stop(::eventfd(0, EFD_CLOEXEC));
-  if (!stop.valid()) return ErrnoStatus(errno, absl::StrCat("listening on ", path));
-  return std::unique_ptr<UnixListener>(
-      new UnixListener(path, std::move(lock), std::move(socket), std::move(stop), std::move(on_connection)));
+  std::unique_ptr<UnixListener> listener(
+      new UnixListener(path, std::move(lock), std::move(socket), std::move(on_connection)));
+  RK_RETURN_IF_ERROR(Annotate(listener->thread_.Start([l = listener.get()] { l->Loop(); }),
+                              absl::StrCat("listening on ", path)));
+  return listener;
 }
 
-UnixListener::UnixListener(std::string path, UniqueFd lock, UniqueFd socket, UniqueFd stop,
-                           OnConnection on_connection)
+UnixListener::UnixListener(std::string path, UniqueFd lock, UniqueFd socket, OnConnection on_connection)
     : path_(std::move(path)),
       lock_(std::move(lock)),
       socket_(std::move(socket)),
-      stop_(std::move(stop)),
-      on_connection_(std::move(on_connection)) {
-  thread_ = std::thread(&UnixListener::Loop, this);
-}
+      on_connection_(std::move(on_connection)) {}
 
 void UnixListener::Stop() {
-  if (!thread_.joinable()) return;
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t n = ::write(stop_.get(), &one, sizeof one);
-  thread_.join();
+  if (!socket_.valid()) return;
+  thread_.Stop();
   ::unlink(path_.c_str());
   socket_.Reset();
 }
 
 void UnixListener::Loop() {
   for (;;) {
-    pollfd entries[] = {{socket_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
-    if (::poll(entries, 2, -1) < 0) continue;
-    if (entries[1].revents != 0) return;
+    const auto woken = thread_.Await(socket_.get());
+    if (!woken.ok()) Log(LogLevel::kError, Annotate(woken.status(), path_).message());
+    if (!woken.ok() || *woken == StoppableThread::Woken::kStopped) return;
     UniqueFd connection(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (connection.valid()) {
       on_connection_(std::move(connection));
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       Log(LogLevel::kWarning, ErrnoStatus(errno, "taking a connection").message());
-      pollfd pause{stop_.get(), POLLIN, 0};
-      ::poll(&pause, 1, kPauseWhenFullMs);
+      if (!thread_.Pause(kPauseWhenFull)) return;
     }
   }
 }

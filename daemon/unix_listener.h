@@ -6,9 +6,9 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/status/statusor.h"
+#include "base/stoppable_thread.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::daemon {
@@ -31,13 +31,13 @@ class UnixListener {
   void Stop();
 
  private:
-  UnixListener(std::string path, UniqueFd lock, UniqueFd socket, UniqueFd stop, OnConnection on_connection);
+  UnixListener(std::string path, UniqueFd lock, UniqueFd socket, OnConnection on_connection);
   void Loop();
 
   const std::string path_;
-  UniqueFd lock_, socket_, stop_;
+  UniqueFd lock_, socket_;
   const OnConnection on_connection_;
-  std::thread thread_;
+  StoppableThread thread_;
 };
 
 }  // namespace rekindle::daemon

@@ -63,6 +63,14 @@ absl::Status CatalogState::Apply(CatalogChange kind, absl::string_view body) {
     if (!in.AtEnd()) return BadChange(kind);
     return value;
   };
+  const auto put = [this](auto& table, const auto& record) {
+    if (table.Find(record.id) == nullptr) described_bytes_ += kChangeBytes;
+    table.Put(record.id, record, owner_);
+  };
+  const auto erase = [this](auto& table, uint64_t record) {
+    if (table.Find(record) != nullptr) described_bytes_ -= kChangeBytes;
+    table.Erase(record, owner_);
+  };
   switch (kind) {
     case CatalogChange::kPutImage: {
       RK_ASSIGN_OR_RETURN(ImageRecord record, ImageRecord::Decode(body));
@@ -80,14 +88,12 @@ absl::Status CatalogState::Apply(CatalogChange kind, absl::string_view body) {
     }
     case CatalogChange::kPutPack: {
       RK_ASSIGN_OR_RETURN(PackRecord record, PackRecord::Decode(body));
-      if (packs_.Find(record.id) == nullptr) described_bytes_ += kChangeBytes;
-      packs_.Put(record.id, record, owner_);
+      put(packs_, record);
       return absl::OkStatus();
     }
     case CatalogChange::kDeletePack: {
       RK_ASSIGN_OR_RETURN(uint64_t pack, id());
-      if (packs_.Find(pack) != nullptr) described_bytes_ -= kChangeBytes;
-      packs_.Erase(pack, owner_);
+      erase(packs_, pack);
       DeleteDead(pack);
       return absl::OkStatus();
     }
@@ -104,14 +110,12 @@ absl::Status CatalogState::Apply(CatalogChange kind, absl::string_view body) {
     }
     case CatalogChange::kPutIndex: {
       RK_ASSIGN_OR_RETURN(IndexRecord record, IndexRecord::Decode(body));
-      if (indexes_.Find(record.id) == nullptr) described_bytes_ += kChangeBytes;
-      indexes_.Put(record.id, record, owner_);
+      put(indexes_, record);
       return absl::OkStatus();
     }
     case CatalogChange::kDeleteIndex: {
       RK_ASSIGN_OR_RETURN(uint64_t index, id());
-      if (indexes_.Find(index) != nullptr) described_bytes_ -= kChangeBytes;
-      indexes_.Erase(index, owner_);
+      erase(indexes_, index);
       return absl::OkStatus();
     }
   }

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -64,9 +63,7 @@ absl::StatusOr<ChangedLimits> ChangeLimits(const StoreCore& core, const LimitsCh
   // Two who change them at the same time take turns: those of this node by the folder, which is all that an
   // older Rekindle locks, and those of all nodes by a file, of whose lock the others know.
   RK_ASSIGN_OR_RETURN(UniqueFd folder, OpenFile(store_path, O_RDONLY | O_DIRECTORY));
-  while (flock(folder.get(), LOCK_EX) != 0) {
-    if (errno != EINTR) return ErrnoStatus(errno, absl::StrCat("locking ", store_path));
-  }
+  RK_RETURN_IF_ERROR(AwaitLock(folder, LOCK_EX, store_path));
   const CatalogFiles catalog(absl::StrCat(store_path, "/catalog"), core.io());
   RK_ASSIGN_OR_RETURN(const std::unique_ptr<BlockFile> lock, catalog.LockForWriting());
   // Of a writer that was killed: nobody else writes now.

@@ -121,7 +121,6 @@ class PackWriter {
 
   // Valid when every Appender has been flushed.
   const std::vector<uint64_t>& fingerprints() const { return fingerprints_; }
-  const std::vector<FrameEntry>& frame_table() const { return frames_; }
   uint64_t stored_bytes() const { return stored_bytes_; }
   uint32_t pages() const { return static_cast<uint32_t>(fingerprints_.size()); }
   uint32_t frames() const { return static_cast<uint32_t>(frames_.size()); }

@@ -21,9 +21,8 @@ absl::Status ReferredFrames::Gone(uint64_t pack, bool all_of_it) const {
   return absl::AbortedError(absl::StrCat(
       all_of_it ? "pack " : "a part of pack ", core_->pack_path(pack),
       ", which the image shares with others, was removed while the image was written: `rekindle fsck "
-      "--repair` "
-      "ran meanwhile, or this machine did not reach the store's file server for so long that it lost its "
-      "locks. Nothing of the image is left: take it again"));
+      "--repair` ran meanwhile, or this machine did not reach the store's file server for so long that it "
+      "lost its locks. Nothing of the image is left: take it again"));
 }
 
 absl::Status ReferredFrames::Check(Catalog::Txn& txn) {

@@ -17,6 +17,7 @@
 #include "base/awaited_mount.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/near_words.h"
 #include "base/status.h"
 #include "dedup_store/catalog_rebuild.h"
 #include "dedup_store/coding.h"
@@ -70,9 +71,7 @@ absl::Status Create(const std::string& path, BlockIo* io) {
   // Two processes of one node that make one store at the same time take turns. Other nodes know nothing of a
   // lock on a folder: between them the catalog's lock and WriteFirstIdentity decide.
   RK_ASSIGN_OR_RETURN(UniqueFd lock, OpenFile(path, O_RDONLY | O_DIRECTORY));
-  while (flock(lock.get(), LOCK_EX) != 0) {
-    if (errno != EINTR) return ErrnoStatus(errno, absl::StrCat("locking ", path));
-  }
+  RK_RETURN_IF_ERROR(AwaitLock(lock, LOCK_EX, path));
   RK_ASSIGN_OR_RETURN(FolderKind kind, LookAt(path));
   if (kind == FolderKind::kOther) {
     // Another node may have made it since the list of names was read, and have put something in.
@@ -86,26 +85,12 @@ absl::Status Create(const std::string& path, BlockIo* io) {
   return WriteFirstIdentity(path, identity);
 }
 
-size_t EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      size_t substitution = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitution});
-    }
-  }
-  return row[b.size()];
-}
-
 absl::string_view NameOf(absl::string_view image) { return image.substr(0, image.find_first_of(":@")); }
 
 // Can one be a slip of the pen for the other?
 bool IsClose(absl::string_view asked, absl::string_view name) {
-  return EditDistance(asked, name) * 3 <= asked.size();
+  const size_t most = asked.size() / 3;
+  return WordDistance(asked, name, most) <= most;
 }
 
 // The closest there is takes a look at every image: only who has nothing else to say looks for it.
@@ -125,7 +110,7 @@ absl::Status ImageNotFound(absl::string_view image, const MaySee& may_see, Hint 
       // They come as they were committed.
       if (NameOf(reference) == NameOf(image)) newest_of_name = reference;
       if (!IsClose(NameOf(image), NameOf(reference))) return;
-      const size_t distance = EditDistance(image, reference);
+      const size_t distance = WordDistance(image, reference, std::max(image.size(), reference.size()));
       if (!closest.empty() && distance > least) return;
       closest = reference;
       least = distance;

@@ -172,9 +172,7 @@ absl::Status WriteFirstIdentity(const std::string& store_path, const StoreIdenti
   // File systems without hard links, such as exFAT and some of FUSE.
   if (error == EPERM || error == EOPNOTSUPP || error == ENOSYS) return WriteIdentity(store_path, identity);
   if (error != 0) return ErrnoStatus(error, absl::StrCat("making ", path));
-  RK_ASSIGN_OR_RETURN(UniqueFd folder, OpenFile(store_path, O_RDONLY | O_DIRECTORY));
-  if (::fsync(folder.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing the folder of ", path));
-  return absl::OkStatus();
+  return SyncFolder(store_path);
 }
 
 }  // namespace rekindle::store

@@ -1,6 +1,5 @@
 #include "functions/code_copy.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <linux/magic.h>
@@ -21,6 +20,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/follow_in_root.h"
 #include "base/human_units.h"
 #include "base/status.h"
@@ -52,10 +52,10 @@ absl::Status ReadError(int error, const std::string& path) {
 absl::Status WriteError(int error, const std::string& path) {
   absl::Status status = ErrnoStatus(error, absl::StrCat("writing the copy of ", path));
   if (error != ENOSPC && error != EDQUOT) return status;
-  return absl::ResourceExhaustedError(absl::StrCat(
-      status.message(),
-      error == EDQUOT ? ": the owner's disk quota is used up" : ": the file system of the store is full",
-      ". Nothing was changed: make room, and deploy again"));
+  return WithMessage(status, absl::StrCat(status.message(),
+                                          error == EDQUOT ? ": the owner's disk quota is used up"
+                                                          : ": the file system of the store is full",
+                                          ". Nothing was changed: make room, and deploy again"));
 }
 
 absl::StatusOr<struct stat> CheckSource(int fd, const std::string& path) {
@@ -73,23 +73,8 @@ absl::StatusOr<struct stat> CheckSource(int fd, const std::string& path) {
 }
 
 absl::StatusOr<std::vector<std::string>> NamesIn(int folder, const std::string& path) {
-  UniqueFd own(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!own.valid()) return ReadError(errno, path);
-  std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(own.get()), ::closedir);
-  if (!stream) return ReadError(errno, path);
-  static_cast<void>(own.Release());
-  std::vector<std::string> names;
-  for (;;) {
-    errno = 0;
-    const dirent* entry = ::readdir(stream.get());
-    if (!entry) {
-      if (errno != 0) return ReadError(errno, path);
-      break;
-    }
-    const absl::string_view name = entry->d_name;
-    if (name != "." && name != "..") names.emplace_back(name);
-  }
-  std::sort(names.begin(), names.end());
+  absl::StatusOr<std::vector<std::string>> names = ListOpenDirectory(folder, path);
+  if (!names.ok()) return ReadError(ErrnoOf(names.status()), path);
   return names;
 }
 

@@ -48,9 +48,7 @@ class CompiledCopy {
 
  private:
   static absl::Status Failed(const std::string& path) {
-    absl::Status status = ErrnoStatus(errno, absl::StrCat("writing the compiled ", path));
-    if (errno != ENOSPC && errno != EDQUOT) return status;
-    return absl::ResourceExhaustedError(status.message());
+    return ErrnoStatus(errno, absl::StrCat("writing the compiled ", path));
   }
 
   // As long as it returns OK. A folder that somebody fills meanwhile has no end.

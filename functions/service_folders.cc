@@ -29,10 +29,4 @@ absl::StatusOr<UniqueFd> MakeFolderFor(const std::string& path, const Owner& own
   return folder;
 }
 
-absl::Status SyncFolder(const std::string& path) {
-  RK_ASSIGN_OR_RETURN(const UniqueFd folder, OpenFile(path, O_RDONLY | O_DIRECTORY));
-  if (::fsync(folder.get()) != 0) return ErrnoStatus(errno, absl::StrCat("syncing ", path));
-  return absl::OkStatus();
-}
-
 }  // namespace rekindle::functions

@@ -25,7 +25,4 @@ absl::Status MakeFolder(const std::string& path, mode_t mode);
 // can't change them.
 absl::StatusOr<UniqueFd> MakeFolderFor(const std::string& path, const Owner& owner);
 
-// What was made, renamed or removed in it is so after a power cut, too.
-absl::Status SyncFolder(const std::string& path);
-
 }  // namespace rekindle::functions

@@ -7,7 +7,6 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/cgroup_folders.h"
 #include "base/file.h"
@@ -20,10 +19,8 @@ namespace {
 constexpr char kCriuCommand[] = "criu", kKeeperCommand[] = "rekindle-gpu-keeper";
 
 bool AThreadRuns(pid_t pid) {
-  const auto threads = ListDirectory(absl::StrCat("/proc/", pid, "/task"));
-  return threads.ok() && absl::c_any_of(*threads, [](const std::string& name) {
-           pid_t thread = 0;
-           if (!absl::SimpleAtoi(name, &thread)) return false;
+  const auto threads = ThreadsOf(pid);
+  return threads.ok() && absl::c_any_of(*threads, [](pid_t thread) {
            const auto stat = ReadProcessStat(thread);
            return stat.ok() && stat->state != 't';
          });

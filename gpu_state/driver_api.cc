@@ -235,8 +235,7 @@ absl::StatusOr<std::unique_ptr<CheckpointDriver>> OpenCheckpointDriver() {
   if (driver.ok() || !absl::IsUnimplemented(driver.status())) return driver;
   auto utility = OpenCheckpointUtility();
   if (utility.ok()) return utility;
-  return absl::Status(driver.status().code(),
-                      absl::StrCat(driver.status().message(), "; and ", utility.status().message()));
+  return BothFailures(driver.status(), utility.status());
 }
 
 }  // namespace rekindle::gpu

@@ -16,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "base/companion_program.h"
 #include "base/deadline.h"
+#include "base/packet_socket.h"
 #include "base/parallel.h"
 #include "base/process_stat.h"
 #include "base/status.h"
@@ -57,11 +58,8 @@ class DriverClient::Helper {
  public:
   static absl::StatusOr<std::shared_ptr<Helper>> Start(const std::string& program,
                                                        const DriverClientOptions& options, int lock) {
-    int ends[2];
-    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-      return ErrnoStatus(errno, "making a socket for the GPU helper");
-    }
-    UniqueFd ours(ends[0]), theirs(ends[1]);
+    RK_ASSIGN_OR_RETURN(auto ends, PacketSocketPair());
+    UniqueFd &ours = ends.first, &theirs = ends.second;
     SubprocessOptions start;
     start.argv = {program};
     if (!options.ledger_directory.empty()) {

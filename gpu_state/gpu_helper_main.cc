@@ -32,7 +32,6 @@
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/deadlock_checks.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/parallel.h"
 #include "base/process_stat.h"
@@ -64,11 +63,9 @@ constexpr absl::Duration kMostWaitForRoom = absl::Seconds(30);
 
 // The driver may name a thread as its own process sees it, which can be in another PID namespace.
 absl::StatusOr<pid_t> ThreadNamed(pid_t pid, pid_t theirs) {
-  RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(absl::StrCat("/proc/", pid, "/task")));
+  RK_ASSIGN_OR_RETURN(const std::vector<pid_t> threads, ThreadsOf(pid));
   pid_t inside = 0;
-  for (const std::string& name : names) {
-    pid_t thread = 0;
-    if (!absl::SimpleAtoi(name, &thread)) continue;
+  for (const pid_t thread : threads) {
     if (thread == theirs) return thread;
     const std::vector<pid_t> numbers = NamespaceNumbers(absl::StrCat(pid, "/task/", thread));
     if (!numbers.empty() && numbers.back() == theirs) inside = thread;

@@ -29,12 +29,6 @@ constexpr absl::Duration kLeastTimeout = absl::Seconds(1);
 constexpr int kMostLooks = 20;
 constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
 
-// Both things that went wrong, the first with its code.
-absl::Status Both(const absl::Status& first, const absl::Status& second) {
-  if (second.ok()) return first;
-  return WithMessage(first, absl::StrCat(first.message(), "; and ", second.message()));
-}
-
 bool IsGone(pid_t pid) {
   auto stat = ReadProcessStat(pid);
   return stat.ok() ? stat->ending() : absl::IsNotFound(stat.status());
@@ -354,7 +348,7 @@ absl::Status GpuSession::ActOn(Action action, Chosen chosen, const ActOptions& o
   if (unsure) {
     if (action == Action::kLock) UndoLocks(members, results);
     absl::Status asked = AskUntilPlausible(action, own_bytes);
-    if (!asked.ok() && !absl::IsNotFound(asked)) first = Both(first, asked);
+    if (!asked.ok() && !absl::IsNotFound(asked)) first = BothFailures(first, asked);
   }
   return first;
 }
@@ -380,7 +374,7 @@ absl::Status GpuSession::BringUp(Chosen chosen, const ActOptions& restore, bool 
       }
     }
     // The first failure tells why; a driver may answer all further tries with another one.
-    if (!restored.ok() && !status.ok()) restored = Both(status, restored);
+    if (!restored.ok() && !status.ok()) restored = BothFailures(status, restored);
     status = std::move(restored);
     // Not some without the others: they may wait for each other. One whose state is lost helps nobody by
     // having the others stand still.
@@ -445,7 +439,7 @@ absl::Status GpuSession::Lock() {
         status.message(), ": work on the GPU did not end within ",
         absl::FormatDuration(options_.lock_timeout), "; try again, or with a longer --gpu-lock-timeout"));
   }
-  return status.ok() ? status : Both(status, PutBack());
+  return status.ok() ? status : BothFailures(status, PutBack());
 }
 
 absl::Status GpuSession::MoveToHost() {
@@ -463,7 +457,7 @@ absl::Status GpuSession::MoveToHost() {
                                                    "with managed memory as it refused: see whether it "
                                                    "still works)"));
   }
-  return Both(status, PutBack());
+  return BothFailures(status, PutBack());
 }
 
 absl::Status GpuSession::MoveToDevice(const std::vector<std::pair<std::string, std::string>>& pairs,

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -16,7 +15,6 @@
 #include <set>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
@@ -25,6 +23,7 @@
 #include "base/file.h"
 #include "base/huge_pages.h"
 #include "base/log.h"
+#include "base/packet_socket.h"
 #include "base/parallel.h"
 #include "base/process_stat.h"
 #include "base/status.h"
@@ -76,10 +75,7 @@ Watcher WatcherOf(pid_t pid, pid_t thread) {
 // The watches over threads of a process.
 std::vector<Watcher> WatchersOf(pid_t pid) {
   std::vector<Watcher> watchers;
-  const auto threads = ListDirectory(absl::StrCat("/proc/", pid, "/task"));
-  for (const std::string& name : threads.value_or(std::vector<std::string>())) {
-    pid_t thread = 0;
-    if (!absl::SimpleAtoi(name, &thread)) continue;
+  for (const pid_t thread : ThreadsOf(pid).value_or(std::vector<pid_t>())) {
     if (const Watcher watcher = WatcherOf(pid, thread); watcher.pid != 0) watchers.push_back(watcher);
   }
   return watchers;
@@ -174,12 +170,8 @@ Speaker SpeakToWatch(absl::Span<const pid_t> pids) {
 // A program of ours, at the other end of the socket.
 absl::StatusOr<Speaker> StartProgram() {
   RK_ASSIGN_OR_RETURN(std::string program, FindCompanionProgram(KEEPER_PROGRAM));
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    return ErrnoStatus(errno, "making a socket for the thread keeper");
-  }
-  UniqueFd ours(ends[0]);
-  const UniqueFd theirs(ends[1]);
+  RK_ASSIGN_OR_RETURN(auto ends, PacketSocketPair());
+  UniqueFd &ours = ends.first, &theirs = ends.second;
   SubprocessOptions start;
   start.argv = {program};
   // Nothing of ours that somebody may wait for the end of: it may live on.
@@ -422,20 +414,13 @@ absl::StatusOr<std::unique_ptr<KeeperListener>> KeeperListener::Listen(const std
   std::unique_ptr<KeeperListener> listener(
       new KeeperListener(absl::StrCat(folder, "/", kSocket), std::move(criu), std::move(handler)));
   RK_ASSIGN_OR_RETURN(listener->listener_, ListenAt(listener->path_, SOCK_SEQPACKET));
-  listener->stop_.Reset(::eventfd(0, EFD_CLOEXEC));
-  if (!listener->stop_.valid()) return ErrnoStatus(errno, "making an event descriptor");
-  RK_RETURN_IF_ERROR(CatchNoMoreThreads([&] {
-    listener->thread_ = std::thread([l = listener.get()] { l->Serve(); });
-    return absl::OkStatus();
-  }));
+  RK_RETURN_IF_ERROR(listener->thread_.Start([l = listener.get()] { l->Serve(); }));
   return listener;
 }
 
 KeeperListener::~KeeperListener() {
-  if (!thread_.joinable()) return;
-  ::eventfd_write(stop_.get(), 1);
-  thread_.join();
-  ::unlink(path_.c_str());
+  thread_.Stop();
+  if (listener_.valid()) ::unlink(path_.c_str());
 }
 
 std::string KeeperListener::variable() const {
@@ -444,10 +429,9 @@ std::string KeeperListener::variable() const {
 
 void KeeperListener::Serve() {
   for (;;) {
-    pollfd entries[2] = {{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-    if (::poll(entries, 2, -1) < 0 && errno != EINTR) return;
-    if (entries[0].revents != 0) return;
-    if (entries[1].revents == 0) continue;
+    const auto woken = thread_.Await(listener_.get());
+    if (!woken.ok()) Log(LogLevel::kWarning, woken.status().message());
+    if (!woken.ok() || *woken == StoppableThread::Woken::kStopped) return;
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!socket.valid()) continue;
     KeeperMessage first = {};

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "base/stoppable_thread.h"
 #include "base/unique_fd.h"
 #include "gpu_state/device_areas.h"
 #include "gpu_state/thread_keeper.h"
@@ -123,8 +124,8 @@ class KeeperListener {
   const std::string path_;
   const Elsewhere criu_;
   const Handler handler_;
-  UniqueFd listener_, stop_;
-  std::thread thread_;
+  UniqueFd listener_;
+  StoppableThread thread_;
 };
 
 // Are a job's threads to stand still while its device memory is out? REKINDLE_GPU_HOLD_THREADS is 0 in our

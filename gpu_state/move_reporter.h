@@ -23,7 +23,8 @@ struct MoveStep {
 using MoveProgress = std::function<void(const MoveStep& step)>;
 
 // The driver does not tell how far it is; that the processes grow, or shrink, does. From its beginning to its
-// end it reports to `progress`, which may be none.
+// end it reports to `progress`, which may be none, and is called until the destructor returns. Owned by one
+// thread.
 class MoveReporter {
  public:
   enum class Way { kToHost, kToDevice };
@@ -39,7 +40,7 @@ class MoveReporter {
   std::thread thread_;
 };
 
-// A step with all of `uses` to do, and nothing done.
+// A step with all of `uses` to do, and nothing done. Thread-safe.
 MoveStep WholeMove(absl::Span<const GpuUse> uses);
 
 }  // namespace rekindle::gpu

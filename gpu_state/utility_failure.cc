@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/status.h"
 #include "gpu_state/cuda_abi.h"
 
 namespace rekindle::gpu {
@@ -120,7 +121,7 @@ absl::Status UtilityNotRun(pid_t pid, absl::string_view what, const absl::Status
                                                  "; it was killed, and whether it has done its work is not "
                                                  "known: see whether `nvidia-smi` answers"));
     default:
-      return absl::Status(status.code(), text);
+      return WithMessage(status, text);
   }
 }
 

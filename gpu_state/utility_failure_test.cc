@@ -5,9 +5,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 
 namespace rekindle::gpu {
 namespace {
@@ -73,6 +75,7 @@ TEST(UtilityFailureTest, WhatCanNotBeRunSaysNothingOfTheProcess) {
   EXPECT_EQ(of(absl::PermissionDeniedError("not executable")), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(of(absl::DeadlineExceededError("not within 60 s")), absl::StatusCode::kUnavailable);
   EXPECT_EQ(of(absl::ResourceExhaustedError("no more processes")), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ErrnoOf(UtilityNotRun(7, "--get-state", ErrnoStatus(EMFILE, "starting it"))), EMFILE);
 }
 
 }  // namespace

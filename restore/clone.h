@@ -10,7 +10,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,22 +19,17 @@
 #include "absl/time/time.h"
 #include "base/file_rights.h"
 #include "base/timeline.h"
-#include "criu/image_files.h"
 #include "criu/installation.h"
 #include "dedup_store/store.h"
-#include "rekindle/v1/job_manifest.pb.h"
+#include "restore/bound_paths.h"
 #include "restore/cgroup.h"
-#include "restore/clone_shared_memory.h"
-#include "restore/file_identities.h"
 #include "restore/fill.h"
-#include "restore/image_directory.h"
-#include "restore/kept_by_use.h"
-#include "restore/lock_check.h"
+#include "restore/kept_pager.h"
 #include "restore/own_temporary.h"
 #include "restore/pager_client.h"
+#include "restore/prepared_images.h"
 #include "restore/sandbox.h"
 #include "restore/sandbox_pool.h"
-#include "restore/temporary_files.h"
 #include "restore/touched_files.h"
 
 namespace rekindle::restore {
@@ -86,40 +80,6 @@ struct CloneResult {
 // readable; -1: none), Unavailable (the copy has ended).
 absl::StatusOr<std::string> ReceiveMessage(int channel, int cancel_fd, absl::Duration timeout);
 
-// Of a pager for whose cache nobody has said anything: a gibibyte, or a quarter of what this process's memory
-// limits and the machine leave free where that is less, as it was when it was first asked for. Thread-safe.
-uint64_t DefaultCacheBytes();
-
-// What every restore of one image needs, made once. Where binds lie over files that it needs, every one with
-// them has its own, which shares with the others what takes memory and time.
-struct PreparedImage {
-  // Of the image alone.
-  store::ImageInfo info;
-  v1::JobManifest manifest;
-  // Its copies may wait before they run: they are told when that is, and no timer of theirs runs meanwhile.
-  bool may_stand_by = false;
-  bool listens = false;          // on TCP ports or Unix sockets
-  std::optional<Owner> user;     // see UserWithBounds
-  std::map<uid_t, pid_t> users;  // see UsersOf
-  std::vector<JobLock> locks_of_image;
-  std::shared_ptr<const std::vector<criu::RegularFile>> files;
-  std::shared_ptr<const CloneSharedMemory> shared_memory;
-  std::shared_ptr<const TemporaryFiles> temporary;  // null: its copies have the machine's
-  // In its folder CRIU is told not to look at some of the programs: with another set of these one has
-  // another.
-  std::shared_ptr<const ImageDirectory> directory;
-
-  // Of the machine's files, as a copy with these binds has them.
-  bool checked = true;  // false: they were not looked at, and nothing of this is there
-  FileIdentities programs;
-  std::set<std::string> known_programs;  // of those, by their names in the image, that CRIU need not look at
-  FileIdentities::Checked uncovered;     // of those, where no bind lies over them
-  std::vector<JobLock> locks;
-  absl::Status outputs;  // may one begin that has no log in place of the files where its output went?
-
-  uint64_t bytes() const { return shared_memory->bytes() + (temporary ? temporary->bytes() : 0); }
-};
-
 class StandbyPool;  // standby.h
 
 using OpenStore = std::function<absl::StatusOr<std::shared_ptr<store::Store>>()>;
@@ -146,46 +106,26 @@ class CloneStarter {
                           const OpenStore& writable) ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetTouchedFiles(store::Store& store, const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
   // Removes what is kept in memory for the next clone of an image.
-  void ForgetImages() ABSL_LOCKS_EXCLUDED(mutex_);
+  void ForgetImages();
   // The same of images that `store` does not have any more, here and in its pager: to be called after some
   // were removed. Copies that run keep what they need.
   void ForgetRemovedImages(store::Store& store) ABSL_LOCKS_EXCLUDED(mutex_);
   // Keeps a connection open itself, so that the pager and what it has in memory stay.
-  absl::StatusOr<PagerClient> ConnectToPager(const store::Store& store) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<PagerClient> ConnectToPager(const store::Store& store);
   // A sandbox of the kind that is asked for most, before anybody does.
-  absl::Status MakeSandboxAhead(const criu::Installation& criu) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status MakeSandboxAhead(const criu::Installation& criu) ABSL_LOCKS_EXCLUDED(pool_mutex_);
   // NotFound: none runs.
   absl::StatusOr<PagerClient> ConnectToRunningPager(const store::Store& store) const;
   // All that run, those of copies from before an upgrade too. May be none.
   absl::StatusOr<std::vector<PagerClient>> ConnectToRunningPagers(const store::Store& store) const;
 
  private:
-  absl::StatusOr<std::shared_ptr<const PreparedImage>> Prepare(
-      store::Store& store, const criu::Installation& criu, const CloneOptions& options,
-      std::optional<FilePrefetch>* prefetch, Timeline* timeline) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What was made of the image before, for whatever binds, with the files as these have them. NotFound:
-  // nothing was, or it is of no use for that.
-  absl::StatusOr<std::shared_ptr<const PreparedImage>> PrepareAgain(const CloneOptions& options,
-                                                                    Timeline* timeline)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  std::shared_ptr<const PreparedImage> KnownOf(const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Keep(const CloneOptions& options, std::shared_ptr<const PreparedImage> image)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  // Null: none, or what it was made from has changed. `kept`: prepared_ or with_binds_.
-  using KeptImages = KeptByUse<const PreparedImage>;
-  std::shared_ptr<const PreparedImage> Prepared(KeptImages CloneStarter::*kept, const std::string& name)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  // Those whose image is not kept any more.
-  KeptImages::Gone TakeOrphans() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The one for these binds.
-  std::shared_ptr<const PreparedImage> PreparedFor(const CloneOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same as Prepare, by a service that has just started, on a machine that has nothing of it in memory.
-  absl::StatusOr<std::shared_ptr<const PreparedImage>> PrepareFirst(
-      store::Store& store, const criu::Installation& criu, const CloneOptions& options,
-      std::optional<FilePrefetch>* prefetch, Timeline* timeline) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Collects it when it ends.
-  void WaitFor(Subprocess pager) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<SandboxPool*> Pool(const criu::Installation& criu) ABSL_LOCKS_EXCLUDED(mutex_);
+  // By a service that has just started, on a machine that has nothing of it in memory.
+  absl::StatusOr<PreparedImages::Image> PrepareFirst(store::Store& store, const criu::Installation& criu,
+                                                     const CloneOptions& options, const BoundPaths& binds,
+                                                     std::optional<FilePrefetch>* prefetch,
+                                                     Timeline* timeline);
+  absl::StatusOr<SandboxPool*> Pool(const criu::Installation& criu) ABSL_LOCKS_EXCLUDED(pool_mutex_);
   // Null: none stand by here.
   StandbyPool* Standby(const store::Store& store, const criu::Installation& criu) ABSL_LOCKS_EXCLUDED(mutex_);
   using Park =
@@ -193,25 +133,19 @@ class CloneStarter {
   absl::StatusOr<CloneResult> Make(const PreparedImage& image, const SandboxKind& kind,
                                    const criu::Installation& criu, const PagerPlace& pager,
                                    const CloneOptions& options, const Park& park) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<PagerClient> ConnectToPager(const PagerPlace& place) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<std::string> KeptWith(const criu::Installation& criu) const;
 
   const std::string runtime_directory_;
-  PagerPlace PagerOf(const store::Store& store) const;
-
-  const std::optional<uint64_t> cache_bytes_;
   const size_t pool_size_, standby_size_;
   const std::vector<std::string> kept_;
+  KeptPager pager_;
+  PreparedImages prepared_;
+
+  absl::Mutex pool_mutex_;  // to bring it up takes a while
+  std::unique_ptr<SandboxPool> pool_ ABSL_GUARDED_BY(pool_mutex_);
+
   absl::Mutex mutex_;
-  UniqueFd stop_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::thread> waiters_ ABSL_GUARDED_BY(mutex_);  // one for each pager that we have started
-  std::optional<PagerClient> kept_pager_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<SandboxPool> pool_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<StandbyPool> standby_ ABSL_GUARDED_BY(mutex_);
-  static constexpr size_t kMostPrepared = 64, kMostWithBinds = 32;
-  KeptImages prepared_ ABSL_GUARDED_BY(mutex_){kMostPrepared};  // by digest
-  // By digest and binds, of images that are in prepared_: however many there are, these stay.
-  KeptImages with_binds_ ABSL_GUARDED_BY(mutex_){kMostWithBinds};
   std::set<std::string> files_recorded_ ABSL_GUARDED_BY(mutex_);  // digests
 };
 

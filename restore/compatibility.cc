@@ -195,9 +195,8 @@ absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int can
       kIdsInUse, ", and ", count == 1 ? "one is" : absl::StrCat(count, " are"),
       " in use: ", absl::StrJoin(taken, ", "), count > kMostUsersTold ? ", …" : "",
       all_zombies
-          ? ". What has ended keeps its PID until its parent takes the exit status: make the parent do so or "
-            "end "
-            "it, then restore again"
+          ? ". What has ended keeps its PID until its parent takes the exit status: make the parent do so "
+            "or end it, then restore again"
           : ". If that is the job itself, it still runs; otherwise end what holds them, then restore again"));
 }
 

@@ -8,37 +8,20 @@
 #include <algorithm>
 #include <cerrno>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/file.h"
 #include "base/file_beginning.h"
+#include "base/positioned_io.h"
 #include "base/status.h"
 
 namespace rekindle::restore {
 namespace {
 
 constexpr size_t kSampleBytes = 4096;
-constexpr size_t kCopyBytes = 1 << 20;
 constexpr int kNames = 10000;
 
 bool MayBeInText(unsigned char c) {
   return c >= 0x20 || (c >= '\a' && c <= '\r') || c == 0x1b;  // bell to carriage return, and colours
-}
-
-// Returns how far it came.
-absl::StatusOr<uint64_t> CopyTail(int from, uint64_t begin, uint64_t end, int to) {
-  std::vector<char> buffer(std::min<uint64_t>(kCopyBytes, end - begin));
-  while (begin < end) {
-    const size_t wanted = static_cast<size_t>(std::min<uint64_t>(buffer.size(), end - begin));
-    const ssize_t n = ::pread(from, buffer.data(), wanted, static_cast<off_t>(begin));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ErrnoStatus(errno, "reading what is cut off");
-    if (n == 0) break;  // it became shorter meanwhile
-    RK_RETURN_IF_ERROR(WriteFully(to, buffer.data(), static_cast<size_t>(n), "the copy"));
-    begin += static_cast<uint64_t>(n);
-  }
-  return begin;
 }
 
 // Nobody gets to see more than he could before.
@@ -87,7 +70,7 @@ absl::StatusOr<KeptTail> KeepTail(int fd, uint64_t begin, uint64_t end, int fold
     made = absl::StrCat(name, "-", number);
   }
   if (!copy.valid()) return ErrnoStatus(error, absl::StrCat("making ", made));
-  const absl::StatusOr<uint64_t> copied = CopyTail(fd, begin, end, copy.get());
+  const absl::StatusOr<uint64_t> copied = CopyPart(fd, begin, end, copy.get(), "the copy");
   if (!copied.ok()) {
     with_rights([&] { (void)::unlinkat(folder, made.c_str(), 0); });
     return copied.status();
@@ -102,7 +85,7 @@ absl::Status SyncTail(const KeptTail& tail) {
 absl::StatusOr<bool> AddToTail(int fd, uint64_t end, KeptTail* tail) {
   if (end < tail->end || EndingAt(fd, tail->end) != tail->ending) return false;
   if (end == tail->end) return true;
-  RK_ASSIGN_OR_RETURN(tail->end, CopyTail(fd, tail->end, end, tail->copy.get()));
+  RK_ASSIGN_OR_RETURN(tail->end, CopyPart(fd, tail->end, end, tail->copy.get(), "the copy"));
   RK_RETURN_IF_ERROR(SyncTail(*tail));
   tail->ending = EndingAt(fd, tail->end);
   return true;

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <map>
 #include <set>
 #include <utility>
@@ -27,6 +26,7 @@
 #include "criu/terminal_files.h"
 #include "rekindle/v1/image_layout.h"
 #include "restore/clone_shared_memory.h"
+#include "restore/criu_files.h"
 #include "restore/job_logs.h"
 #include "restore/pages_file.h"
 #include "restore/restore.h"
@@ -127,10 +127,6 @@ absl::StatusOr<UniqueFd> MakeFile(const std::string& path) {
 absl::Status WriteFile(const std::string& path, absl::string_view content) {
   RK_ASSIGN_OR_RETURN(UniqueFd fd, MakeFile(path));
   return WriteFully(fd.get(), content.data(), content.size(), path);
-}
-
-absl::StatusOr<std::string> ReadCriuFile(const store::ImageReader& image, absl::string_view name) {
-  return image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, name));
 }
 
 }  // namespace
@@ -270,7 +266,7 @@ absl::Status ImageDirectory::LayOut(const store::ImageReader& image, const v1::J
     const std::string path_of_pages = absl::StrCat(path(), "/pages-", object.pages_id(), ".img");
     RK_ASSIGN_OR_RETURN(const UniqueFd file, MakeFile(path_of_pages));
     const absl::Status written = WritePagesFile(image, object, kept, file.get(), path_of_pages, bytes_done);
-    if (written.message().find(::strerrordesc_np(ENOSPC)) != std::string::npos) {
+    if (ErrnoOf(written) == ENOSPC) {
       return Annotate(written, absl::StrCat(path(),
                                             " is in memory and has too little room (`mount -o "
                                             "remount,size=SIZE` of that file system gives it more)"));

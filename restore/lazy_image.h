@@ -1,5 +1,5 @@
 // An image as the pager serves it: which pages of which task come while it runs, and where they lie in the
-// store. Immutable; shared by all copies of the image.
+// store. Immutable but for the working set; shared by all copies of the image.
 #pragma once
 
 #include <sys/types.h>
@@ -25,6 +25,7 @@ namespace rekindle::restore {
 // Takes away all notes of the working set of the image with this digest. False: there were none.
 absl::StatusOr<bool> RemoveWorkingSet(store::Store& store, const std::string& image);
 
+// Thread-safe.
 class LazyImage {
  public:
   // `image`: reference or digest.

@@ -16,16 +16,12 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "criu/image_files.h"
-#include "rekindle/v1/image_layout.h"
+#include "restore/criu_files.h"
 #include "restore/socket_diag.h"
 
 namespace rekindle::restore {
 
 namespace {
-
-absl::StatusOr<std::string> FileTableOf(const store::ImageReader& image) {
-  return image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "files.img"));
-}
 
 // In the network namespace of the calling thread.
 uint16_t FirstPortForAll() {
@@ -94,7 +90,7 @@ std::vector<criu::TcpConnection> KeepTheirOwn(std::vector<criu::TcpConnection> e
 }
 
 absl::Status FreePorts(const store::ImageReader& image) {
-  RK_ASSIGN_OR_RETURN(const std::string files, FileTableOf(image));
+  RK_ASSIGN_OR_RETURN(const std::string files, ReadCriuFile(image, "files.img"));
   RK_ASSIGN_OR_RETURN(std::vector<criu::TcpConnection> ends, criu::TcpLocalEnds(files));
   SortByPort(&ends);
   if (ends.empty()) return absl::OkStatus();
@@ -116,7 +112,7 @@ absl::Status FreePorts(const store::ImageReader& image) {
 }
 
 absl::Status EndLeftConnections(const store::ImageReader& image) {
-  RK_ASSIGN_OR_RETURN(const std::string files, FileTableOf(image));
+  RK_ASSIGN_OR_RETURN(const std::string files, ReadCriuFile(image, "files.img"));
   RK_ASSIGN_OR_RETURN(const std::vector<criu::TcpConnection> wanted, criu::TcpConnections(files));
   if (wanted.empty()) return absl::OkStatus();
   std::set<uint16_t> ports;

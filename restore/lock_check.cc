@@ -25,7 +25,7 @@
 #include "base/shown_command.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
-#include "rekindle/v1/image_layout.h"
+#include "restore/criu_files.h"
 
 namespace rekindle::restore {
 namespace {
@@ -195,13 +195,6 @@ absl::Status Refusal(const std::vector<const JobLock*>& taken) {
       kLocksInUse, ": ", absl::StrJoin(told, "; "),
       taken.size() > told.size() ? absl::StrCat("; and ", taken.size() - told.size(), " more") : "",
       ". End what holds them, or wait until it gives them back, then restore again"));
-}
-
-// Empty where there is none.
-absl::StatusOr<std::string> ReadCriuFileIfAny(const store::ImageReader& image, absl::string_view name) {
-  absl::StatusOr<std::string> content = image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, name));
-  if (absl::IsNotFound(content.status())) return std::string();
-  return content;
 }
 
 // Which regular files a process of the image has open: their ids, by descriptor.

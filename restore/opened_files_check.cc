@@ -21,7 +21,7 @@
 #include "base/opened_files.h"
 #include "base/status.h"
 #include "criu/image_files.h"
-#include "rekindle/v1/image_layout.h"
+#include "restore/criu_files.h"
 
 namespace rekindle::restore {
 namespace {
@@ -170,12 +170,11 @@ class Checker {
 absl::StatusOr<std::optional<Owner>> UserWithBounds(const store::ImageReader& image,
                                                     const v1::JobManifest& manifest) {
   if (::geteuid() != 0) return std::nullopt;
-  RK_ASSIGN_OR_RETURN(const std::string pstree,
-                      image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "pstree.img")));
+  RK_ASSIGN_OR_RETURN(const std::string pstree, ReadCriuFile(image, "pstree.img"));
   RK_ASSIGN_OR_RETURN(const std::vector<criu::PstreeEntry> tree, criu::ParsePstree(pstree));
   if (tree.empty()) return absl::DataLossError("the image has no process");
   RK_ASSIGN_OR_RETURN(const std::string core,
-                      image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "core-", tree[0].pid, ".img")));
+                      ReadCriuFile(image, absl::StrCat("core-", tree[0].pid, ".img")));
   RK_ASSIGN_OR_RETURN(Owner user, criu::ParseOwner(core));
   if (user.uid == 0 && manifest.uid() == 0) return std::nullopt;
   if (user.uid == 0) user.uid = manifest.uid();
@@ -183,13 +182,12 @@ absl::StatusOr<std::optional<Owner>> UserWithBounds(const store::ImageReader& im
 }
 
 absl::StatusOr<std::map<uid_t, pid_t>> UsersOf(const store::ImageReader& image) {
-  RK_ASSIGN_OR_RETURN(const std::string pstree,
-                      image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "pstree.img")));
+  RK_ASSIGN_OR_RETURN(const std::string pstree, ReadCriuFile(image, "pstree.img"));
   RK_ASSIGN_OR_RETURN(const std::vector<criu::PstreeEntry> tree, criu::ParsePstree(pstree));
   std::map<uid_t, pid_t> users;
   for (const criu::PstreeEntry& process : tree) {
     RK_ASSIGN_OR_RETURN(const std::string core,
-                        image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "core-", process.pid, ".img")));
+                        ReadCriuFile(image, absl::StrCat("core-", process.pid, ".img")));
     const absl::StatusOr<Owner> owner = criu::ParseOwner(core);
     if (owner.ok()) users.emplace(owner->uid, process.pid);  // a zombie's says nothing, and it does nothing
   }

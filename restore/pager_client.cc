@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -110,7 +111,55 @@ absl::StatusOr<std::vector<PagerClient>> PagerClient::ConnectToAllRunning(const 
   return pagers;
 }
 
-absl::StatusOr<Packet> PagerClient::Ask(const std::string& request, const std::vector<int>& descriptors) {
+// Of a pager of any build: what it says may be missing, or be of another kind.
+class PagerClient::Answer {
+ public:
+  static absl::StatusOr<Answer> Read(std::string bytes) {
+    Json json = Json::parse(bytes, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object()) return Nonsense("it is no object");
+    const Answer answer(std::move(bytes), std::move(json));
+    if (!answer.json_.contains("error")) return answer;
+    RK_ASSIGN_OR_RETURN(const std::string error, answer.Needed<std::string>("error"));
+    RK_ASSIGN_OR_RETURN(const int code, answer.Get("code", static_cast<int>(absl::StatusCode::kInternal)));
+    if (code == 0) return absl::InternalError(error);
+    return absl::Status(static_cast<absl::StatusCode>(code), error);
+  }
+
+  const std::string& bytes() const { return bytes_; }
+
+  template <typename T>
+  absl::StatusOr<T> Needed(const char* key) const {
+    try {
+      return json_.at(key).get<T>();
+    } catch (const Json::exception& e) {
+      return Nonsense(e.what());
+    }
+  }
+  // `otherwise`: it does not say.
+  template <typename T>
+  absl::StatusOr<T> Get(const char* key, const T& otherwise) const {
+    if (!json_.contains(key)) return otherwise;
+    return Needed<T>(key);
+  }
+  // A part of it, which may be missing.
+  absl::StatusOr<Answer> Part(const char* key) const {
+    RK_ASSIGN_OR_RETURN(Json part, Get(key, Json(Json::object())));
+    if (!part.is_object()) return Nonsense(absl::StrCat("its ", key, " is no object"));
+    return Answer("", std::move(part));
+  }
+
+ private:
+  Answer(std::string bytes, Json json) : bytes_(std::move(bytes)), json_(std::move(json)) {}
+  static absl::Status Nonsense(absl::string_view why) {
+    return absl::InternalError(absl::StrCat("the pager answered nonsense: ", why));
+  }
+
+  std::string bytes_;
+  Json json_;
+};
+
+absl::StatusOr<PagerClient::Answer> PagerClient::Ask(const std::string& request,
+                                                     const std::vector<int>& descriptors) {
   if (!socket_.valid()) return absl::UnavailableError("the pager was given up before");
   absl::Status sent = SendPacket(socket_.get(), request, descriptors);
   if (!sent.ok()) return Annotate(sent, "asking the pager");
@@ -125,16 +174,7 @@ absl::StatusOr<Packet> PagerClient::Ask(const std::string& request, const std::v
         "the pager has died: jobs whose memory it still served are ended; see pager.log in the runtime "
         "directory");
   }
-  try {
-    const Json json = Json::parse(answer->bytes);
-    if (json.contains("error")) {
-      return absl::Status(static_cast<absl::StatusCode>(json.value("code", 13)),
-                          json.at("error").get<std::string>());
-    }
-  } catch (const Json::exception& e) {
-    return absl::InternalError(absl::StrCat("the pager answered nonsense: ", e.what()));
-  }
-  return *std::move(answer);
+  return Answer::Read(std::move(answer->bytes));
 }
 
 absl::Status PagerClient::WaitForAnswer() const {
@@ -166,8 +206,8 @@ absl::StatusOr<uint64_t> PagerClient::Attach(const AttachOptions& options, int l
                         {"timeline", options.timeline}};
   std::vector<int> descriptors = {listener, keeper};
   if (memory_group >= 0) descriptors.push_back(memory_group);
-  RK_ASSIGN_OR_RETURN(Packet answer, Ask(request.dump(), descriptors));
-  return Json::parse(answer.bytes).value("pages", uint64_t{0});
+  RK_ASSIGN_OR_RETURN(const Answer answer, Ask(request.dump(), descriptors));
+  return answer.Get("pages", uint64_t{0});
 }
 
 absl::Status PagerClient::Expect(const std::string& image) {
@@ -191,10 +231,12 @@ absl::StatusOr<PagerClient::Prefilled> PagerClient::Prefill(const std::string& c
   // The last go with it, most often all: one request.
   request["do"] = "prefill";
   request["clone"] = clone;
-  RK_ASSIGN_OR_RETURN(Packet answer, Ask(request.dump(), descriptors));
-  const Json json = Json::parse(answer.bytes);
-  return Prefilled{json.value("pages", uint64_t{0}), json.value("settled_bytes", uint64_t{0}),
-                   json.value("seconds", 0.0)};
+  RK_ASSIGN_OR_RETURN(const Answer answer, Ask(request.dump(), descriptors));
+  Prefilled prefilled;
+  RK_ASSIGN_OR_RETURN(prefilled.pages, answer.Get("pages", uint64_t{0}));
+  RK_ASSIGN_OR_RETURN(prefilled.settled_bytes, answer.Get("settled_bytes", uint64_t{0}));
+  RK_ASSIGN_OR_RETURN(prefilled.seconds, answer.Get("seconds", 0.0));
+  return prefilled;
 }
 
 absl::Status PagerClient::Ready(const std::string& clone) {
@@ -202,51 +244,54 @@ absl::Status PagerClient::Ready(const std::string& clone) {
 }
 
 absl::StatusOr<rekindle::Timeline> PagerClient::Timeline() {
-  RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "timeline"}}.dump()));
-  return PagerRecord::Decode(answer.bytes);
+  RK_ASSIGN_OR_RETURN(const Answer answer, Ask(Json{{"do", "timeline"}}.dump()));
+  return PagerRecord::Decode(answer.bytes());
 }
 
 absl::StatusOr<bool> PagerClient::Fill(const std::string& clone) {
-  absl::StatusOr<Packet> answer = Ask(Json{{"do", "fill"}, {"clone", clone}}.dump());
+  absl::StatusOr<Answer> answer = Ask(Json{{"do", "fill"}, {"clone", clone}}.dump());
   if (absl::IsNotFound(answer.status())) return true;
   RK_RETURN_IF_ERROR(answer.status());
-  return Json::parse(answer->bytes).at("complete").get<bool>();
+  return answer->Needed<bool>("complete");
 }
 
 absl::StatusOr<PagerClient::Numbers> PagerClient::Stats() {
-  RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "stats"}, {"clones", false}}.dump()));
-  const Json json = Json::parse(answer.bytes), none = Json::object();
-  auto number = [](const Json& of, const char* name) { return of.value(name, uint64_t{0}); };
+  RK_ASSIGN_OR_RETURN(const Answer answer, Ask(Json{{"do", "stats"}, {"clones", false}}.dump()));
+  RK_ASSIGN_OR_RETURN(const Answer cache, answer.Part("cache"));
   Numbers numbers;
-  numbers.clones = number(json, "serving");
-  numbers.missing_pages = number(json, "missing");
-  numbers.clones_served = number(json, "clones_served");
-  numbers.images = number(json, "images");
-  const Json cache = json.value("cache", none);
-  numbers.cache.hits = number(cache, "hits");
-  numbers.cache.misses = number(cache, "misses");
-  numbers.cache.evictions = number(cache, "evictions");
-  numbers.cache.refusals = number(cache, "refusals");
-  numbers.cache.frames = number(cache, "frames");
-  numbers.cache.warmed = number(cache, "warmed");
-  numbers.cache.bytes = number(cache, "bytes");
-  numbers.cache.memory_bytes = number(cache, "memory_bytes");
-  numbers.cache.budget_bytes = number(cache, "budget_bytes");
-  numbers.huge_bytes = number(cache, "huge_bytes");
-  numbers.warming = cache.value("warming", false);
+  const std::tuple<const Answer*, const char*, uint64_t*> all[] = {
+      {&answer, "serving", &numbers.clones},
+      {&answer, "missing", &numbers.missing_pages},
+      {&answer, "clones_served", &numbers.clones_served},
+      {&answer, "images", &numbers.images},
+      {&cache, "hits", &numbers.cache.hits},
+      {&cache, "misses", &numbers.cache.misses},
+      {&cache, "evictions", &numbers.cache.evictions},
+      {&cache, "refusals", &numbers.cache.refusals},
+      {&cache, "frames", &numbers.cache.frames},
+      {&cache, "warmed", &numbers.cache.warmed},
+      {&cache, "bytes", &numbers.cache.bytes},
+      {&cache, "memory_bytes", &numbers.cache.memory_bytes},
+      {&cache, "budget_bytes", &numbers.cache.budget_bytes},
+      {&cache, "huge_bytes", &numbers.huge_bytes},
+  };
+  for (const auto& [of, name, number] : all) {
+    RK_ASSIGN_OR_RETURN(*number, of->Get(name, uint64_t{0}));
+  }
+  RK_ASSIGN_OR_RETURN(numbers.warming, cache.Get("warming", false));
   return numbers;
 }
 
 absl::StatusOr<bool> PagerClient::DropWorkingSet(const std::string& image) {
-  RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "forget"}, {"image", image}}.dump()));
-  return Json::parse(answer.bytes).value("dropped", false);
+  RK_ASSIGN_OR_RETURN(const Answer answer, Ask(Json{{"do", "forget"}, {"image", image}}.dump()));
+  return answer.Get("dropped", false);
 }
 
 absl::Status PagerClient::ForgetRemovedImages() { return Ask(Json{{"do", "tidy"}}.dump()).status(); }
 
 absl::StatusOr<uint64_t> PagerClient::Resize(uint64_t cache_bytes) {
-  RK_ASSIGN_OR_RETURN(Packet answer, Ask(Json{{"do", "resize"}, {"cache_bytes", cache_bytes}}.dump()));
-  return Json::parse(answer.bytes).value("cache_bytes", uint64_t{0});
+  RK_ASSIGN_OR_RETURN(const Answer answer, Ask(Json{{"do", "resize"}, {"cache_bytes", cache_bytes}}.dump()));
+  return answer.Get("cache_bytes", uint64_t{0});
 }
 
 }  // namespace rekindle::restore

@@ -87,7 +87,8 @@ class PagerClient {
   absl::StatusOr<uint64_t> Resize(uint64_t cache_bytes);
 
  private:
-  absl::StatusOr<Packet> Ask(const std::string& request, const std::vector<int>& descriptors = {});
+  class Answer;
+  absl::StatusOr<Answer> Ask(const std::string& request, const std::vector<int>& descriptors = {});
   absl::Status WaitForAnswer() const;
 
   UniqueFd socket_;

@@ -48,12 +48,12 @@ int main(int argc, char** argv) {
   rekindle::SpareFromOutOfMemory();
   // Ahead of all threads.
   if (absl::Status guarded = rekindle::restore::StartPagerGuard(); !guarded.ok()) {
-    rekindle::Log(rekindle::LogLevel::kError, guarded.ToString());
+    rekindle::Log(rekindle::LogLevel::kError, guarded.message());
     return 1;
   }
   auto pager = rekindle::restore::Pager::Make(options, rekindle::UniqueFd(rekindle::restore::kPagerSocket));
   if (!pager.ok()) {
-    rekindle::Log(rekindle::LogLevel::kError, pager.status().ToString());
+    rekindle::Log(rekindle::LogLevel::kError, pager.status().message());
     return 1;
   }
   try {

@@ -13,6 +13,7 @@
 #include "base/positioned_io.h"
 #include "base/status.h"
 #include "rekindle/v1/image_layout.h"
+#include "restore/criu_files.h"
 
 namespace rekindle::restore {
 namespace {
@@ -39,8 +40,7 @@ std::vector<Placement> Place(const criu::Pagemap& pagemap, bool by_offset) {
 }  // namespace
 
 absl::StatusOr<criu::Pagemap> ReadPagemap(const store::ImageReader& image, const v1::PagesObject& object) {
-  RK_ASSIGN_OR_RETURN(std::string content,
-                      image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, object.pagemap_file())));
+  RK_ASSIGN_OR_RETURN(std::string content, ReadCriuFile(image, object.pagemap_file()));
   auto pagemap = criu::ParsePagemap(content);
   if (!pagemap.ok()) return Annotate(pagemap.status(), absl::StrCat("reading ", object.pagemap_file()));
   return pagemap;

@@ -1,9 +1,7 @@
 #include "restore/restore.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -15,19 +13,21 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/time/time.h"
 #include "base/cgroup_folders.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/machine.h"
 #include "base/number_claim.h"
 #include "base/packet_socket.h"
 #include "base/process_stat.h"
 #include "base/status.h"
+#include "base/stoppable_thread.h"
 #include "criu/command_line.h"
 #include "criu/failure.h"
 #include "criu/process_tree.h"
@@ -36,6 +36,7 @@
 #include "criu/terminal_files.h"
 #include "rekindle/v1/image_layout.h"
 #include "restore/compatibility.h"
+#include "restore/criu_files.h"
 #include "restore/gpu_record.h"
 #include "restore/image_directory.h"
 #include "restore/job_logs.h"
@@ -52,36 +53,29 @@ namespace rekindle::restore {
 namespace {
 
 constexpr uint32_t kNewestManifestFormat = 1;
-constexpr int kProgressMs = 100;
+constexpr absl::Duration kProgressEvery = absl::Milliseconds(100);
 constexpr char kClaims[] = "restores.claims";
 
 // Reports the bytes that other threads move while the main thread waits.
 class ProgressTicker {
  public:
   ProgressTicker(RestoreObserver* observer, const std::atomic<uint64_t>* done, uint64_t total,
-                 const Stopwatch* watch, const std::atomic<const char*>* phase)
-      : stop_(::eventfd(0, EFD_CLOEXEC)) {
+                 const Stopwatch* watch, const std::atomic<const char*>* phase) {
     if (!observer) return;
-    thread_ = std::thread([this, observer, done, total, watch, phase] {
-      pollfd entry{stop_.get(), POLLIN, 0};
-      while (::poll(&entry, 1, kProgressMs) <= 0) {
+    const absl::Status started = thread_.Start([this, observer, done, total, watch, phase] {
+      while (thread_.Pause(kProgressEvery)) {
         const char* name = phase->load();
         // Null: another one tells of its own.
         if (name != nullptr) observer->OnProgress({name, done->load(), total, watch->seconds()});
       }
     });
-  }
-  ~ProgressTicker() {
-    ::eventfd_write(stop_.get(), 1);
-    if (thread_.joinable()) thread_.join();
+    if (!started.ok()) Log(LogLevel::kWarning, absl::StrCat("no progress is shown: ", started.message()));
   }
 
  private:
-  UniqueFd stop_;
-  std::thread thread_;
+  StoppableThread thread_;
 };
 
-// The steps of one restore, in the order in which Restore() takes them.
 // Since Linux 6.15 a process that has been reaped keeps its numbers for a moment: nobody is to be seen who
 // has them, and yet they can't be given. CRIU finds out before anything of the job runs.
 constexpr int kTriesForNumbers = 4;
@@ -91,6 +85,7 @@ bool IsNumberTaken(const absl::Status& status) {
   return id == "pid-in-use" || id == "thread-id-in-use";
 }
 
+// The steps of one restore, in the order in which Restore() takes them.
 class RestoreRun : public criu::RestoreObserver {
  public:
   RestoreRun(const store::ImageReader& image, const criu::Installation& criu, gpu::JobMover* gpu,
@@ -120,8 +115,7 @@ class RestoreRun : public criu::RestoreObserver {
     namespaces_.LearnKernel(criu_, options_.runtime_directory);
     RK_ASSIGN_OR_RETURN(Machine machine, ThisMachine());
     if (!options_.ignore_mismatch) RK_RETURN_IF_ERROR(CheckMachine(result_.manifest, machine, criu_.version));
-    RK_ASSIGN_OR_RETURN(std::string pstree,
-                        image_->ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "pstree.img")));
+    RK_ASSIGN_OR_RETURN(std::string pstree, ReadCriuFile(*image_, "pstree.img"));
     RK_ASSIGN_OR_RETURN(std::vector<criu::PstreeEntry> tree, criu::ParsePstree(pstree));
     RK_RETURN_IF_ERROR(CheckIsNoFirstProcess(image_->info(), tree));
     RK_RETURN_IF_ERROR(CheckHasNoOtherNamespaces(*image_));
@@ -224,8 +218,7 @@ class RestoreRun : public criu::RestoreObserver {
   }
 
   void WarnOfLowerLimits() {
-    const auto core =
-        image_->ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "core-", directory_->tree().front().pid, ".img"));
+    const auto core = ReadCriuFile(*image_, absl::StrCat("core-", directory_->tree().front().pid, ".img"));
     if (!core.ok()) return;
     for (std::string& lower : LowerLimits(*core, result_.root)) result_.warnings.push_back(std::move(lower));
   }

@@ -300,8 +300,7 @@ class Init {
     if (absl::IsResourceExhausted(packet.status())) {
       End({0, SIGKILL,
            "its sandbox has no descriptors left (it holds one for each process whose memory is missing): "
-           "raise "
-           "the limit (LimitNOFILE=, ulimit -n)"});
+           "raise the limit (LimitNOFILE=, ulimit -n)"});
     }
     if (packet.ok() && packet->has_value()) {
       if ((*packet)->bytes == "d") {

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "base/status.h"
 #include "rekindle/v1/image_layout.h"
+#include "restore/criu_files.h"
 #include "restore/pages_file.h"
 
 namespace rekindle::restore {
@@ -62,8 +63,7 @@ absl::StatusOr<std::vector<TaskMemory>> ReadTaskMemories(const store::ImageReade
     absl::string_view id = absl::string_view(object.object()).substr(sizeof v1::kTaskMemoryPrefix - 1);
     if (!absl::SimpleAtoi(id, &task.pid)) continue;
     RK_ASSIGN_OR_RETURN(task.pagemap, ReadPagemap(image, object));
-    RK_ASSIGN_OR_RETURN(std::string mm,
-                        image.ReadBlob(absl::StrCat(v1::kCriuFilePrefix, "mm-", task.pid, ".img")));
+    RK_ASSIGN_OR_RETURN(std::string mm, ReadCriuFile(image, absl::StrCat("mm-", task.pid, ".img")));
     RK_ASSIGN_OR_RETURN(task.areas, criu::ParseMm(mm));
     RK_ASSIGN_OR_RETURN(task.huge_pages_disabled, criu::HugePagesDisabled(mm));
     RK_RETURN_IF_ERROR(CheckApart(task));

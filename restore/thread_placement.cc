@@ -10,7 +10,6 @@
 #include <set>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/process_stat.h"
@@ -53,11 +52,7 @@ std::vector<std::string> PlaceThreads(const v1::JobManifest& manifest,
 void SpreadThreads(const std::vector<pid_t>& processes) {
   std::map<int, std::vector<pid_t>> at_work;  // threads by processor
   for (pid_t process : processes) {
-    const auto names = ListDirectory(absl::StrCat("/proc/", process, "/task"));
-    if (!names.ok()) continue;
-    for (const std::string& name : *names) {
-      pid_t thread = 0;
-      if (!absl::SimpleAtoi(name, &thread)) continue;
+    for (const pid_t thread : ThreadsOf(process).value_or(std::vector<pid_t>())) {
       const auto stat = ReadProcessStat(thread);
       if (stat.ok() && stat->state == 'R') at_work[stat->processor].push_back(thread);
     }

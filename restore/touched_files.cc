@@ -116,6 +116,11 @@ absl::StatusOr<std::vector<TouchedFile>> DecodeTouchedFiles(absl::string_view by
   return files;
 }
 
+absl::StatusOr<std::vector<TouchedFile>> ReadTouchedFiles(store::Store& store, const std::string& image) {
+  RK_ASSIGN_OR_RETURN(std::string note, store.GetNote(image, store::kTouchedFilesNote));
+  return DecodeTouchedFiles(note);
+}
+
 FilePrefetch::FilePrefetch(std::vector<TouchedFile> files) : files_(std::move(files)) {
   thread_ = std::thread([this] {
     ForEachInParallel(files_.size(), kPrefetchThreads, [this](size_t i) { AskFor(files_[i]); });

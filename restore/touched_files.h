@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "dedup_store/store.h"
 #include "restore/file_identities.h"
 
 namespace rekindle::restore {
@@ -39,6 +40,8 @@ FileIdentities::Checked CheckedOf(const std::vector<TouchedFile>& files);
 std::string EncodeTouchedFiles(const std::vector<TouchedFile>& files);
 // DataLoss: the bytes are no such list.
 absl::StatusOr<std::vector<TouchedFile>> DecodeTouchedFiles(absl::string_view bytes);
+// Those that were recorded of the image with this digest. NotFound: none were.
+absl::StatusOr<std::vector<TouchedFile>> ReadTouchedFiles(store::Store& store, const std::string& image);
 
 // Brings them into the page cache, in threads of its own. What can't be read is left out: it is only asked
 // for ahead of time. The destructor waits until all was asked for.
