@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status.h"
@@ -14,10 +15,13 @@ namespace rekindle {
 inline absl::Status LockError(int error_number, absl::string_view path) {
   const absl::Status status = ErrnoStatus(error_number, absl::StrCat("locking ", path));
   if (error_number != ENOLCK && error_number != ENOSYS && error_number != EOPNOTSUPP) return status;
-  return absl::FailedPreconditionError(absl::StrCat(
+  absl::Status refused = absl::FailedPreconditionError(absl::StrCat(
       status.message(),
       ". Its file system gives no locks: mount NFS as version 4, or version 3 with its lock service "
       "(rpcbind and rpc.statd run on both sides), Lustre with '-o flock'; or use a folder elsewhere"));
+  status.ForEachPayload(
+      [&refused](absl::string_view url, const absl::Cord& payload) { refused.SetPayload(url, payload); });
+  return refused;
 }
 
 }  // namespace rekindle

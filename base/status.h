@@ -20,8 +20,8 @@ int ErrnoOf(const absl::Status& status);
 // The same status, with what else it carries, but for its message; OK stays OK.
 absl::Status WithMessage(const absl::Status& status, absl::string_view message);
 
-// Two things that went wrong: the first with what it carries, and "; and SECOND" behind its message. A second
-// one that is OK changes nothing.
+// Two things that went wrong: the first, which is not OK, with what it carries, and "; and SECOND" behind its
+// message. A second one that is OK changes nothing.
 absl::Status BothFailures(const absl::Status& first, const absl::Status& second);
 
 // The same status with "CONTEXT: " put before its message; OK stays OK.

@@ -33,7 +33,7 @@ class StoppableThread {
   // Until `fd` (-1: none) can be read or its other side has gone, for `patience` at most. A signal does not
   // end it. kStopped comes first, and for good. An error says that nothing can be waited for.
   absl::StatusOr<Woken> Await(int fd, absl::Duration patience = absl::InfiniteDuration());
-  // False: it is to end.
+  // False: it is to end, or nothing can be waited for.
   bool Pause(absl::Duration time);
 
  private:

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/image_reference.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "rekindle/v1/image_layout.h"
@@ -20,13 +21,13 @@ constexpr size_t kMostParentsTried = 8;
 absl::StatusOr<std::vector<store::ImageInfo>> PossibleParents(const store::Store& store,
                                                               const store::NewImageOptions& of) {
   RK_ASSIGN_OR_RETURN(std::string reference, store::NormalizeReference(of.reference));
-  std::string name = reference.substr(0, reference.rfind(':'));
+  const absl::string_view name = NameOfReference(reference);
   const auto is_of_job = [job_id = of.labels.at(v1::kJobIdLabel)](const store::ImageInfo& image) {
     auto label = image.labels.find(v1::kJobIdLabel);
     return label != image.labels.end() && label->second == job_id;
   };
-  const auto is_of_name = [&name](const store::ImageInfo& image) {
-    return absl::string_view(image.reference).substr(0, image.reference.rfind(':')) == name;
+  const auto is_of_name = [name](const store::ImageInfo& image) {
+    return NameOfReference(image.reference) == name;
   };
   RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, store.List([&](const store::ImageInfo& image) {
     return image.owner == of.owner && (is_of_job(image) || is_of_name(image));

@@ -5,8 +5,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/image_reference.h"
 #include "base/status.h"
-#include "dedup_store/retention.h"
 #include "rekindle/v1/copy_link.h"
 #include "rekindle/v1/image_layout.h"
 
@@ -37,7 +37,7 @@ std::string RequestFor(const v1::Image& image) {
   return absl::StrCat(image.reference(), "@", image.digest());
 }
 
-std::string NameOf(const std::string& reference) { return store::NameOfReference(reference); }
+std::string NameOf(const std::string& reference) { return std::string(NameOfReference(reference)); }
 
 bool IsWorthAnAttempt(const absl::Status& status) {
   return absl::IsCancelled(status) || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);

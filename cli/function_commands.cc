@@ -44,7 +44,8 @@ std::string LayersOf(const v1::DependencyImage& image) {
 template <typename Event, typename Call>
 absl::StatusOr<Event> ResultWithWarnings(Client& client, const Output& output, Interrupts& interrupts,
                                          Call call) {
-  RK_ASSIGN_OR_RETURN(Event event, StreamedResult<Event>(client, output, interrupts, std::move(call)));
+  RK_ASSIGN_OR_RETURN(Event event,
+                      StreamedResult<Event>("this", client, output, interrupts, std::move(call)));
   for (const std::string& warning : event.warnings()) output.Warning(warning);
   return event;
 }

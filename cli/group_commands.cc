@@ -34,7 +34,7 @@ int CheckpointGroup(Client& client, const Output& output, Interrupts& interrupts
                     const v1::CheckpointGroupRequest& request) {
   MemberCount count(request.members_size());
   const absl::StatusOr<v1::GroupEvent> event = StreamedResult<v1::GroupEvent>(
-      client, output, interrupts,
+      "the checkpoint", client, output, interrupts,
       [&](const auto& on_event) { return client.CheckpointGroup(request, on_event); },
       [&](ProgressBar& bar, const v1::GroupEvent& told) { count.Show(bar, told); },
       [](const v1::GroupEvent& told) { return told.has_result(); });
@@ -67,7 +67,7 @@ int RestoreGroup(Client& client, const Output& output, Interrupts& interrupts,
                  const v1::RestoreGroupRequest& request) {
   MemberCount count;  // how many they are, the daemon knows
   const absl::StatusOr<v1::GroupEvent> event = StreamedResult<v1::GroupEvent>(
-      client, output, interrupts,
+      "the restore", client, output, interrupts,
       [&](const auto& on_event) { return client.RestoreGroup(request, on_event); },
       [&](ProgressBar& bar, const v1::GroupEvent& told) { count.Show(bar, told); },
       [](const v1::GroupEvent& told) { return told.has_restored(); });

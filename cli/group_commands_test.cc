@@ -83,6 +83,7 @@ class GroupCommandsTest : public ::testing::Test {
   }
 
   const TemporaryDirectory folder_ = TemporaryDirectory::Make("/tmp", "rk-group-").value();
+  Interrupts interrupts_;  // before the server's threads
   TwoMembersService service_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Client> client_;
@@ -90,14 +91,13 @@ class GroupCommandsTest : public ::testing::Test {
 };
 
 TEST_F(GroupCommandsTest, HowFarTheMembersAreIsDrawn) {
-  Interrupts interrupts;
   const Output output(/*json=*/false, /*verbose=*/false);
   v1::CheckpointGroupRequest request;
   request.set_reference("train:1");
   for (const char* job : {"a", "b"}) request.add_members()->set_job(job);
   int code = kFailed;
   const std::string drawn =
-      DrawnBy([&] { return CheckpointGroup(*client_, output, interrupts, request); }, &code);
+      DrawnBy([&] { return CheckpointGroup(*client_, output, interrupts_, request); }, &code);
   EXPECT_EQ(code, kDone);
   EXPECT_THAT(drawn, HasSubstr("1 of 2 members frozen"));
   EXPECT_THAT(drawn, HasSubstr("2 of 2 members frozen"));
@@ -106,18 +106,17 @@ TEST_F(GroupCommandsTest, HowFarTheMembersAreIsDrawn) {
 
   v1::RestoreGroupRequest restore;
   restore.set_reference("train:1");
-  EXPECT_THAT(DrawnBy([&] { return RestoreGroup(*client_, output, interrupts, restore); }, &code),
+  EXPECT_THAT(DrawnBy([&] { return RestoreGroup(*client_, output, interrupts_, restore); }, &code),
               HasSubstr("1 member ready"));
   EXPECT_EQ(code, kDone);
 }
 
 TEST_F(GroupCommandsTest, ACallThatEndsWithoutAResultHasFailed) {
-  Interrupts interrupts;
   const Output output(/*json=*/false, /*verbose=*/false);
   v1::CheckpointGroupRequest request;
   request.set_reference("silent:1");
   int code = kDone;
-  EXPECT_THAT(DrawnBy([&] { return CheckpointGroup(*client_, output, interrupts, request); }, &code),
+  EXPECT_THAT(DrawnBy([&] { return CheckpointGroup(*client_, output, interrupts_, request); }, &code),
               HasSubstr("without a result"));
   EXPECT_EQ(code, kFailed);
 }

@@ -85,7 +85,7 @@ template <typename Call>
 int Transfer(Client& client, const Output& output, Interrupts& interrupts, Call call,
              const std::function<std::string(const v1::TransferResult&)>& describe) {
   const absl::StatusOr<v1::TransferEvent> event =
-      StreamedResult<v1::TransferEvent>(client, output, interrupts, std::move(call));
+      StreamedResult<v1::TransferEvent>("the transfer", client, output, interrupts, std::move(call));
   if (!event.ok()) return output.Fail(event.status());
   const v1::TransferResult& result = event->result();
   output.Json(result);

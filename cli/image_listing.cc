@@ -92,7 +92,7 @@ void Show(const Output& output, const v1::ListImagesResponse& listed, const Imag
 
 void WarnOfDamaged(const Output& output, const v1::ListImagesResponse& listed, absl::string_view how) {
   for (const v1::Image& image : listed.images()) {
-    if (image.damaged()) output.Warning(absl::StrCat(Shown(image.reference(), kLongestName), how));
+    if (image.damaged()) output.Warning(absl::StrCat(image.reference(), how));
   }
 }
 

@@ -249,7 +249,8 @@ int StartFromTemplate(Client& client, const Output& output, Interrupts& interrup
 int Checkpoint(Client& client, const Output& output, Interrupts& interrupts,
                const v1::CheckpointRequest& request) {
   const absl::StatusOr<v1::CheckpointEvent> event = StreamedResult<v1::CheckpointEvent>(
-      client, output, interrupts, [&](const auto& on_event) { return client.Checkpoint(request, on_event); });
+      "the checkpoint", client, output, interrupts,
+      [&](const auto& on_event) { return client.Checkpoint(request, on_event); });
   if (!event.ok()) return output.Fail(event.status());
   const v1::CheckpointResult& result = event->result();
   for (const std::string& line : result.command_lines()) output.CommandLine(line);

@@ -1,7 +1,6 @@
 // How far the members of a group are while it is captured or restored.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>

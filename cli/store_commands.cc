@@ -55,8 +55,9 @@ void ShowChecked(const Output& output, const v1::FsckResult& result, bool read, 
 }
 
 int Fsck(Client& client, const Output& output, Interrupts& interrupts, const v1::FsckRequest& request) {
-  const absl::StatusOr<v1::FsckEvent> event = StreamedResult<v1::FsckEvent>(
-      client, output, interrupts, [&](const auto& on_event) { return client.Fsck(request, on_event); });
+  const absl::StatusOr<v1::FsckEvent> event =
+      StreamedResult<v1::FsckEvent>("the check", client, output, interrupts,
+                                    [&](const auto& on_event) { return client.Fsck(request, on_event); });
   if (!event.ok()) return output.Fail(event.status());
   const v1::FsckResult& result = event->result();
   ShowChecked(output, result, request.read_data(), "can't be read any more",

@@ -9,6 +9,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/status.h"
 #include "cli/client.h"
 #include "cli/interrupts.h"
@@ -19,10 +21,10 @@ namespace rekindle::cli {
 
 // The event with the result of `call`, which makes the call with what it is given for the events. Signals
 // cancel it. `show(bar, event)` draws how far it is; the bar is gone when this returns. `has_result`: of an
-// event. Internal: the call has ended well, without a result.
+// event. Internal: the call, `what`, has ended well, without a result.
 template <typename Event, typename Call, typename Show, typename HasResult>
-absl::StatusOr<Event> StreamedResult(Client& client, const Output& output, Interrupts& interrupts, Call call,
-                                     Show show, HasResult has_result) {
+absl::StatusOr<Event> StreamedResult(absl::string_view what, Client& client, const Output& output,
+                                     Interrupts& interrupts, Call call, Show show, HasResult has_result) {
   interrupts.SetAction([&client](int) { client.Cancel(); });
   const absl::Cleanup no_action = [&interrupts] { interrupts.SetAction(nullptr); };
   ProgressBar bar(STDERR_FILENO, !output.json());
@@ -32,16 +34,16 @@ absl::StatusOr<Event> StreamedResult(Client& client, const Output& output, Inter
     if (has_result(event)) result = event;
   };
   RK_RETURN_IF_ERROR(call(on_event));
-  if (!result) return absl::InternalError("the service ended this without a result");
+  if (!result) return absl::InternalError(absl::StrCat("the service ended ", what, " without a result"));
   return *std::move(result);
 }
 
 // Where `Event` has `progress` and `result`.
 template <typename Event, typename Call>
-absl::StatusOr<Event> StreamedResult(Client& client, const Output& output, Interrupts& interrupts,
-                                     Call call) {
+absl::StatusOr<Event> StreamedResult(absl::string_view what, Client& client, const Output& output,
+                                     Interrupts& interrupts, Call call) {
   return StreamedResult<Event>(
-      client, output, interrupts, std::move(call),
+      what, client, output, interrupts, std::move(call),
       [](ProgressBar& bar, const Event& event) {
         if (event.has_progress()) bar.Update(event.progress());
       },

@@ -125,7 +125,12 @@ TemporarySubreaper::~TemporarySubreaper() {
 std::vector<pid_t> KillTree(pid_t root, bool reap_root) {
   TemporarySubreaper children_fall_to_us;
   // Zombies keep their numbers, and fall to us.
-  const std::vector<pid_t> pids = KillAll([&] { return ProcessTree(root, Zombies::kToo); });
+  const std::vector<pid_t> pids = KillAll([&] {
+    std::vector<pid_t> members = ProcessTree(root, Zombies::kToo);
+    // It has gone, which KillAll sees; or nobody can be looked at for want of descriptors.
+    if (members.empty()) members.push_back(root);
+    return members;
+  });
   for (pid_t pid : pids) {
     if (pid == root && !reap_root) continue;
     while (::waitpid(pid, nullptr, __WALL) < 0 && errno == EINTR) {

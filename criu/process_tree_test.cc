@@ -1,5 +1,6 @@
 #include "criu/process_tree.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -15,6 +16,7 @@
 #include "absl/time/time.h"
 #include "base/process_stat.h"
 #include "base/subprocess.h"
+#include "base/test_descriptors.h"
 
 namespace rekindle::criu {
 namespace {
@@ -106,6 +108,18 @@ TEST(KillTreeTest, InTheUseOfAnother) {
   EXPECT_EQ(exit->signal, SIGKILL);
   other.reset();
   EXPECT_FALSE(IsSubreaper());
+}
+
+TEST(KillTreeTest, WithoutADescriptorToLookAtAnybody) {
+  absl::StatusOr<Subprocess> root = StartShell("exec sleep 1000");
+  ASSERT_TRUE(root.ok()) << root.status();
+  {
+    const FewDescriptorsLeft none;
+    EXPECT_THAT(KillTree(root->pid(), /*reap_root=*/false), ::testing::Contains(root->pid()));
+  }
+  absl::StatusOr<ExitState> exit = root->Wait();
+  ASSERT_TRUE(exit.ok()) << exit.status();
+  EXPECT_EQ(exit->signal, SIGKILL);
 }
 
 // What it was just forking when it was told to stop is there all the same.

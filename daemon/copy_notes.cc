@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/human_units.h"
+#include "base/image_reference.h"
 #include "base/message_text.h"
 #include "base/record_file.h"
 #include "base/stable_hash.h"
@@ -27,7 +28,6 @@
 #include "daemon/node.h"
 #include "daemon/rpcs.h"
 #include "daemon/supervisor.h"
-#include "dedup_store/retention.h"
 #include "rekindle/v1/copy_link.h"
 #include "rekindle/v1/copy_origins.h"
 #include "rekindle/v1/image_layout.h"
@@ -204,8 +204,8 @@ void JudgeCopy(absl::Span<const store::ImageInfo> images, bool of_all, absl::Dur
   int64_t since = 0, later_by_clock = 0;
   bool found = false;
   for (const store::ImageInfo& image : images) {
-    if (store::NameOfReference(image.reference) != state->name() ||
-        (!of_all && image.owner != state->owner_uid()) || v1::IsCopyLink(image.reference, image.labels))
+    if (NameOfReference(image.reference) != state->name() || (!of_all && image.owner != state->owner_uid()) ||
+        v1::IsCopyLink(image.reference, image.labels))
       continue;
     found = image.digest == state->digest();
     if (found) break;
@@ -241,11 +241,10 @@ std::vector<v1::CopyState> CopyStatesFor(Node& node, const Call& call) {
   for (const v1::CopyState& copy : copies) images[copy.name()];
   // What can't be known now is not told.
   if (auto store = node.OpenStore(Node::Access::kRead); store.ok()) {
-    absl::StatusOr<std::vector<store::ImageInfo>> all = (*store)->List([&](const store::ImageInfo& image) {
-      return images.contains(store::NameOfReference(image.reference));
-    });
+    absl::StatusOr<std::vector<store::ImageInfo>> all = (*store)->List(
+        [&](const store::ImageInfo& image) { return images.contains(NameOfReference(image.reference)); });
     for (store::ImageInfo& image : all.value_or(std::vector<store::ImageInfo>())) {
-      auto of_name = images.find(store::NameOfReference(image.reference));
+      auto of_name = images.find(NameOfReference(image.reference));
       of_name->second.push_back(std::move(image));
     }
   }
@@ -267,7 +266,7 @@ std::vector<std::string> PlacesOfCopies(Node& node, const Call& call, const stor
   std::set<std::string> places;
   for (const v1::CopyState& note : CopyNotes(node.options().store).All()) {
     const bool has_it = std::find(note.there().begin(), note.there().end(), origin) != note.there().end();
-    if (has_it && note.name() == store::NameOfReference(image.reference) &&
+    if (has_it && note.name() == NameOfReference(image.reference) &&
         node.policy().MayUse(call.caller, note.owner_uid()))
       places.insert(note.place());
   }

@@ -394,11 +394,11 @@ absl::StatusOr<DependencyImages::Found> DependencyImages::BuildWithLayers(
 absl::StatusOr<DependencyImages::Found> DependencyImages::BuildOrder(
     const Order& order, const std::function<void(const char* phase)>& progress, const Cancellation* cancel) {
   // It may be made anew, or removed, while this waits for its turn.
-  constexpr int kMostTries = 3;
+  constexpr int kMostBuilds = 3;
   for (int tries = 1;; ++tries) {
     bool base_has_gone = false;
     absl::StatusOr<Found> built = TryBuild(order, progress, cancel, &base_has_gone);
-    if (built.ok() || !base_has_gone || tries == kMostTries) return built;
+    if (built.ok() || !base_has_gone || tries == kMostBuilds) return built;
   }
 }
 

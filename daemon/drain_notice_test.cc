@@ -40,15 +40,15 @@ TEST_F(DrainNoticeTest, OnceForAsLongAsItIsSaid) {
   const auto times_asked = [&] { return ReadFile(asked).value_or("").size(); };
   const auto await_questions = [&](size_t more) {
     const size_t before = times_asked();
-    ASSERT_TRUE(Eventually([&] { return times_asked() >= before + more; })) << "the command is run no more";
+    return Eventually([&] { return times_asked() >= before + more; });
   };
-  await_questions(2);
+  ASSERT_TRUE(await_questions(2)) << "the command is run no more";
   ASSERT_TRUE(WriteFileAtomically(flag, "").ok());
   EXPECT_TRUE(Await(&DrainNoticeTest::HasOne));
-  await_questions(3);
+  ASSERT_TRUE(await_questions(3)) << "the command is run no more";
   EXPECT_TRUE(Await(&DrainNoticeTest::HasOne));
   ASSERT_TRUE(RemoveTree(flag).ok());
-  await_questions(3);
+  ASSERT_TRUE(await_questions(3)) << "the command is run no more";
   ASSERT_TRUE(WriteFileAtomically(flag, "").ok());
   EXPECT_TRUE(Await(&DrainNoticeTest::HasTwo));
 }

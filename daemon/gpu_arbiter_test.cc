@@ -141,7 +141,7 @@ TEST_F(GpuArbiterTest, LeasedAndPinnedJobsAndThoseOnOtherGpusStay) {
   ASSERT_TRUE(Lease(5, pin).ok());
   ASSERT_TRUE(arbiter_->Release(5).ok());
   Asked first(this, 1);
-  AwaitWaits(1);
+  ASSERT_TRUE(AwaitWaits(1));
   ASSERT_TRUE(arbiter_->Pin(3, false).ok());
   EXPECT_TRUE(first.Result().ok());
   EXPECT_THAT(machine_->TakeCalls(), ElementsAre("park 3", "resume 1"));
@@ -155,7 +155,7 @@ TEST_F(GpuArbiterTest, ALeaseWithAnIdIsTakenOnce) {
   named.id = "a";
   ASSERT_TRUE(Lease(1, named).ok());
   Asked waits(this, 2);
-  AwaitWaits(1);
+  ASSERT_TRUE(AwaitWaits(1));
   // It is not to wait for who waits for its end.
   EXPECT_TRUE(Lease(1, named).ok());
   EXPECT_EQ(Look(1).leases, 1);
@@ -206,7 +206,7 @@ TEST_F(GpuArbiterTest, JobsWithInheritedLeasesAndPinsStay) {
   ASSERT_TRUE(absl::IsFailedPrecondition(arbiter_->Park(1)));
   ASSERT_TRUE(absl::IsFailedPrecondition(arbiter_->Park(2)));
   Asked asked(this, 4);
-  AwaitWaits(1);
+  ASSERT_TRUE(AwaitWaits(1));
   EXPECT_TRUE(arbiter_->Release(1).ok());
   EXPECT_THAT(machine_->TakeCalls(), IsEmpty());
   EXPECT_TRUE(arbiter_->Release(1).ok());
@@ -307,7 +307,7 @@ TEST_F(GpuArbiterTest, NobodyIsParkedWhereItWouldNotSuffice) {
   AddParked(3, {{"A", 9}});
   ASSERT_TRUE(LeaseAtOnce(2).ok());
   Asked asked(this, 3);
-  AwaitWaits(1);
+  ASSERT_TRUE(AwaitWaits(1));
   EXPECT_THAT(machine_->TakeCalls(), IsEmpty());
   ASSERT_TRUE(arbiter_->Release(2).ok());
   EXPECT_TRUE(asked.Result().ok());
@@ -322,13 +322,13 @@ TEST_F(GpuArbiterTest, ARequestWaitsForEarlierOnesOnItsGpuAndForNoOthers) {
   AddParked(4, {{"B", 4}});
   ASSERT_TRUE(LeaseAtOnce(1).ok());
   Asked earlier(this, 3);
-  AwaitWaits(1);
+  ASSERT_TRUE(AwaitWaits(1));
   // Its job is there, but it came later.
   absl::Status refused = LeaseAtOnce(1);
   EXPECT_TRUE(absl::IsDeadlineExceeded(refused)) << refused;
   EXPECT_THAT(refused.message(), HasSubstr("job 3"));
   Asked later(this, 1);
-  AwaitWaits(3);
+  ASSERT_TRUE(AwaitWaits(3));
   EXPECT_TRUE(LeaseAtOnce(2).ok());
   EXPECT_TRUE(Lease(4).ok());
   EXPECT_EQ(Look(3).position, 1);
@@ -338,7 +338,7 @@ TEST_F(GpuArbiterTest, ARequestWaitsForEarlierOnesOnItsGpuAndForNoOthers) {
 
   ASSERT_TRUE(arbiter_->Release(1).ok());
   EXPECT_TRUE(earlier.Result().ok());
-  AwaitWaits(3);
+  ASSERT_TRUE(AwaitWaits(3));
   EXPECT_EQ(Look(1).state, GpuJobState::kParked);
   ASSERT_TRUE(arbiter_->Release(3).ok());
   EXPECT_TRUE(later.Result().ok());
@@ -354,9 +354,9 @@ TEST_F(GpuArbiterTest, AJobOnTwoGpusWaitsItsTurnOnBothAndHoldsItOnBoth) {
   AddParked(5, {{"B", 8}, {"C", 8}});
   ASSERT_TRUE(LeaseAtOnce(1).ok());
   Asked two(this, 4);
-  AwaitWaits(1);
+  ASSERT_TRUE(AwaitWaits(1));
   Asked behind(this, 5);
-  AwaitWaits(2);
+  ASSERT_TRUE(AwaitWaits(2));
   // Behind the second, which is behind the first.
   EXPECT_TRUE(absl::IsDeadlineExceeded(LeaseAtOnce(3)));
   EXPECT_EQ(Look(5).position, 2);
@@ -404,7 +404,7 @@ TEST_F(GpuArbiterTest, WhoNeverFitsIsRefusedAtOnce) {
     // Also where others wait.
     ASSERT_TRUE(LeaseAtOnce(1).ok());
     Asked earlier(this, 3);
-    AwaitWaits(1);
+    ASSERT_TRUE(AwaitWaits(1));
     EXPECT_TRUE(absl::IsResourceExhausted(Lease(2)));
     ASSERT_TRUE(arbiter_->Release(1).ok());
     EXPECT_TRUE(earlier.Result().ok());
@@ -465,7 +465,7 @@ TEST_F(GpuArbiterTest, TheHostBudgetMakesWaitWhileAnotherJobIsOnItsWayBack) {
   Asked elsewhere(this, 3);
   gate.AwaitReached();
   Asked asked(this, 2);
-  AwaitWaits(1);
+  ASSERT_TRUE(AwaitWaits(1));
   absl::Status timed_out = Lease(2, Within(absl::ZeroDuration()));
   EXPECT_TRUE(absl::IsDeadlineExceeded(timed_out)) << timed_out;
   gate.Open();
@@ -482,9 +482,9 @@ TEST_F(GpuArbiterTest, TheHostBudgetMakesWaitWhileAnotherRequestMayGiveSomeBack)
   AddResident(4, {{"B", 2}});
   ASSERT_TRUE(LeaseAtOnce(4).ok());
   Asked elsewhere(this, 3);
-  AwaitWaits(1);
+  ASSERT_TRUE(AwaitWaits(1));
   Asked asked(this, 2);
-  AwaitWaits(2);
+  ASSERT_TRUE(AwaitWaits(2));
   EXPECT_THAT(machine_->TakeCalls(), IsEmpty());
   ASSERT_TRUE(arbiter_->Release(4).ok());
   EXPECT_TRUE(elsewhere.Result().ok());

@@ -24,11 +24,11 @@ TEST_F(GpuArbiterTest, ACancelledRequestLeavesTheQueue) {
   LeaseOptions options;
   options.cancelled = [&] { return gone.load(); };
   Asked head(this, 2, options);
-  AwaitWaits(1);
+  ASSERT_TRUE(AwaitWaits(1));
   Asked behind(this, 1, options);
-  AwaitWaits(2);
+  ASSERT_TRUE(AwaitWaits(2));
   Asked last(this, 1);
-  AwaitWaits(3);
+  ASSERT_TRUE(AwaitWaits(3));
   gone = true;
   arbiter_->Wake();
   EXPECT_TRUE(absl::IsCancelled(head.Result()));
@@ -64,7 +64,7 @@ TEST_F(GpuArbiterTest, AJobThatSomebodyWaitsForIsParkedLast) {
   Asked head(this, 3);
   gate.AwaitReached();
   Asked behind(this, 1);
-  AwaitWaits(1);
+  ASSERT_TRUE(AwaitWaits(1));
   gate.Open();
   EXPECT_TRUE(head.Result().ok());
   EXPECT_TRUE(behind.Result().ok());
@@ -208,7 +208,7 @@ TEST_F(GpuArbiterTest, RoomThatOthersMakeIsNoticed) {
   AddParked(1, {{"A", 4}});
   machine_->SetOutsiders("A", 6 * kGiB);
   Asked asked(this, 1);
-  AwaitWaits(1);
+  ASSERT_TRUE(AwaitWaits(1));
   machine_->SetOutsiders("A", 4 * kGiB);
   EXPECT_TRUE(asked.Result().ok());
 }
@@ -219,7 +219,7 @@ TEST_F(GpuArbiterTest, ALeasedJobThatDiesUnseenHoldsNobodyUp) {
   AddParked(2, {{"A", 8}});
   ASSERT_TRUE(LeaseAtOnce(1).ok());
   Asked asked(this, 2);
-  AwaitWaits(1);
+  ASSERT_TRUE(AwaitWaits(1));
   machine_->Kill(Id(1));
   EXPECT_TRUE(asked.Result().ok());
   EXPECT_TRUE(absl::IsNotFound(arbiter_->Release(1)) || Look(1).leases == 0);
@@ -233,9 +233,9 @@ TEST_F(GpuArbiterTest, WhoWaitsForAJobThatEndsIsToldSo) {
   AddParked(2, {{"A", 8}});
   ASSERT_TRUE(LeaseAtOnce(1).ok());
   Asked head(this, 2);
-  AwaitWaits(1);
+  ASSERT_TRUE(AwaitWaits(1));
   Asked behind(this, 2);
-  AwaitWaits(2);
+  ASSERT_TRUE(AwaitWaits(2));
   machine_->Kill(Id(2));
   arbiter_->Forget(Id(2));
   EXPECT_TRUE(absl::IsNotFound(head.Result()));
@@ -254,9 +254,9 @@ TEST_F(GpuArbiterTest, AJobThatDiedUnseenWhileItWasWaitedForIsNotLeased) {
   LeaseOptions options;
   options.cancelled = [&] { return gone.load(); };
   Asked head(this, 3, options);
-  AwaitWaits(1);
+  ASSERT_TRUE(AwaitWaits(1));
   Asked behind(this, 2);
-  AwaitWaits(2);
+  ASSERT_TRUE(AwaitWaits(2));
   machine_->Kill(Id(2));
   gone = true;
   arbiter_->Wake();
@@ -337,7 +337,7 @@ TEST_F(GpuArbiterTest, ParkingByHandKeepsToTheRules) {
   gate.AwaitReached();
   EXPECT_TRUE(absl::IsAborted(arbiter_->Park(1)));
   Asked asked(this, 1);  // waits for the move to end
-  AwaitWaits(1);
+  ASSERT_TRUE(AwaitWaits(1));
   gate.Open();
   parking.join();
   EXPECT_TRUE(asked.Result().ok());
@@ -437,7 +437,7 @@ TEST_F(GpuArbiterTest, AJobIsWantedAsLongAsSomebodyWaitsForItsGpus) {
   EXPECT_FALSE(arbiter_->IsWanted(1));
   ASSERT_TRUE(LeaseAtOnce(1).ok());
   Asked asked(this, 3);
-  AwaitWaits(1);
+  ASSERT_TRUE(AwaitWaits(1));
   EXPECT_TRUE(arbiter_->IsWanted(1));
   EXPECT_FALSE(arbiter_->IsWanted(2));
   EXPECT_FALSE(arbiter_->IsWanted(4711));
@@ -455,9 +455,9 @@ TEST_F(GpuArbiterTest, AJobThatMovesToOtherGpusWhileItIsWaitedForQueuesThere) {
   ASSERT_TRUE(LeaseAtOnce(1).ok());
   ASSERT_TRUE(LeaseAtOnce(2).ok());
   Asked moved(this, 3);
-  AwaitWaits(1);
+  ASSERT_TRUE(AwaitWaits(1));
   Asked other(this, 4);
-  AwaitWaits(2);
+  ASSERT_TRUE(AwaitWaits(2));
   // As if its state had been restored onto another GPU.
   machine_->Kill(Id(3));
   ASSERT_TRUE(machine_->Start(Id(3), {{"B", 8 * kGiB}}, false));
@@ -475,7 +475,7 @@ TEST_F(GpuArbiterTest, StopEndsAllWaiting) {
   AddParked(2, {{"A", 8}});
   ASSERT_TRUE(LeaseAtOnce(1).ok());
   Asked head(this, 2), behind(this, 2);
-  AwaitWaits(2);
+  ASSERT_TRUE(AwaitWaits(2));
   arbiter_->Stop();
   EXPECT_TRUE(absl::IsUnavailable(head.Result()));
   EXPECT_TRUE(absl::IsUnavailable(behind.Result()));

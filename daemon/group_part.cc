@@ -254,6 +254,7 @@ class Groups::PartCall {
 
   // Until it is known, or who is to know it is no more, and the resolver has to find out.
   void AwaitDecision() {
+    asked_.Restart();
     for (;;) {
       switch (part_.AwaitFate(kLookEvery)) {
         case MemberState::Fate::kInDoubt:
@@ -348,7 +349,7 @@ class Groups::PartCall {
   // One that is to end goes on after all when this ends without knowing: Settle ends it when it is known.
   std::unique_ptr<ckpt::StandingJob> standing_;
   std::function<void()> when_published_;
-  Stopwatch asked_;
+  Stopwatch asked_;  // since the coordinator was asked, or the decision was first waited for
 };
 
 absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {

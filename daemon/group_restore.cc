@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
+#include "base/image_reference.h"
 #include "base/log.h"
 #include "base/parallel.h"
 #include "base/status.h"
@@ -19,7 +20,6 @@
 #include "daemon/group_point.h"
 #include "daemon/groups.h"
 #include "daemon/sending_thread.h"
-#include "dedup_store/retention.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -306,7 +306,7 @@ absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupReques
                        " of this group in its store: the set is not complete, "
                        "so nothing is restored"));
     }
-    images.push_back(absl::StrCat(store::NameOfReference(answer->image()), "@", answer->digest()));
+    images.push_back(absl::StrCat(NameOfReference(answer->image()), "@", answer->digest()));
   }
 
   v1::GroupEvent event;

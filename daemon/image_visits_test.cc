@@ -28,7 +28,7 @@ TEST(ImageVisitsTest, AVisitWaitsUntilTheJobIsReadyAndTheJobUntilItHasItsMemory)
     visits.IsFrozen(number + 1);  // another's
     visits.IsFrozen(number);
   });
-  ASSERT_TRUE(woken.WaitForNotificationWithTimeout(kVisitMayTake));
+  EXPECT_TRUE(woken.WaitForNotificationWithTimeout(kVisitMayTake));
   const uint64_t visit = visits.WhichWaits();
   EXPECT_NE(visit, 0u);
   EXPECT_TRUE(visits.IsUnderWay(visit));

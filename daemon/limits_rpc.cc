@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/image_reference.h"
 #include "base/log.h"
 #include "base/record_file.h"
 #include "base/status.h"
@@ -78,8 +80,8 @@ absl::StatusOr<std::vector<store::ImageInfo>> Candidates(const Node& node, const
     return !node.policy().MayUse(caller, i.owner) || v1::IsCopyLink(i.reference, i.labels);
   });
   if (request.all()) return images;
-  std::set<std::string> known, names;
-  for (const store::ImageInfo& image : images) known.insert(store::NameOfReference(image.reference));
+  std::set<std::string, std::less<>> known, names;
+  for (const store::ImageInfo& image : images) known.emplace(NameOfReference(image.reference));
   for (const std::string& name : request.names()) {
     RK_RETURN_IF_ERROR(CheckPrunedName(name));
     if (!known.contains(name))
@@ -87,7 +89,7 @@ absl::StatusOr<std::vector<store::ImageInfo>> Candidates(const Node& node, const
     names.insert(name);
   }
   std::erase_if(images, [&](const store::ImageInfo& image) {
-    return !names.contains(store::NameOfReference(image.reference));
+    return !names.contains(NameOfReference(image.reference));
   });
   return images;
 }

@@ -2,8 +2,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/image_reference.h"
 #include "base/status.h"
-#include "dedup_store/retention.h"
 #include "dedup_store/store.h"
 
 namespace rekindle::daemon {
@@ -37,7 +37,7 @@ absl::Status CheckPrunedName(const std::string& name) {
   if (!absl::StrContains(name, ':')) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("'", name, "' names one image; prune takes names without tags, such as '",
-                   store::NameOfReference(reference), "'. `rekindle rm` removes single images"));
+                   NameOfReference(reference), "'. `rekindle rm` removes single images"));
 }
 
 }  // namespace rekindle::daemon

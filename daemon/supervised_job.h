@@ -285,7 +285,8 @@ class SupervisedJob {
   void TellThatItIsBack(const std::optional<v1::RestartPoint>& point, const Revival& revival, pid_t pid,
                         v1::JobEvent* event);
   // Because of the decision, or because there is nothing left to go on from.
-  void GiveUp(const supervise::RestartDecision& decision);
+  // `images`: that it could have gone back to, `newest` the newest.
+  void GiveUp(const supervise::RestartDecision& decision, size_t images, const std::string& newest);
   // Whoever takes the job over while it waits carries out the same.
   void NoteDecided() ABSL_LOCKS_EXCLUDED(mutex_);
   bool EndWithoutLife();

@@ -10,11 +10,11 @@
 #include "absl/strings/strip.h"
 #include "base/file.h"
 #include "base/file_patterns.h"
+#include "base/image_reference.h"
 #include "base/machine.h"
 #include "base/message_text.h"
 #include "base/record_file.h"
 #include "base/status.h"
-#include "dedup_store/retention.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -141,7 +141,7 @@ absl::Status CheckIsOfThisMachine(const std::string& directory, const v1::Superv
 
 std::string ExactNameOf(const v1::RestartPoint& point) {
   if (point.digest().empty()) return point.image();
-  return absl::StrCat(store::NameOfReference(point.image()), "@", point.digest());
+  return absl::StrCat(NameOfReference(point.image()), "@", point.digest());
 }
 
 supervise::RestartState RestartStateOf(const v1::SupervisedJobRecord& record) {

@@ -450,10 +450,12 @@ bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, con
     }
     size_t images;
     bool anew, ends;
+    std::string newest;
     std::optional<v1::RestartPoint> point;
     {
       absl::MutexLock lock(&mutex_);
       images = static_cast<size_t>(record_.points_size());
+      if (images > 0) newest = record_.points().rbegin()->image();
       anew = revival.decision.images_back >= images;
       // It would do everything once more, over what it has left: nobody but its owner can want that.
       ends = revival.decision.action == RestartDecision::Action::kGiveUp || (anew && record_.had_points());
@@ -464,7 +466,7 @@ bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, con
       }
     }
     if (ends) {
-      GiveUp(revival.decision);
+      GiveUp(revival.decision, images, newest);
       return false;
     }
     if (revival.decision.wait_seconds > 0) NoteDecided();
@@ -478,20 +480,18 @@ bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, con
   }
 }
 
-void SupervisedJob::GiveUp(const RestartDecision& decision) {
+void SupervisedJob::GiveUp(const RestartDecision& decision, size_t images, const std::string& newest) {
   std::string hint = HintAtRemovedFiles();
   if (hint.empty()) hint = HintAtFullLog();
   std::string why = decision.why;
   if (decision.action != RestartDecision::Action::kGiveUp) {
-    absl::MutexLock lock(&mutex_);
-    const std::string newest = record_.points().empty() ? "" : record_.points().rbegin()->image();
     why = absl::StrCat(
         decision.death,
         newest.empty()
             ? "; its images are gone, and it does not begin anew by itself: start it once more if it "
               "is to"
-            : absl::StrCat("; it gets no further from any image that it can go back to (",
-                           record_.points_size(), ", the newest ", newest,
+            : absl::StrCat("; it gets no further from any image that it can go back to (", images,
+                           ", the newest ", newest,
                            "), so that it is not restarted any more. When what it fails of is "
                            "mended, `rekindle run --from ",
                            newest, " …` goes on from there"));

@@ -105,8 +105,8 @@ class GpuArbiterTest : public ::testing::Test {
     std::thread thread_;
   };
   // Until so many requests in all have had to wait, and do.
-  void AwaitWaits(uint64_t waits) {
-    ASSERT_TRUE(Eventually([&] { return arbiter_->counters().waits >= waits; }));
+  [[nodiscard]] ::testing::AssertionResult AwaitWaits(uint64_t waits) {
+    return Eventually([&] { return arbiter_->counters().waits >= waits; });
   }
   void FailNext(Call call, pid_t pid, absl::Status error, int times = 1) {
     machine_->Interfere([=, left = std::make_shared<std::atomic<int>>(times)](Call c, const GpuJobId& id) {

@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/file.h"
+#include "base/image_reference.h"
 #include "base/log.h"
 #include "base/parallel.h"
 #include "base/status.h"
@@ -218,10 +219,7 @@ class Checker {
     std::vector<const ImageRecord*> sorted;
     sorted.reserve(images.size());
     for (const ImageRecord& image : images) sorted.push_back(&image);
-    const auto name_of = [](const ImageRecord* image) {
-      const absl::string_view reference = image->info.reference;
-      return reference.substr(0, reference.rfind(':'));
-    };
+    const auto name_of = [](const ImageRecord* image) { return NameOfReference(image->info.reference); };
     std::stable_sort(sorted.begin(), sorted.end(),
                      [&](const ImageRecord* a, const ImageRecord* b) { return name_of(a) < name_of(b); });
     return sorted;

@@ -5,12 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/image_reference.h"
+#include "base/image_reference.h"
 
 namespace rekindle::store {
-
-std::string NameOfReference(const std::string& reference) {
-  return reference.substr(0, reference.rfind(':'));
-}
 
 std::vector<RetentionDecision> DecideRetention(std::vector<ImageInfo> images, const RetentionRules& rules,
                                                int64_t now_unix_ns, absl::TimeZone zone) {

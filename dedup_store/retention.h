@@ -17,9 +17,6 @@ struct RetentionDecision {
   std::vector<std::string> reasons;  // of all rules that keep it; empty: none does
 };
 
-// The name of "name:tag". The images of one owner with one name are a group.
-std::string NameOfReference(const std::string& reference);
-
 // Groups by name, then by owner; within a group the last committed first. Without any rule everything is
 // kept. `zone`: whose days and weeks count.
 std::vector<RetentionDecision> DecideRetention(std::vector<ImageInfo> images, const RetentionRules& rules,

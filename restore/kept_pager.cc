@@ -46,7 +46,10 @@ absl::StatusOr<PagerClient> KeptPager::Connect(const PagerPlace& place) {
       }
     }
     if (client.ok() && !kept_) {
-      auto kept = PagerClient::ConnectToRunning(place);
+      // One that makes sure that nobody wants it has another name for a moment.
+      Subprocess started;
+      auto kept = PagerClient::Connect(place, &started);
+      if (started.running()) WaitFor(std::move(started));
       if (kept.ok()) kept_.emplace(*std::move(kept));
       is_kept_ = kept_.has_value();
       found = is_kept_ && !is_new;

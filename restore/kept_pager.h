@@ -30,7 +30,7 @@ class KeptPager {
       : runtime_directory_(std::move(runtime_directory)), cache_bytes_(cache_bytes) {}
 
   PagerPlace PlaceFor(const std::string& store) const;
-  // Starts one where none runs; nobody waits for that who has found one.
+  // Starts one where none runs; once one is kept, nobody waits for that who finds one.
   absl::StatusOr<PagerClient> Connect(const PagerPlace& place) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

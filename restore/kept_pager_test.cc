@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/opened_files.h"
 #include "base/process_stat.h"
+#include "base/test_eventually.h"
 #include "dedup_store/store.h"
 #include "restore/pager_protocol.h"
 
@@ -91,7 +92,7 @@ TEST_F(KeptPagerTest, WhoFindsOneDoesNotWaitForWhoBringsUpAnother) {
     const auto other = pager.Connect(pager.PlaceFor(Path("other")));
     EXPECT_TRUE(other.ok()) << other.status();
   });
-  while (LockOpened() < 2) std::this_thread::yield();
+  EXPECT_TRUE(Eventually([&] { return LockOpened() >= 2; })) << "another is brought up";
   absl::Notification found;
   std::thread finder([&] {
     const auto client = pager.Connect(pager.PlaceFor(Path("one")));

@@ -1,5 +1,5 @@
 // An image as the pager serves it: which pages of which task come while it runs, and where they lie in the
-// store. Immutable but for the working set; shared by all copies of the image.
+// store. Immutable but for the working set and what is prefilled; shared by all copies of the image.
 #pragma once
 
 #include <sys/types.h>
