@@ -35,6 +35,12 @@ void Core::OnReady(const InstancePtr& instance) {
 void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, Later* later) {
   while (!function->queue.empty()) {
     RequestPtr request = function->queue.Pop();
+    if (!request->gone() && HasTooMany(*function)) {
+      function->waiting.PushFirst(std::move(request));
+      NoteWaiting(*function);
+      policy_.Ended(function->id);
+      return EndInstance(instance);
+    }
     if (!request->gone()) return Assign(function, instance, request, later);
     // The instance that is being started for it is one that is idle, to the policy.
     later->steps.emplace_back([request] { request->done(NobodyWaits()); });
@@ -50,7 +56,7 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
   }
   DropGone(*function, /*all=*/false, later);
   if (function->replaced) return EndInstance(instance);
-  if (!function->waiting.empty() && OwesAnInstance(*function)) {
+  if (HasTooMany(*function) || (!function->waiting.empty() && OwesAnInstance(*function))) {
     // Its next call waits until one of its others has answered, or it is its turn again.
     if (function->drops_owed > 0) {
       --function->drops_owed;

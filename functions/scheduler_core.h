@@ -209,6 +209,10 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   uint32_t LivingOf(uint32_t owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool OwnerMayHaveMore(uint32_t owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayHaveMore(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // More are there, but for those that are being ended, than it may have since that was lowered.
+  bool HasTooMany(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends as many of its idle ones; what is at work ends when it has answered (BecameFree).
+  void EndSurplus(Function& function) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What instances have that are in no call's way to get, and can't go for others: those that are being
   // ended, as long as they are there, and what is idle because it is always to be there.
   uint64_t StandingBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
