@@ -68,6 +68,7 @@ void Scheduler::Invoke(Call call, Done done) {
 void Scheduler::InvokeEvent(std::shared_ptr<const Call> event, Done done) {
   core_->Invoke(std::move(event), nullptr, std::move(done));
 }
+std::vector<StartTimes> Scheduler::Times() const { return core_->Times(); }
 absl::StatusOr<FunctionNumbers> Scheduler::Numbers(const std::string& name) const {
   return core_->Numbers(name);
 }

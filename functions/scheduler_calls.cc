@@ -24,11 +24,13 @@ void Core::OnReady(const InstancePtr& instance) {
   instance->start = SteadyNow() - instance->ordered;
   LearnStart(function, instance->level, absl::ToDoubleSeconds(instance->start), &later);
   instance->state = Instance::State::kIdle;
+  function->was_loaded = true;
   // That may have to be noted on a disk.
   if (instance->process != nullptr)
     clearers_.Post(function->spec.owner, [process = instance->process] { process->IsReady(); });
   RetirePredecessor(function, &later);
   BecameFree(function, instance, &later);
+  LetImage(function, &later);
   if (memory_is_waited_for_) ServeInTurn(&later);  // whom it was started for may have gone
 }
 
