@@ -127,6 +127,30 @@ def new_modules(at_start, hook_folder):
     return found
 
 
+def look_for_generators(hook_folder):
+    """What says, later, which generators of random numbers instances of one image would have in common: those of the
+    function's own, unless it has something done in each instance. Read now, and not as a module of the hook's: the
+    function may have one of that name.
+    """
+    if hook_folder is None:
+        return lambda: []
+    path = os.path.join(hook_folder, "rekindle", "randomness.py")
+    content = {"__name__": "rekindle.randomness"}
+    with open(path, encoding="utf-8") as file:
+        exec(compile(file.read(), path, "exec"), content)
+
+    def look():
+        registered = getattr(sys.modules.get("snapshot_restore_py"), "get_after_restore", list)
+        try:
+            if getattr(sys.modules.get("rekindle"), "_after_restore", None) or registered():
+                return []
+            return content["generators"]()
+        except Exception:  # of objects of the function's
+            return []
+
+    return look
+
+
 def process_figures():
     """(resident bytes, threads)"""
     figures = {}
@@ -161,6 +185,7 @@ def main():
     ]
     sys.path[:] = [code, *layer_folders, *(folder for folder in sys.path if folder not in layer_folders)]
     hook.add()
+    generators = look_for_generators(hook.folder())
     asked_for = set()
     record_imports(code, asked_for)
     began = time.perf_counter()
@@ -171,6 +196,7 @@ def main():
         os._exit(0)  # the code has forked, and this is its child
     modules = new_modules(at_start, hook.folder())
     resident, threads = process_figures()
+    unrenewed = sorted(generators()) if error is None else []
     report = {
         "error": error,
         "seconds": seconds,
@@ -178,6 +204,7 @@ def main():
         "threads": threads,
         "modules": modules,
         "asked_for": sorted(asked_for),
+        "unrenewed": unrenewed,
         "layer_folders": layer_folders,
         "path": [str(folder) for folder in sys.path],
         "standard_names": standard_names(),
