@@ -2,11 +2,12 @@
 
 import json
 import os
+import signal
 import socket
 import urllib.request
 
 from harness import jobs, waiting
-from harness.functions import SECONDS, FunctionsTest
+from harness.functions import FROM_OWN_IMAGE, SECONDS, FunctionsTest
 
 # Notes the network that it is loaded in.
 _NOTES_NETWORK = """import os
@@ -94,7 +95,14 @@ class DiscoveryTest(FunctionsTest):
         files = {"app.py": "import random, rekindle\nrng = random.Random()\n"
                            "def handler(event, context):\n    return rekindle.unrenewed()[1:]\n"}
         self.deploy("names", "--deps", "none", files=files)
-        self.assertEqual(self.invoke("names")[0], ["app.rng: random.Random"])
+        self.invoke("names")
+        self.wait_for_image("names")
+        for pid in self.runtimes():
+            os.kill(pid, signal.SIGKILL)
+        self.wait_for_no_instance("names")
+        named, told = self.invoke("names")
+        self.assertIn(told["start_level"], FROM_OWN_IMAGE)
+        self.assertEqual(named, ["app.rng: random.Random"])
 
 
 class AloneTest(FunctionsTest):
