@@ -190,7 +190,7 @@ class Functions {
   // be, and of one of which an instance serves: FailedPrecondition is told of where one does alone.
   void NoteLoaded(const std::string& name, uint64_t revision, const absl::Status& loaded)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // An instance of its present revision is there, and has loaded it.
+  // How many instances of its present revision have loaded it.
   uint32_t Serving(const std::string& name) const;
   // What could not be loaded ahead of its layers; as DependencyRenewal::Work::make.
   absl::StatusOr<bool> LoadLayersAhead(const functions::FunctionRecord& record, const Cancellation& cancel);
