@@ -70,7 +70,8 @@ class DiscoveryTest(FunctionsTest):
 
     def test_its_memory_limit_is_named(self):
         deployed = self.deploy("large", "--memory", "128M", files={"app.py": _TAKES_ALL_MEMORY})
-        self.assertIn("Runtime.OutOfMemory: loading it took more than its memory limit of 128 MB", deployed["warnings"][0])
+        self.assertIn("Runtime.OutOfMemory: loading it took more than its memory limit of 128 MB",
+                      deployed["warnings"][0])
         problem = self.function("large")["problem"]
         self.assertIn("memory limit of 128 MB", problem)
 
@@ -78,14 +79,16 @@ class DiscoveryTest(FunctionsTest):
         slow = {"app.py": "import time\ntime.sleep(1.1)\ndef handler(event, context):\n    return 1\n"}
         deployed = self.deploy("slow", "--start-timeout", "1s", files=slow)
         self.assertEqual(len(deployed["warnings"]), 1, str(deployed["warnings"]))
-        self.assertRegex(deployed["warnings"][0], r"\Aloading it took 1\.\d+ s, and an instance may take 1\.00 s .*--start-timeout")
+        self.assertRegex(deployed["warnings"][0],
+                         r"\Aloading it took 1\.\d+ s, and an instance may take 1\.00 s .*--start-timeout")
         javascript = {"app.js": "const until = performance.now() + 1100;\nwhile (performance.now() < until);\n"
                                 "exports.handler = async () => 1;\n"}
         deployed = self.deploy("slowjs", "--start-timeout", "1s", files=javascript, runtime="nodejs")
         self.assertIn("loading it took 1.", deployed["warnings"][0])
 
     def test_generators_that_instances_would_share_are_warned_of(self):
-        files = {"app.py": "import random\nrng = random.Random()\ndef handler(event, context):\n    return rng.random()\n"}
+        files = {"app.py": "import random\nrng = random.Random()\n"
+                           "def handler(event, context):\n    return rng.random()\n"}
         deployed = self.deploy("draws", files=files)
         self.assertIn("app.rng: random.Random", deployed["warnings"][0])
         files["app.py"] += "import snapshot_restore_py\nsnapshot_restore_py.register_after_restore(rng.seed)\n"
@@ -119,8 +122,8 @@ class AloneTest(FunctionsTest):
         self.assertIn("Address already in use", problem)
         self.assertEqual(self.function("alone")["state"], "ready")
         code = self.code("alone", {"app.py": _LISTENS.format(port=port) + "# another\n"})
-        refused = self.cli.run("fn", "deploy", "alone", "--runtime", "python", "--handler", "app.handler", "--code", code,
-                               "--replace")
+        refused = self.cli.run("fn", "deploy", "alone", "--runtime", "python", "--handler", "app.handler", "--code",
+                               code, "--replace")
         self.assertEqual(refused.code, 1, str(refused))
         self.assertIn("an instance of that one runs", str(refused))
         self.succeed("fn", "set", "alone", "--max-instances", "1")
