@@ -1,10 +1,14 @@
 #include "base/network_namespace.h"
 
 #include <fcntl.h>
+#include <net/if.h>
 #include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 
 #include <cerrno>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
@@ -25,6 +29,36 @@ absl::Status InNetworkOf(pid_t process, absl::FunctionRef<absl::Status()> work) 
     }).join();
     return status;
   });
+}
+
+absl::StatusOr<UniqueFd> NewNetwork(bool loopback) {
+  absl::StatusOr<UniqueFd> network = UniqueFd();
+  RK_RETURN_IF_ERROR(CatchNoMoreThreads([&] {
+    std::thread([&] {
+      if (::unshare(CLONE_NEWNET) != 0) {
+        network = ErrnoStatus(errno, "making a process a network of its own, which needs CAP_SYS_ADMIN");
+        return;
+      }
+      if (absl::Status up = loopback ? BringUpLoopback() : absl::OkStatus(); !up.ok()) {
+        network = std::move(up);
+        return;
+      }
+      network = OpenFile("/proc/thread-self/ns/net", O_RDONLY);
+    }).join();
+    return absl::OkStatus();
+  }));
+  return network;
+}
+
+absl::Status BringUpLoopback() {
+  UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request{};
+  request.ifr_name[0] = 'l';
+  request.ifr_name[1] = 'o';
+  request.ifr_flags = IFF_UP | IFF_RUNNING;
+  if (::ioctl(socket.get(), SIOCSIFFLAGS, &request) != 0)
+    return ErrnoStatus(errno, "bringing up a sandbox's loopback interface");
+  return absl::OkStatus();
 }
 
 }  // namespace rekindle

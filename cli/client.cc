@@ -83,11 +83,12 @@ absl::Status OfPlace(const absl::Status& status) {
 
 class GrpcClient final : public Client {
  public:
-  GrpcClient(std::shared_ptr<grpc::Channel> channel, std::string host,
-             std::unique_ptr<daemon::EmbeddedService> embedded, bool elsewhere)
+  GrpcClient(std::shared_ptr<grpc::Channel> channel, const Endpoint& endpoint,
+             std::unique_ptr<daemon::EmbeddedService> embedded)
       : embedded_(std::move(embedded)),
-        elsewhere_(elsewhere),
-        host_(std::move(host)),
+        elsewhere_(endpoint.elsewhere),
+        of_functions_(endpoint.of_functions),
+        host_(endpoint.host),
         channel_(channel),
         stub_(v1::Rekindle::NewStub(channel)),
         groups_(v1::Groups::NewStub(channel)),
@@ -397,11 +398,12 @@ class GrpcClient final : public Client {
 
   // `what`: has become of the call; empty: nobody said.
   absl::Status EndedMeanwhile(absl::string_view what = "") const {
-    return absl::UnavailableError(absl::StrCat(
-        "the daemon (rekindled) at ", host_, " has ended in the middle of this call",
-        what.empty() ? "" : absl::StrCat(" (", what, ")"),
-        ": once it is back, 'rekindle ps' (jobs) and 'rekindle ls' (images) show whether what was "
-        "asked for was done; if it was not, try again"));
+    return absl::UnavailableError(
+        absl::StrCat("the daemon (rekindled) at ", host_, " has ended in the middle of this call",
+                     what.empty() ? "" : absl::StrCat(" (", what, ")"), ": once it is back, ",
+                     of_functions_ ? "'rekindle fn ls' and 'rekindle fn logs' show"
+                                   : "'rekindle ps' (jobs) and 'rekindle ls' (images) show",
+                     " whether what was asked for was done; if it was not, try again"));
   }
 
   bool Listens() const {
@@ -469,9 +471,10 @@ class GrpcClient final : public Client {
           listens
               ? ": it is there now, so try again; if it does not take this connection, its log says why (one "
                 "user may have so many of them)"
-          : of_tls ? ": see whether --tls-ca vouches for the daemon's certificate, and the daemon's "
-                     "--tls-client-ca for --tls-cert, to which --tls-key belongs"
-                   : ": start it, or work without it by naming a --store"));
+          : of_tls        ? ": see whether --tls-ca vouches for the daemon's certificate, and the daemon's "
+                            "--tls-client-ca for --tls-cert, to which --tls-key belongs"
+          : of_functions_ ? ": start it"
+                          : ": start it, or work without it by naming a --store"));
     }
     if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED && status.error_message().empty()) {
       return absl::FailedPreconditionError(
@@ -486,7 +489,7 @@ class GrpcClient final : public Client {
   }
 
   std::unique_ptr<daemon::EmbeddedService> embedded_;
-  const bool elsewhere_;
+  const bool elsewhere_, of_functions_;
   const std::string host_;
   const std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Rekindle::Stub> stub_;
@@ -542,7 +545,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Open(const Endpoint& endpoint) {
     std::unique_ptr<daemon::EmbeddedService> embedded = daemon::StartEmbedded(options);
     if (!embedded) return absl::InternalError("the service could not be started in this process");
     std::shared_ptr<grpc::Channel> channel = embedded->channel();
-    return std::make_unique<GrpcClient>(std::move(channel), "", std::move(embedded), endpoint.elsewhere);
+    return std::make_unique<GrpcClient>(std::move(channel), endpoint, std::move(embedded));
   }
   RK_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials, Credentials(endpoint));
   grpc::ChannelArguments arguments;
@@ -562,7 +565,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Open(const Endpoint& endpoint) {
   const std::string socket = UnixSocketPath(endpoint.host);
   const std::string target = socket.empty() ? endpoint.host : UnixSocketUri(socket);
   std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(target, credentials, arguments);
-  return std::make_unique<GrpcClient>(std::move(channel), endpoint.host, nullptr, endpoint.elsewhere);
+  return std::make_unique<GrpcClient>(std::move(channel), endpoint, nullptr);
 }
 
 bool UnixSocketAnswers(const std::string& path) {

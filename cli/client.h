@@ -16,11 +16,13 @@ namespace rekindle::cli {
 
 // Where the service is. Exactly one of `host` and `store` is set.
 struct Endpoint {
-  std::string host;                              // "unix:///path", "unix:path" or "name:port" (TLS)
-  std::string store;                             // hosted in this process, on this store
-  std::optional<uint64_t> page_cache_bytes;      // then: of a pager; see daemon::NodeOptions
-  bool elsewhere = false;                        // a place that a command copies to or looks at
-  std::string warning;                           // for whoever chose none; empty: there is nothing to tell
+  std::string host;                          // "unix:///path", "unix:path" or "name:port" (TLS)
+  std::string store;                         // hosted in this process, on this store
+  std::optional<uint64_t> page_cache_bytes;  // then: of a pager; see daemon::NodeOptions
+  bool elsewhere = false;                    // a place that a command copies to or looks at
+  bool of_functions = false;                 // the command is one of `fn` or `deps`
+  std::string no_daemon;  // what says that none is asked, "$REKINDLE_STORE"; empty: none was there
+  std::string warning;    // for whoever chose none; empty: there is nothing to tell
   std::string tls_ca, tls_certificate, tls_key;  // files, for "name:port"
 };
 

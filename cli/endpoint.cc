@@ -65,10 +65,12 @@ absl::StatusOr<Endpoint> ChooseEndpoint(const GlobalOptions& options, const Surr
     endpoint.host = *options.host;
   } else if (options.no_daemon || options.store) {
     endpoint.store = store.empty() ? kDefaultStore : store;
+    endpoint.no_daemon = options.store ? "--store" : "--no-daemon";
   } else if (!surroundings.host.empty()) {
     endpoint.host = surroundings.host;
   } else if (!store.empty()) {
     endpoint.store = store;
+    endpoint.no_daemon = "$REKINDLE_STORE";
   } else if (surroundings.answers(UnixSocketPath(surroundings.default_host))) {
     endpoint.host = surroundings.default_host;
   } else if (surroundings.root) {
@@ -87,6 +89,19 @@ absl::StatusOr<Endpoint> ChooseEndpoint(const GlobalOptions& options, const Surr
     endpoint.page_cache_bytes = *bytes;
   }
   return endpoint;
+}
+
+absl::Status CheckHasFunctions(const Endpoint& endpoint) {
+  if (!endpoint.host.empty()) return absl::OkStatus();
+  if (endpoint.no_daemon.empty()) {
+    return absl::UnavailableError(
+        absl::StrCat("no daemon (rekindled) answers at ", kDefaultHost,
+                     ", and functions live in it: start it, or name it with --host"));
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "functions live in the daemon (rekindled), which is not asked because of ", endpoint.no_daemon, ": ",
+      absl::StartsWith(endpoint.no_daemon, "$") ? "unset that" : "leave that out",
+      ", or name the daemon: --host ", kDefaultHost));
 }
 
 Endpoint OtherEndpoint(const GlobalOptions& options, const std::string& where) {

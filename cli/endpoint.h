@@ -33,6 +33,10 @@ struct Surroundings {
 // and the store is not, so that this is not the place where they are.
 absl::StatusOr<Endpoint> ChooseEndpoint(const GlobalOptions& options, const Surroundings& surroundings);
 
+// For the commands of functions, which live in daemons: FailedPrecondition where none is to be asked, by what
+// that was said; Unavailable where none was there.
+absl::Status CheckHasFunctions(const Endpoint& endpoint);
+
 // Of a second service that a command names as --host or --store would: what begins with '/' is a store's
 // folder. With the TLS files of the first one.
 Endpoint OtherEndpoint(const GlobalOptions& options, const std::string& where);

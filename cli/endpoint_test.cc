@@ -64,6 +64,31 @@ TEST(EndpointTest, ADaemonThatDoesNotAnswer) {
   EXPECT_THAT(chosen->warning, ::testing::HasSubstr("does not answer"));
 }
 
+TEST(EndpointTest, FunctionsLiveInTheDaemon) {
+  Surroundings surroundings;
+  surroundings.root = true;
+  surroundings.answers = [](const std::string&) { return true; };
+  EXPECT_TRUE(CheckHasFunctions(*ChooseEndpoint({}, surroundings)).ok());
+  const auto why_not = [&](const GlobalOptions& options) {
+    return std::string(CheckHasFunctions(*ChooseEndpoint(options, surroundings)).message());
+  };
+  surroundings.store = "/srv/store";
+  EXPECT_THAT(why_not({}), ::testing::HasSubstr("because of $REKINDLE_STORE: unset that"));
+  GlobalOptions named;
+  named.store = "/srv/store";
+  EXPECT_THAT(why_not(named), ::testing::HasSubstr("because of --store: leave that out"));
+  GlobalOptions without;
+  without.no_daemon = true;
+  EXPECT_THAT(why_not(without), ::testing::HasSubstr("because of --no-daemon: leave that out"));
+  named.store.reset();
+  named.host = kDefaultHost;
+  EXPECT_EQ(why_not(named), "");
+  surroundings.store.clear();
+  surroundings.answers = [](const std::string&) { return false; };
+  surroundings.exists = [](const std::string&) { return false; };
+  EXPECT_THAT(why_not({}), ::testing::HasSubstr("answers at unix:///run/rekindle/rekindled.sock"));
+}
+
 TEST(EndpointTest, TheStoreOfADaemonThatHasEnded) {
   Surroundings surroundings;
   surroundings.root = true;

@@ -1,11 +1,20 @@
 #include "cli/function_arguments.h"
 
-#include <algorithm>
+#include <fcntl.h>
+#include <google/protobuf/map.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/human_units.h"
 #include "base/status.h"
 #include "cli/command_group.h"
@@ -26,6 +35,37 @@ v1::CloneOptions::Network NetworkNamed(const std::string& name) {
   return name == "none"  ? v1::CloneOptions::NONE
          : name == "own" ? v1::CloneOptions::OWN
                          : v1::CloneOptions::HOST;
+}
+
+// Of lines NAME=VALUE, as they are; what is empty or begins with # counts for nothing. Their values are
+// secret: no error shows them.
+absl::Status ReadVariables(const std::string& path,
+                           google::protobuf::Map<std::string, std::string>& variables) {
+  constexpr size_t kMostBytes = size_t{1} << 20;  // of what may be taken, with remarks
+  const auto wrong = [&](const auto&... parts) {
+    return absl::InvalidArgumentError(absl::StrCat("--env-file ", path, ": ", parts...));
+  };
+  const absl::StatusOr<UniqueFd> file = OpenFile(path, O_RDONLY);
+  if (!file.ok()) return absl::InvalidArgumentError(absl::StrCat("--env-file: ", file.status().message()));
+  std::string text(kMostBytes + 1, '\0');
+  size_t size = 0;
+  for (ssize_t n = 1; n != 0 && size < text.size(); size += static_cast<size_t>(n)) {
+    n = ::read(file->get(), text.data() + size, text.size() - size);
+    if (n < 0) return wrong(std::generic_category().message(errno));
+  }
+  if (size > kMostBytes)
+    return wrong("it has more than ", FormatBytes(kMostBytes), ": name a file of variables");
+  text.resize(size);
+  size_t number = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    line = absl::StripLeadingAsciiWhitespace(absl::StripSuffix(line, "\r"));
+    if (line.empty() || line[0] == '#') continue;
+    const size_t equals = line.find('=');
+    if (equals == absl::string_view::npos || equals == 0) return wrong("line ", number, ": write NAME=VALUE");
+    variables[std::string(line.substr(0, equals))] = std::string(line.substr(equals + 1));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<uint64_t> TimeLimit(absl::string_view option, const std::string& text, uint64_t least_ms) {
@@ -116,6 +156,11 @@ void FunctionArguments::AddSettings(CLI::App* command) {
       ->type_name("TIME");
   command->add_option("--env", environment_, "Environment variable; repeatable")
       ->type_name("K=V")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--env-file", environment_files_,
+                   "File with such, a line each, as docker's: no secret is on the command line; repeatable")
+      ->type_name("FILE")
       ->allow_extra_args(false);
   command->add_option("--provisioned", provisioned_, "Instances that are always there [0]")->type_name("N");
   command->add_option("--max-instances", max_instances_, "Instances at the same time, at most [no limit]")
@@ -229,7 +274,7 @@ absl::StatusOr<Command> FunctionArguments::Finish(const std::string& working_dir
 }
 
 template <typename Settings>
-absl::Status FunctionArguments::FillLimits(Settings& settings) const {
+absl::Status FunctionArguments::FillLimits(Settings& settings, const std::string& working_directory) const {
   if (!memory_.empty()) {
     absl::StatusOr<uint64_t> bytes = ParseBytes(memory_);
     if (!bytes.ok()) return absl::InvalidArgumentError(absl::StrCat("--memory: ", bytes.status().message()));
@@ -246,6 +291,8 @@ absl::Status FunctionArguments::FillLimits(Settings& settings) const {
                         TimeLimit("--start-timeout", start_timeout_, functions::kLeastStartTimeoutMs));
     settings.set_start_timeout_ms(ms);
   }
+  for (const std::string& file : environment_files_)
+    RK_RETURN_IF_ERROR(ReadVariables(Absolute(file, working_directory), *settings.mutable_environment()));
   for (const std::string& variable : environment_) {
     RK_ASSIGN_OR_RETURN(auto named, ParseAssignment("--env", variable));
     (*settings.mutable_environment())[named.first] = named.second;
@@ -274,7 +321,7 @@ absl::StatusOr<Command> FunctionArguments::FinishDeploy(const std::string& worki
   }
   for (const std::string& layer : layers_) spec.add_layers(Absolute(layer, working_directory));
   spec.set_venv(Absolute(venv_, working_directory));
-  RK_RETURN_IF_ERROR(FillLimits(spec));
+  RK_RETURN_IF_ERROR(FillLimits(spec, working_directory));
   spec.set_provisioned(provisioned_);
   spec.set_max_instances(max_instances_);
   spec.set_cpus(cpus_);
@@ -285,7 +332,7 @@ absl::StatusOr<Command> FunctionArguments::FinishDeploy(const std::string& worki
 
 absl::StatusOr<Command> FunctionArguments::FinishSet(const std::string& working_directory) const {
   v1::SetFunctionRequest request;
-  RK_RETURN_IF_ERROR(FillLimits(request));
+  RK_RETURN_IF_ERROR(FillLimits(request, working_directory));
   if (set_->count("--provisioned") > 0) request.set_provisioned(provisioned_);
   if (set_->count("--max-instances") > 0) request.set_max_instances(max_instances_);
   if (set_->count("--cpus") > 0) request.set_cpus(cpus_);

@@ -31,7 +31,7 @@ class FunctionArguments {
   absl::StatusOr<Command> FinishDeps(const std::string& working_directory) const;
   // A v1::FunctionSpec, or a v1::SetFunctionRequest: what was given of these.
   template <typename Settings>
-  absl::Status FillLimits(Settings& settings) const;
+  absl::Status FillLimits(Settings& settings, const std::string& working_directory) const;
 
   CLI::App* fn_ = nullptr;
   CLI::App* deps_ = nullptr;
@@ -41,7 +41,7 @@ class FunctionArguments {
 
   std::string runtime_, handler_, code_, dependencies_ = "auto", memory_, timeout_, start_timeout_,
                                          network_ = "host", description_, venv_;
-  std::vector<std::string> layers_, environment_, removed_environment_;
+  std::vector<std::string> layers_, environment_, environment_files_, removed_environment_;
   uint32_t provisioned_ = 0, max_instances_ = 0;
   double cpus_ = 0;
   bool replace_ = false, force_ = false, no_image_ = false, no_layers_ = false;

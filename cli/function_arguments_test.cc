@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "cli/arguments.h"
 #include "cli/durations.h"
 
@@ -10,6 +12,8 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
 
 template <typename Request>
 Request Parsed(const std::vector<std::string>& arguments) {
@@ -78,6 +82,27 @@ TEST(FunctionArgumentsTest, DependenciesAreFoundOutUnlessNamed) {
   EXPECT_FALSE(deploy({}).no_image());
   EXPECT_TRUE(deploy({"--no-image"}).no_image());
   EXPECT_FALSE(deploy({"--no-image"}).discover_dependencies());
+}
+
+TEST(FunctionArgumentsTest, VariablesComeFromFilesToo) {
+  auto folder = TemporaryDirectory::Make("/tmp", "rk-env-");
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  const auto file = [&](const std::string& name, const std::string& text) {
+    const std::string path = absl::StrCat(folder->path(), "/", name);
+    EXPECT_TRUE(WriteFileAtomically(path, text).ok());
+    return path;
+  };
+  const std::string good = file("good", "# ours\n\n  TOKEN=a=b # no remark\r\nEMPTY=\nLEVEL=low\n");
+  auto set = Parsed<v1::SetFunctionRequest>({"fn", "set", "f", "--env-file", good, "--env-file",
+                                             file("more", "QUOTED=\"x\""), "--env", "LEVEL=high"});
+  EXPECT_THAT(set.environment(), UnorderedElementsAre(Pair("TOKEN", "a=b # no remark"), Pair("EMPTY", ""),
+                                                      Pair("LEVEL", "high"), Pair("QUOTED", "\"x\"")));
+  auto deploy = Parsed<v1::DeployFunctionRequest>(
+      {"fn", "deploy", "f", "--runtime", "python", "--code", ".", "--env-file", good});
+  EXPECT_EQ(deploy.spec().environment().at("LEVEL"), "low");
+  ExpectRefused({"fn", "set", "f", "--env-file", file("bad", "A=1\ns3cret\n")}, "line 2: write NAME=VALUE");
+  ExpectRefused({"fn", "set", "f", "--env-file", absl::StrCat(folder->path(), "/absent")}, "--env-file: ");
+  ExpectRefused({"fn", "set", "f", "--env-file", "/dev/zero"}, "more than 1.0 MiB");
 }
 
 TEST(FunctionArgumentsTest, LayersAreSetWithCodeAndWithout) {

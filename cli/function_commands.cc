@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -17,6 +18,8 @@
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/status.h"
+#include "base/utf8.h"
+#include "cli/json.h"
 #include "cli/streamed_call.h"
 #include "cli/table.h"
 #include "functions/invocation.h"
@@ -114,6 +117,22 @@ class AnswerFile {
   UniqueFd file_;
   bool is_new_ = false;
 };
+
+// With `payload_base64` behind the payload: what is no text stays whole there, and is null in the other.
+std::string AnswerJson(const v1::InvokeFunctionResponse& response) {
+  using Json = nlohmann::ordered_json;
+  const std::string& payload = response.payload();
+  const bool is_text = ToUtf8(payload) == payload;
+  Json json;
+  const Json fields = Json::parse(ToJson(response));
+  for (const auto& [name, value] : fields.items()) {
+    json[name] = value;
+    if (name != "payload") continue;
+    if (!is_text) json[name] = nullptr;
+    json["payload_base64"] = is_text ? Json() : Json(absl::Base64Escape(payload));
+  }
+  return json.dump();
+}
 
 int FailedFunction(const Output& output, const FunctionInvocation& invocation,
                    const v1::InvokeFunctionResponse& response) {
@@ -224,7 +243,7 @@ int InvokeFunction(Client& client, const Output& output, const FunctionInvocatio
   }
   absl::StatusOr<v1::InvokeFunctionResponse> response = client.InvokeFunction(request);
   if (!response.ok()) return output.Fail(response.status());
-  output.Json(*response);
+  output.JsonLine(AnswerJson(*response));
   if (!output.json() && request.tail_log()) output.Note(response->log_tail());
   if (!invocation.output.empty()) {
     if (absl::Status written = answer.Write(response->payload()); !written.ok()) return output.Fail(written);

@@ -17,11 +17,14 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 class CannedService final : public v1::Rekindle::Service {
  public:
   grpc::Status InvokeFunction(grpc::ServerContext*, const v1::InvokeFunctionRequest* request,
                               v1::InvokeFunctionResponse* response) override {
+    // As gRPC says it where the service goes.
+    if (request->name() == "cut") return grpc::Status(grpc::StatusCode::UNAVAILABLE, "Cancelling all calls");
     invoked = *request;
     *response = invocation;
     return grpc::Status::OK;
@@ -97,6 +100,7 @@ class FunctionCommandsTest : public ::testing::Test {
     ASSERT_NE(server_, nullptr);
     Endpoint endpoint;
     endpoint.host = address;
+    endpoint.of_functions = true;
     auto client = Client::Open(endpoint);
     ASSERT_TRUE(client.ok()) << client.status();
     client_ = *std::move(client);
@@ -152,6 +156,30 @@ TEST_F(FunctionCommandsTest, WhatAFunctionReturnsIsPrinted) {
   invocation.payload = "@" + Path("absent");
   EXPECT_EQ(Invoke(invocation), kFailed) << "the function is there";
   EXPECT_THAT(err_, HasSubstr("--payload: "));
+}
+
+TEST_F(FunctionCommandsTest, AnAnswerThatIsNoTextIsWholeInJson) {
+  FunctionInvocation invocation;
+  invocation.request.set_name("hello");
+  service_.invocation.set_payload(std::string("\xff\0\x80PNG", 6));
+  service_.invocation.set_start_level("running");
+  EXPECT_EQ(Invoke(invocation, /*json=*/true), kDone);
+  EXPECT_THAT(out_, StartsWith(R"({"payload":null,"payload_base64":"/wCAUE5H","function_error":"",)"));
+  EXPECT_THAT(out_, HasSubstr(R"("start_level":"running")"));
+  service_.invocation.set_payload("\"gr\u00fc\u00dfe?\"");
+  EXPECT_EQ(Invoke(invocation, /*json=*/true), kDone);
+  EXPECT_THAT(out_, StartsWith("{\"payload\":\"\\\"gr\u00fc\u00dfe?\\\"\",\"payload_base64\":null,"));
+}
+
+TEST_F(FunctionCommandsTest, WhatHelpsWhereTheDaemonIsAwayIsOfFunctions) {
+  FunctionInvocation invocation;
+  invocation.request.set_name("cut");
+  EXPECT_EQ(Invoke(invocation), kFailed);
+  EXPECT_THAT(err_, HasSubstr("'rekindle fn ls' and 'rekindle fn logs' show whether"));
+  server_->Shutdown();
+  EXPECT_EQ(Invoke(invocation), kFailed);
+  EXPECT_THAT(err_, HasSubstr(": start it\n"));
+  EXPECT_THAT(err_, Not(HasSubstr("--store")));
 }
 
 TEST_F(FunctionCommandsTest, APayloadThatIsTooLargeIsRefusedHere) {

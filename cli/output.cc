@@ -36,8 +36,11 @@ absl::Status ResultsWritten() {
 }
 
 void Output::Json(const google::protobuf::Message& message) const {
-  if (!json_) return;
-  Print(results_, ToJson(message) + "\n");
+  if (json_) JsonLine(ToJson(message));
+}
+
+void Output::JsonLine(absl::string_view line) const {
+  if (json_) Print(results_, absl::StrCat(line, "\n"));
 }
 
 void Output::Text(absl::string_view text) const {

@@ -41,6 +41,8 @@ class Output {
 
   // One line of JSON; nothing unless --json was given.
   void Json(const google::protobuf::Message& message) const;
+  // The same of a line that is JSON already.
+  void JsonLine(absl::string_view line) const;
   // For people; nothing with --json.
   void Text(absl::string_view text) const;
   // As they are, but printable on a terminal; nothing with --json.

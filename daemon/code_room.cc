@@ -81,10 +81,11 @@ absl::Status CodeRoom::CheckRevision(const functions::FunctionRecord& staged) co
 absl::Status CodeRoom::Check(uint64_t code_bytes, uint64_t in_ledger, bool all) const {
   const uint64_t of_owner = OtherCode(of_owner_, owner_, in_ledger);
   const uint64_t of_store = OtherCode(of_store_, std::nullopt, in_ledger);
+  const std::string what = function_.empty() ? std::string("what the image needs of layers")
+                                             : absl::StrCat("the code of function '", function_, "'");
   const std::string needs =
-      absl::StrCat(function_.empty() ? "what the image needs of layers has "
-                                     : absl::StrCat("the code of function '", function_, "' has "),
-                   all ? "" : "more than ", FormatBytes(code_bytes), ": ");
+      code_bytes == 0 ? absl::StrCat("there is no room for ", what, ": ")
+                      : absl::StrCat(what, " has ", all ? "" : "more than ", FormatBytes(code_bytes), ": ");
   if (Exceeds(of_owner_, of_owner, code_bytes)) {
     return absl::ResourceExhaustedError(absl::StrCat(
         needs, "the quota of uid ", owner_, " in the store ", path_, " is ", FormatBytes(of_owner_.limit),

@@ -65,6 +65,10 @@ TEST_F(CodeRoomTest, WhatAnImageNeedsOfOnesThatAreGoneCounts) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("quota of uid 1000"));
   EXPECT_TRUE(Check(kBert, 1001).ok());
   Limit(kAnna, used / 2);
+  const absl::Status full = Check(kAnna, 0);  // as it is asked before anything is copied
+  EXPECT_TRUE(absl::IsResourceExhausted(full));
+  EXPECT_THAT(std::string(full.message()),
+              HasSubstr("there is no room for the code of function 'f': the quota"));
   EXPECT_TRUE(absl::IsResourceExhausted(Check(kAnna, 1)));
 }
 

@@ -1,10 +1,14 @@
 // How functions are deployed: their code is copied, their images are found.
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/human_units.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "daemon/code_room.h"
 #include "daemon/early_variables.h"
 #include "daemon/function_imports.h"
@@ -13,6 +17,20 @@
 #include "daemon/functions.h"
 
 namespace rekindle::daemon {
+namespace {
+
+std::string WarnOfGenerators(const std::vector<std::string>& generators) {
+  constexpr size_t kShown = 3, kShownBytes = 300;
+  const std::vector<std::string> shown(
+      generators.begin(),
+      generators.begin() + static_cast<std::ptrdiff_t>(std::min(generators.size(), kShown)));
+  return absl::StrCat(
+      "instances that start from its image would draw the same random numbers from: ",
+      ToUtf8(absl::StrJoin(shown, "; "), kShownBytes), generators.size() > kShown ? "; and others" : "",
+      ". Have them seeded in each with register_after_restore (docs/hook.md), or deploy it with --no-image");
+}
+
+}  // namespace
 
 absl::StatusOr<functions::FunctionImages> Functions::FindImages(
     const functions::FunctionRecord& record, bool replaces_one,
@@ -32,14 +50,28 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
     auto found = FindImports(node_, record, instances_->TemporaryOf(record), cancel, &refused);
     if (absl::IsCancelled(found.status())) return found.status();
     if (found.ok()) {
+      const double most = static_cast<double>(record.spec.start_timeout_ms) / 1000;
+      if (found->seconds > most) {
+        const bool imports = !found->of_machine.empty() || !found->of_layers.empty();
+        warnings->push_back(
+            absl::StrCat("loading it took ", FormatSeconds(found->seconds), ", and an instance may take ",
+                         FormatSeconds(most), " for that: ",
+                         imports ? "unless most of it is what it imports, which instances find loaded, " : "",
+                         "invoking it will fail; give it more --start-timeout"));
+      }
+      if (record.spec.starts_from_images() && !found->unrenewed.empty())
+        warnings->push_back(WarnOfGenerators(found->unrenewed));
       images.of_layers.insert(images.of_layers.end(), found->of_layers.begin(), found->of_layers.end());
       for (const auto& names : {found->of_machine, found->of_layers})
         images.dependencies.insert(images.dependencies.end(), names.begin(), names.end());
     } else if (replaces_one && absl::IsFailedPrecondition(found.status())) {
       return absl::FailedPreconditionError(absl::StrCat(
           "its handler could not be loaded, so the revision that is deployed stays; mend it, or deploy "
-          "it all the same with --force: ",
-          found.status().message()));
+          "it all the same with --force",
+          Serving(record.name()) > 0
+              ? absl::StrCat(" (an instance of that one runs: ", WhyAlone(record.spec), ")")
+              : "",
+          ": ", found.status().message()));
     } else {
       warnings->push_back(absl::StrCat("its handler could not be loaded, and invoking it will fail: ",
                                        found.status().message()));
@@ -117,6 +149,14 @@ absl::Status Functions::CheckMayHaveMore(const Owner& owner, const std::string& 
                    " functions, as many as one user may: remove some (rekindle fn ls, rekindle fn rm NAME)"));
 }
 
+bool Functions::KeepsReplaced(uid_t owner) const {
+  uint64_t present = 0;
+  for (const functions::FunctionRecord& record : catalog_->List()) {
+    if (record.owner.uid == owner && record.folder != nullptr) present += record.own_bytes();
+  }
+  return catalog_->ledger()->Of(owner) > present;
+}
+
 absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
     const Owner& owner, const functions::FunctionSpec& spec, bool force, functions::DeployOptions options,
     const std::function<void(const char* phase, uint64_t bytes)>& progress, const Cancellation* cancel) {
@@ -143,7 +183,10 @@ absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
                         catalog_->layers().Sizes(), spec.name, owner.uid);
   };
   RK_ASSIGN_OR_RETURN(const CodeRoom room_now, code_room());
-  options.may_take = [&room_now](uint64_t bytes, bool all) { return room_now.Check(bytes, all); };
+  const bool takes_more =
+      !same_code || options.new_parts.layers || options.new_parts.venv || KeepsReplaced(owner.uid);
+  if (takes_more)
+    options.may_take = [&room_now](uint64_t bytes, bool all) { return room_now.Check(bytes, all); };
   options.cancelled = cancel != nullptr ? &cancel->cancelled() : nullptr;
   RK_ASSIGN_OR_RETURN(options.python, PythonVersion(spec.runtime));
   options.prepare_layer = CompileLayers(spec.runtime, owner, progress, cancel);
@@ -166,6 +209,7 @@ absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
   };
   options.prepare = [&](const functions::FunctionRecord& staged, functions::FunctionImages* images) {
     RK_ASSIGN_OR_RETURN(*images, find_images(staged, !force && catalog_->Find(spec.name).ok()));
+    if (!takes_more) return absl::OkStatus();
     // Others may have been deployed meanwhile.
     RK_ASSIGN_OR_RETURN(const CodeRoom left, code_room());
     return left.CheckRevision(staged);

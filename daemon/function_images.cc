@@ -239,7 +239,44 @@ std::string LoadFailure(const absl::Status& why) {
   return ToUtf8(why.message().substr(0, kMostBytes));
 }
 
+std::string WhyAlone(const functions::FunctionSpec& spec) {
+  const bool host = spec.network == v1::CloneOptions::HOST;
+  return absl::StrCat("what ", host ? "listens on a port or " : "",
+                      "locks a file as it is loaded can be loaded once",
+                      spec.max_instances == 1 ? "" : ": --max-instances 1",
+                      host ? (spec.max_instances == 1 ? ": " : ", or ") : "",
+                      host ? "--net own, where each instance has ports of its own" : "");
+}
+
+std::string Functions::OnlyAlone(const functions::FunctionRecord& record) const {
+  absl::MutexLock lock(&mutex_);
+  const auto found = only_alone_.find(record.name());
+  return found != only_alone_.end() && found->second.first == record.revision ? found->second.second : "";
+}
+
+uint32_t Functions::Serving(const std::string& name) const {
+  const auto numbers = scheduler_->Numbers(name);
+  return numbers.ok() ? numbers->busy + numbers->idle : 0;
+}
+
 void Functions::NoteLoaded(const std::string& name, uint64_t revision, const absl::Status& loaded) {
+  if (loaded.ok()) {
+    bool alone = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      alone = only_alone_.contains(name);
+    }
+    if (alone && Serving(name) > 1) {
+      absl::MutexLock lock(&mutex_);
+      only_alone_.erase(name);
+    }
+  } else if (Serving(name) > 0) {
+    absl::MutexLock lock(&mutex_);
+    only_alone_[name] = {revision, LoadFailure(loaded)};
+    return;
+  } else if (absl::IsFailedPrecondition(loaded)) {
+    return;
+  }
   const auto record = catalog_->Find(name);
   // Nearly always, and without a wait for the disk. What was found out when it was deployed says more.
   if (!record.ok() || record->images.load_failure.empty() == loaded.ok()) return;
@@ -256,6 +293,9 @@ void Functions::ImageMade(const std::string& name, uint64_t revision, const std:
     // It was loaded for that.
     if (!reference.empty()) images->load_failure.clear();
   });
+  if (reference.empty()) return;
+  absl::MutexLock lock(&mutex_);
+  only_alone_.erase(name);
 }
 
 void Functions::NoteImages(const std::string& name, uint64_t revision,

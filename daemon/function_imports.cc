@@ -90,12 +90,22 @@ std::string PlacesOf(const nlohmann::json& error) {
   return text;
 }
 
+// Whatever it was that was killed: the runtime's error says a signal's name alone.
+std::string OutOfMemory(const functions::FunctionRecord& record) {
+  return absl::StrCat("Runtime.OutOfMemory: loading it took more than its memory limit of ",
+                      record.spec.memory_bytes >> 20, " MB: deploy it with more --memory");
+}
+
 std::string Explain(const functions::FunctionRecord& record, const nlohmann::json& result,
-                    absl::string_view written, bool* refused) {
+                    absl::string_view written, bool out_of_memory, bool* refused) {
   const auto error = result.find("error");
   if (error == result.end()) return "Runtime.Unknown";
   const std::string type = restore::TextOf(*error, "errorType", "Runtime.Unknown");
   *refused = type != functions::kTimedOutType;
+  if (out_of_memory && type == functions::kExitType) {
+    return absl::StrCat(OutOfMemory(record),
+                        LastWritten(result.contains("output") ? restore::TextOf(result, "output") : written));
+  }
   return absl::StrCat(
       type == functions::kTimedOutType ? TimedOut(record)
                                        : absl::StrCat(type, ": ", restore::TextOf(*error, "errorMessage")),
@@ -119,6 +129,7 @@ absl::StatusOr<FunctionImports> FindImports(Node& node, const functions::Functio
   program.working_directory = record.folder->code();
   program.owner = record.owner;
   program.temporary = std::move(temporary);
+  program.network = FunctionInstances::NetworkOf(record.spec);
   program.limits = FunctionInstances::LimitsOf(record.spec);
   program.longest = LongestDiscovery(record) + kDiscoveryGrace;
   program.most_output = kMostReported;
@@ -132,16 +143,23 @@ absl::StatusOr<FunctionImports> FindImports(Node& node, const functions::Functio
   const nlohmann::json result =
       nlohmann::json::parse(begin == std::string::npos ? text : text.substr(begin), nullptr, false);
   if (!result.is_object()) {
-    const std::string ended = absl::StrCat("Runtime.ExitError: its process ended while it was loaded: ",
-                                           end->exit ? end->exit->ToString() : "");
+    const std::string ended = end->out_of_memory
+                                  ? OutOfMemory(record)
+                                  : absl::StrCat("Runtime.ExitError: its process ended while it was loaded: ",
+                                                 end->exit ? end->exit->ToString() : "");
     return absl::FailedPreconditionError(
         absl::StrCat(end->late ? TimedOut(record) : ended, LastWritten(text)));
   }
   if (!restore::FlagOf(result, "ok")) {
     return absl::FailedPreconditionError(
-        Explain(record, result, absl::string_view(text).substr(0, begin), refused));
+        Explain(record, result, absl::string_view(text).substr(0, begin), end->out_of_memory, refused));
   }
-  FunctionImports imports{restore::TextsOf(result, "imports"), restore::TextsOf(result, "layer_imports")};
+  FunctionImports imports;
+  imports.of_machine = restore::TextsOf(result, "imports");
+  imports.of_layers = restore::TextsOf(result, "layer_imports");
+  imports.unrenewed = restore::TextsOf(result, "unrenewed");
+  if (const auto seconds = result.find("seconds"); seconds != result.end() && seconds->is_number())
+    imports.seconds = seconds->get<double>();
   // They are loaded as our own user, and the code may have written all of this.
   for (std::vector<std::string>* names : {&imports.of_machine, &imports.of_layers}) {
     std::erase_if(*names, [&](const std::string& name) {

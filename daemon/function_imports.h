@@ -14,6 +14,8 @@ namespace rekindle::daemon {
 
 struct FunctionImports {
   std::vector<std::string> of_machine, of_layers;
+  std::vector<std::string> unrenewed;  // for people: generators that instances of its image would share
+  double seconds = 0;                  // that loading it took, with all that it imports; 0: not known
 };
 
 // As its owner, within an instance's limits, with the /tmp of `temporary`. Blocks as long as the function may

@@ -43,17 +43,6 @@ constexpr absl::Duration kBetweenDrops = absl::Minutes(1);
 // Of what a function says that can't be loaded for its image, where others are listed beside it.
 constexpr size_t kMostShown = 300;
 
-restore::Network NetworkOf(v1::CloneOptions::Network network) {
-  switch (network) {
-    case v1::CloneOptions::NONE:
-      return restore::Network::kNone;
-    case v1::CloneOptions::OWN:
-      return restore::Network::kOwn;
-    default:
-      return restore::Network::kHost;
-  }
-}
-
 // "functions/u1000/resize-0123456789abcdef:r3": none of another user is called like that. Names of functions
 // have capital letters, those of images have not.
 std::string ImageReference(const functions::FunctionRecord& record) {
@@ -271,6 +260,17 @@ restore::CgroupLimits FunctionInstances::LimitsOf(const functions::FunctionSpec&
   return {spec.memory_bytes, spec.cpus, kMostProcesses};
 }
 
+restore::Network FunctionInstances::NetworkOf(const functions::FunctionSpec& spec) {
+  switch (spec.network) {
+    case v1::CloneOptions::NONE:
+      return restore::Network::kNone;
+    case v1::CloneOptions::OWN:
+      return restore::Network::kOwn;
+    default:
+      return restore::Network::kHost;
+  }
+}
+
 const absl::Status& FunctionInstances::LimitsUsable() {
   static const absl::Status usable = restore::Cgroup::Examine().status();
   return usable;
@@ -293,7 +293,7 @@ restore::CloneOptions FunctionInstances::OptionsFor(const LiveFunction& live,
   restore::CloneOptions options;
   options.image = digest;
   options.name = spec.name;
-  options.network = NetworkOf(spec.network);
+  options.network = NetworkOf(spec);
   if (LimitsUsable().ok()) options.limits = LimitsOf(spec);
   options.temporary = TemporaryOf(live.record);
   if (live.record.owner.uid != ::geteuid()) {
@@ -543,7 +543,7 @@ absl::StatusOr<std::shared_ptr<LiveTemplate>> FunctionInstances::TemplateUp(cons
   // Forking runs its code: what it has left to be done before and after that, handlers of signals.
   restore::CloneOptions options;
   options.image = digest;
-  options.network = NetworkOf(live->record.spec.network);
+  options.network = NetworkOf(live->record.spec);
   options.temporary = TemporaryOf(live->record);
   if (LimitsUsable().ok()) options.limits = LimitsOf(live->record.spec);
   options.cancel_fd = making.cancellation().fd();
@@ -624,8 +624,11 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
     if (absl::IsDataLoss(judged)) files_changed_();
     return judged;
   }
-  if (absl::IsFailedPrecondition(captured.status()) && !loaded)
-    return NotLoaded(record, captured.status(), report->End());
+  if (absl::IsFailedPrecondition(captured.status()) && !loaded) {
+    const absl::Status failed = NotLoaded(record, captured.status(), report->End());
+    loaded_(function, revision, failed);
+    return failed;
+  }
   RK_RETURN_IF_ERROR(captured.status());
   RK_RETURN_IF_ERROR(GiveImage(live, captured->image.digest));
   image_made_(function, revision, captured->image.reference);

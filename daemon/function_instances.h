@@ -68,6 +68,7 @@ class FunctionInstances : public functions::InstanceStarter {
   static const absl::Status& LimitsUsable();
   // Of an instance, and of what is run of its code before there is one.
   static restore::CgroupLimits LimitsOf(const functions::FunctionSpec& spec);
+  static restore::Network NetworkOf(const functions::FunctionSpec& spec);
   restore::OwnTemporary TemporaryOf(const functions::FunctionRecord& record) const;
 
   // A revision that may be started from now on. `dependency` may be null. Returns whether its own image is

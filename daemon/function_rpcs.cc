@@ -44,12 +44,19 @@ void Describe(Functions& functions, const functions::FunctionRecord& record, v1:
   auto numbers = functions.Numbers(record.name());
   out->set_state(numbers.ok() ? "ready" : "deploying");
   if (!numbers.ok()) return;
+  // A function's own words may be in them.
   const std::string& failure = record.images.load_failure;
-  if (!failure.empty()) out->set_state("unloadable");
-  out->set_problem(failure.empty()
-                       ? ToUtf8(numbers->problem)
-                       : absl::StrCat("its handler could not be loaded when that was last tried: ",
-                                      failure));  // a function's own words may be in it
+  const std::string alone = functions.OnlyAlone(record);
+  const bool serves = numbers->busy + numbers->idle > 0;
+  if (serves && !(failure.empty() && alone.empty())) {
+    out->set_problem(absl::StrCat("one serves, and a second could not be loaded beside it (",
+                                  WhyAlone(record.spec), "): ", failure.empty() ? alone : failure));
+  } else if (!failure.empty()) {
+    out->set_state("unloadable");
+    out->set_problem(absl::StrCat("its handler could not be loaded when that was last tried: ", failure));
+  } else {
+    out->set_problem(ToUtf8(numbers->problem));
+  }
   out->set_instances_busy(numbers->busy);
   out->set_instances_idle(numbers->idle);
   out->set_invocations(numbers->invocations);

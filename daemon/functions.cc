@@ -267,6 +267,7 @@ absl::Status Functions::Remove(const Caller& caller, const std::string& name) {
     absl::MutexLock lock(&mutex_);
     if (auto scheduled = scheduled_.extract(name)) revision = scheduled.mapped();
     without_image_.erase(name);
+    only_alone_.erase(name);
   }
   if (revision != 0) instances_->Remove(name, revision, /*await_image=*/true);
   logs_->Remove(name).IgnoreError();

@@ -40,6 +40,9 @@ inline constexpr size_t kMostFunctionsOfOne = 1000;
 // For people, of a handler that could not be loaded: FunctionImages::load_failure.
 std::string LoadFailure(const absl::Status& why);
 
+// For people: why one that can be loaded may not be loaded a second time beside an instance, and what helps.
+std::string WhyAlone(const functions::FunctionSpec& spec);
+
 // Thread-safe.
 class Functions {
  public:
@@ -85,6 +88,10 @@ class Functions {
   absl::StatusOr<functions::FunctionNumbers> Numbers(const std::string& name) const {
     return scheduler_->Numbers(name);
   }
+  std::vector<functions::StartTimes> StartTimes() const { return scheduler_->Times(); }
+  // Why the present revision could not be loaded again, for an instance or its image, while an instance of it
+  // served; empty: as far as is known it can be.
+  std::string OnlyAlone(const functions::FunctionRecord& record) const ABSL_LOCKS_EXCLUDED(mutex_);
   // What came to no function because a limit was reached, over all callers.
   struct Refusals {
     functions::InvokeApi::Refusals http;
@@ -121,6 +128,9 @@ class Functions {
   static functions::ScheduledFunction AsSpecified(const functions::FunctionRecord& record);
   // ResourceExhausted: without the one of this name they have as many functions as they may.
   absl::Status CheckMayHaveMore(const Owner& owner, const std::string& name) const;
+  // Instances run from code of this user's that was replaced: a copy of it would come on top, where otherwise
+  // it takes the place of what it is a copy of.
+  bool KeepsReplaced(uid_t owner) const;
   // `options`: what is to be replaced.
   absl::StatusOr<DeployResult> DeployAs(
       const Owner& owner, const functions::FunctionSpec& spec, bool force, functions::DeployOptions options,
@@ -180,8 +190,11 @@ class Functions {
   absl::Status BringBackDependencies(const std::string& reference, const Cancellation& cancel);
   absl::Status BringBackDependenciesOf(const functions::FunctionRecord& record, const Cancellation& cancel);
   // Notes whether the handler of a revision could be loaded. Of one that has an image it is known that it can
-  // be.
-  void NoteLoaded(const std::string& name, uint64_t revision, const absl::Status& loaded);
+  // be, and of one of which an instance serves: FailedPrecondition is told of where one does alone.
+  void NoteLoaded(const std::string& name, uint64_t revision, const absl::Status& loaded)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // How many instances of its present revision have loaded it.
+  uint32_t Serving(const std::string& name) const;
   // What could not be loaded ahead of its layers; as DependencyRenewal::Work::make.
   absl::StatusOr<bool> LoadLayersAhead(const functions::FunctionRecord& record, const Cancellation& cancel);
 
@@ -217,6 +230,8 @@ class Functions {
   // Why the dependency image of a revision, or that with its layers, could not be made when that was tried
   // last; of the last one of each name.
   std::map<std::string, std::pair<uint64_t, std::string>> without_image_ ABSL_GUARDED_BY(mutex_);
+  // The same of why a revision could not be loaded beside its instance.
+  std::map<std::string, std::pair<uint64_t, std::string>> only_alone_ ABSL_GUARDED_BY(mutex_);
   Lifeline<Functions> lifeline_{this};
 };
 

@@ -17,6 +17,9 @@
 #include "daemon/call_monitor.h"
 #include "daemon/connection_locks.h"
 #include "daemon/copy_notes.h"
+#include "daemon/dependency_images.h"
+#include "daemon/function_image_uses.h"
+#include "daemon/function_instances.h"
 #include "daemon/image_difference.h"
 #include "daemon/image_lookup.h"
 #include "daemon/proto_conversion.h"
@@ -235,8 +238,29 @@ struct NamedImage {
   store::ImageInfo info;
 };
 
+// For people, of one that functions start from; empty: none does. `prune` keeps such, `deps rm` refuses them.
+std::string WarnOfFunctions(const FunctionImageUses& uses, const std::string& reference) {
+  const std::vector<std::string> reasons = uses.ReasonsFor(reference);
+  if (reasons.empty()) return "";
+  const bool dependencies = absl::StartsWith(reference, kDependencyImages);
+  return absl::StrCat(
+      "image ", reference, " was in use: ", reasons.front(), reasons.size() > 1 ? ", and so do others" : "",
+      dependencies
+          ? ". It is made anew in the background, and until then these start from nothing: 'rekindle "
+            "deps rm' removes those that none needs"
+          : ". Another one is taken at the next start");
+}
+
 absl::Status RemoveThese(Node& node, const Call& call, store::Store& store,
                          absl::Span<const NamedImage> images, v1::RemoveImagesResponse* response) {
+  const bool of_functions = std::any_of(images.begin(), images.end(), [](const NamedImage& image) {
+    return absl::StartsWith(image.info.reference, kDependencyImages) ||
+           absl::StartsWith(image.info.reference, kFunctionImages);
+  });
+  FunctionImageUses uses;
+  if (of_functions) {
+    RK_ASSIGN_OR_RETURN(uses, FunctionImageUses::Of(node.options().store));
+  }
   const auto may = [&](const store::ImageInfo& info) {
     return node.policy().MayUseImage(call.caller, info.owner, "remove", info.reference);
   };
@@ -256,6 +280,8 @@ absl::Status RemoveThese(Node& node, const Call& call, store::Store& store,
       if (!removed[i]) RK_RETURN_IF_ERROR(store.Remove(some[i].name, may));
       response->add_removed(some[i].name);
       locks.RemoveOf(some[i].info);
+      if (std::string warning = WarnOfFunctions(uses, some[i].info.reference); !warning.empty())
+        response->add_warnings(std::move(warning));
       if (const std::string group = v1::GroupOf(some[i].info.labels); !group.empty()) {
         response->add_warnings(
             absl::StrCat("image ", some[i].info.reference, " was a member's of group ", group,

@@ -57,6 +57,7 @@ enum class Step : int {
   kDescriptors,
   kEnterGroup,
   kEnterMounts,
+  kEnterNetwork,
   kTakeOnSetting,  // not for want of which it fails
   kExecute
 };
@@ -106,7 +107,7 @@ struct ChildPlan {
   const RunAs* run_as;
   const int* groups;
   size_t group_count;
-  int mounts;
+  int mounts, network;
   const ProcessSettings* settings;
   const int* oom_score;
   int error_fd;
@@ -153,6 +154,8 @@ void CloseAllBut(int one, int other) {
   }
   if (plan.mounts >= 0 && ::setns(plan.mounts, CLONE_NEWNS) != 0)
     FailInChild(plan, Step::kEnterMounts, errno);
+  if (plan.network >= 0 && ::setns(plan.network, CLONE_NEWNET) != 0)
+    FailInChild(plan, Step::kEnterNetwork, errno);
   if (plan.settings) TakeOnSettingsInChild(plan);
   // Where it may not be the lower one that it should be, nothing can be done.
   if (plan.oom_score) TakeOnOomScore(*plan.oom_score);
@@ -220,6 +223,8 @@ absl::Status LaunchError(const Failure& failure, const LaunchOptions& options,
       return ErrnoStatus(failure.error, absl::StrCat("starting ", program, ": entering its cgroup"));
     case Step::kEnterMounts:
       return ErrnoStatus(failure.error, absl::StrCat("starting ", program, ": entering its mounts"));
+    case Step::kEnterNetwork:
+      return ErrnoStatus(failure.error, absl::StrCat("starting ", program, ": entering its network"));
     case Step::kTakeOnSetting:
     case Step::kExecute:
       break;
@@ -253,6 +258,7 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options, std::vector<std::s
   plan.groups = options.groups.data();
   plan.group_count = options.groups.size();
   plan.mounts = options.mounts.get();
+  plan.network = options.network.get();
   plan.settings = options.settings ? &*options.settings : nullptr;
   std::optional<int> oom_score = options.settings ? options.settings->oom_score_adj : std::nullopt;
   if (!oom_score) oom_score = OomScoreForOthers();

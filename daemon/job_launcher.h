@@ -34,6 +34,7 @@ struct LaunchOptions {
   std::optional<RunAs> run_as;
   std::vector<int> groups;  // open cgroup.procs files that it is put into
   UniqueFd mounts;          // a mount namespace that it runs in; none: the service's own
+  UniqueFd network;         // the same of a network namespace
   // None: the service's own, with the limit of descriptors that it was started with.
   std::optional<ProcessSettings> settings;
   // Until it runs: opening what is named, and exec. Files that lie far away take a while.

@@ -10,8 +10,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "daemon/copy_notes.h"
 #include "daemon/function_rpcs.h"
+#include "daemon/functions.h"
 #include "daemon/rpcs.h"
 #include "daemon/version.h"
 #include "daemon/work_counts.h"
@@ -30,20 +32,21 @@ class Families {
 
   void Add(absl::string_view name, Type type, absl::string_view help, double value,
            const Labels& labels = {}) {
-    auto [family, is_new] = by_name_.try_emplace(std::string(name));
-    if (is_new) {
-      family->second = absl::StrCat("# HELP rekindle_", name, " ", help, "\n# TYPE rekindle_", name,
-                                    type == Type::kCounter ? " counter\n" : " gauge\n");
-    }
-    absl::StrAppend(&family->second, "rekindle_", name);
-    for (size_t i = 0; i < labels.size(); ++i) {
-      const std::string text =
-          absl::StrReplaceAll(labels[i].second, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}});
-      absl::StrAppend(&family->second, i == 0 ? "{" : ",", labels[i].first, "=\"", text, "\"");
-    }
-    absl::StrAppend(&family->second, labels.empty() ? " " : "} ");
-    // All digits that a double has: bytes and nanoseconds are exact.
-    absl::StrAppendFormat(&family->second, "%.17g\n", value);
+    AddSample(FamilyOf(name, type == Type::kCounter ? "counter" : "gauge", help), name, value, labels);
+  }
+  // `within`: so many were no more than each of `bounds`.
+  void Histogram(absl::string_view name, absl::string_view help, absl::Span<const double> bounds,
+                 absl::Span<const uint64_t> within, uint64_t count, double sum, const Labels& labels) {
+    std::string& family = FamilyOf(name, "histogram", help);
+    const auto bucket = [&](std::string bound, uint64_t so_many) {
+      Labels more = labels;
+      more.emplace_back("le", std::move(bound));
+      AddSample(family, absl::StrCat(name, "_bucket"), static_cast<double>(so_many), more);
+    };
+    for (size_t i = 0; i < bounds.size(); ++i) bucket(absl::StrCat(bounds[i]), within[i]);
+    bucket("+Inf", count);
+    AddSample(family, absl::StrCat(name, "_sum"), sum, labels);
+    AddSample(family, absl::StrCat(name, "_count"), static_cast<double>(count), labels);
   }
   void Gauge(absl::string_view name, absl::string_view help, double value, const Labels& labels = {}) {
     Add(name, Type::kGauge, help, value, labels);
@@ -59,6 +62,26 @@ class Families {
   }
 
  private:
+  std::string& FamilyOf(absl::string_view name, absl::string_view type, absl::string_view help) {
+    auto [family, is_new] = by_name_.try_emplace(std::string(name));
+    if (is_new) {
+      family->second =
+          absl::StrCat("# HELP rekindle_", name, " ", help, "\n# TYPE rekindle_", name, " ", type, "\n");
+    }
+    return family->second;
+  }
+  static void AddSample(std::string& family, absl::string_view name, double value, const Labels& labels) {
+    absl::StrAppend(&family, "rekindle_", name);
+    for (size_t i = 0; i < labels.size(); ++i) {
+      const std::string text =
+          absl::StrReplaceAll(labels[i].second, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}});
+      absl::StrAppend(&family, i == 0 ? "{" : ",", labels[i].first, "=\"", text, "\"");
+    }
+    absl::StrAppend(&family, labels.empty() ? " " : "} ");
+    // All digits that a double has: bytes and nanoseconds are exact.
+    absl::StrAppendFormat(&family, "%.17g\n", value);
+  }
+
   std::map<std::string, std::string> by_name_;
 };
 
@@ -198,6 +221,14 @@ void AddCopies(const std::vector<v1::CopyState>& copies, Families& out) {
   }
 }
 
+void AddStartTimes(const Functions& functions, Families& out) {
+  for (const functions::StartTimes& times : functions.StartTimes()) {
+    out.Histogram("function_start_seconds", "How long starts of instances took, by what they were made of.",
+                  functions::StartTimes::kBounds, times.within, times.count, times.seconds,
+                  {{"level", functions::NameOf(times.level)}});
+  }
+}
+
 void AddFunctions(const v1::FunctionStatsResponse& stats, Families& out) {
   for (const v1::FunctionStats& function : stats.functions()) {
     const Labels labels = {{"function", function.name()}};
@@ -304,6 +335,7 @@ std::string MetricsText(Node& node) {
   AddGpuLeases(node.gpu_jobs(), out);
   v1::FunctionStatsResponse functions;
   if (FunctionStats(node, call, {}, &functions).ok()) AddFunctions(functions, out);
+  if (const auto at_work = node.functions(); at_work.ok()) AddStartTimes(**at_work, out);
   return out.Text();
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/file.h"
+#include "base/network_namespace.h"
 #include "base/parallel.h"
 #include "base/status.h"
 #include "daemon/function_instances.h"
@@ -54,6 +55,9 @@ absl::StatusOr<OwnerProgramEnd> RunOwnerProgram(Node& node, const OwnerProgram& 
   launch.working_directory = program.working_directory;
   launch.run_as = UserOf(program.owner);
   RK_ASSIGN_OR_RETURN(launch.mounts, restore::MountsWithOwnTemporary(program.temporary));
+  if (program.network != restore::Network::kHost) {
+    RK_ASSIGN_OR_RETURN(launch.network, NewNetwork(program.network == restore::Network::kOwn));
+  }
   std::unique_ptr<restore::Cgroup> group;  // ends what it leaves running
   if (auto made = restore::Cgroup::Make(); made.ok() && (*made)->Set(program.limits).ok()) {
     group = *std::move(made);
@@ -84,6 +88,7 @@ absl::StatusOr<OwnerProgramEnd> RunOwnerProgram(Node& node, const OwnerProgram& 
   OwnerProgramEnd ended;
   ended.late = deadline.passed();
   ended.exit = end->WaitFor(absl::InfiniteDuration());
+  ended.out_of_memory = group != nullptr && group->OutOfMemoryKills() > 0;
   group.reset();
   if (!mark.empty()) KillJobMembers({0, mark, std::nullopt, {}});
   if (unwanted) return absl::CancelledError(node.stopping() ? "the daemon is ending" : "cancelled");

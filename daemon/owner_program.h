@@ -16,6 +16,7 @@
 #include "daemon/node.h"
 #include "restore/cgroup.h"
 #include "restore/own_temporary.h"
+#include "restore/sandbox.h"
 
 namespace rekindle::daemon {
 
@@ -26,15 +27,17 @@ struct OwnerProgram {
   std::string working_directory;
   Owner owner;
   restore::OwnTemporary temporary;  // what /tmp it sees, and what it can't change
-  restore::CgroupLimits limits;     // where there can be any
-  absl::Duration longest;           // then it is killed
-  uint64_t most_output = 0;         // the last bytes are kept
-  std::string results;              // a folder that it makes in its own /tmp; empty: none
+  restore::Network network = restore::Network::kHost;
+  restore::CgroupLimits limits;  // where there can be any
+  absl::Duration longest;        // then it is killed
+  uint64_t most_output = 0;      // the last bytes are kept
+  std::string results;           // a folder that it makes in its own /tmp; empty: none
 };
 
 struct OwnerProgramEnd {
   std::string output;
   bool late = false;              // it was killed at its time limit
+  bool out_of_memory = false;     // the kernel has killed some of it at its memory limit
   std::optional<ExitState> exit;  // nothing: it is not known
   UniqueFd results;               // not valid: it has made none. What lies in it may be anything
 };

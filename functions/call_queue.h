@@ -40,7 +40,10 @@ class CallQueue {
     return last;
   }
   // One that has waited already.
-  void PushEventFirst(Pointer event) { events_.push_front(std::move(event)); }
+  void PushFirst(Pointer request) {
+    auto& kind = request->event ? events_ : callers_;
+    kind.push_front(std::move(request));
+  }
 
   std::vector<Pointer> TakeAll() {
     std::vector<Pointer> all(callers_.begin(), callers_.end());

@@ -83,7 +83,7 @@ TEST_F(FunctionCatalogTest, OtherLayersAreGivenToTheCopyThatIsDeployed) {
 
 TEST_F(FunctionCatalogTest, FunctionsWithTheSameLayerHaveOneCopyOfIt) {
   auto catalog = Open();
-  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.py"), "layer").ok());
+  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.txt"), "layer").ok());
   FunctionSpec one = Spec("one"), two = Spec("two");
   one.layers = two.layers = {Path("layer")};
   ASSERT_TRUE(Deploy(*catalog, one).ok());
@@ -113,7 +113,7 @@ TEST_F(FunctionCatalogTest, FunctionsWithTheSameLayerHaveOneCopyOfIt) {
 }
 
 TEST_F(FunctionCatalogTest, ALayerThatCantBeLookedAtIsNotMissing) {
-  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.py"), "layer").ok());
+  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.txt"), "layer").ok());
   FunctionSpec spec = Spec();
   spec.layers = {Path("layer")};
   ASSERT_TRUE(Deploy(*Open(), spec).ok());
@@ -125,12 +125,12 @@ TEST_F(FunctionCatalogTest, ALayerThatCantBeLookedAtIsNotMissing) {
   std::filesystem::remove(layers);
   std::filesystem::rename(aside, layers);
   ASSERT_EQ(catalog->ReadAgain().size(), 1u);
-  EXPECT_EQ(ReadFile(catalog->Find("fn")->folder->layer(0) + "/lib.py").value_or(""), "layer");
+  EXPECT_EQ(ReadFile(catalog->Find("fn")->folder->layer(0) + "/lib.txt").value_or(""), "layer");
 }
 
 // Whoever tidies layers asks the catalog what it has, and whoever reads an entry again looks for its layers.
 TEST_F(FunctionCatalogTest, OneIsReadAgainWhileLayersAreTidied) {
-  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.py"), "layer").ok());
+  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.txt"), "layer").ok());
   FunctionSpec spec = Spec();
   spec.layers = {Path("layer")};
   ASSERT_TRUE(Deploy(*Open(), spec).ok());
@@ -160,7 +160,7 @@ TEST_F(FunctionCatalogTest, OneIsReadAgainWhileLayersAreTidied) {
 TEST_F(FunctionCatalogTest, CopiesOfLayersThatAnOlderVersionHasMadeAreUsed) {
   FunctionSpec spec = Spec();
   ASSERT_TRUE(Deploy(*Open(), spec).ok());
-  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.py"), "layer").ok());
+  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.txt"), "layer").ok());
   std::filesystem::create_directories(Store("functions/fn/1/layers"));
   std::filesystem::copy(Path("layer"), Store("functions/fn/1/layers/0"));
   std::string record = *ReadFile(Store("functions/fn/function.json"));
@@ -184,7 +184,7 @@ TEST_F(FunctionCatalogTest, CopiesOfLayersThatAnOlderVersionHasMadeAreUsed) {
   auto set = catalog->Deploy(other, found->owner, options);
   ASSERT_TRUE(set.ok()) << set.status();
   EXPECT_EQ(set->record.layers.size(), 1u);
-  EXPECT_EQ(ReadFile(set->record.folder->layer(0) + "/lib.py").value_or(""), "layer");
+  EXPECT_EQ(ReadFile(set->record.folder->layer(0) + "/lib.txt").value_or(""), "layer");
 }
 
 }  // namespace

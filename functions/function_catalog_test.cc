@@ -29,7 +29,7 @@ TEST_F(FunctionCatalogTest, OtherSettingsAreGivenToTheCopyThatIsDeployed) {
   auto catalog = Open();
   FunctionSpec spec = Spec();
   spec.layers = {Path("layer")};
-  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.py"), "layer").ok());
+  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.txt"), "layer").ok());
   ASSERT_TRUE(Deploy(*catalog, spec).ok());
   SetCode("version 2");
   std::filesystem::remove_all(Path("layer"));
@@ -55,7 +55,7 @@ TEST_F(FunctionCatalogTest, OtherSettingsAreGivenToTheCopyThatIsDeployed) {
   EXPECT_EQ(set->record.revision, 2u);
   EXPECT_EQ(set->record.code_sha256, options.code_of->code_sha256);
   EXPECT_EQ(CodeOf(*catalog), "version 1");
-  EXPECT_EQ(ReadFile(set->record.folder->layer(0) + "/lib.py").value_or(""), "layer");
+  EXPECT_EQ(ReadFile(set->record.folder->layer(0) + "/lib.txt").value_or(""), "layer");
   EXPECT_EQ(catalog->Find("fn")->spec, spec);
 
   // Of a revision that another call has replaced meanwhile.
@@ -71,7 +71,7 @@ TEST_F(FunctionCatalogTest, ADeployedFunctionOutlivesItsSourceAndTheProcess) {
   FunctionSpec spec = Spec();
   spec.layers = {Path("layer")};
   spec.environment = {{"TABLE", "orders"}};
-  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.py"), "layer").ok());
+  ASSERT_TRUE(WriteFileAtomically(Path("layer/lib.txt"), "layer").ok());
   std::string digest;
   {
     auto catalog = Open();
@@ -93,7 +93,7 @@ TEST_F(FunctionCatalogTest, ADeployedFunctionOutlivesItsSourceAndTheProcess) {
   EXPECT_EQ(record->code_bytes, 14u);
   EXPECT_EQ(record->images, (FunctionImages{"dep:1", "fn:1", {"numpy"}}));
   EXPECT_EQ(CodeOf(*catalog), "version 1");
-  EXPECT_EQ(*ReadFile(record->folder->layer(0) + "/lib.py"), "layer");
+  EXPECT_EQ(*ReadFile(record->folder->layer(0) + "/lib.txt"), "layer");
 }
 
 TEST_F(FunctionCatalogTest, ANewRevisionReplacesTheOldOneAndTheSameOneIsRecognised) {

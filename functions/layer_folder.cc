@@ -78,8 +78,12 @@ absl::StatusOr<LayerFolder> FindLayerFolder(const std::string& folder, const Run
         folder, " is no virtual environment, for it has no pyvenv.cfg: make one with 'python3 -m venv ",
         folder, "', or, if it has what a layer has in /opt, name it with --layer"));
   }
-  const auto is_package = [](const std::string& name) {
-    return absl::EndsWith(name, ".dist-info") || absl::EndsWith(name, ".egg-info");
+  const auto is_package = [&](const std::string& name) {
+    return absl::EndsWith(name, ".dist-info") || absl::EndsWith(name, ".egg-info") ||
+           absl::EndsWith(name, ".py") || PathExists(absl::StrCat(folder, "/", name, "/__init__.py"));
+  };
+  const auto is_node_package = [&](const std::string& name) {
+    return PathExists(absl::StrCat(folder, "/", name, "/package.json"));
   };
   const bool packages = std::any_of(names->begin(), names->end(), is_package);
   const auto has = [&](const char* name) {
@@ -99,6 +103,13 @@ absl::StatusOr<LayerFolder> FindLayerFolder(const std::string& folder, const Run
                      " is no layer: it has node_modules, which a layer has in its folder nodejs, where "
                      "nothing would find them. Put them into ",
                      folder, "/nodejs"));
+  }
+  if (runtime.kind == RuntimeKind::kNode && !has("nodejs") &&
+      std::any_of(names->begin(), names->end(), is_node_package)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        folder,
+        " is no layer: packages lie in it, which a layer has in its folder nodejs/node_modules, where ",
+        "nothing would find them. Put them into ", folder, "/nodejs/node_modules"));
   }
   return LayerFolder{folder, "", ""};
 }

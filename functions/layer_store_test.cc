@@ -208,6 +208,13 @@ TEST_F(LayerStoreTest, WhatIsNoLayerIsTold) {
   EXPECT_THAT(told("target", kPython3, "3.11", false), HasSubstr("--target"));
   Write("packages/node_modules/left-pad/index.js", "");
   EXPECT_THAT(told("packages", {RuntimeKind::kNode, ""}, "", false), HasSubstr("nodejs"));
+  Write("bare/requests/__init__.py", "");
+  EXPECT_THAT(told("bare", kPython3, "3.11", false), HasSubstr("--target"));
+  Write("module/one.py", "");
+  EXPECT_THAT(told("module", kPython3, "3.11", false), HasSubstr("its folder python"));
+  Write("flat/left-pad/package.json", "{}");
+  EXPECT_THAT(told("flat", {RuntimeKind::kNode, ""}, "", false), HasSubstr("nodejs/node_modules"));
+  EXPECT_TRUE(FindLayerFolder(Path("flat"), kPython3, "3.11", false).ok()) << "it may be data";
   EXPECT_TRUE(FindLayerFolder(Path("one"), kPython3, "3.11", false).ok());
 }
 

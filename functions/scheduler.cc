@@ -68,6 +68,7 @@ void Scheduler::Invoke(Call call, Done done) {
 void Scheduler::InvokeEvent(std::shared_ptr<const Call> event, Done done) {
   core_->Invoke(std::move(event), nullptr, std::move(done));
 }
+std::vector<StartTimes> Scheduler::Times() const { return core_->Times(); }
 absl::StatusOr<FunctionNumbers> Scheduler::Numbers(const std::string& name) const {
   return core_->Numbers(name);
 }
@@ -274,6 +275,11 @@ void Core::Adjust(const ScheduledFunction& spec) {
   function->spec.provisioned = function->profile.provisioned = spec.provisioned;
   function->spec.most_instances = spec.most_instances;
   NoteProvisioned(function);
+  if (function->predecessor) {
+    function->predecessor->spec.most_instances = spec.most_instances;
+    EndSurplus(*function->predecessor);
+  }
+  EndSurplus(*function);
   std::vector<Action> actions;
   policy_.UpdateFunction(function->id, function->profile, Now(), &actions);
   Apply(actions, &later);
@@ -398,7 +404,7 @@ void Core::Invoke(std::shared_ptr<const Call> call, std::shared_ptr<Call> own, D
     }
     if (!event && function->queue.events() > 0) {
       // The instance that is being started for an event is for this one.
-      function->waiting.PushEventFirst(function->queue.PopLastEvent());
+      function->waiting.PushFirst(function->queue.PopLastEvent());
       function->queue.Push(std::move(request));
     } else {
       function->waiting.Push(std::move(request));

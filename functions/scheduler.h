@@ -3,6 +3,7 @@
 // AWS Lambda would expect when something goes wrong.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -80,6 +81,16 @@ struct StartNumbers {
   double median_seconds = 0, p99_seconds = 0;
 };
 
+// How long starts of this level took since the scheduler began, of all functions together.
+struct StartTimes {
+  static constexpr std::array<double, 12> kBounds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                                                     0.5,   1,    2.5,   5,    10,  30};  // seconds
+  StartLevel level = StartLevel::kCold;
+  std::array<uint64_t, kBounds.size()> within{};  // so many took no longer than each of these
+  uint64_t count = 0;
+  double seconds = 0;  // all of them together
+};
+
 // Counted since the function was put in, over all its revisions.
 struct FunctionNumbers {
   uint64_t invocations = 0, errors = 0, timeouts = 0, throttles = 0;
@@ -142,6 +153,8 @@ class Scheduler {
   // because there are too many. How many there are is for the caller to limit.
   void InvokeEvent(std::shared_ptr<const Call> event, Done done);
 
+  // Of levels that occurred, the quickest first.
+  std::vector<StartTimes> Times() const;
   // NotFound. Looks at the memory of each instance, which may take a while.
   absl::StatusOr<FunctionNumbers> Numbers(const std::string& name) const;
 

@@ -24,17 +24,25 @@ void Core::OnReady(const InstancePtr& instance) {
   instance->start = SteadyNow() - instance->ordered;
   LearnStart(function, instance->level, absl::ToDoubleSeconds(instance->start), &later);
   instance->state = Instance::State::kIdle;
+  function->was_loaded = true;
   // That may have to be noted on a disk.
   if (instance->process != nullptr)
     clearers_.Post(function->spec.owner, [process = instance->process] { process->IsReady(); });
   RetirePredecessor(function, &later);
   BecameFree(function, instance, &later);
+  LetImage(function, &later);
   if (memory_is_waited_for_) ServeInTurn(&later);  // whom it was started for may have gone
 }
 
 void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, Later* later) {
   while (!function->queue.empty()) {
     RequestPtr request = function->queue.Pop();
+    if (!request->gone() && HasTooMany(*function)) {
+      function->waiting.PushFirst(std::move(request));
+      NoteWaiting(*function);
+      policy_.Ended(function->id);
+      return EndInstance(instance);
+    }
     if (!request->gone()) return Assign(function, instance, request, later);
     // The instance that is being started for it is one that is idle, to the policy.
     later->steps.emplace_back([request] { request->done(NobodyWaits()); });
@@ -50,7 +58,7 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
   }
   DropGone(*function, /*all=*/false, later);
   if (function->replaced) return EndInstance(instance);
-  if (!function->waiting.empty() && OwesAnInstance(*function)) {
+  if (HasTooMany(*function) || (!function->waiting.empty() && OwesAnInstance(*function))) {
     // Its next call waits until one of its others has answered, or it is its turn again.
     if (function->drops_owed > 0) {
       --function->drops_owed;

@@ -34,6 +34,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   void GiveBack(uint64_t reservation) ABSL_LOCKS_EXCLUDED(mutex_);
   void Put(const ScheduledFunction& function) ABSL_LOCKS_EXCLUDED(mutex_);
   void Adjust(const ScheduledFunction& function) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<StartTimes> Times() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Remove(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
   void LostTemplate(const std::string& dependency_image) ABSL_LOCKS_EXCLUDED(mutex_);
   // `own`: the same call, whose payload may be moved away; null: an event, which others hold.
@@ -73,6 +74,8 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
     std::shared_ptr<Function> predecessor;  // which is, and whose successor this one is
     bool has_image = false, has_template = false;
     bool template_waits = false;  // for the image, which is being taken
+    bool image_waits = false;     // for the first instance, which is being started
+    bool was_loaded = false;      // by an instance
     std::string image_error;      // of the last attempt that failed
     bool size_known = false, template_size_known = false;
     FunctionProfile profile;
@@ -144,7 +147,7 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // One that was being started will not come. Returns the call that is without one now; null: it was started
   // ahead of time.
-  RequestPtr LoseStart(const FunctionPtr& function) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  RequestPtr LoseStart(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // There is no process, and who waits for it hears that the node has failed.
   void StartFailed(const FunctionPtr& function, const InstancePtr& instance, const absl::Status& why,
                    Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -209,6 +212,10 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   uint32_t LivingOf(uint32_t owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool OwnerMayHaveMore(uint32_t owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayHaveMore(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // More are there, but for those that are being ended, than it may have since that was lowered.
+  bool HasTooMany(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends as many of its idle ones; what is at work ends when it has answered (BecameFree).
+  void EndSurplus(Function& function) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What instances have that are in no call's way to get, and can't go for others: those that are being
   // ended, as long as they are there, and what is idle because it is always to be there.
   uint64_t StandingBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -256,6 +263,8 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   bool MayStart(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Apply(std::vector<Action>& actions, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Apply(const Action& action, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Its first instance is there, or will not be: its image, if that waits for it, is taken or given up.
+  void LetImage(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Its image is there, or will not be: its template, if one waits for that, is made or given up.
   void LetTemplate(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // On threads of the pools.
@@ -308,7 +317,8 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   std::set<InstancePtr> instances_ ABSL_GUARDED_BY(mutex_);         // whose end has not been told yet
   std::set<InstancePtr> ending_ ABSL_GUARDED_BY(mutex_);            // those of them that are being ended
   std::map<uint32_t, uint32_t> living_of_ ABSL_GUARDED_BY(mutex_);  // how many of these each owner has
-  uint32_t started_ ABSL_GUARDED_BY(mutex_) = 0;                    // instances, ever
+  std::array<StartTimes, kStartLevels> times_ ABSL_GUARDED_BY(mutex_);
+  uint32_t started_ ABSL_GUARDED_BY(mutex_) = 0;  // instances, ever
   // Somebody was refused an instance for want of memory, and may wait for it.
   mutable bool memory_is_waited_for_ ABSL_GUARDED_BY(mutex_) = false;
 };

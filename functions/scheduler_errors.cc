@@ -46,9 +46,7 @@ std::string ExitText(const InstanceEnd& end, uint64_t memory_bytes) {
   return absl::StrCat("Runtime exited with error: exit status ", end.exit.code);
 }
 
-const char* ExitType(const InstanceEnd& end) {
-  return end.out_of_memory ? "Runtime.OutOfMemory" : "Runtime.ExitError";
-}
+const char* ExitType(const InstanceEnd& end) { return end.out_of_memory ? "Runtime.OutOfMemory" : kExitType; }
 
 std::string TimedOutError(const std::string& request_id, absl::Duration timeout) {
   return Error(kTimedOutType, About(request_id) + TimedOutText(timeout));

@@ -21,6 +21,7 @@ std::string StartTimedOutText(absl::Duration longest);
 std::string ExitText(const InstanceEnd& end, uint64_t memory_bytes);
 
 // errorType
+inline constexpr char kExitType[] = "Runtime.ExitError";
 inline constexpr char kTimedOutType[] = "Sandbox.Timedout";
 const char* ExitType(const InstanceEnd& end);
 

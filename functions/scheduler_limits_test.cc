@@ -78,6 +78,95 @@ TEST_F(SchedulerTest, CallsAtOnceGetAnInstanceEach) {
   EXPECT_THAT(starter_.started(), SizeIs(8));
 }
 
+// Echoes, and knows how many have been at it at once.
+class AtOnce {
+ public:
+  explicit AtOnce(Gate& gate) : gate_(gate) {}
+  TestProgram Program() {
+    return [this](TestRuntime& runtime) {
+      while (runtime.Next()) {
+        const int now = ++now_;
+        for (int most = most_; now > most && !most_.compare_exchange_weak(most, now);) continue;
+        if (!gate_.Pass()) break;
+        --now_;
+        runtime.Answer(runtime.payload());
+      }
+      return Exits(0);
+    };
+  }
+  int most() const { return most_; }
+  void Forget() { most_ = 0; }
+
+ private:
+  Gate& gate_;
+  std::atomic<int> now_{0}, most_{0};
+};
+
+TEST_F(SchedulerTest, IdleOnesAboveALimitThatIsLoweredEndAtOnce) {
+  Gate gate;
+  AtOnce at_once(gate);
+  starter_.Become("f", at_once.Program());
+  ScheduledFunction function = Function("f");
+  scheduler().Put(function);
+  std::vector<Told> told;
+  for (int i = 0; i < 6; ++i) told.push_back(Invoke("f", absl::StrCat(i)));
+  gate.Open(6);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(TextOf(std::move(told[i])), absl::StrCat("ok ", i));
+  WaitUntilIdle("f", 6);
+  at_once.Forget();
+  function.most_instances = 1;
+  scheduler().Adjust(function);
+  EXPECT_EQ(Numbers("f").idle, 1u);
+  told.clear();
+  for (int i = 0; i < 6; ++i) told.push_back(Invoke("f", absl::StrCat(i)));
+  EXPECT_EQ(Numbers("f").busy, 1u);
+  EXPECT_EQ(Numbers("f").queued, 5u);
+  gate.Open(6);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(TextOf(std::move(told[i])), absl::StrCat("ok ", i));
+  EXPECT_EQ(at_once.most(), 1);
+  EXPECT_THAT(starter_.started(), SizeIs(6)) << "the one that stayed has answered all";
+}
+
+TEST_F(SchedulerTest, BusyOnesAboveALimitThatIsLoweredEndWhenTheyHaveAnswered) {
+  Gate gate;
+  starter_.Become("f", EchoThrough(gate));
+  ScheduledFunction function = Function("f");
+  scheduler().Put(function);
+  std::vector<Told> told;
+  for (int i = 0; i < 4; ++i) told.push_back(Invoke("f", absl::StrCat(i)));
+  ASSERT_TRUE(gate.WaitForWaiting(4));
+  function.most_instances = 2;
+  scheduler().Adjust(function);
+  for (int i = 4; i < 8; ++i) told.push_back(Invoke("f", absl::StrCat(i)));
+  EXPECT_EQ(Numbers("f").queued, 4u);
+  gate.Open(2);
+  EXPECT_TRUE(starter_.WaitForLiving(2));
+  EXPECT_TRUE(gate.WaitForWaiting(2));
+  EXPECT_EQ(Numbers("f").queued, 4u) << "those that were above the limit took none of them";
+  gate.Open(6);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(TextOf(std::move(told[i])), absl::StrCat("ok ", i));
+  EXPECT_THAT(starter_.started(), SizeIs(4));
+}
+
+TEST_F(SchedulerTest, WhatIsBeingStartedAsALimitIsLoweredKeepsToIt) {
+  Gate gate;
+  AtOnce at_once(gate);
+  starter_.Become("f", at_once.Program());
+  starter_.HoldStarts(true);
+  ScheduledFunction function = Function("f");
+  scheduler().Put(function);
+  std::vector<Told> told;
+  for (int i = 0; i < 4; ++i) told.push_back(Invoke("f", absl::StrCat(i)));
+  function.most_instances = 1;
+  scheduler().Adjust(function);
+  starter_.HoldStarts(false);
+  ASSERT_TRUE(starter_.WaitForStarts(4));
+  EXPECT_TRUE(starter_.WaitForLiving(1));
+  gate.Open(4);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(TextOf(std::move(told[i])), absl::StrCat("ok ", i));
+  EXPECT_EQ(at_once.most(), 1);
+}
+
 TEST_F(SchedulerTest, BeyondItsQueueCallersAreRefused) {
   Gate gate;
   starter_.Become("f", EchoThrough(gate));

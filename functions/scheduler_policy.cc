@@ -1,5 +1,6 @@
 // What the keep-alive policy is told of a scheduler's starts, and how what it wants is done.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -36,6 +37,13 @@ using Core = Scheduler::Core;
 
 void Core::LearnStart(const FunctionPtr& function, StartLevel level, double seconds, Later* later) {
   function->counters->starts[static_cast<size_t>(level)].Add(seconds);
+  StartTimes& times = times_[static_cast<size_t>(level)];
+  times.level = level;
+  ++times.count;
+  times.seconds += seconds;
+  for (size_t i = 0; i < times.within.size(); ++i) {
+    if (seconds <= StartTimes::kBounds[i]) ++times.within[i];
+  }
   const double ms = seconds * 1e3;
   FunctionProfile& profile = function->profile;
   auto learn = [ms](double* known, bool* timed) {
@@ -75,6 +83,14 @@ void Core::LearnStart(const FunctionPtr& function, StartLevel level, double seco
   std::vector<Action> actions;
   policy_.UpdateFunction(function->id, profile, Now(), &actions);
   Apply(actions, later);
+}
+
+std::vector<StartTimes> Core::Times() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<StartTimes> times;
+  std::copy_if(times_.begin(), times_.end(), std::back_inserter(times),
+               [](const StartTimes& one) { return one.count > 0; });
+  return times;
 }
 
 void Core::LearnSize(const FunctionPtr& function, uint64_t bytes, bool first, Later* later) {
@@ -151,6 +167,10 @@ void Core::Apply(const Action& action, Later* later) {
       return;  // kept as long as a function is deployed that needs it
     case ThingKind::kDiskImage:
       if (make && (function->has_image || !function->spec.may_have_image)) return;
+      // It is loaded for that, too: one that listens on a port could not be, here or there, and a call waits
+      // for the one that is being started.
+      function->image_waits = make && !function->was_loaded && function->starting > 0;
+      if (function->image_waits) return;
       break;
     case ThingKind::kTemplate:
       // It would only stand and wait, on a thread of its owner's.
@@ -309,6 +329,15 @@ void Core::TryImageAgain(FunctionId id) {
 void Core::EndRetry(FunctionId function) {
   absl::MutexLock lock(&mutex_);
   if (image_retry_ == function) image_retry_.reset();
+}
+
+void Core::LetImage(const FunctionPtr& function, Later* later) {
+  if (!function->image_waits || (!function->was_loaded && function->starting > 0)) return;
+  function->image_waits = false;
+  const Thing image{ThingKind::kDiskImage, function->id};
+  if (policy_.Keeps(image)) return Apply(Action{Action::Verb::kMake, image}, later);
+  if (image_retry_ == function->id) image_retry_.reset();
+  LetTemplate(function, later);
 }
 
 void Core::LetTemplate(const FunctionPtr& function, Later* later) {

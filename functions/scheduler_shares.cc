@@ -34,6 +34,23 @@ bool Core::MayHaveMore(const Function& function) const {
   return most == 0 || function.counters->living < most;
 }
 
+bool Core::HasTooMany(const Function& function) const {
+  if (function.replaced || MayHaveMore(function)) return false;
+  const auto going = std::count_if(ending_.begin(), ending_.end(), [&](const InstancePtr& instance) {
+    return instance->function->counters == function.counters;
+  });
+  return function.counters->living > function.spec.most_instances + static_cast<uint64_t>(going);
+}
+
+void Core::EndSurplus(Function& function) {
+  while (!function.idle.empty() && HasTooMany(function)) {
+    InstancePtr instance = function.idle.front();
+    function.idle.erase(function.idle.begin());
+    policy_.Lost({ThingKind::kInstance, function.id});
+    EndInstance(instance);
+  }
+}
+
 bool Core::OwnerMayHaveMore(uint32_t owner) const {
   return owner == kRoot || LivingOf(owner) < MostInstancesOf(owner);
 }

@@ -143,8 +143,9 @@ void Core::Start(const FunctionPtr& function, const InstancePtr& instance, Start
   });
 }
 
-Core::RequestPtr Core::LoseStart(const FunctionPtr& function) {
+Core::RequestPtr Core::LoseStart(const FunctionPtr& function, Later* later) {
   --function->starting;
+  LetImage(function, later);
   if (function->starting < function->queue.size()) {
     RequestPtr request = function->queue.Pop();
     policy_.Ended(function->id);
@@ -160,7 +161,7 @@ Core::RequestPtr Core::LoseStart(const FunctionPtr& function) {
 
 void Core::StartFailed(const FunctionPtr& function, const InstancePtr& instance, const absl::Status& why,
                        Later* later) {
-  RequestPtr request = LoseStart(function);
+  RequestPtr request = LoseStart(function, later);
   RetirePredecessor(function, later);
   ++function->failures;
   if (instance->process == nullptr) Forget(instance, later);
@@ -189,7 +190,7 @@ void Core::FailStart(const InstancePtr& instance, const std::string& error_json,
   // Without the lock, because a log may have to wait for its disk; before anybody hears of it.
   later->steps.emplace_back(
       [process = instance->process, failure = std::move(failure)] { process->StartFails(failure); });
-  if (RequestPtr request = LoseStart(function)) {
+  if (RequestPtr request = LoseStart(function, later)) {
     ++function->counters->invocations;
     ++function->counters->errors;
     CallResult result;

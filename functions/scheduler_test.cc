@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "absl/algorithm/container.h"
@@ -16,6 +17,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
@@ -320,6 +322,22 @@ TEST_F(SchedulerTest, OtherSettingsEndNoInstance) {
   function.provisioned = 0;
   scheduler().Adjust(function);  // of a revision that is not there
   ASSERT_TRUE(Eventually([&] { return Numbers("f").idle >= 2; }));
+}
+
+TEST_F(SchedulerTest, HowLongStartsTookIsCountedForAllFunctions) {
+  EXPECT_THAT(scheduler().Times(), IsEmpty());
+  for (const char* name : {"f", "g"}) {
+    scheduler().Put(Function(name));
+    EXPECT_EQ(TextOf(Invoke(name, "1")), "ok 1");
+  }
+  EXPECT_EQ(TextOf(Invoke("f", "2")), "ok 2") << "which needs no start";
+  const std::vector<StartTimes> times = scheduler().Times();
+  ASSERT_THAT(times, SizeIs(1));
+  EXPECT_EQ(times[0].level, StartLevel::kCold);
+  EXPECT_EQ(times[0].count, 2u);
+  EXPECT_GT(times[0].seconds, 0);
+  EXPECT_TRUE(std::is_sorted(times[0].within.begin(), times[0].within.end()));
+  EXPECT_LE(times[0].within.back(), times[0].count);
 }
 
 TEST_F(SchedulerTest, WhatCanNotBeStartedFromIsPassedOver) {

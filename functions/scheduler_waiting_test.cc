@@ -13,8 +13,10 @@
 namespace rekindle::functions {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 class SchedulerWaitingTest : public SchedulerTest {
@@ -43,6 +45,41 @@ class SchedulerWaitingTest : public SchedulerTest {
   Gate gate_;
   std::vector<std::string> order_;  // of the instance's thread; to be read when it has ended
 };
+
+// Both load the function: one that listens on a port could not be loaded twice.
+TEST_F(SchedulerWaitingTest, AnImageIsTakenWhenTheFirstInstanceIsThere) {
+  const auto put = [this](const char* name) {
+    ScheduledFunction function = Function(name);
+    function.dependency_image = "deps/numpy";
+    function.may_have_image = true;
+    scheduler().Put(function);
+  };
+  const auto image_of = [](const char* name) {
+    return TestStarter::Making{TestStarter::Making::What::kImage, name, ""};
+  };
+  starter_.HangInStart("f");
+  put("f");
+  put("g");
+  Told first = Invoke("f", "1");
+  EXPECT_EQ(TextOf(Invoke("g", "2")), "ok 2");
+  ASSERT_TRUE(starter_.WaitForMade(image_of("g")));
+  EXPECT_THAT(starter_.made(), Not(Contains(image_of("f"))));
+  starter_.LetStart("f");
+  EXPECT_EQ(TextOf(std::move(first)), "ok 1");
+  EXPECT_TRUE(starter_.WaitForMade(image_of("f")));
+}
+
+TEST_F(SchedulerWaitingTest, AnImageIsTriedAlsoWhereTheFirstInstanceCouldNotBeStarted) {
+  ScheduledFunction function = Function("f");
+  function.dependency_image = "deps/numpy";
+  function.may_have_image = true;
+  for (StartLevel level : {StartLevel::kCold, StartLevel::kDependencyTemplate, StartLevel::kDependencyRam,
+                           StartLevel::kDependencyDisk})
+    starter_.Refuse(level, absl::InternalError("no memory"));
+  scheduler().Put(function);
+  EXPECT_THAT(TextOf(Invoke("f")), HasSubstr("no memory"));
+  EXPECT_TRUE(starter_.WaitForMade({TestStarter::Making::What::kImage, "f", ""}));
+}
 
 TEST_F(SchedulerWaitingTest, EventsWaitBehindCallersHoweverMany) {
   options_.longest_queue = 2;

@@ -1,12 +1,10 @@
 #include "restore/sandbox_init.h"
 
 #include <fcntl.h>
-#include <net/if.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/file.h>
-#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -28,6 +26,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/network_namespace.h"
 #include "base/oom_score.h"
 #include "base/packet_socket.h"
 #include "base/pidfd.h"
@@ -107,19 +106,7 @@ class Init {
     }
     if (::dup3(directory.get(), kInitDirectory, O_CLOEXEC) < 0) return ErrnoStatus(errno, setup_.directory);
     if (directory.get() == kInitDirectory) (void)directory.Release();
-    if (setup_.loopback) RK_RETURN_IF_ERROR(LoopbackUp());
-    return absl::OkStatus();
-  }
-
-  static absl::Status LoopbackUp() {
-    UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    ifreq request{};
-    request.ifr_name[0] = 'l';
-    request.ifr_name[1] = 'o';
-    request.ifr_flags = IFF_UP | IFF_RUNNING;
-    if (::ioctl(socket.get(), SIOCSIFFLAGS, &request) != 0) {
-      return ErrnoStatus(errno, "bringing up a sandbox's loopback interface");
-    }
+    if (setup_.loopback) RK_RETURN_IF_ERROR(BringUpLoopback());
     return absl::OkStatus();
   }
 

@@ -93,6 +93,45 @@ class DiscoverImportsTest(unittest.TestCase):
         nothing = self.discover("def handler(event, context): pass\n")
         self.assertEqual((nothing["installed"], nothing["standard_library"]), ([], []), "nothing of our own is counted")
 
+    def test_the_hook_is_found_and_is_the_runtimes(self):
+        result = self.discover("""
+            from snapshot_restore_py import register_before_snapshot
+            import numpy, rekindle
+            def handler(event, context): pass
+        """)
+        self.assertIsNone(result["error"])
+        self.assertEqual(result["imports"], ["numpy"], "what comes after it is found, and it is no dependency")
+        # The function's own package of this name hides it.
+        self.write("snapshot_restore_py.py", "mine = True\n")
+        result = self.discover("from snapshot_restore_py import mine\ndef handler(event, context): pass\n")
+        self.assertIsNone(result["error"])
+        self.assertEqual([entry["name"] for entry in result["code"]], ["app", "snapshot_restore_py"])
+
+    def test_generators_that_instances_would_share(self):
+        result = self.discover("""
+            import random, numpy
+            rng = numpy.random.default_rng(7)
+            draws = {"own": random.Random()}
+            def handler(event, context): pass
+        """)
+        self.assertEqual(result["unrenewed"],
+                         ["app.rng: numpy.random._generator.Generator", "somewhere in memory: random.Random"])
+        renewing = self.discover("""
+            import random, snapshot_restore_py
+            rng = random.Random()
+            snapshot_restore_py.register_after_restore(rng.seed)
+            def handler(event, context): pass
+        """)
+        self.assertEqual(renewing["unrenewed"], [])
+
+    def test_libraries_have_none_that_instances_would_share(self):
+        result = self.discover("""
+            import random, secrets, tempfile, uuid
+            import numpy, pandas
+            def handler(event, context): pass
+        """)
+        self.assertEqual(result["unrenewed"], [])
+
     def test_python_3_9_has_no_list_of_its_modules(self):
         older = os.path.join(self.root, "older")
         os.mkdir(older)

@@ -308,6 +308,8 @@ class RandomnessTest(unittest.TestCase):
             import json, random, tempfile
             import rekindle
             next(tempfile._get_candidate_names())
+            left_behind = tempfile._RandomNameSequence()
+            next(left_behind)
             kept = random.Random(1)
             hidden = [random.Random(2)]
             system = random.SystemRandom()
@@ -317,6 +319,20 @@ class RandomnessTest(unittest.TestCase):
             """)
         self.assertIn("hash", named[0])
         self.assertEqual(named[1:], ["__main__.kept: random.Random", "somewhere in memory: random.Random"])
+
+    def test_those_are_named_that_lie_among_frozen_objects(self):
+        named = run("""
+            import gc, json, random
+            import rekindle
+            kept = random.Random(1)
+            hidden = [random.Random(2)]
+            gc.freeze()
+            found = [rekindle.unrenewed()[1:], rekindle.unrenewed()[1:]]
+            rekindle.ready()
+            print(json.dumps(found + [gc.get_freeze_count() > 0]))
+            """)
+        expected = ["__main__.kept: random.Random", "somewhere in memory: random.Random"]
+        self.assertEqual(named, [expected, expected, True])
 
     def test_generators_of_numpy_are_named(self):
         if not has("numpy"):

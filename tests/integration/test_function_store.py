@@ -50,6 +50,17 @@ class RoomTest(FunctionStoreTest):
         self.assertEqual(self.function("app")["problem"], "")
 
 
+class SettingsRoomTest(FunctionStoreTest):
+    def test_settings_need_no_room(self):
+        self.deploy("app", "--no-image")
+        self.succeed("quota", "--store-max", "1K")
+        self.assertEqual(self.succeed("fn", "set", "app", "--memory", "512M")["result"]["revision"], 2)
+        self.assert_refused(
+            self.cli.run("fn", "deploy", "other", "--runtime", "python", "--handler", "app.handler", "--code",
+                         self.code("other"), "--no-image"),
+            FAILED, "there is no room for the code of function 'other': the store")
+
+
 class DependencyRoomTest(FunctionStoreTest):
     def test_one_for_which_there_was_no_room_when_a_function_was_deployed(self):
         """It starts from nothing until there is; whoever makes another image wakes what waits for it."""

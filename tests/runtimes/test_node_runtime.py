@@ -5,7 +5,7 @@ import os
 import unittest
 
 from case import (CLIENT_CONTEXT, HERE, SOURCE, FailureTests, InvocationTests, LoadingTests, RuntimeTest,
-                  SnapshotTests)
+                  SnapshotTests, parked)
 
 
 class NodeRuntimeTest(RuntimeTest):
@@ -221,6 +221,23 @@ class LoadingTest(LoadingTests, NodeRuntimeTest):
 
 class SnapshotTest(SnapshotTests, NodeRuntimeTest):
     dependency = "zlib"
+
+    def test_the_time_that_it_was_an_image(self):
+        self.write("code/app.js", """
+            const rekindle = require('rekindle');
+            const now = Date.now;
+            rekindle.registerBeforeSnapshot(() => { Date.now = () => now() + 3600000; });
+            const behind = () => Math.round((Date.now() - (performance.timeOrigin + performance.now())) / 60000);
+            const seen = [behind()];
+            rekindle.registerAfterRestore(() => seen.push(behind()));
+            exports.handler = async () => [...seen, behind()];
+            """)
+        runtime = self.start_held()
+        first = self.wake(runtime, **self.function(REKINDLE_FUNCTION_IMAGE="1"))
+        while parked.receive(first) is not None:
+            pass
+        self.wake(runtime)
+        self.assertEqual(self.call({}), [0, 0, 0])
 
     def write_function(self, failing=""):
         self.write("code/app.js", """

@@ -7,6 +7,7 @@
 //   imports  packages that the function's own code names in require(), and that this machine has for all programs:
 //            neither the code folder nor a layer, nor a folder that only the function's environment names
 //   layer_imports  the same, that a layer has
+//   seconds  how long loading it took
 // Of ES modules there are none: these look for packages beside themselves alone.
 //
 // It runs the function's code with the rights of whoever calls it, without a limit of time, and ends at once when the
@@ -21,6 +22,7 @@ const faults = require('./lib/faults.js');
 const handlers = require('./lib/handlers.js');
 const streams = require('./lib/streams.js');
 
+const began = performance.now() / 1000;
 const AGAIN = 'EAGAIN'; // a pipe that is full, and does not block since somebody has written to process.stdout
 
 /** The folders that the bare runtime finds packages in: what the function's environment adds is not among them. */
@@ -67,7 +69,7 @@ function recordRequires(code, sets) {
 
 function report(error, imports, layerImports) {
   const found = { imports: [...imports].sort(), layer_imports: [...layerImports].sort() };
-  const text = JSON.stringify({ ok: error === null, error, ...found });
+  const text = JSON.stringify({ ok: error === null, error, ...found, seconds: performance.now() / 1000 - began });
   for (let left = Buffer.from(`\n${text}\n`); left.length > 0;) {
     try {
       left = left.subarray(fs.writeSync(1, left));

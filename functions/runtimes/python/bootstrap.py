@@ -8,15 +8,10 @@ def _main():
     here = os.path.dirname(os.path.abspath(__file__))
     # The function's own modules must not meet ours under the same names, so this folder leaves the path again.
     sys.path[0:1] = [here]
-    from rekindle_lambda import life
+    from rekindle_lambda import hook, life
 
     sys.path.remove(here)
-    # The hook, where it is installed and where it is built; last, so that a package of the function's own comes first.
-    for folder in ("../../python", "../../../hook/python"):
-        path = os.path.normpath(os.path.join(here, folder))
-        if os.path.isdir(os.path.join(path, "rekindle")):
-            sys.path.append(path)
-            break
+    hook.add()
     life.run()
 
 

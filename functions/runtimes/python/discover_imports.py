@@ -18,6 +18,8 @@ Prints one JSON object:
   layers, code       the same, of what lies in the layers and in the code directory
   imports            what the function's own code names in imports and is a module of an installed package
   layer_imports      the same, of what lies in the layers
+  unrenewed          generators of random numbers of the function's own that instances of one image would have in
+                     common, in words, unless it has registered something to be done after a restore
   standard_library   names of the standard library's modules, outermost alone
   generated          names of modules that other modules have made up, with no file
   python, seconds, resident_bytes, threads, output
@@ -377,6 +379,7 @@ def discover(handler, code, layers=(), seconds=DEFAULT_TIME_LIMIT):
         "ok": failure is None,
         "error": failure,
         **(sort_out(report, code, report["layer_folders"]) if report else _empty_lists()),
+        "unrenewed": report["unrenewed"] if report else [],
         **{figure: report[figure] if report else None for figure in figures},
         "output": output,
     }

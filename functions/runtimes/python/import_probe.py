@@ -95,9 +95,9 @@ def error_of(handler):
     return None
 
 
-def new_modules(at_start):
+def new_modules(at_start, hook_folder):
     """[(name, file or None, folders of a package or None, __version__ or None)] of what was not there at the start,
-    and of the packages it is in."""
+    and of the packages it is in, but for the hook, which is part of the runtime."""
     loaded = {name: module for name, module in sys.modules.items() if isinstance(name, str)}
     new = {name for name in loaded if name not in at_start}
     new |= {name[:place] for name in new for place, letter in enumerate(name) if letter == "."}
@@ -112,6 +112,8 @@ def new_modules(at_start):
         if not isinstance(content, dict):
             continue
         file, version, path = content.get("__file__"), content.get("__version__"), content.get("__path__")
+        if hook_folder is not None and isinstance(file, str) and file.startswith(hook_folder + "/"):
+            continue
         try:
             folders = None if path is None else [str(folder) for folder in path]
         except TypeError:
@@ -123,6 +125,30 @@ def new_modules(at_start):
             str(version) if isinstance(version, str) else None,
         ))
     return found
+
+
+def look_for_generators(hook_folder):
+    """What says, later, which generators of random numbers instances of one image would have in common: those of the
+    function's own, unless it has something done in each instance. Read now, and not as a module of the hook's: the
+    function may have one of that name.
+    """
+    if hook_folder is None:
+        return lambda: []
+    path = os.path.join(hook_folder, "rekindle", "randomness.py")
+    content = {"__name__": "rekindle.randomness"}
+    with open(path, encoding="utf-8") as file:
+        exec(compile(file.read(), path, "exec"), content)
+
+    def look():
+        registered = getattr(sys.modules.get("snapshot_restore_py"), "get_after_restore", list)
+        try:
+            if getattr(sys.modules.get("rekindle"), "_after_restore", None) or registered():
+                return []
+            return content["generators"]()
+        except Exception:  # of objects of the function's
+            return []
+
+    return look
 
 
 def process_figures():
@@ -144,7 +170,7 @@ def standard_names():
 
 
 def main():
-    from rekindle_lambda import layers
+    from rekindle_lambda import hook, layers
 
     at_start = frozenset(sys.modules)
     report_fd, trace_fd, handler, code, *given = sys.argv[1:]
@@ -158,6 +184,8 @@ def main():
         for folder in (layers.folders_of(name[len(_LAYER):]) if name.startswith(_LAYER) else [name])
     ]
     sys.path[:] = [code, *layer_folders, *(folder for folder in sys.path if folder not in layer_folders)]
+    hook.add()
+    generators = look_for_generators(hook.folder())
     asked_for = set()
     record_imports(code, asked_for)
     began = time.perf_counter()
@@ -166,8 +194,9 @@ def main():
     builtins.__import__ = _real_import
     if os.getpid() != process:
         os._exit(0)  # the code has forked, and this is its child
-    modules = new_modules(at_start)
+    modules = new_modules(at_start, hook.folder())
     resident, threads = process_figures()
+    unrenewed = sorted(generators()) if error is None else []
     report = {
         "error": error,
         "seconds": seconds,
@@ -175,6 +204,7 @@ def main():
         "threads": threads,
         "modules": modules,
         "asked_for": sorted(asked_for),
+        "unrenewed": unrenewed,
         "layer_folders": layer_folders,
         "path": [str(folder) for folder in sys.path],
         "standard_names": standard_names(),

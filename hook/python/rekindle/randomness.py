@@ -110,20 +110,33 @@ def unrenewed():
     """What this process holds, here and now, that copies of it will have in common: a list of str.
 
     Walks over all objects (a tenth of a second and more), so it is for a look during development or for a
-    before-snapshot callback. It can't see into memory of C code; docs/hook.md lists what may be there. Nor does it
-    see objects that gc.freeze() has put aside, as in a template's copies.
+    before-snapshot callback. It can't see into memory of C code; docs/hook.md lists what may be there.
     """
     found = []
     if sys.flags.hash_randomization:
         found.append("the seed of str and bytes hashes (sys.flags.hash_randomization): fixed when Python starts")
     else:
         found.append("the seed of str and bytes hashes: fixed by PYTHONHASHSEED")
-    return found + sorted(_generators())
+    return found + sorted(generators())
 
 
-def _generators():
+def generators():
+    """The program's own, by name where a module has them: a list of str."""
     import gc
 
+    # What was put aside, as in copies of a template and of a function's image, the collector does not show.
+    frozen = gc.get_freeze_count() > 0
+    if frozen:
+        gc.unfreeze()
+    try:
+        return _generators(gc)
+    finally:
+        if frozen:
+            gc.collect()  # what is garbage by now would be put aside for ever
+            gc.freeze()
+
+
+def _generators(gc):
     kinds = _kinds()
     own = _renewed_objects()
     seen = {}
@@ -153,18 +166,20 @@ def _kinds():
 
 
 def _renewed_objects():
-    """Those that renew() seeds, and those that have no state."""
+    """Those that renew() seeds, and those that have no state or make names alone."""
+    import gc
+
     own = set()
     if _loaded("random"):
         random = _loaded("random")
         own.add(id(random._inst))
-        import gc
-
         own.update(id(thing) for thing in gc.get_objects() if isinstance(thing, random.SystemRandom))
     if _loaded("tempfile"):
-        sequence = _loaded("tempfile")._name_sequence
-        if sequence is not None:
-            own.add(id(getattr(sequence, "_rng", None)))
+        # Also of those that a library has left behind, as joblib does: they make names, and try others.
+        sequences = _loaded("tempfile")._RandomNameSequence
+        for thing in gc.get_objects():
+            if isinstance(thing, sequences):
+                own.add(id(getattr(thing, "_rng", None)))
     if _loaded("numpy.random"):
         mtrand = _loaded("numpy.random").mtrand
         own.add(id(mtrand._rand))

@@ -117,6 +117,7 @@ function tellLoadedFiles() {
 async function park(point) {
   if (!held) return;
   const rekindle = require(path.join(handlers.hookFolder() || '', 'rekindle'));
+  engine.followClock(rekindle.instance);
   const before = rekindle.instance();
   try {
     await rekindle.ready();
