@@ -1,8 +1,6 @@
 #include "daemon/unix_listener.h"
 
 #include <fcntl.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -11,10 +9,10 @@
 
 #include <cerrno>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
-#include "base/log.h"
 #include "base/status.h"
 #include "daemon/listener_note.h"
 
@@ -22,8 +20,6 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr int kBacklog = 128;
-// When the process has no descriptors left, this long until the next try.
-constexpr int kPauseWhenFullMs = 100;
 
 }  // namespace
 
@@ -68,45 +64,22 @@ absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Start(const std::str
       ::chmod(path.c_str(), mode) != 0 || ::listen(socket.get(), kBacklog) != 0) {
     return ErrnoStatus(errno, absl::StrCat("listening on ", path));
   }
-  UniqueFd stop(::eventfd(0, EFD_CLOEXEC));
-  if (!stop.valid()) return ErrnoStatus(errno, absl::StrCat("listening on ", path));
-  return std::unique_ptr<UnixListener>(
-      new UnixListener(path, std::move(lock), std::move(socket), std::move(stop), std::move(on_connection)));
+  std::vector<UniqueFd> sockets;
+  sockets.push_back(std::move(socket));
+  absl::StatusOr<std::unique_ptr<AcceptLoop>> loop =
+      AcceptLoop::Start(std::move(sockets), std::move(on_connection));
+  if (!loop.ok()) return Annotate(loop.status(), absl::StrCat("listening on ", path));
+  return std::unique_ptr<UnixListener>(new UnixListener(path, std::move(lock), *std::move(loop)));
 }
 
-UnixListener::UnixListener(std::string path, UniqueFd lock, UniqueFd socket, UniqueFd stop,
-                           OnConnection on_connection)
-    : path_(std::move(path)),
-      lock_(std::move(lock)),
-      socket_(std::move(socket)),
-      stop_(std::move(stop)),
-      on_connection_(std::move(on_connection)) {
-  thread_ = std::thread(&UnixListener::Loop, this);
-}
+UnixListener::UnixListener(std::string path, UniqueFd lock, std::unique_ptr<AcceptLoop> loop)
+    : path_(std::move(path)), lock_(std::move(lock)), loop_(std::move(loop)) {}
 
 void UnixListener::Stop() {
-  if (!thread_.joinable()) return;
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t n = ::write(stop_.get(), &one, sizeof one);
-  thread_.join();
+  if (!loop_) return;
+  loop_->Stop();
   ::unlink(path_.c_str());
-  socket_.Reset();
-}
-
-void UnixListener::Loop() {
-  for (;;) {
-    pollfd entries[] = {{socket_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
-    if (::poll(entries, 2, -1) < 0) continue;
-    if (entries[1].revents != 0) return;
-    UniqueFd connection(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (connection.valid()) {
-      on_connection_(std::move(connection));
-    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      Log(LogLevel::kWarning, ErrnoStatus(errno, "taking a connection").message());
-      pollfd pause{stop_.get(), POLLIN, 0};
-      ::poll(&pause, 1, kPauseWhenFullMs);
-    }
-  }
+  loop_.reset();
 }
 
 }  // namespace rekindle::daemon
