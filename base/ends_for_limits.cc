@@ -21,8 +21,9 @@ const char* program_that_ends = "";
 void Tell(const char* cause) {
   char text[512];
   const int length = std::snprintf(text, sizeof text, "%s: error: %s\n", program_that_ends, cause);
-  if (length > 0) [[maybe_unused]]
-    const ssize_t n = ::write(STDERR_FILENO, text, static_cast<size_t>(length));
+  if (length > 0) {
+    [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, text, static_cast<size_t>(length));
+  }
 }
 
 [[noreturn]] void End() {
