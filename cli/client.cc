@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/message_text.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "base/timed_await.h"
 #include "base/unique_fd.h"
@@ -79,6 +80,23 @@ absl::Status OfPlace(const absl::Status& status) {
                       absl::StrCat(message.substr(0, cure),
                                    ": check the path of the place, and whether its file system "
                                    "is mounted ('rekindle copy IMAGE --to' makes a store)"));
+}
+
+// Who listens at the Unix socket; 0: nobody, or somebody of another container.
+pid_t ListenerOf(const std::string& path) {
+  sockaddr_un address{};
+  if (path.size() >= sizeof address.sun_path) return 0;
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  ucred listener{};
+  socklen_t size = sizeof listener;
+  if (!socket.valid() ||
+      ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &listener, &size) != 0) {
+    return 0;
+  }
+  return listener.pid;
 }
 
 class GrpcClient final : public Client {
@@ -411,6 +429,17 @@ class GrpcClient final : public Client {
     return !socket.empty() && UnixSocketAnswers(socket);
   }
 
+  // What is to be said of one that can't answer because it was stopped; empty: it was not.
+  std::string StoppedListener() const {
+    const std::string socket = UnixSocketPath(host_);
+    const pid_t pid = socket.empty() ? 0 : ListenerOf(socket);
+    const absl::StatusOr<ProcessStat> process = ReadProcessStat(pid);
+    if (pid <= 0 || !process.ok() || (process->state != 'T' && process->state != 't')) return "";
+    return absl::StrCat("no answer from the daemon (rekindled) at ", host_, ": its process ", pid,
+                        " is stopped (by SIGSTOP, Ctrl-Z or a debugger). Have it go on (`kill -CONT ", pid,
+                        "`), then try again");
+  }
+
   // Of an image on its way. A service that gives it up can't tell why: gRPC says something of its own.
   absl::Status OfStream(const grpc::ClientContext& call, const grpc::Status& status) const
       ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -465,7 +494,21 @@ class GrpcClient final : public Client {
       const bool was_there = absl::StrContains(why, "Broken pipe") ||
                              absl::StrContains(why, "onnection reset") ||
                              absl::StrContains(why, "Socket closed");
+      const bool over_tcp = !absl::StartsWith(host_, "unix:");
+      // It goes through all of TLS before it tells what it thinks of a certificate, and tells it by going
+      // away.
+      if (was_there && over_tcp && absl::StrContains(why, "failed to connect")) {
+        return absl::UnauthenticatedError(absl::StrCat(
+            "the daemon (rekindled) at ", host_,
+            " has ended the connection before it was made: most likely it does not accept the certificate of "
+            "--tls-cert, which is expired by its clock, or of an authority that its --tls-client-ca does not "
+            "have. "
+            "If it was just ending, try again (",
+            why, ")"));
+      }
       if (was_there && (!listens || !absl::StrContains(why, "failed to connect"))) return EndedMeanwhile();
+      if (const std::string stopped = StoppedListener(); !stopped.empty())
+        return absl::UnavailableError(stopped);
       return absl::UnavailableError(absl::StrCat(
           "no answer from the daemon (rekindled) at ", host_, ": ", status.error_message(),
           listens
@@ -483,6 +526,13 @@ class GrpcClient final : public Client {
               : absl::StrCat("the daemon (rekindled) at ", host_,
                              " does not know this call: it is of an older version than this command. Update "
                              "it, and start it anew"));
+    }
+    // The library's, of a service in this process.
+    if (why == "Server Threadpool Exhausted") {
+      return absl::ResourceExhaustedError(
+          "no thread could be made for this call: Rekindle is at a limit of processes and threads (ulimit "
+          "-u, "
+          "pids.max), or of memory (ulimit -v): raise it");
     }
     const absl::Status told(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
     return elsewhere_ ? OfPlace(told) : told;
@@ -526,6 +576,13 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const Endp
                            {"--tls-key", endpoint.tls_key});
   if (absl::IsNotFound(files.status())) return absl::InvalidArgumentError(files.status().message());
   RK_RETURN_IF_ERROR(files.status());
+  if (const std::string trouble = daemon::TroubleWithDates(files->certificate, absl::Now());
+      !trouble.empty()) {
+    return absl::UnauthenticatedError(
+        absl::StrCat("--tls-cert: ", endpoint.tls_certificate, " ", trouble,
+                     ": no daemon accepts it. Have it renewed, and look at this "
+                     "machine's clock"));
+  }
   grpc::SslCredentialsOptions options;
   options.pem_root_certs = std::move(files->ca);
   options.pem_cert_chain = std::move(files->certificate);

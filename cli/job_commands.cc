@@ -300,8 +300,9 @@ int ListJobs(Client& client, const Output& output, const v1::ListJobsRequest& re
     if (steps) row.push_back(StepText(job));
     if (restarts) row.push_back(RestartsText(job));
     if (copies) row.push_back(CopiedText(job, now));
-    for (const std::string& cell : {absl::StrCat(job.processes()), FormatBytes(job.resident_bytes()),
-                                    job.image().empty() ? "-" : job.image(), Shown(job.command(), 60)}) {
+    for (const std::string& cell :
+         {absl::StrCat(job.processes()), job.resident_bytes() > 0 ? FormatBytes(job.resident_bytes()) : "-",
+          job.image().empty() ? "-" : job.image(), Shown(job.command(), 60)}) {
       row.push_back(cell);
     }
     table.AddRow(std::move(row));

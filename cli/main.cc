@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/deadlock_checks.h"
 #include "base/descriptor_limit.h"
+#include "base/ends_for_limits.h"
 #include "base/log.h"
 #include "base/program_start.h"
 #include "cli/arguments.h"
@@ -35,6 +36,8 @@ extern char** environ;
 
 namespace rekindle::cli {
 namespace {
+
+constexpr uint64_t kFewestDescriptors = 32;
 
 std::string FromEnvironment(const char* name) {
   const char* value = ::getenv(name);
@@ -303,6 +306,10 @@ int Main(int argc, char** argv) {
   if (!folder) output.SetGoneFolder(stand_in);
   if (globals.verbose) SetLogLevel(LogLevel::kDebug);
   if (!parsed.status.ok()) return output.Fail(parsed.status);
+  if (parsed.help.empty()) {
+    if (const absl::Status enough = CheckDescriptorLimit(kFewestDescriptors, "rekindle"); !enough.ok())
+      return output.Fail(enough);
+  }
   if (!parsed.help.empty()) {
     PrintResult(parsed.help);
     return kDone;
@@ -321,6 +328,7 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   rekindle::BeginProgram();
+  rekindle::TellOfLimitsAtTheEnd("rekindle");
   rekindle::LeaveOutDeadlockChecks();
   int code = rekindle::cli::Main(argc, argv);
   if (const absl::Status written = rekindle::cli::ResultsWritten();

@@ -7,7 +7,8 @@
 
 namespace rekindle::cli {
 
-// Its control characters become '?', those that ISO 6429 has beyond ASCII too, and what is no UTF-8; line
+// Its control characters become '?', those that ISO 6429 has beyond ASCII too, those by which
+// a line is read as another than it is (that turn its direction, or are not seen), and what is no UTF-8; line
 // breaks and tabs stay.
 std::string Printable(absl::string_view text);
 

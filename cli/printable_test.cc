@@ -29,6 +29,17 @@ TEST(PrintableTest, WhatIsNoUtf8) {
             "?31m ? ??");
 }
 
+TEST(PrintableTest, WhatMakesALineReadAsAnother) {
+  EXPECT_EQ(Printable("a\u202egpj.sh"), "a?gpj.sh");
+  for (const char* order : {"\u061c", "\u200b", "\u200e", "\u200f", "\u2028", "\u2029", "\u202a", "\u2066",
+                            "\u2069", "\u2060", "\ufeff", "\U000e0041"}) {
+    EXPECT_EQ(Printable(absl::StrCat("x", order, "y")), "x?y");
+  }
+  // Words of Persian, of which a joiner is a part; emoji that are made of several.
+  for (const char* text : {"\u0645\u06cc\u200c\u062e", "\U0001f469\u200d\U0001f4bb", "\u2027\u202f\u2070"})
+    EXPECT_EQ(Printable(text), text);
+}
+
 TEST(PrintableTest, Uses) {
   EXPECT_EQ(Output::ErrorText(absl::NotFoundError("no '\x1b[2J'\nwhy")),
             "rekindle: error: no '?[2J'\n  why\n");

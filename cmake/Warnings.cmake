@@ -1,7 +1,8 @@
 # One warning set for all of our own code; third-party headers come in as SYSTEM.
 add_library(rk_warnings INTERFACE)
 target_compile_options(rk_warnings INTERFACE
-  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wvla)
+  -Wall -Wextra -Wshadow $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
+  $<$<COMPILE_LANGUAGE:CXX>:-Woverloaded-virtual> -Wvla)
 # With the compilers that we build with ourselves. What another one warns of, rightly or not, is no reason for a user to go
 # without.
 if((CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13) OR

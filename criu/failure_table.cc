@@ -559,6 +559,16 @@ const KnownFailure kRestoreMisfits[] = {
      "/$1, which the job has open or mapped, may not be opened as the job has it.",
      "Most likely it may only be appended to since, or not be changed at all (`lsattr`): take that off "
      "(`chattr -a -i /$1`), then restore again. The image is whole."},
+    {"file-behind-link",
+     kOnRestore,
+     kCause,
+     StatusCode::kPermissionDenied,
+     {"Can't open file * on restore: Too many levels", "Can't open file *: Too many levels"},
+     "/$1, which the job has open or mapped, is reached by a symbolic link now that another user may have "
+     "made.",
+     "Remove the link and put the file or folder back, then restore again; an administrator who knows where "
+     "it "
+     "leads restores with --ignore-mismatch. Nothing of the job has run, and the image is whole."},
     {"cwd-missing",
      kOnRestore,
      kCause,

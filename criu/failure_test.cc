@@ -216,6 +216,9 @@ TEST(FailureTest, WordingTakenFromTheProgram) {
        "Error (criu/files-reg.c:2353): Can't open file tmp/r on restore: Operation not permitted",
        "file-attribute"},
       {Operation::kRestore,
+       "Error (criu/files-reg.c:2353): Can't open file tmp/r on restore: Too many levels of symbolic links",
+       "file-behind-link"},
+      {Operation::kRestore,
        "Error (criu/files-reg.c:2353): Can't open file proc/28240/status on restore: No such file or "
        "directory",
        "process-missing"},

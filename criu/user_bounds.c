@@ -19,8 +19,10 @@
 // gave it, perhaps where it saw a file system of its own in that place. So as root only sockets are bound and
 // removed that were seen there when the image was taken.
 //
-// Files that are only opened are looked at afterwards (restore/opened_files_check.h). No part of the C
-// library is linked, so that it fits the library CRIU runs with, whichever that is.
+// Files that are only opened are looked at afterwards (restore/opened_files_check.h). But they are not
+// reached by symbolic links that somebody else may have put in their place or in that of a folder, whosever
+// the job is: root's would write to what a stranger chose. No part of the C library is linked, so that it
+// fits the library CRIU runs with, whichever that is.
 #include "criu/user_bounds.h"
 
 #include <errno.h>
@@ -40,6 +42,7 @@
 
 #include "criu/enter_mounts.h"
 #include "criu/open_mode.h"
+#include "criu/trusted_links.h"
 
 #ifndef SYS_fchmodat2
 #define SYS_fchmodat2 452
@@ -486,6 +489,11 @@ static int Open(int at, const char* path, int flags, mode_t mode) {
   // still.
   static const char kFirst[] = "pstree.img";
   if (state == kNotRead && strcmp(path, kFirst) == 0) (void)Bounded();
+  // The job's files CRIU names from its root folder, its own from elsewhere.
+  if ((flags & O_CREAT) == 0 && at != AT_FDCWD && path[0] != '/' && IsRootFolder(at) &&
+      getenv(ANY_LINKS_VARIABLE) == NULL) {
+    return OpenByTrustedLinks(at, path, flags, Bounded() && state == kBounded ? user : 0);
+  }
   if ((flags & O_CREAT) == 0 || path[0] != '/' || strstr(path, kGhost) == NULL || !Bounded())
     return (int)syscall(SYS_openat, at, path, flags, mode);
   long result;

@@ -8,4 +8,8 @@
  * for the user where he may not. */
 #define USER_BOUNDS_VARIABLE "REKINDLE_USER_BOUNDS"
 
+/* And, with any value: the job's files are opened also where a symbolic link that somebody else may have made
+ * leads to them. */
+#define ANY_LINKS_VARIABLE "REKINDLE_ANY_LINKS"
+
 #endif

@@ -380,6 +380,32 @@ TEST_F(UserBoundsTest, CriusOwnFilesAreNotBounded) {
             0);
 }
 
+// As CRIU opens a job's file.
+TEST_F(UserBoundsTest, AFileIsNotOpenedByAStrangersLink) {
+  const auto open = [&](const std::string& path, const char* any_links = nullptr) {
+    return Do([&](const Library& library) {
+      if (any_links != nullptr) ::setenv(ANY_LINKS_VARIABLE, any_links, 1);
+      const UniqueFd root(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+      const UniqueFd fd(library.Call<int, const char*, int>("openat", root.get(), path.c_str() + 1,
+                                                            O_WRONLY | O_APPEND | O_CLOEXEC));
+      return fd.valid() && (::fcntl(fd.get(), F_GETFL) & O_APPEND) != 0 ? 0 : -1;
+    });
+  };
+  const std::string moved = roots_ + "/moved", to_root = Theirs("run/file"), by_root = moved + "/file";
+  ASSERT_EQ(::symlink(shared_.c_str(), moved.c_str()), 0);
+  ASSERT_EQ(::lchown(Theirs("run").c_str(), kNobody, kNobody), 0);
+  Write(shared_ + "/file");
+  EXPECT_EQ(open(to_root), 0) << "his own job, which is looked at afterwards";
+  EXPECT_EQ(open(by_root), 0);
+  ASSERT_TRUE(WriteBounds(Bounds(), {kNobody - 1, kNobody - 1, {}}, {}).ok());
+  EXPECT_EQ(open(to_root), ELOOP);
+  EXPECT_EQ(open(by_root), 0);
+  ASSERT_EQ(::unlink(Bounds().c_str()), 0);
+  EXPECT_EQ(open(to_root), ELOOP);
+  EXPECT_EQ(open(to_root, "1"), 0);
+  EXPECT_EQ(open(by_root), 0);
+}
+
 TEST_F(UserBoundsTest, WithoutTheFileItIsRootsJob) {
   ASSERT_EQ(::unlink(Bounds().c_str()), 0);
   EXPECT_EQ(Bind(Theirs("link/new")), 0);

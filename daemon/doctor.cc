@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -36,6 +37,11 @@ constexpr uint64_t kLittleSpaceBytes = 2ULL << 30;
 // Less than this part of what it may take is little, too.
 constexpr uint64_t kLittleShare = 20;
 
+constexpr char kRemount[] =
+    "its file system is mounted read-only, by hand, or by the kernel after an error of the disk ('dmesg' "
+    "tells): "
+    "remount it (mount -o remount,rw)";
+
 v1::Check MakeCheck(const std::string& name, v1::Check::Result result, const std::string& detail,
                     const std::string& cure = "") {
   v1::Check check;
@@ -50,6 +56,18 @@ v1::Check MakeCheck(const std::string& name, v1::Check::Result result, const std
 std::string NearestExisting(std::string path) {
   while (!PathExists(path) && path.size() > 1) path = path.substr(0, std::max<size_t>(1, path.rfind('/')));
   return path;
+}
+
+// The first of the store's folders that somebody else may write to than its owner; empty: none.
+std::string WritableForOthers(const std::string& store) {
+  for (const char* name : {"", "/packs", "/catalog", "/index", "/notes", "/tmp"}) {
+    const std::string folder = absl::StrCat(store, name);
+    struct stat info;
+    if (::stat(folder.c_str(), &info) != 0) continue;
+    const bool by_group = (info.st_mode & S_IWGRP) != 0 && info.st_gid != info.st_uid;
+    if (by_group || (info.st_mode & S_IWOTH) != 0) return folder;
+  }
+  return "";
 }
 
 // Whether the file system gives locks. OK where there is no such file, and where somebody has it locked.
@@ -71,7 +89,7 @@ v1::Check CheckStore(const std::string& path, const absl::Status& opened) {
   }
   if (::access(there.c_str(), W_OK) != 0) {
     return MakeCheck("store", v1::Check::MISSING, absl::StrCat(there, " can't be written"),
-                     "run as root, or name another folder with --store");
+                     errno == EROFS ? kRemount : "run as root, or name another folder with --store");
   }
   if (!opened.ok() && !absl::IsNotFound(opened)) {
     return MakeCheck("store", v1::Check::MISSING, std::string(opened.message()),
@@ -93,6 +111,13 @@ v1::Check CheckStore(const std::string& path, const absl::Status& opened) {
   if (free_bytes < kLittleSpaceBytes) {
     return MakeCheck("store", v1::Check::WARNING, detail,
                      "free some: 'rekindle rm' and 'rekindle gc', or move the store to a larger disk");
+  }
+  if (const std::string open_to_others = WritableForOthers(path); !open_to_others.empty()) {
+    return MakeCheck(
+        "store", v1::Check::WARNING,
+        absl::StrCat(detail, "; others may write to ", open_to_others,
+                     ": they can put other memory, and other programs, into what jobs come back as"),
+        absl::StrCat("chmod go-w ", open_to_others));
   }
   if (const std::string option = LocalLocksOption(there); !option.empty()) {
     return MakeCheck(
@@ -183,7 +208,9 @@ v1::Check CheckWritableFolder(const std::string& name, const std::string& path) 
   std::string there = NearestExisting(path);
   if (::access(there.c_str(), W_OK | X_OK) == 0) return MakeCheck(name, v1::Check::OK, path);
   return MakeCheck(name, v1::Check::MISSING, absl::StrCat(there, " can't be written"),
-                   absl::StrCat("run as root, or let user ", ::geteuid(), " write to ", there));
+                   errno == EROFS
+                       ? kRemount
+                       : absl::StrCat("run as root, or let user ", ::geteuid(), " write to ", there));
 }
 
 v1::Check CheckCgroupsOfOthers(const std::string& first, const std::string& mountinfo) {

@@ -2,11 +2,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <string>
+
+#include "absl/strings/match.h"
+#include "base/file.h"
 
 namespace rekindle::daemon {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr uint64_t kGiBytes = 1ULL << 30;
 
@@ -45,6 +52,21 @@ TEST(CheckRoomTest, TheNearestLimitCounts) {
   limits.store_max_bytes = 0;
   limits.high_water_percent = 0;
   EXPECT_THAT(CheckRoom("/s", stats, limits).detail(), HasSubstr("2.9 TiB more"));
+}
+
+TEST(CheckStoreTest, OthersWhoMayWriteToIt) {
+  const auto folder = TemporaryDirectory::Make(testing::TempDir(), "rk_doctor_test.");
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  const std::string packs = folder->path() + "/packs";
+  ASSERT_EQ(::mkdir(packs.c_str(), 0700), 0);
+  EXPECT_THAT(CheckStore(folder->path(), absl::OkStatus()).detail(), Not(HasSubstr("others may write")));
+  ASSERT_EQ(::chmod(packs.c_str(), 0777), 0);
+  const v1::Check check = CheckStore(folder->path(), absl::OkStatus());
+  // Unless there is less room than is worth a warning of its own.
+  if (absl::StrContains(check.cure(), "rekindle gc")) GTEST_SKIP() << check.detail();
+  EXPECT_EQ(check.result(), v1::Check::WARNING);
+  EXPECT_THAT(check.detail(), HasSubstr("others may write to " + packs));
+  EXPECT_EQ(check.cure(), "chmod go-w " + packs);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "daemon/grpc_call.h"
 
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -88,6 +89,17 @@ absl::Status ForClient(const Node& node, const Call& call, const std::function<b
   return absl::UnavailableError(absl::StrCat(kRekindledEnds, status.message()));
 }
 
-grpc::Status Guarded(const std::function<absl::Status()>& work) { return ToGrpc(CatchNoMoreThreads(work)); }
+grpc::Status Guarded(const std::function<absl::Status()>& work) {
+  return ToGrpc(CatchNoMoreThreads([&]() -> absl::Status {
+    try {
+      return work();
+    } catch (const std::bad_alloc&) {
+      return absl::ResourceExhaustedError(
+          "there is no memory left for this call: raise the limit of what Rekindle may have (ulimit -v, "
+          "MemoryMax= "
+          "of rekindled's unit), or end something");
+    }
+  }));
+}
 
 }  // namespace rekindle::daemon

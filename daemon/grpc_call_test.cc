@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <new>
 #include <vector>
 
 #include "base/file.h"
@@ -91,6 +92,12 @@ TEST_F(GrpcCallTest, WhatTheDaemonsEndCancelsIsUnavailable) {
   EXPECT_EQ(told(cancelled), cancelled);
   by_daemon = true;
   EXPECT_EQ(told(cancelled).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(GuardedTest, WhatTheLibraryThrowsForWantOfMemory) {
+  const grpc::Status ended = Guarded([]() -> absl::Status { throw std::bad_alloc(); });
+  EXPECT_EQ(ended.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(ended.error_message(), HasSubstr("ulimit -v"));
 }
 
 // Percent-encoded, as a header field has it, and whole characters.

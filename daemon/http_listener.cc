@@ -3,6 +3,7 @@
 #include <netdb.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -19,12 +20,30 @@ namespace {
 
 constexpr int kWaiting = 512;
 
+// One that a dead daemon has left refuses.
+bool SomebodyListensAt(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) return false;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const UniqueFd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  return probe.valid() &&
+         (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
+          errno == EAGAIN);
+}
+
 absl::StatusOr<UniqueFd> ListenOnPath(const std::string& path, absl::string_view option) {
   struct stat info;
   if (::lstat(path.c_str(), &info) == 0) {
     if (!S_ISSOCK(info.st_mode)) {
       return absl::InvalidArgumentError(
           absl::StrCat(option, ": ", path, " is there and no socket: name another path"));
+    }
+    if (SomebodyListensAt(path)) {
+      return absl::AlreadyExistsError(absl::StrCat(option, ": listening on ", path,
+                                                   ": another process has it, such as another rekindled, "
+                                                   "maybe one that is ending: stop that and wait for "
+                                                   "its end, or name another path"));
     }
     ::unlink(path.c_str());
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "base/file.h"
 #include "base/unique_fd.h"
 
@@ -30,6 +31,22 @@ TEST(HttpListenerTest, ManyMayConnectAtOnceByPath) {
     ASSERT_EQ(::connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0)
         << "client " << i << ": errno " << errno;
   }
+}
+
+TEST(HttpListenerTest, WhatAnotherListensOnStaysItsOwn) {
+  auto folder = TemporaryDirectory::Make("/tmp", "http-listener-test.");
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  const std::string path = folder->path() + "/metrics.sock";
+  auto first = ListenForHttp("unix:" + path, "--metrics");
+  ASSERT_TRUE(first.ok()) << first.status();
+  const auto second = ListenForHttp("unix:" + path, "--metrics");
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists) << second.status();
+  EXPECT_TRUE(absl::StrContains(second.status().message(), "--metrics: listening on " + path));
+  EXPECT_TRUE(PathExists(path));
+  // As a dead one leaves it.
+  first->Reset();
+  ASSERT_TRUE(PathExists(path));
+  EXPECT_TRUE(ListenForHttp("unix:" + path, "--metrics").ok());
 }
 
 }  // namespace

@@ -336,6 +336,13 @@ absl::StatusOr<UniqueFd> OpenFileAs(const std::optional<RunAs>& user, const std:
     if (!opened.valid()) error = errno;
   });
   if (!became.ok()) return Annotate(became, absl::StrCat("opening ", path));
+  struct stat there;
+  if (error == ENXIO && ::stat(path.c_str(), &there) == 0 && S_ISCHR(there.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat("opening ", path,
+                                                      ": it is a device that is not there for the daemon, "
+                                                      "which has no terminal: name a file, or the terminal "
+                                                      "itself (`tty` tells its name)"));
+  }
   if (error == ENXIO) {
     return absl::FailedPreconditionError(absl::StrCat(
         "opening ", path, ": it is a FIFO that nobody reads: open it for reading first, or name a file"));

@@ -17,6 +17,7 @@
 #include <optional>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/test_user.h"
@@ -206,6 +207,18 @@ TEST_F(JobLauncherTest, WhatTheServiceHasOpenIsNotTheUsers) {
   }
   for (const char* path : {"/proc/self/mem", "/proc/thread-self/mem"})
     EXPECT_FALSE(OpenFileAs(nobody, path, O_RDWR, 0600).ok()) << path;
+}
+
+TEST_F(JobLauncherTest, ATerminalThatTheDaemonDoesNotHave) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setsid();
+    const auto refused = OpenFileAs(std::nullopt, "/dev/tty", O_WRONLY | O_CREAT | O_APPEND, 0600);
+    ::_exit(absl::StrContains(refused.status().message(), "has no terminal") ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(JobLauncherTest, NobodyWaitsForTheOtherEndOfAFifo) {

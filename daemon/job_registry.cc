@@ -231,6 +231,14 @@ bool JobRegistry::IsForsaken(const JobRecord& job) {
   return stat->start_ticks != job.provisional_of_start_ticks || stat->ended();
 }
 
+absl::Status JobRegistry::WithCureForRoom(const absl::Status& status) const {
+  if (!absl::IsResourceExhausted(status)) return status;
+  return WithMessage(
+      status, absl::StrCat(status.message(), ": what runs is recorded in ", directory_,
+                           ", whose file system has no room for it: free some there (`df -h ", directory_,
+                           "`, `df -i`), or give rekindled another --runtime-dir"));
+}
+
 absl::Status JobRegistry::Write(const JobRecord& record) const {
   // Rename alone makes a reader see the old or the new record; after a power cut no job of these lives
   // anyway, so nothing is synced.
@@ -238,12 +246,12 @@ absl::Status JobRegistry::Write(const JobRecord& record) const {
                     temporary = absl::StrCat(directory_, "/.", record.name, ".new");
   const std::string text = Serialize(record);
   absl::StatusOr<UniqueFd> file = OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  RK_RETURN_IF_ERROR(file.status());
+  RK_RETURN_IF_ERROR(WithCureForRoom(file.status()));
   absl::Status written = WriteFully(file->get(), text.data(), text.size(), temporary);
   if (written.ok() && ::rename(temporary.c_str(), path.c_str()) != 0)
     written = ErrnoStatus(errno, absl::StrCat("recording job '", record.name, "' as ", path));
   if (!written.ok()) ::unlink(temporary.c_str());
-  return written;
+  return WithCureForRoom(written);
 }
 
 absl::Status JobRegistry::WriteWithoutRoom(const JobRecord& record) const {

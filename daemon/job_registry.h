@@ -97,6 +97,8 @@ class JobRegistry {
   using FilesOfJobs = std::vector<std::shared_ptr<const FileOfJob>>;
 
   absl::Status Write(const JobRecord& record) const;
+  // An error for want of room, with what there has to be room for.
+  absl::Status WithCureForRoom(const absl::Status& status) const;
   // The same out of the room that is kept for it.
   absl::Status WriteWithoutRoom(const JobRecord& record) const;
   void KeepRoom() const;

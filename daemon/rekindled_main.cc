@@ -20,6 +20,8 @@
 #include "absl/synchronization/mutex.h"
 #include "base/command_line.h"
 #include "base/deadlock_checks.h"
+#include "base/descriptor_limit.h"
+#include "base/ends_for_limits.h"
 #include "base/host_port.h"
 #include "base/human_units.h"
 #include "base/log.h"
@@ -27,6 +29,7 @@
 #include "base/oom_score.h"
 #include "base/program_start.h"
 #include "base/status.h"
+#include "daemon/config_file.h"
 #include "daemon/drain_notice.h"
 #include "daemon/environment_check.h"
 #include "daemon/orphan_collector.h"
@@ -49,12 +52,18 @@ constexpr int kMostStandbyCopies = 10000;
 constexpr uint64_t kDefaultLogLimit = uint64_t{10} << 30;
 constexpr double kDefaultScrubDays = 14, kDefaultLogDays = 30, kMostDays = 3650;
 constexpr size_t kMostConnections = 65536;  // each takes a descriptor
+constexpr uint64_t kFewestDescriptors = 128;
 constexpr absl::Duration kBetweenDrainNotices = absl::Seconds(5);
 
 // Does "HOST:PORT" stand for all addresses of the machine, or for a port that the kernel is to choose?
 bool ListensEverywhere(const std::string& listen) {
   return absl::StartsWith(listen, "0.0.0.0:") || absl::StartsWith(listen, "[::]:") ||
          absl::StartsWith(listen, ":") || absl::EndsWith(listen, ":0");
+}
+
+bool IsOfThisMachineAlone(absl::string_view address) {
+  return absl::StartsWith(address, "unix:") || absl::StartsWith(address, "127.") ||
+         absl::StartsWith(address, "[::1]:") || absl::StartsWith(address, "localhost:");
 }
 
 // SIGINT, SIGTERM and SIGUSR1, blocked in all threads made later.
@@ -109,6 +118,17 @@ class ImagesOnRequest {
 };
 
 absl::Status Serve(ServerOptions options, int grace_seconds, const std::string& drain_notice) {
+  RaiseDescriptorLimit();
+  if (absl::Status enough = CheckDescriptorLimit(kFewestDescriptors, "rekindled"); !enough.ok())
+    return enough;
+  for (const std::string& address : options.functions_http) {
+    if (IsOfThisMachineAlone(address)) continue;
+    Log(LogLevel::kWarning,
+        absl::StrCat("--functions-http ", address,
+                     " can be reached from other machines, whose callers are refused, "
+                     "as nobody vouches for who they are, and take connections from those of this one: name "
+                     "127.0.0.1:PORT or unix:PATH"));
+  }
   sigset_t waited_for = BlockSignals();
   const OrphanCollector orphans;
   const std::string socket = options.socket, store = options.node.store;
@@ -298,6 +318,7 @@ void AddOptions(CLI::App& app, CommandLine* line) {
   app.add_flag("-v,--verbose", line->verbose, "Log more");
   app.set_version_flag("--version", std::string("rekindled ") + kVersion);
   app.set_config("--config", "", "Read options from this file (TOML; the names of the options without --)");
+  app.config_formatter(CheckedConfig(app));
   // One that is written wrong would be left out in silence.
   app.allow_config_extras(CLI::config_extras_mode::error);
   app.footer("Exit status: 0 ended by a signal, 1 failed, 2 bad usage.");
@@ -390,6 +411,7 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   rekindle::BeginProgram();
+  rekindle::TellOfLimitsAtTheEnd("rekindled");
   rekindle::LeaveOutDeadlockChecks();
   rekindle::SpareFromOutOfMemory();
   return rekindle::daemon::Main(argc, argv);

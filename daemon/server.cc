@@ -10,12 +10,14 @@
 #include <grpcpp/server_posix.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -42,6 +44,7 @@
 #include "daemon/open_stream_limit.h"
 #include "daemon/peer_credentials.h"
 #include "daemon/supervisor.h"
+#include "daemon/tcp_listener.h"
 #include "daemon/tls_files.h"
 #include "daemon/unix_listener.h"
 #include "daemon/user_groups.h"
@@ -62,6 +65,8 @@ constexpr size_t kMostMessageBytes = size_t{512} << 20;
 constexpr int kMostCallsOfConnection = 1000;
 static_assert(kMostCallsOfConnection > CallsOfUsers::kMostOfOne);
 constexpr unsigned kLookAtTlsFilesSeconds = 5;
+// Of TCP, until whoever makes a connection has proved who they are.
+constexpr absl::Duration kHandshakeMayTake = absl::Seconds(20);
 // Of calls, at the daemon's end, before they are cancelled.
 constexpr absl::Duration kGivingUpMayTake = absl::Seconds(2), kLookForCalls = absl::Milliseconds(50);
 
@@ -72,9 +77,15 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const Tl
                      ": TCP is served with mutual TLS only: give --tls-cert, --tls-key and "
                      "--tls-client-ca"));
   }
-  RK_RETURN_IF_ERROR(ReadTlsFiles({"--tls-client-ca", tls.client_ca}, {"--tls-cert", tls.certificate},
-                                  {"--tls-key", tls.key})
-                         .status());
+  RK_ASSIGN_OR_RETURN(const TlsFiles now,
+                      ReadTlsFiles({"--tls-client-ca", tls.client_ca}, {"--tls-cert", tls.certificate},
+                                   {"--tls-key", tls.key}));
+  if (const std::string trouble = TroubleWithDates(now.certificate, absl::Now()); !trouble.empty()) {
+    Log(LogLevel::kWarning,
+        absl::StrCat(
+            "--tls-cert: ", tls.certificate, " ", trouble,
+            ": no client connects until there is one that is valid; a renewed file is read by itself"));
+  }
   // Certificates that live for a day are renewed in place. Half of a renewal is none: the last whole one
   // stays.
   const auto files = std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
@@ -115,6 +126,7 @@ class GrpcServer final : public Server {
     const auto calls = std::make_shared<NamedCalls>();
     const std::function<bool()> given_up = [this] { return MonotonicNanos() >= give_up_at_ns_.load(); };
     service_ = MakeGrpcService(node_, resolve, given_up, calls);
+    TcpSockets tcp;
     grpc::ServerBuilder builder;
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
     interceptors.push_back(MakeOpenStreamLimit(node_, resolve));
@@ -136,16 +148,25 @@ class GrpcServer final : public Server {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostCallsOfConnection);
     if (!options_.tls.listen.empty()) {
       RK_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ServerCredentials> credentials, TlsCredentials(options_.tls));
-      // Else two daemons could listen on one port, and calls would go to either of them.
-      builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-      builder.AddListeningPort(options_.tls.listen, credentials, &tcp_port_);
+      RK_ASSIGN_OR_RETURN(tcp, ListenOnTcp(options_.tls.listen));
+      tcp_port_ = tcp.port;
+      tcp_connections_.emplace(MostTcpConnections());
+      // It takes connections for as long as there are descriptors, and none any more once there were none.
+      tcp_acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
+      builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                                 static_cast<int>(absl::ToInt64Milliseconds(kHandshakeMayTake)));
     }
     server_ = builder.BuildAndStart();
-    if (!server_ || (!options_.tls.listen.empty() && tcp_port_ == 0)) return WhyNotListening();
+    if (!server_) return absl::UnavailableError("gRPC does not start");
     server_->GetHealthCheckService()->SetServingStatus(v1::Rekindle::service_full_name(), true);
     if (tcp_port_ != 0) {
       if (absl::Status noticed = NoticeLostClients(tcp_port_); !noticed.ok())
         Log(LogLevel::kWarning, absl::StrCat("lost clients are not noticed: ", noticed.message()));
+      RK_ASSIGN_OR_RETURN(tcp_listener_,
+                          AcceptLoop::Start(std::move(tcp.sockets), [this](UniqueFd connection) {
+                            TakeOverTcp(std::move(connection));
+                          }));
     }
     RK_ASSIGN_OR_RETURN(listener_,
                         UnixListener::Start(options_.socket, kSocketMode, options_.node.store,
@@ -177,6 +198,7 @@ class GrpcServer final : public Server {
     node_.BeginStopping();
     // Until now whoever asks is told that the daemon ends, and how far it is.
     metrics_.reset();
+    if (tcp_listener_) tcp_listener_->Stop();
     if (listener_) listener_->Stop();
     if (server_) {
       EndCalls(deadline);
@@ -223,17 +245,6 @@ class GrpcServer final : public Server {
     server_->Wait();
   }
 
-  // The library does not tell.
-  absl::Status WhyNotListening() const {
-    if (options_.tls.listen.empty()) return absl::UnavailableError("gRPC does not start");
-    const absl::Status reason = ListenForHttp(options_.tls.listen, "--listen").status();
-    if (reason.ok()) {
-      return absl::UnavailableError(
-          absl::StrCat("--listen: listening on ", options_.tls.listen, " failed: check the --tls files"));
-    }
-    return absl::UnavailableError(reason.message());
-  }
-
   GroupPeerOptions GroupPeers() const {
     GroupPeerOptions peers;
     peers.socket = options_.socket;
@@ -277,6 +288,15 @@ class GrpcServer final : public Server {
     grpc::AddInsecureChannelFromFd(server_.get(), admitted->Release());
   }
 
+  // On that listener's thread.
+  void TakeOverTcp(UniqueFd connection) {
+    if (const absl::Status may = tcp_connections_->Admit(connection.get()); !may.ok())
+      return refused_(LogLevel::kWarning, may.message());
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters accepted;
+    accepted.fd = connection.Release();
+    tcp_acceptor_->HandleNewConnection(&accepted);
+  }
+
   absl::StatusOr<Caller> Resolve(const Peer& peer) const {
     if (std::optional<Caller> caller = peers_.Find(peer.address)) return *std::move(caller);
     if (!peer.certificate_name.empty()) return CallerFromCertificate(peer.certificate_name);
@@ -292,6 +312,9 @@ class GrpcServer final : public Server {
   std::unique_ptr<Groups> groups_;
   std::shared_ptr<grpc::Service> service_, group_service_, calls_service_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> tcp_acceptor_;
+  std::optional<TcpConnections> tcp_connections_;  // of the listener's thread
+  std::unique_ptr<AcceptLoop> tcp_listener_;
   std::unique_ptr<UnixListener> listener_;
   std::unique_ptr<BackgroundScrub> scrub_;
   std::unique_ptr<MetricsHttp> metrics_;
@@ -313,7 +336,8 @@ absl::StatusOr<Caller> CallerFromCertificate(absl::string_view common_name) {
   }
   absl::string_view number = common_name;
   uint32_t uid = 0;
-  if (!absl::ConsumePrefix(&number, "uid:") || !absl::SimpleAtoi(number, &uid)) {
+  if (!absl::ConsumePrefix(&number, "uid:") ||
+      !std::all_of(number.begin(), number.end(), absl::ascii_isdigit) || !absl::SimpleAtoi(number, &uid)) {
     return absl::UnauthenticatedError(absl::StrCat("the client's certificate is for '", common_name,
                                                    "': its common name must be \"admin\" or \"uid:N\""));
   }

@@ -6,6 +6,7 @@
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 
+#include <ctime>
 #include <memory>
 
 #include "absl/strings/match.h"
@@ -53,7 +54,27 @@ absl::StatusOr<Certificate> FirstCertificate(const TlsFileName& name, const std:
   return certificate;
 }
 
+std::string DateOf(const ASN1_TIME* time) {
+  const Bio bio(::BIO_new(::BIO_s_mem()));
+  ::ASN1_TIME_print(bio.get(), time);
+  char* text = nullptr;
+  const long size = ::BIO_get_mem_data(bio.get(), &text);
+  return std::string(text, size > 0 ? static_cast<size_t>(size) : 0);
+}
+
 }  // namespace
+
+std::string TroubleWithDates(const std::string& certificates, absl::Time when) {
+  const absl::StatusOr<Certificate> first = FirstCertificate({}, certificates);
+  if (!first.ok()) return "";
+  time_t then = absl::ToTimeT(when);
+  // Negative: it is earlier; 0: it can't be read.
+  const ASN1_TIME* begins = ::X509_get0_notBefore(first->get());
+  const ASN1_TIME* ends = ::X509_get0_notAfter(first->get());
+  if (::X509_cmp_time(ends, &then) < 0) return absl::StrCat("has expired on ", DateOf(ends));
+  if (::X509_cmp_time(begins, &then) > 0) return absl::StrCat("is not valid before ", DateOf(begins));
+  return "";
+}
 
 absl::StatusOr<TlsFiles> ReadTlsFiles(const TlsFileName& ca, const TlsFileName& certificate,
                                       const TlsFileName& key) {

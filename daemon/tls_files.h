@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace rekindle::daemon {
 
@@ -23,5 +24,9 @@ struct TlsFiles {
 // another certificate's. Or why one can't be read.
 absl::StatusOr<TlsFiles> ReadTlsFiles(const TlsFileName& ca, const TlsFileName& certificate,
                                       const TlsFileName& key);
+
+// "has expired on …", "is not valid before …", of the first of these PEM certificates; empty: it is valid at
+// `when`.
+std::string TroubleWithDates(const std::string& certificates, absl::Time when);
 
 }  // namespace rekindle::daemon

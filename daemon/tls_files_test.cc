@@ -10,6 +10,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/file.h"
 
 namespace rekindle::daemon {
@@ -77,6 +79,13 @@ TEST_F(TlsFilesTest, FilesThatBelongTogether) {
   EXPECT_EQ(files->ca, *ReadFile(path("other.pem")));
   EXPECT_EQ(files->certificate, *ReadFile(path("own.pem")));
   EXPECT_EQ(files->key, *ReadFile(path("own.key")));
+}
+
+TEST_F(TlsFilesTest, WhenACertificateIsValid) {
+  const std::string pem = *ReadFile(path("own.pem"));  // for an hour
+  EXPECT_EQ(TroubleWithDates(pem, absl::Now() + absl::Minutes(1)), "");
+  EXPECT_TRUE(absl::StartsWith(TroubleWithDates(pem, absl::Now() + absl::Hours(2)), "has expired on "));
+  EXPECT_TRUE(absl::StartsWith(TroubleWithDates(pem, absl::Now() - absl::Hours(1)), "is not valid before "));
 }
 
 TEST_F(TlsFilesTest, AKeyOfAnotherCertificate) {

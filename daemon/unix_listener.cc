@@ -8,11 +8,10 @@
 
 #include <cerrno>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "base/file.h"
-#include "base/log.h"
 #include "base/status.h"
 #include "base/unix_socket.h"
 #include "daemon/listener_note.h"
@@ -21,8 +20,6 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr int kBacklog = 128;
-// When the process has no descriptors left, this long until the next try.
-constexpr absl::Duration kPauseWhenFull = absl::Milliseconds(100);
 
 }  // namespace
 
@@ -61,39 +58,22 @@ absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Start(const std::str
       ::chmod(path.c_str(), mode) != 0 || ::listen(socket.get(), kBacklog) != 0) {
     return ErrnoStatus(errno, absl::StrCat("listening on ", path));
   }
-  std::unique_ptr<UnixListener> listener(
-      new UnixListener(path, std::move(lock), std::move(socket), std::move(on_connection)));
-  RK_RETURN_IF_ERROR(Annotate(listener->thread_.Start([l = listener.get()] { l->Loop(); }),
-                              absl::StrCat("listening on ", path)));
-  return listener;
+  std::vector<UniqueFd> sockets;
+  sockets.push_back(std::move(socket));
+  absl::StatusOr<std::unique_ptr<AcceptLoop>> loop =
+      AcceptLoop::Start(std::move(sockets), std::move(on_connection));
+  if (!loop.ok()) return Annotate(loop.status(), absl::StrCat("listening on ", path));
+  return std::unique_ptr<UnixListener>(new UnixListener(path, std::move(lock), *std::move(loop)));
 }
 
-UnixListener::UnixListener(std::string path, UniqueFd lock, UniqueFd socket, OnConnection on_connection)
-    : path_(std::move(path)),
-      lock_(std::move(lock)),
-      socket_(std::move(socket)),
-      on_connection_(std::move(on_connection)) {}
+UnixListener::UnixListener(std::string path, UniqueFd lock, std::unique_ptr<AcceptLoop> loop)
+    : path_(std::move(path)), lock_(std::move(lock)), loop_(std::move(loop)) {}
 
 void UnixListener::Stop() {
-  if (!socket_.valid()) return;
-  thread_.Stop();
+  if (!loop_) return;
+  loop_->Stop();
   ::unlink(path_.c_str());
-  socket_.Reset();
-}
-
-void UnixListener::Loop() {
-  for (;;) {
-    const auto woken = thread_.Await(socket_.get());
-    if (!woken.ok()) Log(LogLevel::kError, Annotate(woken.status(), path_).message());
-    if (!woken.ok() || *woken == StoppableThread::Woken::kStopped) return;
-    UniqueFd connection(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (connection.valid()) {
-      on_connection_(std::move(connection));
-    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      Log(LogLevel::kWarning, ErrnoStatus(errno, "taking a connection").message());
-      if (!thread_.Pause(kPauseWhenFull)) return;
-    }
-  }
+  loop_.reset();
 }
 
 }  // namespace rekindle::daemon

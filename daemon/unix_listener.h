@@ -3,21 +3,19 @@
 
 #include <sys/types.h>
 
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "base/stoppable_thread.h"
 #include "base/unique_fd.h"
+#include "daemon/accept_loop.h"
 
 namespace rekindle::daemon {
 
 // Thread-compatible.
 class UnixListener {
  public:
-  // Called on the listener's thread with each new connection (non-blocking, close-on-exec).
-  using OnConnection = std::function<void(UniqueFd connection)>;
+  using OnConnection = AcceptLoop::OnConnection;  // on the listener's thread
 
   // Binds `path` with `mode` and begins to accept. A socket that a dead daemon left is replaced;
   // AlreadyExists when a live one owns it. While it lives it holds a lock on `path`.lock, which stays with
@@ -31,13 +29,11 @@ class UnixListener {
   void Stop();
 
  private:
-  UnixListener(std::string path, UniqueFd lock, UniqueFd socket, OnConnection on_connection);
-  void Loop();
+  UnixListener(std::string path, UniqueFd lock, std::unique_ptr<AcceptLoop> loop);
 
   const std::string path_;
-  UniqueFd lock_, socket_;
-  const OnConnection on_connection_;
-  StoppableThread thread_;
+  const UniqueFd lock_;
+  std::unique_ptr<AcceptLoop> loop_;
 };
 
 }  // namespace rekindle::daemon

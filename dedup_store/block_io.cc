@@ -30,6 +30,7 @@
 #include "base/unique_fd.h"
 #include "dedup_store/coding.h"
 #include "dedup_store/direct_buffer.h"
+#include "dedup_store/small_file.h"
 #include "dedup_store/write_queue.h"
 
 namespace rekindle::store {
@@ -49,6 +50,14 @@ constexpr absl::string_view kRefusedByDisk = "rekindle/refused-by-disk";
 }  // namespace
 
 absl::Status FileError(int error_number, absl::string_view what, const std::string& path, int fd) {
+  if (error_number == EROFS) {
+    const absl::Status refused = ErrnoStatus(error_number, absl::StrCat(what, " ", path));
+    return WithMessage(refused,
+                       absl::StrCat(refused.message(),
+                                    ": its file system is mounted read-only, by hand, or "
+                                    "by the kernel after an error of the disk ('dmesg' tells). See to "
+                                    "that, and remount it (mount -o remount,rw)"));
+  }
   if (error_number != ENOSPC && error_number != EDQUOT) {
     return ErrnoStatus(error_number, absl::StrCat(what, " ", path));
   }
@@ -60,7 +69,14 @@ absl::Status FileError(int error_number, absl::string_view what, const std::stri
     const uint64_t free_bytes = uint64_t{fs.f_bavail} * fs.f_frsize;
     // Where inodes are made as they are needed, their number is none, or what the free space could hold.
     const bool no_inodes = fs.f_files > 0 && fs.f_favail == 0 && free_bytes >= kRoomForInodes;
-    if (error_number == ENOSPC && no_inodes) cause = "the file system has no inode left for another file";
+    if (error_number == ENOSPC && no_inodes) {
+      // Each image gives two of them back at the most, and shares packs with others.
+      return absl::ResourceExhaustedError(absl::StrCat(
+          what, " ", path, ": the file system has no inode left for another file (", FormatBytes(free_bytes),
+          " free; `df -i`). Remove files that nobody needs there, or have it take more of them (tmpfs: "
+          "mount -o remount,nr_inodes=N; ext4: one made anew, mkfs -N); removing images (`rekindle rm`, "
+          "then `rekindle gc`) gives back a few"));
+    }
     absl::StrAppend(&cause, " (", FormatBytes(free_bytes), " free)");
   }
   return absl::ResourceExhaustedError(absl::StrCat(
@@ -296,6 +312,18 @@ void WriteInPlace(int fd) {
   (void)ioctl(fd, FS_IOC_SETFLAGS, &flags);
 }
 
+// Whoever may write the store could have put something else there, by which all would wait, or be led away.
+absl::StatusOr<UniqueFd> OpenRegular(const std::string& path, int flags) {
+  const int opened = ::open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  const int error = opened < 0 ? errno : 0;
+  UniqueFd fd(opened);
+  // No damage that a repair may take for a loss: what is meant may lie elsewhere.
+  if (const absl::Status regular = CheckIsRegular(error, fd.get(), path); !regular.ok())
+    return absl::UnavailableError(regular.message());
+  if (!fd.valid()) return FileError(error, "opening", path, -1);
+  return fd;
+}
+
 class RealIo : public BlockIo {
  public:
   absl::StatusOr<std::unique_ptr<BlockFile>> Create(const std::string& path) override {
@@ -316,15 +344,14 @@ class RealIo : public BlockIo {
     return std::make_unique<RealFile>(UniqueFd(fd), path);
   }
   absl::StatusOr<std::unique_ptr<BlockFile>> Open(const std::string& path, bool writable) override {
-    int fd = ::open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
-    if (fd < 0) return FileError(errno, "opening", path, -1);
-    return std::make_unique<RealFile>(UniqueFd(fd), path);
+    RK_ASSIGN_OR_RETURN(UniqueFd fd, OpenRegular(path, writable ? O_RDWR : O_RDONLY));
+    return std::make_unique<RealFile>(std::move(fd), path);
   }
   absl::StatusOr<std::unique_ptr<BlockFile>> OpenUncached(const std::string& path) override {
-    int fd = ::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
-    if (fd < 0 && errno == EINVAL) return Open(path, false);
-    if (fd < 0) return FileError(errno, "opening", path, -1);
-    return std::make_unique<UncachedFile>(UniqueFd(fd), path);
+    absl::StatusOr<UniqueFd> fd = OpenRegular(path, O_RDONLY | O_DIRECT);
+    if (absl::IsInvalidArgument(fd.status())) return Open(path, false);  // the file system has no direct I/O
+    RK_RETURN_IF_ERROR(fd.status());
+    return std::make_unique<UncachedFile>(*std::move(fd), path);
   }
   absl::Status Rename(const std::string& from, const std::string& to) override {
     if (::rename(from.c_str(), to.c_str()) != 0) return FileError(errno, "renaming", from, -1);

@@ -23,6 +23,7 @@ constexpr char kTemporarySuffix[] = ".tmp";
 constexpr const char* kSuffixes[kLogCopies] = {".a", ".b"};
 constexpr int kTries = 100;  // each one that fails means that somebody replaced the log meanwhile
 constexpr uint64_t kBlockBytes = 4096;
+constexpr uint64_t kMostLogBytes = uint64_t{4} << 30;  // of a log with what millions of images take
 constexpr char kBallast[] = "/ballast";
 constexpr uint64_t kBallastBytes = 256 << 10;
 // For how long a transaction waits for the room of the ballast, with all others behind it, and how often it
@@ -51,9 +52,14 @@ uint64_t GenerationOf(absl::string_view name) {
   return absl::SimpleHexAtoi(digits, &generation) ? generation : 0;
 }
 
-// A part that the disk refuses reads as zeros: the other copy may have it.
+// A part that the disk refuses reads as zeros: the other copy may have it. So may all of one that nobody can
+// have written.
 absl::StatusOr<std::string> ReadCopy(const BlockFile& file, uint64_t offset, bool* unreadable) {
   RK_ASSIGN_OR_RETURN(uint64_t size, file.Size());
+  if (size > kMostLogBytes) {
+    *unreadable = true;
+    return std::string();
+  }
   std::string bytes(size > offset ? size - offset : 0, '\0');
   if (bytes.empty()) return bytes;
   auto piece = [&](uint64_t at, uint64_t length) {

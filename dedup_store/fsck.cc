@@ -506,6 +506,7 @@ class Checker {
 
   absl::Status Repair() {
     RK_RETURN_IF_ERROR(core_->CheckWritable());
+    RK_RETURN_IF_ERROR(core_->CheckFoldersAreOurs());
     if (!core_->identity().problem.empty())
       RK_RETURN_IF_ERROR(WriteIdentity(core_->path(), core_->identity()));
     RK_RETURN_IF_ERROR(core_->catalog().Heal());

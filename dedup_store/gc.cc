@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -57,6 +58,19 @@ bool IsTemporary(absl::string_view name) {
          std::any_of(std::begin(kFiles), std::end(kFiles), [&](absl::string_view file) {
            return absl::StartsWith(name, absl::StrCat(file, kMark));
          });
+}
+
+// And one of the folder tmp/? Others are not the store's.
+bool IsInTheMaking(absl::string_view name) {
+  const size_t dot = name.rfind('.');
+  if (dot == absl::string_view::npos)
+    return IdOfFileName(name, ".pack") != 0 || IdOfFileName(name, ".idx") != 0;
+  const absl::string_view what = name.substr(0, dot), number = name.substr(dot + 1);
+  if (number.empty() || number.size() > 16 ||
+      !std::all_of(number.begin(), number.end(), absl::ascii_isxdigit))
+    return false;
+  return what == "probe" || IdOfFileName(what, ".pack") != 0 || IdOfFileName(what, ".idx") != 0 ||
+         IdOfFileName(what, ".pages") != 0 || IsNoteName(what);
 }
 
 class Collector {
@@ -411,8 +425,8 @@ class Collector {
     RK_ASSIGN_OR_RETURN(Catalog::Txn then, core_->catalog().Read());
     for (const std::string& name : names) {
       RK_RETURN_IF_ERROR(CheckCancelled());
-      const bool temporary =
-          folder == core_->path() + "/tmp" || (folder == core_->path() && IsTemporary(name));
+      const bool temporary = (folder == core_->path() + "/tmp" && IsInTheMaking(name)) ||
+                             (folder == core_->path() && IsTemporary(name));
       uint64_t pack_id = IdOfFileName(name, ".pack");
       uint64_t index_id = IdOfFileName(name, ".idx");
       if (pack_id == 0 && index_id == 0 && !temporary) continue;
@@ -493,6 +507,7 @@ absl::StatusOr<GcReport> CollectGarbage(const std::shared_ptr<StoreCore>& core, 
   if (!options.dry_run) {
     RK_RETURN_IF_ERROR(core->CheckWritable());
     core->MakeHelpFolders();
+    RK_RETURN_IF_ERROR(core->CheckFoldersAreOurs());
   }
   return Collector(core, options).Run();
 }

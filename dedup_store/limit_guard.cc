@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "dedup_store/catalog_files.h"
+#include "dedup_store/small_file.h"
 
 namespace rekindle::store {
 
@@ -28,7 +29,7 @@ constexpr uint64_t kMetadataShare = 50;
 std::string LimitsPath(const std::string& store_path) { return absl::StrCat(store_path, "/", kLimitsFile); }
 
 absl::StatusOr<StoreLimits> ReadFileOfLimits(const std::string& store_path) {
-  auto text = ReadFile(LimitsPath(store_path));
+  auto text = ReadSmallFile(LimitsPath(store_path));
   if (absl::IsNotFound(text.status())) return StoreLimits();
   RK_RETURN_IF_ERROR(text.status());
   return StoreLimits::Decode(*text);

@@ -15,10 +15,13 @@
 #include "base/status.h"
 #include "dedup_store/catalog.h"
 #include "dedup_store/hashing.h"
+#include "dedup_store/small_file.h"
 
 namespace rekindle::store {
 
 namespace {
+
+constexpr uint64_t kMostOfState = uint64_t{256} << 20;  // with millions of damaged frames
 
 using Json = nlohmann::ordered_json;
 using Part = ScrubDamage::Part;
@@ -149,10 +152,11 @@ absl::StatusOr<ScrubState> ScrubState::Decode(absl::string_view text) {
 }
 
 absl::StatusOr<ScrubState> ReadScrubState(const std::string& store_path) {
-  auto text = ReadFile(StatePath(store_path));
+  auto text = ReadSmallFile(StatePath(store_path), kMostOfState);
   if (absl::IsNotFound(text.status())) return ScrubState();
-  RK_RETURN_IF_ERROR(text.status());
-  absl::StatusOr<ScrubState> state = ScrubState::Decode(*text);
+  if (!text.ok() && !absl::IsDataLoss(text.status())) return text.status();
+  absl::StatusOr<ScrubState> state =
+      text.ok() ? ScrubState::Decode(*text) : absl::StatusOr<ScrubState>(text.status());
   if (state.ok()) return state;
   if (absl::IsFailedPrecondition(state.status())) return Annotate(state.status(), StatePath(store_path));
   Log(LogLevel::kWarning, absl::StrCat(StatePath(store_path), ": ", state.status().message(),

@@ -251,6 +251,20 @@ void StoreCore::MakeHelpFolders() const {
   for (const char* name : kHelpFolders) (void)::mkdir(absl::StrCat(path_, "/", name).c_str(), 0700);
 }
 
+absl::Status StoreCore::CheckFoldersAreOurs() const {
+  for (const char* name : kFolders) {
+    const std::string folder = absl::StrCat(path_, "/", name);
+    struct stat info;
+    if (::lstat(folder.c_str(), &info) != 0 || !S_ISLNK(info.st_mode)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(folder,
+                     " is a symbolic link, and nothing is removed through one, since what it leads to may "
+                     "be another's. Put the folder itself there; where it is to lie on another file "
+                     "system, mount it (mount --bind)"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status StoreCore::CheckWritable() const {
   if (!read_only_) return CheckIsThere();
   return absl::PermissionDeniedError(absl::StrCat("the store ", path_, " was opened read-only"));

@@ -65,6 +65,10 @@ class StoreCore {
 
   // PermissionDenied for a store that was opened read-only. Unavailable as CheckIsThere.
   absl::Status CheckWritable() const;
+  // FailedPrecondition: one of the store's folders is a symbolic link. For whoever removes what lies in them
+  // and is not known: the store itself may be reached by links, but what is another's is not taken for its
+  // own.
+  absl::Status CheckFoldersAreOurs() const;
   // See Store.
   absl::Status CheckIsThere() const;
   bool WasRemoved() const;

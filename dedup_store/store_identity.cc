@@ -16,6 +16,7 @@
 #include "base/random_bytes.h"
 #include "base/status.h"
 #include "dedup_store/coding.h"
+#include "dedup_store/small_file.h"
 
 namespace rekindle::store {
 
@@ -59,7 +60,7 @@ std::optional<StoreIdentity> IdentityOfPacks(const std::string& store_path) {
   auto names = ListDirectory(folder);
   if (!names.ok()) return std::nullopt;
   for (const std::string& name : *names) {
-    auto fd = OpenFile(absl::StrCat(folder, "/", name), O_RDONLY);
+    auto fd = OpenFile(absl::StrCat(folder, "/", name), O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
     PackHeader header;
     if (!fd.ok() || ::pread(fd->get(), &header, sizeof header, 0) != static_cast<ssize_t>(sizeof header) ||
         memcmp(header.magic, kPackMagic, sizeof header.magic) != 0 || header.version != kFormatVersion ||
@@ -112,19 +113,20 @@ absl::Status NotAStore(const std::string& path, absl::string_view why) {
 }
 
 absl::StatusOr<StoreUuid> ReadUuid(const std::string& store_path) {
-  RK_ASSIGN_OR_RETURN(const std::string text, ReadFile(FormatPath(store_path)));
+  RK_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(FormatPath(store_path)));
   const Told told = TellOf(text);
   if (!told.sound) return absl::DataLossError(absl::StrCat(FormatPath(store_path), " is damaged"));
   return told.identity.uuid;
 }
 
 absl::StatusOr<StoreIdentity> ReadIdentity(const std::string& store_path) {
-  auto text = ReadFile(FormatPath(store_path));
+  auto text = ReadSmallFile(FormatPath(store_path));
   if (absl::IsPermissionDenied(text.status())) {
     return absl::PermissionDeniedError(
         absl::StrCat(text.status().message(), ": the store is another user's: use its daemon, or sudo"));
   }
-  if (!text.ok() && !absl::IsNotFound(text.status())) return text.status();
+  if (!text.ok() && !absl::IsNotFound(text.status()) && !absl::IsDataLoss(text.status()))
+    return text.status();
   const auto& [identity, magic, version, sound] = TellOf(text.ok() ? *text : "");
   if (sound && version == kFormatVersion && *text == Render(identity)) return identity;
   if (sound && version > kFormatVersion) {
@@ -138,7 +140,8 @@ absl::StatusOr<StoreIdentity> ReadIdentity(const std::string& store_path) {
         kFormatVersion, ". Export its images with that preview and import them into a new store."));
   }
   if (auto from_pack = IdentityOfPacks(store_path)) return *std::move(from_pack);
-  if (!text.ok()) return NotAStore(store_path, "it has no file FORMAT");
+  if (absl::IsNotFound(text.status())) return NotAStore(store_path, "it has no file FORMAT");
+  RK_RETURN_IF_ERROR(text.status());
   if (magic != kFormatMagic) return NotAStore(store_path, "its file FORMAT is not one of a store");
   return absl::DataLossError(
       absl::StrCat(FormatPath(store_path),

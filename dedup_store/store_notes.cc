@@ -192,6 +192,8 @@ absl::StatusOr<std::vector<std::string>> Names(const StoreCore& core) {
 
 }  // namespace
 
+bool IsNoteName(absl::string_view name) { return HexOf(absl::StrCat("sha256:", PartsOf(name).first)).ok(); }
+
 std::string NotesFolder(const StoreCore& core) { return core.path() + "/notes"; }
 
 absl::Status PutNote(StoreCore& core, const ImageInfo& image, absl::string_view kind,
@@ -318,13 +320,9 @@ absl::StatusOr<std::vector<NoteProblem>> OrphanedNotes(StoreCore& core) {
   RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core.catalog().ReadNow());
   std::vector<NoteProblem> orphans;
   for (const std::string& name : names) {
-    const auto [hex, kind] = PartsOf(name);
-    bool known = false;
-    if (HexOf(absl::StrCat("sha256:", hex)).ok()) {
-      RK_ASSIGN_OR_RETURN(std::vector<ImageRecord> images, txn.FindDigest(hex));
-      known = !images.empty();
-    }
-    if (known) continue;
+    if (!IsNoteName(name)) continue;  // a stranger's
+    RK_ASSIGN_OR_RETURN(const std::vector<ImageRecord> images, txn.FindDigest(PartsOf(name).first));
+    if (!images.empty()) continue;
     const std::string path = absl::StrCat(NotesFolder(core), "/", name);
     orphans.push_back({path, absl::StrCat("the note ", path, " belongs to no image; gc removes it")});
   }

@@ -34,6 +34,8 @@ absl::Status DeleteImageAndNotes(StoreCore& core, Catalog::Txn& txn, const Image
                                  absl::string_view heir = "");
 
 std::string NotesFolder(const StoreCore& core);
+// Is it the name of a file of notes/, whichever kind of note that may be?
+bool IsNoteName(absl::string_view name);
 // What they take on disk. One that goes meanwhile may be left out.
 absl::StatusOr<uint64_t> MeasureNotes(StoreCore& core);
 

@@ -128,7 +128,7 @@ TEST_F(StoreNotesTest, GcTakesWhatWasLeftBehind) {
   RK_ASSERT_OK(orphan);
   RK_ASSERT_OK(store_->Remove("gone"));
   RK_ASSERT_OK(WriteFileAtomically(PathOf(gone), *orphan));
-  RK_ASSERT_OK(WriteFileAtomically(options_.path + "/tmp/left-by-a-dead-writer", "x"));
+  RK_ASSERT_OK(WriteFileAtomically(options_.path + "/tmp/probe.1badc0de", "x"));
   auto report = store_->Fsck({});
   RK_ASSERT_OK(report);
   ASSERT_EQ(report->problems.size(), 1u);

@@ -299,10 +299,12 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
                                     cure.empty() ? "" : ": ", cure));
   }
   std::set<std::string> seen, with_content;
+  std::map<std::string, const v1::WrittenFile*> regular;
   GrownFiles grown(manifest, which);
   for (const v1::WrittenFile& file : manifest.written_files()) {
     if (file.in_own_mounts() && place == SeenFrom::kMachine) continue;
     if (file.tracked()) continue;
+    if (!file.nameless()) regular.emplace(file.path(), &file);
     if (file.size() == 0 || !file.content_object().empty()) with_content.insert(file.path());
   }
   bool may_be_put_back = false, is_output = false;
@@ -322,6 +324,22 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
       const std::string cure = MissingFolder(file.path());
       lost(file, absl::StrCat("is gone", cure.empty() ? "" : ", with its folder: ", cure));
       continue;
+    }
+    // By one that CheckLinks follows, too.
+    if (S_ISLNK(info.st_mode) && ::stat(file.path().c_str(), &info) != 0) {
+      if (errno != EACCES) lost(file, "is a symbolic link now that leads nowhere");
+      continue;
+    }
+    if (const auto was = regular.find(file.path()); was != regular.end()) {
+      if (!S_ISREG(info.st_mode)) {
+        lost(file, absl::StrCat("is a ", S_ISDIR(info.st_mode) ? "folder" : "special file", " now"));
+        continue;
+      }
+      if (was->second->inode() != info.st_ino && was->second->uid() != info.st_uid) {
+        warnings->push_back(absl::StrCat(file.path(), " is another file than the job had, and uid ",
+                                         info.st_uid, "'s where that was uid ", was->second->uid(),
+                                         "'s: it goes on with this"));
+      }
     }
     uint64_t size = static_cast<uint64_t>(info.st_size);
     if (size > file.size() && cut_last.contains(file.path())) continue;

@@ -22,6 +22,7 @@ namespace rekindle::restore {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -288,6 +289,34 @@ TEST_F(CheckFilesTest, MissingFile) {
   EXPECT_THAT(Refusal(), AllOf(HasSubstr(folder_.path() + "/gone is gone"), Not(HasSubstr(kMakeFolder))));
   Need(folder_.path() + "/no/gone", 10);
   EXPECT_THAT(Refusal(), HasSubstr(absl::StrCat("/no/gone is gone, with its folder: ", kMakeFolder)));
+}
+
+TEST_F(CheckFilesTest, AFileThatIsNoneAnyMore) {
+  const std::string path = folder_.path() + "/file", link = folder_.path() + "/link";
+  const auto need_written = [&](const std::string& name) {
+    Need(name, 10);
+    v1::WrittenFile* written = manifest_.add_written_files();
+    written->set_path(name);
+    written->set_inode(1);
+    written->set_uid(12345);
+  };
+  need_written(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT(Refusal(), HasSubstr(path + " is a special file now"));
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  Make("file", 10);
+  ignored_.clear();
+  EXPECT_TRUE(CheckFiles(manifest_, std::nullopt, &ignored_).ok());
+  EXPECT_THAT(ignored_, Contains(AllOf(HasSubstr(path), HasSubstr("uid 12345's"))));
+
+  // It is what it leads to that the job gets.
+  Need(link, 10);
+  ASSERT_EQ(::symlink("other", link.c_str()), 0);
+  EXPECT_THAT(Refusal(), HasSubstr(link + " is a symbolic link now that leads nowhere"));
+  Make("other", 11);
+  EXPECT_THAT(Refusal(), HasSubstr(link + ", which it only reads, has grown"));
+  Make("other", 10);
+  EXPECT_TRUE(CheckFiles(manifest_, std::nullopt, &ignored_).ok());
 }
 
 TEST_F(CheckFilesTest, FoldersOfSocketsAreMadeAgain) {

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "dedup_store/coding.h"
 #include "dedup_store/hashing.h"
+#include "dedup_store/small_file.h"
 #include "dedup_store/store.h"
 #include "restore/frame_cache.h"
 
@@ -18,6 +19,7 @@ constexpr char kFileName[] = "hot-frames";
 constexpr char kHotListMagic[] = {'R', 'K', 'H', 'O', 'T', '\r', '\n', '\0'};
 constexpr uint64_t kHotListVersion = 1;
 constexpr size_t kMostNameBytes = 100;
+constexpr uint64_t kMostBytes = uint64_t{1} << 30;
 
 std::string PathIn(const std::string& store) { return absl::StrCat(store, "/", kFileName); }
 
@@ -70,7 +72,7 @@ absl::StatusOr<HotList> ReadHotList(const std::string& store) {
       ::unlink(absl::StrCat(store, "/", name).c_str());
     }
   }
-  RK_ASSIGN_OR_RETURN(std::string bytes, ReadFile(PathIn(store)));
+  RK_ASSIGN_OR_RETURN(std::string bytes, store::ReadSmallFile(PathIn(store), kMostBytes));
   return HotList::Decode(bytes);
 }
 

@@ -298,7 +298,14 @@ absl::StatusOr<std::unique_ptr<Pager>> Pager::Make(const PagerOptions& options, 
   store::StoreOptions store_options;
   store_options.path = options.store;
   store_options.create = false;
-  RK_ASSIGN_OR_RETURN(pager->store_, store::Store::Open(store_options));
+  absl::StatusOr<std::unique_ptr<store::Store>> opened = store::Store::Open(store_options);
+  if (absl::IsPermissionDenied(opened.status())) {
+    // Of one that can't be written, copies can be had all the same; what would make the next ones faster is
+    // not kept.
+    store_options.read_only = true;
+    opened = store::Store::Open(store_options);
+  }
+  RK_ASSIGN_OR_RETURN(pager->store_, std::move(opened));
   auto cache = FrameCache::Make({options.cache_bytes, false, MachineMemory()});
   // Where addresses are limited (ulimit -v), it can't grow later.
   if (!cache.ok()) cache = FrameCache::Make({options.cache_bytes});

@@ -162,7 +162,11 @@ absl::StatusOr<PagerClient::Answer> PagerClient::Ask(const std::string& request,
                                                      const std::vector<int>& descriptors) {
   if (!socket_.valid()) return absl::UnavailableError("the pager was given up before");
   absl::Status sent = SendPacket(socket_.get(), request, descriptors);
-  if (!sent.ok()) return Annotate(sent, "asking the pager");
+  if (!sent.ok()) {
+    return Annotate(sent,
+                    "asking the pager, which may have ended at once: pager.log in the runtime directory says "
+                    "why");
+  }
   if (absl::Status waited = WaitForAnswer(); !waited.ok()) {
     // The next answer would be taken for one to another request.
     socket_.Reset();

@@ -34,9 +34,11 @@
 #include "criu/restore_log.h"
 #include "criu/restore_session.h"
 #include "criu/terminal_files.h"
+#include "criu/user_bounds.h"
 #include "rekindle/v1/image_layout.h"
 #include "restore/compatibility.h"
 #include "restore/criu_files.h"
+#include "restore/files_behind_links.h"
 #include "restore/gpu_record.h"
 #include "restore/image_directory.h"
 #include "restore/job_logs.h"
@@ -107,7 +109,8 @@ class RestoreRun : public criu::RestoreObserver {
     }
     RK_ASSIGN_OR_RETURN(user_, UserWithBounds(*image_, result_.manifest));
     // Of what root has given to another user's job, on another machine say, an administrator knows.
-    if (options_.ignore_mismatch && options_.caller == 0) user_.reset();
+    follows_any_links_ = options_.ignore_mismatch && options_.caller == 0;
+    if (follows_any_links_) user_.reset();
     if (options_.into != 0) {
       RK_ASSIGN_OR_RETURN(namespaces_, criu::JobNamespaces::Around(options_.into));
       RK_RETURN_IF_ERROR(CheckNotFrozen());
@@ -443,8 +446,12 @@ class RestoreRun : public criu::RestoreObserver {
     std::vector<std::string> told;
     std::set<std::string> replaced;
     if (!options_.log.empty()) replaced = FilesReplacedByLog(result_.manifest);
-    RK_RETURN_IF_ERROR(namespaces_.Within(
-        [&] { return CheckFiles(result_.manifest, user_, &told, place, which, replaced, cut_last_); }));
+    RK_RETURN_IF_ERROR(namespaces_.Within([&] {
+      const absl::Status links =
+          follows_any_links_ ? absl::OkStatus() : CheckLinks(result_.manifest, user_, place, replaced);
+      if (!links.ok()) return links;
+      return CheckFiles(result_.manifest, user_, &told, place, which, replaced, cut_last_);
+    }));
     // Of the others when all are looked at.
     if (which != NeededFiles::kBeyondRollBack)
       result_.warnings.insert(result_.warnings.end(), told.begin(), told.end());
@@ -501,6 +508,7 @@ class RestoreRun : public criu::RestoreObserver {
     options.file_locks = manifest.file_locks();
     options.external_unix_sockets = manifest.external_unix_sockets();
     options.user = user_;
+    if (follows_any_links_) options.environment.push_back(ANY_LINKS_VARIABLE "=1");
     options.placed_sockets.assign(manifest.placed_sockets().begin(), manifest.placed_sockets().end());
     if (!namespaces_.entered()) options.own_mounts = OwnMounts(image_->info());
     if (options_.timeline) options.log_level = criu::kLogLevelWithStages;
@@ -637,6 +645,7 @@ class RestoreRun : public criu::RestoreObserver {
   absl::Status cut_status_;  // so is this, and the next one, where there is device memory
   bool cut_ = false;
   double gpu_seconds_ = 0;
+  bool follows_any_links_ = false;  // on the way to the job's files, whoever made them
   std::optional<Owner> user_;       // whose rights bound what files the job gets; nothing: none do
   std::set<std::string> cut_last_;  // paths of files that have grown and will not have
   UniqueFd claims_;                 // on the PIDs of the job, until it has come back

@@ -3,13 +3,14 @@
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import unittest
 
 from harness import jobs, waiting
 from harness.case import RekindleTest
-from harness.cli import DONE, FAILED, USAGE, Cli, Daemon, binary, environment
+from harness.cli import DONE, FAILED, NOT_PERMITTED, USAGE, Cli, Daemon, binary, environment
 from harness.nodes import Certificates
 
 
@@ -105,6 +106,13 @@ class AddressTest(RekindleTest):
         status, log = self.refused("--config", config)
         self.assertEqual(status, USAGE, log)
         self.assertIn(f"--config {config}: 'grease' is no option of rekindled: did you mean 'grace'?", log)
+        for text, told in (("[daemon]", "no sections"), ("grace", "no value"), ('store = ""', "the value is empty")):
+            with open(config, "w", encoding="ascii") as file:
+                file.write(text + "\n")
+            status, log = self.refused("--config", config)
+            self.assertEqual(status, USAGE, log)
+            self.assertIn(f"--config {config}: line 1, '{text}': ", log)
+            self.assertIn(told, log)
 
     def test_an_option_that_is_none(self):
         for word, told in (("--metrcs=x", "no option '--metrcs': did you mean '--metrics'?"),
@@ -151,7 +159,105 @@ class AddressTest(RekindleTest):
             shutil.copy(later.file(name), file(name))
         waiting.until(lambda: cli.run(*renewed, "version").code == DONE, "the new certificates", 60)
         options[1] = later.file("ca.pem")
-        self.assertEqual(cli.run(*options, "version").code, FAILED, "one of the authority of before")
+        refused = cli.run(*options, "version")
+        self.assert_refused(refused, NOT_PERMITTED, "does not accept", "--tls-cert", "--tls-client-ca")
+
+    def test_a_certificate_of_no_user(self):
+        self.listen()
+        file = self.certificates.file
+        for subject in ("uid:+0", "uid: 0", "uid:", "uid:0x0", "root"):
+            with self.subTest(subject=subject):
+                self.certificates.issue("strange", "127.0.0.1", subject=subject)
+                options = ["--tls-ca", file("ca.pem"), "--tls-cert", file("strange.pem")]
+                options += ["--tls-key", file("strange.key")]
+                refused = Cli(host=self.address).run(*options, "ps")
+                self.assert_refused(refused, NOT_PERMITTED, f"'{subject}'", '"uid:N"')
+
+    def test_a_certificate_that_is_expired(self):
+        self.certificates.issue("old", "127.0.0.1", days=-1)
+        file = self.certificates.file
+        options = ["--tls-ca", file("ca.pem"), "--tls-cert", file("old.pem"), "--tls-key", file("old.key")]
+        daemon = self.listen()
+        refused = Cli(host=self.address).run(*options, "version")
+        self.assert_refused(refused, NOT_PERMITTED, "--tls-cert", "old.pem has expired on", "renewed")
+        daemon.stop()
+        folder, settings = self.settings("expired")
+        tls = self.tls("old.pem", "old.key")
+        daemon = Daemon(folder, folder + "/store", settings, ["--standby", "0", "--listen", self.address, *tls])
+        self.addCleanup(daemon.stop)
+        self.assertRegex(daemon.log_text(), r"--tls-cert: .*old\.pem has expired on")
+
+    def test_connections_that_nobody_vouches_for(self):
+        """They leave descriptors for the users of the machine, and for others over TCP."""
+        folder, settings = self.settings("flooded")
+        limit = ["prlimit", "--nofile=512:512"]
+        listens = ["--standby", "0", "--listen", f"0.0.0.0:{self.address.split(':')[1]}", *self.tls()]
+        daemon = Daemon(folder, folder + "/store", settings, listens, prefix=limit)
+        self.addCleanup(daemon.stop)
+        port = int(self.address.split(":")[1])
+        flood = []
+        self.addCleanup(lambda: [each.close() for each in flood])
+        for _ in range(1000):
+            flood.append(socket.create_connection(("127.0.0.2", port), 30, source_address=("127.0.0.2", 0)))
+        local = Cli(host=daemon.host, env=settings)
+        self.succeed("ps", cli=local)
+        file = self.certificates.file
+        options = ["--tls-ca", file("ca.pem"), "--tls-cert", file("other.pem"), "--tls-key", file("other.key")]
+        self.succeed(*options, "version", cli=Cli(host=self.address))
+        self.assertLess(len(os.listdir(f"/proc/{daemon.pid}/fd")), 512 // 2)
+        self.assertIn("from 127.0.0.2 is one too many", daemon.log_text())
+        for each in flood:
+            each.close()
+        self.succeed(*options, "version", cli=Cli(host=self.address))
+
+    def test_sockets_that_another_daemon_has(self):
+        """They stay its own."""
+        folder, settings = self.settings("first")
+        paths = {option: f"{folder}/{option}.sock" for option in ("metrics", "functions-http")}
+        options = [word for option, path in paths.items() for word in (f"--{option}", "unix:" + path)]
+        daemon = Daemon(folder, folder + "/store", settings, ["--standby", "0", *options])
+        self.addCleanup(daemon.stop)
+        for option, path in paths.items():
+            before = os.stat(path).st_ino
+            status, log = self.refused(f"--{option}", "unix:" + path)
+            self.assertEqual(status, FAILED, log)
+            for word in (f"--{option}", path, "another"):
+                self.assertIn(word, log)
+            self.assertEqual(os.stat(path).st_ino, before)
+        daemon.kill()
+        daemon = Daemon(folder, folder + "/store", settings, ["--standby", "0", *options])
+        self.addCleanup(daemon.stop)
+
+    def test_limits_that_leave_too_little(self):
+        folder, settings = self.settings("limited")
+        for limit, command, words in (
+            ("--nofile=20", ["rekindled", "--store", folder + "/store"], ("20 files", "ulimit -n")),
+            ("--nofile=5", ["rekindle", "--host", "unix:///x", "ps"], ("5 files", "ulimit -n")),
+            ("--as=200000000", ["rekindled", "--store", folder + "/store"], ("ulimit -v",)),
+        ):
+            with self.subTest(limit=limit, command=command[0]):
+                done = subprocess.run(["prlimit", limit, binary(command[0]), *command[1:]], stdin=subprocess.DEVNULL,
+                                      capture_output=True, text=True, check=False, timeout=60,
+                                      env=environment(settings))  # fmt: skip
+                self.assertEqual(done.returncode, FAILED, done.stderr)
+                for word in words:
+                    self.assertIn(word, done.stderr)
+
+    def test_a_daemon_that_is_stopped(self):
+        folder, settings = self.settings("stopped")
+        daemon = Daemon(folder, folder + "/store", settings, ["--standby", "0"])
+        self.addCleanup(daemon.stop)
+        self.addCleanup(os.kill, daemon.pid, signal.SIGCONT)
+        os.kill(daemon.pid, signal.SIGSTOP)
+        refused = Cli(host=daemon.host, env=settings).run("ps")
+        self.assert_refused(refused, FAILED, f"its process {daemon.pid} is stopped", f"kill -CONT {daemon.pid}")
+
+    def test_http_for_other_machines_is_warned_of(self):
+        folder, settings = self.settings("http")
+        address = f"0.0.0.0:{jobs.free_port()}"
+        daemon = Daemon(folder, folder + "/store", settings, ["--standby", "0", "--functions-http", address])
+        self.addCleanup(daemon.stop)
+        self.assertIn(f"--functions-http {address} can be reached from other machines", daemon.log_text())
 
     def test_files_that_do_not_belong_together(self):
         status, log = self.refused("--listen", self.address, *self.tls(key="other.key"))

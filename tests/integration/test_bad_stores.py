@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import unittest
 
-from harness import waiting
+from harness import clones, waiting
 from harness.case import MIB, RekindleTest, shell
 from harness.cli import DONE, FAILED, NO_STORE, NOT_PERMITTED, UNSUPPORTED
 
@@ -135,6 +135,9 @@ class ReadOnlyStoreTest(RekindleTest):
         self.assertIn(refused.code, (FAILED, NOT_PERMITTED), str(refused))
         self.assertIn(self.store, refused.message)
         self.assertIn("read-only", refused.message.lower())
+        self.assertIn("remount", refused.message)
+        store = next(check for check in self.cli.run("doctor").data["checks"] if check["name"] == "store")
+        self.assertIn("remount", store["cure"])
         self.assert_refused(self.cli.run("rm", "kept:1"), NOT_PERMITTED, "read-only", "remount")
         memory.wait_for_tick()
         # Reading goes on: it is where images are served from on many hosts.
@@ -149,6 +152,19 @@ class ReadOnlyStoreTest(RekindleTest):
 
     def unmount(self):
         subprocess.run(["umount", "--lazy", self.store], check=False, stderr=subprocess.DEVNULL)
+
+
+class ReadOnlyCloneTest(clones.CloneTest):
+    embedded = True
+
+    def test_a_copy_of_an_image_there(self):
+        job, memory = self.start_memory_job(4 * MIB)
+        self.take_image(job, "kept:1")
+        shell("mount", "--bind", self.store, self.store)
+        self.addCleanup(subprocess.run, ["umount", "--lazy", self.store], check=False)
+        shell("mount", "-o", "remount,bind,ro", self.store)
+        self.clone("kept:1")
+        memory.wait_for_tick()
 
 
 class FullStoreTest(RekindleTest):

@@ -184,7 +184,7 @@ class InodesTest(FullDiskTest):
             result = self.capture_large()
             if result.code == DONE:
                 break
-            self.assert_tells_about_room(result, "no inode")
+            self.assertIn("nr_inodes", self.assert_tells_about_room(result, "no inode"))
             self.assert_whole()
             os.unlink(taken.pop())
             need += 1

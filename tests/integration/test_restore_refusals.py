@@ -7,7 +7,7 @@ import unittest
 
 from harness import clones, jobs, locks, procfs, waiting
 from harness.case import MIB, RekindleTest, shell
-from harness.cli import DONE, FAILED
+from harness.cli import DONE, FAILED, NOT_PERMITTED
 
 
 class RestoreRefusalTest(RekindleTest):
@@ -317,6 +317,76 @@ def _fork_with_pid(pid):
     if made != pid:
         raise OSError(ctypes.get_errno(), f"clone3 with PID {pid}")
     return made
+
+
+class LinkTest(RekindleTest):
+    """Root's job works on a file in a folder of another user, who puts a link to a file of root's in its place."""
+
+    _STRANGER = 65534
+
+    def setUp(self):
+        super().setUp()
+        for folder in ("theirs", "roots"):
+            os.mkdir(self.path(folder), 0o755)
+        os.chmod(self.directory, 0o755)
+        os.chown(self.path("theirs"), self._STRANGER, self._STRANGER)
+        self.file = self.path("theirs/m.txt")
+        self.victim = self.path("roots/victim")
+        with open(self.victim, "w", encoding="ascii") as file:
+            file.write("precious\n")
+        program = "import sys, time\nout = open(sys.argv[1], 'r+b', buffering=0)\n"
+        program += "while True:\n    out.write(b'x')\n    time.sleep(0.01)\n"
+        with open(self.file, "wb"):
+            pass
+        self.job = self.start_job([jobs.PYTHON, "-c", program, self.file])
+        waiting.until(lambda: os.path.getsize(self.file) > 0, "the job writes")
+        self.checkpoint(self.job.pid, "x:1", "--stop")
+        self.job.reap()
+
+    def _link(self, target, name, owner):
+        os.rename(self.path(name), self.path(name + ".aside"))
+        os.symlink(target, self.path(name))
+        os.chown(self.path(name), owner, owner, follow_symlinks=False)
+
+    def _assert_untouched(self, refused):
+        self.assert_refused(refused, NOT_PERMITTED, self.file, "symbolic link", self.victim, "--ignore-mismatch")
+        self.assertFalse(procfs.alive(self.job.pid))
+        with open(self.victim, encoding="ascii") as file:
+            self.assertEqual(file.read(), "precious\n")
+
+    def test_in_place_of_the_file(self):
+        self._link(self.victim, "theirs/m.txt", self._STRANGER)
+        for options in ((), ("--rollback", "append")):
+            self._assert_untouched(self.cli.run("restore", "x:1", "--detach", *options))
+        os.replace(self.path("theirs/m.txt.aside"), self.file)
+        self.restore("x:1")
+
+    def test_in_place_of_its_folder(self):
+        """As who may write to the folder that it lies in can put it."""
+        os.chown(self.directory, self._STRANGER, self._STRANGER)
+        os.rename(self.victim, self.path("roots/m.txt"))
+        self.victim = self.path("roots/m.txt")
+        self._link(self.path("roots"), "theirs", self._STRANGER)
+        self._assert_untouched(self.cli.run("restore", "x:1", "--detach"))
+        os.chown(self.directory, 0, 0)
+
+    def test_what_root_has_moved_is_found(self):
+        os.rename(self.file, self.path("roots/m.txt"))
+        os.rename(self.path("theirs"), self.path("before"))
+        os.symlink("roots", self.path("theirs"))
+        os.chown(self.directory, 0, 0)
+        self.restore("x:1")
+        size = os.path.getsize(self.path("roots/m.txt"))
+        waiting.until(lambda: os.path.getsize(self.path("roots/m.txt")) > size, "the job writes on")
+
+    def test_root_may_know_better(self):
+        os.rename(self.file, self.path("roots/m.txt"))
+        os.symlink(self.path("roots/m.txt"), self.file)
+        os.chown(self.file, self._STRANGER, self._STRANGER, follow_symlinks=False)
+        self.assert_refused(self.cli.run("restore", "x:1", "--detach"), NOT_PERMITTED, self.file)
+        self.restore("x:1", "--ignore-mismatch")
+        size = os.path.getsize(self.path("roots/m.txt"))
+        waiting.until(lambda: os.path.getsize(self.path("roots/m.txt")) > size, "the job writes on")
 
 
 if __name__ == "__main__":

@@ -167,17 +167,17 @@ class Certificates:
     def file(self, name):
         return os.path.join(self._directory, name)
 
-    def issue(self, name, address):
+    def issue(self, name, address, days=2, subject="admin"):
         """For a daemon: it acts as "admin" at others, and others know it by its address."""
         self._openssl(
-            "req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=admin",
+            "req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=" + subject.replace("+", "\\+"),
             "-keyout", self.file(name + ".key"), "-out", self.file(name + ".csr"),
         )  # fmt: skip
         with open(self.file(name + ".ext"), "w", encoding="ascii") as extensions:
             extensions.write(f"subjectAltName=IP:{address}\n")
         self._openssl(
             "x509", "-req", "-in", self.file(name + ".csr"), "-CA", self.file("ca.pem"), "-CAkey", self.file("ca.key"),
-            "-CAcreateserial", "-days", "2", "-extfile", self.file(name + ".ext"), "-out", self.file(name + ".pem"),
+            "-CAcreateserial", "-days", str(days), "-extfile", self.file(name + ".ext"), "-out", self.file(name + ".pem"),
         )  # fmt: skip
 
     def _openssl(self, *arguments):

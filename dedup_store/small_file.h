@@ -1,0 +1,22 @@
+// Files of the store's own folder that are read as a whole.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace rekindle::store {
+
+inline constexpr uint64_t kMostOfSmallFile = uint64_t{1} << 20;
+
+// NotFound: there is none. DataLoss: what has the name is no regular file (a link is not followed, a FIFO not
+// waited for), or has more than `most` bytes: nothing that a store has written. Thread-safe.
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path, uint64_t most = kMostOfSmallFile);
+
+// What a file of a store, opened by O_NOFOLLOW and O_NONBLOCK, is wrong as; `error` is errno of opening it,
+// or 0 with `fd`. OK: it is a regular file, or it can't be opened for another reason.
+absl::Status CheckIsRegular(int error, int fd, const std::string& path);
+
+}  // namespace rekindle::store

@@ -1,0 +1,23 @@
+// Symbolic links that stand where a job had files, or folders on the way to them.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "base/file_rights.h"
+#include "rekindle/v1/job_manifest.pb.h"
+#include "restore/compatibility.h"
+
+namespace rekindle::restore {
+
+// The names of the files that the job had open or mapped led there without one. PermissionDenied: one does
+// not, by a link that neither root nor `user` (nothing: the daemon's own) has made, or not where nobody else
+// may change it: the job would go on with what a stranger chose. Those that are `replaced` it does not get.
+// CRIU is kept to the same when it opens them (criu/trusted_links.h), which is when it counts; here it is
+// told before anything has happened. Thread-safe.
+absl::Status CheckLinks(const v1::JobManifest& manifest, const std::optional<Owner>& user, SeenFrom place,
+                        const std::set<std::string>& replaced);
+
+}  // namespace rekindle::restore

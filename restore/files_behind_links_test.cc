@@ -1,0 +1,95 @@
+#include "restore/files_behind_links.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "base/file.h"
+#include "base/test_user.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace rekindle::restore {
+namespace {
+
+using ::testing::HasSubstr;
+
+class FilesBehindLinksTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "needs root to be two users";
+    ASSERT_EQ(::chmod(folder_.path().c_str(), 0755), 0);
+    for (const char* name : {"roots", "theirs", "everybodys"})
+      ASSERT_EQ(::mkdir(Path(name).c_str(), 0755), 0);
+    ASSERT_EQ(::chmod(Path("everybodys").c_str(), 0777), 0);
+    ASSERT_EQ(::chown(Path("theirs").c_str(), kNobody, kNobody), 0);
+    ASSERT_TRUE(WriteFileAtomically(Path("roots/file"), "text").ok());
+  }
+  std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
+  void Link(const std::string& to, const std::string& at, uid_t owner = 0) {
+    ASSERT_EQ(::symlink(to.c_str(), Path(at).c_str()), 0) << at;
+    ASSERT_EQ(::lchown(Path(at).c_str(), owner, owner), 0) << at;
+  }
+  absl::Status Check(const std::string& name, std::optional<Owner> user = std::nullopt,
+                     const std::set<std::string>& replaced = {}) const {
+    v1::JobManifest manifest;
+    manifest.add_files()->set_path(Path(name));
+    return CheckLinks(manifest, user, SeenFrom::kMachine, replaced);
+  }
+
+  TemporaryDirectory folder_ = TemporaryDirectory::Make("/tmp", "rk_links_test.").value();
+};
+
+TEST_F(FilesBehindLinksTest, WhatOthersHavePutThereIsNotFollowed) {
+  Link(Path("roots/file"), "everybodys/link", kNobody);
+  Link(Path("roots/file"), "everybodys/of root", 0);
+  Link(Path("roots"), "theirs/folder", kNobody);
+  Link(Path("theirs/folder"), "roots/to theirs");
+  for (const char* name :
+       {"everybodys/link", "everybodys/of root", "theirs/folder/file", "roots/to theirs/file"}) {
+    const absl::Status told = Check(name);
+    EXPECT_EQ(told.code(), absl::StatusCode::kPermissionDenied) << name;
+    EXPECT_THAT(told.message(), HasSubstr(Path(name)));
+    EXPECT_THAT(told.message(), HasSubstr("go on with " + Path("roots/file")));
+    EXPECT_TRUE(Check(name, std::nullopt, {Path(name)}).ok()) << "it does not get that";
+  }
+}
+
+TEST_F(FilesBehindLinksTest, WhatRootHasMovedIs) {
+  Link("file", "roots/second");
+  Link("./roots", "moved");
+  Link(Path("moved/../moved"), "twice");
+  for (const char* name :
+       {"roots/file", "roots/second", "moved/second", "twice/file", "roots/gone", "gone/file"})
+    EXPECT_TRUE(Check(name).ok()) << Check(name);
+}
+
+TEST_F(FilesBehindLinksTest, AJobsUserMayMoveItsFiles) {
+  Link(Path("roots"), "theirs/folder", kNobody);
+  EXPECT_TRUE(Check("theirs/folder/file", Owner{kNobody, kNobody, {}}).ok());
+  EXPECT_FALSE(Check("theirs/folder/file", Owner{kNobody - 1, kNobody - 1, {}}).ok());
+  // Of a group that has others.
+  ASSERT_EQ(::chmod(Path("theirs").c_str(), 0775), 0);
+  EXPECT_TRUE(Check("theirs/folder/file", Owner{kNobody, kNobody, {}}).ok());
+  ASSERT_EQ(::chown(Path("theirs").c_str(), kNobody, 100), 0);
+  EXPECT_FALSE(Check("theirs/folder/file", Owner{kNobody, kNobody, {}}).ok());
+}
+
+TEST_F(FilesBehindLinksTest, InAStickyFolderEverybodysLinksAreTheirOwn) {
+  ASSERT_EQ(::chmod(Path("everybodys").c_str(), 01777), 0);
+  Link(Path("roots"), "everybodys/of root", 0);
+  Link(Path("roots"), "everybodys/other", kNobody);
+  EXPECT_TRUE(Check("everybodys/of root/file").ok());
+  EXPECT_FALSE(Check("everybodys/other/file").ok());
+}
+
+TEST_F(FilesBehindLinksTest, ACircleEnds) {
+  Link("b", "roots/a");
+  Link("a", "roots/b");
+  EXPECT_FALSE(Check("roots/a").ok());
+}
+
+}  // namespace
+}  // namespace rekindle::restore
