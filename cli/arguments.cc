@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -12,12 +11,14 @@
 #include "base/human_units.h"
 #include "base/status.h"
 #include "cli/clone_arguments.h"
+#include "cli/command_group.h"
 #include "cli/function_arguments.h"
 #include "cli/gpu_arguments.h"
 #include "cli/group_arguments.h"
 #include "cli/hints.h"
 #include "cli/json.h"
 #include "cli/leading_words.h"
+#include "cli/named_values.h"
 #include "cli/number_checks.h"
 #include "cli/paths.h"
 #include "cli/rollback_arguments.h"
@@ -112,8 +113,6 @@ class Parser {
   // Of the command that was named, or of the whole.
   std::string Help() const {
     for (const CLI::App* command : app_.get_subcommands()) {
-      if (command->get_name() == "gpu") return gpu_.Help();
-      if (command->get_name() == "template") return template_.Help();
       for (const CLI::App* below : command->get_subcommands()) {
         return below->help(absl::StrCat("rekindle ", command->get_name()));
       }
@@ -201,10 +200,7 @@ class Parser {
   }
 
   CLI::App* AddCommand(const std::string& name, const std::string& description, const std::string& examples) {
-    CLI::App* command = app_.add_subcommand(name, description);
-    command->fallthrough();
-    command->footer("Examples:\n" + examples);
-    return command;
+    return cli::AddCommand(app_, name, description, examples);
   }
 
   void AddCommands(absl::string_view command);
@@ -633,14 +629,9 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     }
     command_ = supervision_.LogsRequest();
   } else if (name == "ckpt") {
-    int pid = 0;
-    if (ckpt_target_.find_first_not_of("0123456789") != std::string::npos) {
-      ckpt_.set_job(ckpt_target_);
-    } else if (absl::SimpleAtoi(ckpt_target_, &pid) && pid > 0) {
-      ckpt_.set_pid(pid);
-    } else {
-      return absl::InvalidArgumentError(absl::StrCat("'", ckpt_target_, "' is no PID and no name of a job"));
-    }
+    RK_ASSIGN_OR_RETURN(const JobName job_name, ParseJobName(ckpt_target_));
+    ckpt_.set_pid(job_name.pid);
+    ckpt_.set_job(job_name.name);
     if (!ckpt_memory_.empty()) {
       absl::StatusOr<uint64_t> bytes = ParseBytes(ckpt_memory_);
       if (!bytes.ok()) return bytes.status();

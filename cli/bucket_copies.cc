@@ -169,10 +169,9 @@ absl::Status BucketCopies::Copy(const v1::Image& image) {
   const absl::Status copied = CopyOnce(image);
   if (copied.ok() || !has_part_) return copied;
   left_parts_ = IsWorthAnAttempt(copied);
-  return absl::Status(copied.code(),
-                      absl::StrCat(copied.message(),
-                                   ". What has arrived there stays for the next attempt; a day "
-                                   "later 'rekindle prune --from' removes it"));
+  return WithMessage(copied, absl::StrCat(copied.message(),
+                                          ". What has arrived there stays for the next attempt; a day "
+                                          "later 'rekindle prune --from' removes it"));
 }
 
 absl::Status BucketCopies::CopyOnce(const v1::Image& image) {
@@ -383,8 +382,8 @@ absl::Status TakeFromBucket(Bucket& bucket, Client& client, const Output& output
     taken = Annotate(taken, absl::StrCat("taking in ", image, " from ", where));
     if (IsWorthAnAttempt(taken)) {
       if (!taking.any() && !has_links) return taken;
-      return absl::Status(
-          taken.code(),
+      return WithMessage(
+          taken,
           absl::StrCat(taken.message(), ". What it builds upon stays for the next attempt, as ",
                        v1::kCopyLinkName, "…; a day later 'rekindle gc' removes what is left of that"));
     }

@@ -2,6 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/human_units.h"
+#include "base/status.h"
+#include "cli/named_values.h"
 #include "cli/number_checks.h"
 
 namespace rekindle::cli {
@@ -86,11 +88,8 @@ absl::Status CloneArguments::Fill(v1::CloneOptions* clone) const {
   clone->set_max_processes(processes_);
   clone->set_record_ms(record_ms_);
   for (const std::string& variable : environment_) {
-    const size_t equals = variable.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("--env '", variable, "': write NAME=VALUE"));
-    }
-    (*clone->mutable_environment())[variable.substr(0, equals)] = variable.substr(equals + 1);
+    RK_ASSIGN_OR_RETURN(auto named, ParseAssignment("--env", variable));
+    (*clone->mutable_environment())[named.first] = named.second;
   }
   for (const std::string& bind : binds_) {
     const size_t colon = bind.find(':');

@@ -81,6 +81,10 @@ std::string StoreQuotaText(const v1::StoreQuota& quota);
 // store_commands.cc
 int CollectGarbage(Client& client, const Output& output, const v1::CollectGarbageRequest& request);
 int Fsck(Client& client, const Output& output, Interrupts& interrupts, const v1::FsckRequest& request);
+// What a check found, wherever the images are. `lost`: what the lost ones are; `also`: what else was checked;
+// `what_is_left` to be done, or that all is whole.
+void ShowChecked(const Output& output, const v1::FsckResult& result, bool read, absl::string_view lost,
+                 absl::string_view also, absl::string_view what_is_left);
 int GetStats(Client& client, const Output& output, const v1::GetStatsRequest& request);
 int Doctor(Client& client, const Output& output, const v1::DoctorRequest& request);
 int GetVersion(Client& client, const Output& output, const v1::GetVersionRequest& request);

@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "dedup_store/retention.h"
 #include "rekindle/v1/copy_link.h"
 #include "rekindle/v1/image_layout.h"
 
@@ -36,7 +37,7 @@ std::string RequestFor(const v1::Image& image) {
   return absl::StrCat(image.reference(), "@", image.digest());
 }
 
-std::string NameOf(const std::string& reference) { return reference.substr(0, reference.rfind(':')); }
+std::string NameOf(const std::string& reference) { return store::NameOfReference(reference); }
 
 bool IsWorthAnAttempt(const absl::Status& status) {
   return absl::IsCancelled(status) || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);

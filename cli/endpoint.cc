@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/descriptor_limit.h"
 #include "base/host_port.h"
 #include "base/human_units.h"
 #include "base/status.h"
@@ -96,6 +97,13 @@ Endpoint OtherEndpoint(const GlobalOptions& options, const std::string& where) {
   (absl::StartsWith(where, "/") ? endpoint.store : endpoint.host) = where;
   endpoint.elsewhere = true;
   return endpoint;
+}
+
+absl::StatusOr<std::unique_ptr<Client>> OpenElsewhere(const GlobalOptions& options,
+                                                      const std::string& where) {
+  const Endpoint endpoint = OtherEndpoint(options, where);
+  if (endpoint.host.empty()) RaiseDescriptorLimit();
+  return Client::Open(endpoint);
 }
 
 }  // namespace rekindle::cli

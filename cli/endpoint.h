@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -35,6 +36,9 @@ absl::StatusOr<Endpoint> ChooseEndpoint(const GlobalOptions& options, const Surr
 // Of a second service that a command names as --host or --store would: what begins with '/' is a store's
 // folder. With the TLS files of the first one.
 Endpoint OtherEndpoint(const GlobalOptions& options, const std::string& where);
+// That service, for a command that is about nothing else. Where this process hosts it, it may open as many
+// files as a daemon.
+absl::StatusOr<std::unique_ptr<Client>> OpenElsewhere(const GlobalOptions& options, const std::string& where);
 
 // InvalidArgument: it is neither "unix:PATH" nor "HOST:PORT".
 absl::Status CheckHost(const std::string& host);

@@ -8,7 +8,9 @@
 #include "base/clock.h"
 #include "base/human_units.h"
 #include "base/status.h"
+#include "cli/command_group.h"
 #include "cli/durations.h"
+#include "cli/named_values.h"
 #include "cli/number_checks.h"
 #include "cli/paths.h"
 #include "functions/function_spec.h"
@@ -37,28 +39,16 @@ absl::StatusOr<uint64_t> TimeLimit(absl::string_view option, const std::string& 
 
 }  // namespace
 
-CLI::App* FunctionArguments::AddCommand(CLI::App* above, const std::string& name,
-                                        const std::string& description, const std::string& examples) {
-  CLI::App* command = above->add_subcommand(name, description);
-  command->fallthrough();
-  command->footer("Examples:\n" + examples);
-  return command;
-}
-
 void FunctionArguments::AddFnTo(CLI::App& app) {
-  fn_ = app.add_subcommand("fn", "Deploy and invoke functions, compatible with AWS Lambda");
-  fn_->fallthrough();
-  fn_->require_subcommand(1);
-  fn_->footer(
-      "Examples:\n"
-      "  rekindle fn deploy hello --runtime python --handler app.handler --code ./hello\n"
-      "  rekindle fn invoke hello --payload '{\"name\": \"world\"}'\n"
-      "  rekindle fn logs hello --follow\n");
+  fn_ = AddCommandGroup(app, "fn", "Deploy and invoke functions, compatible with AWS Lambda",
+                        "  rekindle fn deploy hello --runtime python --handler app.handler --code ./hello\n"
+                        "  rekindle fn invoke hello --payload '{\"name\": \"world\"}'\n"
+                        "  rekindle fn logs hello --follow\n");
   AddDeploy();
   AddSet();
   AddInvoke();
-  AddCommand(fn_, "ls", "List the functions", "  rekindle fn ls\n");
-  CLI::App* logs = AddCommand(fn_, "logs", "Show what a function has written",
+  AddCommand(*fn_, "ls", "List the functions", "  rekindle fn ls\n");
+  CLI::App* logs = AddCommand(*fn_, "logs", "Show what a function has written",
                               "  rekindle fn logs hello --tail 100 --follow\n"
                               "  rekindle fn logs hello --since 1h\n");
   logs->add_option("name", name_, "The function")->type_name("NAME")->required();
@@ -66,17 +56,17 @@ void FunctionArguments::AddFnTo(CLI::App& app) {
   tail_option_ = logs->add_option("--tail", tail_, "Only the last lines [all]")->type_name("LINES");
   logs->add_option("--since", since_, "Only invocations that were in work since: 90s, 30m, 36h, 7d")
       ->type_name("AGE");
-  CLI::App* rm =
-      AddCommand(fn_, "rm", "Remove functions, with their code, images and logs", "  rekindle fn rm hello\n");
+  CLI::App* rm = AddCommand(*fn_, "rm", "Remove functions, with their code, images and logs",
+                            "  rekindle fn rm hello\n");
   rm->add_option("names", names_, "The functions")->type_name("NAME")->required();
-  CLI::App* stats = AddCommand(fn_, "stats", "Show how functions did since the daemon started",
+  CLI::App* stats = AddCommand(*fn_, "stats", "Show how functions did since the daemon started",
                                "  rekindle fn stats\n  rekindle fn stats hello --json\n");
   stats->add_option("name", name_, "The function [all]")->type_name("NAME");
 }
 
 void FunctionArguments::AddDeploy() {
   CLI::App* deploy = AddCommand(
-      fn_, "deploy", "Deploy a function: its code is copied",
+      *fn_, "deploy", "Deploy a function: its code is copied",
       "  rekindle fn deploy hello --runtime python --handler app.handler --code ./hello\n"
       "  rekindle fn deploy resize --runtime python3.11 --handler app.handler --code . --deps numpy,PIL \\\n"
       "      --memory 512M --timeout 30s --env BUCKET=images --provisioned 1\n"
@@ -140,7 +130,7 @@ void FunctionArguments::AddSettings(CLI::App* command) {
 
 void FunctionArguments::AddSet() {
   set_ = AddCommand(
-      fn_, "set", "Change settings of a function, its code or its layers",
+      *fn_, "set", "Change settings of a function, its code or its layers",
       "  rekindle fn set resize --memory 2G --timeout 1m\n"
       "  rekindle fn set resize --env BUCKET=thumbs --no-env DEBUG --max-instances 20\n"
       "  rekindle fn set resize --code ./resize\n"
@@ -162,7 +152,7 @@ void FunctionArguments::AddSet() {
 
 void FunctionArguments::AddInvoke() {
   CLI::App* invoke =
-      AddCommand(fn_, "invoke", "Run a function once and print what it returns",
+      AddCommand(*fn_, "invoke", "Run a function once and print what it returns",
                  "  rekindle fn invoke hello --payload '{\"name\": \"world\"}'\n"
                  "  rekindle fn invoke hello --payload @event.json --log-tail\n"
                  "  generate | rekindle fn invoke hello --payload - --output result.json\n"
@@ -179,16 +169,12 @@ void FunctionArguments::AddInvoke() {
 }
 
 void FunctionArguments::AddDepsTo(CLI::App& app) {
-  deps_ = app.add_subcommand("deps", "Images of runtimes with libraries loaded, which functions start from");
-  deps_->fallthrough();
-  deps_->require_subcommand(1);
-  deps_->footer(
-      "Examples:\n"
-      "  rekindle deps build numpy torch --runtime python\n"
-      "  rekindle deps ls\n"
-      "'fn deploy' builds them by itself.\n");
+  deps_ = AddCommandGroup(app, "deps", "Images of runtimes with libraries loaded, which functions start from",
+                          "  rekindle deps build numpy torch --runtime python\n"
+                          "  rekindle deps ls\n"
+                          "'fn deploy' builds them by itself.\n");
   CLI::App* build =
-      AddCommand(deps_, "build", "Build the image of these modules, if there is none",
+      AddCommand(*deps_, "build", "Build the image of these modules, if there is none",
                  "  rekindle deps build numpy torch --runtime python\n"
                  "  rekindle deps build pandas --runtime python --venv ~/venv\n"
                  "With modules of a layer it is your own: other users' functions do not start from it.\n");
@@ -203,8 +189,8 @@ void FunctionArguments::AddDepsTo(CLI::App& app) {
       ->allow_extra_args(false);
   build->add_option("--venv", venv_, "Virtual environment of Python that has some of them")->type_name("DIR");
   build->add_flag("--rebuild", rebuild_, "Also where there is one that is up to date");
-  AddCommand(deps_, "ls", "List the images of dependencies", "  rekindle deps ls\n");
-  CLI::App* rm = AddCommand(deps_, "rm", "Remove images of dependencies that no function uses",
+  AddCommand(*deps_, "ls", "List the images of dependencies", "  rekindle deps ls\n");
+  CLI::App* rm = AddCommand(*deps_, "rm", "Remove images of dependencies that no function uses",
                             "  rekindle deps rm deps/python:numpy\n");
   rm->add_option("images", names_, "The images, as 'deps ls' names them")->type_name("IMAGE")->required();
 }
@@ -261,11 +247,8 @@ absl::Status FunctionArguments::FillLimits(Settings& settings) const {
     settings.set_start_timeout_ms(ms);
   }
   for (const std::string& variable : environment_) {
-    const size_t equals = variable.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("--env '", variable, "': write NAME=VALUE"));
-    }
-    (*settings.mutable_environment())[variable.substr(0, equals)] = variable.substr(equals + 1);
+    RK_ASSIGN_OR_RETURN(auto named, ParseAssignment("--env", variable));
+    (*settings.mutable_environment())[named.first] = named.second;
   }
   return absl::OkStatus();
 }

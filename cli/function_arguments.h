@@ -19,8 +19,6 @@ class FunctionArguments {
   absl::StatusOr<Command> Finish(const std::string& working_directory) const;
 
  private:
-  CLI::App* AddCommand(CLI::App* above, const std::string& name, const std::string& description,
-                       const std::string& examples);
   void AddDeploy();
   void AddSet();
   // What a function has beside its code: of a deployment, or to be changed.

@@ -19,7 +19,7 @@
 #include "base/file.h"
 #include "base/human_units.h"
 #include "base/status.h"
-#include "cli/progress_bar.h"
+#include "cli/streamed_call.h"
 #include "cli/table.h"
 #include "functions/invocation.h"
 
@@ -42,22 +42,13 @@ std::string LayersOf(const v1::DependencyImage& image) {
   return absl::StrCat("uid ", image.owner_uid(), ": ", absl::StrJoin(digests, ","));
 }
 
-// Runs a call that streams progress and one result. `Event` has both, and `warnings`.
+// `Event` has `warnings`, too.
 template <typename Event, typename Call>
-absl::StatusOr<Event> WithProgress(Client& client, const Output& output, Interrupts& interrupts, Call call) {
-  interrupts.SetAction([&client](int) { client.Cancel(); });
-  ProgressBar progress(STDERR_FILENO, !output.json());
-  std::optional<Event> result;
-  absl::Status status = call([&](const Event& event) {
-    if (event.has_progress()) progress.Update(event.progress());
-    if (event.has_result()) result = event;
-  });
-  interrupts.SetAction(nullptr);
-  progress.Clear();
-  RK_RETURN_IF_ERROR(status);
-  if (!result) return absl::InternalError("the service ended this without a result");
-  for (const std::string& warning : result->warnings()) output.Warning(warning);
-  return *std::move(result);
+absl::StatusOr<Event> ResultWithWarnings(Client& client, const Output& output, Interrupts& interrupts,
+                                         Call call) {
+  RK_ASSIGN_OR_RETURN(Event event, StreamedResult<Event>(client, output, interrupts, std::move(call)));
+  for (const std::string& warning : event.warnings()) output.Warning(warning);
+  return event;
 }
 
 // JSON, @FILE, or - for standard input, which may have no end.
@@ -180,7 +171,7 @@ std::string FunctionErrorText(const std::string& payload) {
 
 int DeployFunction(Client& client, const Output& output, Interrupts& interrupts,
                    const v1::DeployFunctionRequest& request) {
-  auto deployed = WithProgress<v1::DeployEvent>(client, output, interrupts, [&](const auto& on_event) {
+  auto deployed = ResultWithWarnings<v1::DeployEvent>(client, output, interrupts, [&](const auto& on_event) {
     return client.DeployFunction(request, on_event);
   });
   if (!deployed.ok()) return output.Fail(deployed.status());
@@ -205,7 +196,7 @@ int DeployFunction(Client& client, const Output& output, Interrupts& interrupts,
 
 int SetFunction(Client& client, const Output& output, Interrupts& interrupts,
                 const v1::SetFunctionRequest& request) {
-  auto set = WithProgress<v1::DeployEvent>(client, output, interrupts, [&](const auto& on_event) {
+  auto set = ResultWithWarnings<v1::DeployEvent>(client, output, interrupts, [&](const auto& on_event) {
     return client.SetFunction(request, on_event);
   });
   if (!set.ok()) return output.Fail(set.status());
@@ -352,7 +343,7 @@ int ShowFunctionStats(Client& client, const Output& output, const v1::FunctionSt
 
 int BuildDependencies(Client& client, const Output& output, Interrupts& interrupts,
                       const v1::BuildDependenciesRequest& request) {
-  auto built = WithProgress<v1::BuildDependenciesEvent>(
+  auto built = ResultWithWarnings<v1::BuildDependenciesEvent>(
       client, output, interrupts,
       [&](const auto& on_event) { return client.BuildDependencies(request, on_event); });
   if (!built.ok()) return output.Fail(built.status());

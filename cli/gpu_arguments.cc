@@ -2,31 +2,17 @@
 
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "cli/command_group.h"
+#include "cli/named_values.h"
 #include "cli/number_checks.h"
 
 namespace rekindle::cli {
 namespace {
 
 constexpr char kJobType[] = "PID|NAME";
-
-struct JobName {
-  int pid = 0;
-  std::string name;
-};
-
-absl::StatusOr<JobName> ParseJob(const std::string& text) {
-  JobName job;
-  if (text.find_first_not_of("0123456789") != std::string::npos) {
-    job.name = text;
-  } else if (!absl::SimpleAtoi(text, &job.pid) || job.pid <= 0) {
-    return absl::InvalidArgumentError(absl::StrCat("'", text, "' is no PID and no name of a job"));
-  }
-  return job;
-}
 
 }  // namespace
 
@@ -44,31 +30,21 @@ absl::Status ParseGpuMap(const std::string& text, google::protobuf::RepeatedPtrF
   return absl::OkStatus();
 }
 
-CLI::App* GpuArguments::AddCommand(const std::string& name, const std::string& description,
-                                   const std::string& examples) {
-  CLI::App* command = gpu_->add_subcommand(name, description);
-  command->fallthrough();
-  command->footer("Examples:\n" + examples);
-  return command;
-}
-
 void GpuArguments::AddTo(CLI::App& app) {
-  gpu_ = app.add_subcommand("gpu", "Show GPUs and the jobs on them; move jobs off and onto them");
-  gpu_->fallthrough();
-  gpu_->require_subcommand(1);
-  gpu_->footer(
-      "Examples:\n"
+  gpu_ = AddCommandGroup(
+      app, "gpu", "Show GPUs and the jobs on them; move jobs off and onto them",
       "  rekindle gpu ps\n"
       "  rekindle gpu park llama\n"
       "  rekindle gpu swap llama mistral\n"
       "A parked job stays where it is, its device memory in host memory; its CUDA calls wait.\n");
-  AddCommand("ps", "List GPUs, and the jobs that use them or are parked", "  rekindle gpu ps --json\n");
-  CLI::App* park = AddCommand("park", "Move a job's device memory to host memory and free its GPU",
+  AddCommand(*gpu_, "ps", "List GPUs, and the jobs that use them or are parked",
+             "  rekindle gpu ps --json\n");
+  CLI::App* park = AddCommand(*gpu_, "park", "Move a job's device memory to host memory and free its GPU",
                               "  rekindle gpu park llama\n  rekindle gpu park 4711 --lock-timeout 60\n");
   park->add_option("job", job_, "PID of the job's root process, or a job's name")
       ->type_name(kJobType)
       ->required();
-  CLI::App* resume = AddCommand("resume", "Put a parked job's device memory back",
+  CLI::App* resume = AddCommand(*gpu_, "resume", "Put a parked job's device memory back",
                                 "  rekindle gpu resume llama\n"
                                 "  rekindle gpu resume llama --gpu-map GPU-8a6c…=GPU-1b2d…\n");
   resume->add_option("job", job_, "PID of the job's root process, or a job's name")
@@ -77,11 +53,11 @@ void GpuArguments::AddTo(CLI::App& app) {
   resume->add_option("--gpu-map", map_, "Onto other GPUs of the same model; UUIDs from 'nvidia-smi -L'")
       ->type_name("OLD=NEW,...");
   CLI::App* swap =
-      AddCommand("swap", "Park one job and resume another", "  rekindle gpu swap llama mistral\n");
+      AddCommand(*gpu_, "swap", "Park one job and resume another", "  rekindle gpu swap llama mistral\n");
   swap->add_option("out", job_, "The job to park")->type_name(kJobType)->required();
   swap->add_option("in", other_job_, "The job to resume")->type_name(kJobType)->required();
   CLI::App* lease = AddCommand(
-      "lease", "Let the daemon put a job on its GPU and keep it there",
+      *gpu_, "lease", "Let the daemon put a job on its GPU and keep it there",
       "  rekindle gpu lease llama --timeout 5 && { curl …; rekindle gpu release llama; }\n"
       "Jobs that nobody has leased are parked if device memory is short, the least recently used first.\n");
   lease->add_option("job", job_, "PID of the job's root process, or a job's name")
@@ -102,7 +78,7 @@ void GpuArguments::AddTo(CLI::App& app) {
       ->type_name("ID")
       ->excludes(hold)
       ->excludes(with_id);
-  CLI::App* release = AddCommand("release", "Give a lease back: the job may be parked for others",
+  CLI::App* release = AddCommand(*gpu_, "release", "Give a lease back: the job may be parked for others",
                                  "  rekindle gpu release llama\n  rekindle gpu release llama --unpin\n");
   release->add_option("job", job_, "PID of the job's root process, or a job's name")
       ->type_name(kJobType)
@@ -120,15 +96,10 @@ void GpuArguments::AddTo(CLI::App& app) {
   }
 }
 
-std::string GpuArguments::Help() const {
-  for (const CLI::App* command : gpu_->get_subcommands()) return command->help("rekindle gpu");
-  return gpu_->help("rekindle");
-}
-
 absl::StatusOr<Command> GpuArguments::Finish() const {
   const std::string name = gpu_->get_subcommands().front()->get_name();
   if (name == "ps") return v1::ListGpusRequest();
-  RK_ASSIGN_OR_RETURN(JobName job, ParseJob(job_));
+  RK_ASSIGN_OR_RETURN(JobName job, ParseJobName(job_));
   if (name == "park") {
     v1::ParkGpuRequest request;
     request.set_pid(job.pid);
@@ -164,7 +135,7 @@ absl::StatusOr<Command> GpuArguments::Finish() const {
     request.set_lease_id(lease_id_);
     return request;
   }
-  RK_ASSIGN_OR_RETURN(JobName in, ParseJob(other_job_));
+  RK_ASSIGN_OR_RETURN(JobName in, ParseJobName(other_job_));
   v1::SwapGpuRequest request;
   request.set_out_pid(job.pid);
   request.set_out_job(job.name);

@@ -20,12 +20,8 @@ class GpuArguments {
   void AddTo(CLI::App& app);
   // What was asked for; call it when `gpu` was the command.
   absl::StatusOr<Command> Finish() const;
-  // Of the command under `gpu` that was named, or of `gpu`.
-  std::string Help() const;
 
  private:
-  CLI::App* AddCommand(const std::string& name, const std::string& description, const std::string& examples);
-
   CLI::App* gpu_ = nullptr;
   std::string job_, other_job_, map_;
   double lock_timeout_ = 0, timeout_ = 0;

@@ -1,24 +1,19 @@
 #include "cli/group_arguments.h"
 
-#include "absl/strings/numbers.h"
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "base/host_port.h"
 #include "base/human_units.h"
 #include "base/status.h"
+#include "cli/command_group.h"
+#include "cli/named_values.h"
 #include "cli/number_checks.h"
 #include "cli/paths.h"
+#include "cli/store_arguments.h"
 
 namespace rekindle::cli {
 namespace {
-
-// "A=B", both with something in them.
-absl::StatusOr<std::pair<std::string, std::string>> ParsePair(const std::string& text, const char* usage) {
-  const size_t equals = text.find('=');
-  if (equals == std::string::npos || equals == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("'", text, "' can't be understood: write ", usage));
-  }
-  return std::pair(text.substr(0, equals), text.substr(equals + 1));
-}
 
 // What a daemon that is called names itself, of which others say that it has no host.
 constexpr char kHere[] = "here";
@@ -48,7 +43,6 @@ absl::StatusOr<v1::GroupMember> ParseGroupMember(const std::string& text) {
   const size_t slash = text.rfind('/');
   if (slash != std::string::npos) member.set_host(text.substr(0, slash));
   const std::string job = slash == std::string::npos ? text : text.substr(slash + 1);
-  int pid = 0;
   if (job.empty() || slash == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", text, "' names no member: write [HOST/]JOB, such as node-b:7443/train"));
@@ -56,36 +50,21 @@ absl::StatusOr<v1::GroupMember> ParseGroupMember(const std::string& text) {
   if (!member.host().empty()) {
     RK_RETURN_IF_ERROR(Annotate(CheckHostPort(member.host(), AddressUse::kConnect), text));
   }
-  if (job.find_first_not_of("0123456789") != std::string::npos) {
-    member.set_job(job);
-  } else if (absl::SimpleAtoi(job, &pid) && pid > 0) {
-    member.set_pid(pid);
-  } else {
-    return absl::InvalidArgumentError(absl::StrCat("'", job, "' is no PID and no name of a job"));
-  }
+  RK_ASSIGN_OR_RETURN(JobName named, ParseJobName(job));
+  if (named.pid != 0) member.set_pid(named.pid);
+  if (!named.name.empty()) member.set_job(std::move(named.name));
   return member;
 }
 
-CLI::App* GroupArguments::AddCommand(const std::string& name, const std::string& description,
-                                     const std::string& examples) {
-  CLI::App* command = group_->add_subcommand(name, description);
-  command->fallthrough();
-  command->footer("Examples:\n" + examples);
-  return command;
-}
-
 void GroupArguments::AddTo(CLI::App& app) {
-  group_ = app.add_subcommand("group", "Capture jobs on several nodes as one, and bring them back");
-  group_->fallthrough();
-  group_->require_subcommand(1);
-  group_->footer(
-      "Examples:\n"
+  group_ = AddCommandGroup(
+      app, "group", "Capture jobs on several nodes as one, and bring them back",
       "  rekindle group ckpt train:step1 --member train-0 --member node-b:7443/train-1\n"
       "  rekindle group restore train:step1\n"
       "The set of images is complete or not there. The daemons of the nodes do it among themselves.\n");
 
   CLI::App* ckpt =
-      AddCommand("ckpt", "Take images of all members at one moment",
+      AddCommand(*group_, "ckpt", "Take images of all members at one moment",
                  "  rekindle group ckpt train:step1 --member train-0 --member node-b:7443/train-1\n"
                  "  rekindle group ckpt train:drained --stop --member train-0 --member node-b:7443/train-1\n"
                  "Member I's image is NAME/I:TAG, in the store of its node.\n");
@@ -117,7 +96,7 @@ void GroupArguments::AddTo(CLI::App& app) {
       ->check(AboveZero());
   checkpoint_files_.AddToCheckpoint(ckpt);
 
-  CLI::App* restore = AddCommand("restore", "Bring all members back, or none",
+  CLI::App* restore = AddCommand(*group_, "restore", "Bring all members back, or none",
                                  "  rekindle group restore train:step1\n"
                                  "  rekindle group restore train:step1 --map node-b:7443=node-c:7443\n"
                                  "  rekindle group restore train:step1 --rollback append\n");
@@ -138,12 +117,13 @@ void GroupArguments::AddTo(CLI::App& app) {
       ->type_name("DIR");
   rollback_.AddToGroupRestore(restore);
 
-  AddCommand("ls", "List groups, and parts of groups that wait for their coordinator",
+  AddCommand(*group_, "ls", "List groups, and parts of groups that wait for their coordinator",
              "  rekindle group ls\n");
-  CLI::App* rm = AddCommand("rm", "Remove a group and all its images", "  rekindle group rm train:step1\n");
+  CLI::App* rm =
+      AddCommand(*group_, "rm", "Remove a group and all its images", "  rekindle group rm train:step1\n");
   rm->add_option("group", reference_, "The group's name")->type_name("NAME:TAG")->required();
   CLI::App* resolve = AddCommand(
-      "resolve", "Decide about a group by hand, when a node is gone for good",
+      *group_, "resolve", "Decide about a group by hand, when a node is gone for good",
       "  rekindle group resolve 0123456789abcdef0123456789abcdef abort\n"
       "On a member whose coordinator is gone: publish or remove the images that wait for it. On the\n"
       "coordinator, after 'rm': forget members that are gone.\n");
@@ -172,8 +152,8 @@ absl::StatusOr<Command> GroupArguments::FinishCheckpoint(const std::string& work
     request.set_staging_budget_bytes(bytes);
   }
   for (const std::string& text : labels_) {
-    RK_ASSIGN_OR_RETURN(auto label, ParsePair(text, "--label KEY=VALUE"));
-    (*request.mutable_labels())[label.first] = label.second;
+    RK_ASSIGN_OR_RETURN(v1::Label label, ParseLabel(text, "--label"));
+    (*request.mutable_labels())[label.key()] = label.value();
   }
   return request;
 }

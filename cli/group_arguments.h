@@ -19,7 +19,6 @@ class GroupArguments {
   absl::StatusOr<Command> Finish(const std::string& working_directory) const;
 
  private:
-  CLI::App* AddCommand(const std::string& name, const std::string& description, const std::string& examples);
   absl::StatusOr<Command> FinishCheckpoint(const std::string& working_directory) const;
   absl::StatusOr<Command> FinishRestore(const std::string& working_directory) const;
 

@@ -1,11 +1,12 @@
-#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/human_units.h"
 #include "cli/commands.h"
+#include "cli/member_count.h"
 #include "cli/rollback_table.h"
+#include "cli/streamed_call.h"
 #include "cli/table.h"
 
 namespace rekindle::cli {
@@ -31,65 +32,65 @@ std::string StateOf(const v1::Group& group) {
 
 int CheckpointGroup(Client& client, const Output& output, Interrupts& interrupts,
                     const v1::CheckpointGroupRequest& request) {
-  interrupts.SetAction([&client](int) { client.Cancel(); });
-  std::optional<v1::GroupResult> result;
-  absl::Status status = client.CheckpointGroup(request, [&](const v1::GroupEvent& event) {
-    if (event.has_result()) result = event.result();
-  });
-  interrupts.SetAction(nullptr);
-  if (!status.ok()) return output.Fail(status);
-  if (!result) return output.Fail(absl::InternalError("the service ended the checkpoint without a result"));
-  for (const std::string& warning : result->warnings()) output.Warning(warning);
-  for (const v1::CheckpointResult& member : result->members()) {
+  MemberCount count(request.members_size());
+  const absl::StatusOr<v1::GroupEvent> event = StreamedResult<v1::GroupEvent>(
+      client, output, interrupts,
+      [&](const auto& on_event) { return client.CheckpointGroup(request, on_event); },
+      [&](ProgressBar& bar, const v1::GroupEvent& told) { count.Show(bar, told); },
+      [](const v1::GroupEvent& told) { return told.has_result(); });
+  if (!event.ok()) return output.Fail(event.status());
+  const v1::GroupResult& result = event->result();
+  for (const std::string& warning : result.warnings()) output.Warning(warning);
+  for (const v1::CheckpointResult& member : result.members()) {
     for (const std::string& warning : member.warnings()) output.Warning(warning);
     for (const std::string& line : member.command_lines()) output.CommandLine(line);
   }
-  output.Json(*result);
+  output.Json(result);
   Table table(
       {{"IMAGE"}, {"HOST"}, {"FROZEN", Align::kRight}, {"MEMORY", Align::kRight}, {"NEW", Align::kRight}});
-  for (int i = 0; i < result->members_size(); ++i) {
-    const v1::CheckpointResult& member = result->members(i);
-    table.AddRow({member.image().reference(), HostOf(result->group().parts(i).member().host()),
+  for (int i = 0; i < result.members_size(); ++i) {
+    const v1::CheckpointResult& member = result.members(i);
+    table.AddRow({member.image().reference(), HostOf(result.group().parts(i).member().host()),
                   FormatSeconds(member.freeze_seconds()), FormatBytes(member.image().logical_bytes()),
                   FormatBytes(member.image().stored_bytes())});
   }
-  output.Text(absl::StrCat("group ", result->group().reference(), " (", result->group().id(), ") is ",
-                           result->group().complete() ? "complete" : "committed",
-                           !request.stop()              ? ""
-                           : result->group().complete() ? ", and its jobs have ended"
-                                                        : ", and its jobs end",
-                           ", in ", FormatSeconds(result->total_seconds()), "\n", table.ToString()));
+  output.Text(absl::StrCat("group ", result.group().reference(), " (", result.group().id(), ") is ",
+                           result.group().complete() ? "complete" : "committed",
+                           !request.stop()             ? ""
+                           : result.group().complete() ? ", and its jobs have ended"
+                                                       : ", and its jobs end",
+                           ", in ", FormatSeconds(result.total_seconds()), "\n", table.ToString()));
   return kDone;
 }
 
 int RestoreGroup(Client& client, const Output& output, Interrupts& interrupts,
                  const v1::RestoreGroupRequest& request) {
-  interrupts.SetAction([&client](int) { client.Cancel(); });
-  std::optional<v1::RestoreGroupResult> result;
-  absl::Status status = client.RestoreGroup(request, [&](const v1::GroupEvent& event) {
-    if (event.has_restored()) result = event.restored();
-  });
-  interrupts.SetAction(nullptr);
-  if (!status.ok()) return output.Fail(status);
-  if (!result) return output.Fail(absl::InternalError("the service ended the restore without a result"));
-  for (const v1::JobStarted& member : result->members()) {
+  MemberCount count;  // how many they are, the daemon knows
+  const absl::StatusOr<v1::GroupEvent> event = StreamedResult<v1::GroupEvent>(
+      client, output, interrupts,
+      [&](const auto& on_event) { return client.RestoreGroup(request, on_event); },
+      [&](ProgressBar& bar, const v1::GroupEvent& told) { count.Show(bar, told); },
+      [](const v1::GroupEvent& told) { return told.has_restored(); });
+  if (!event.ok()) return output.Fail(event.status());
+  const v1::RestoreGroupResult& result = event->restored();
+  for (const v1::JobStarted& member : result.members()) {
     for (const std::string& warning : member.warnings()) output.Warning(warning);
   }
-  output.Json(*result);
-  for (int i = 0; i < result->files_size(); ++i) {
-    const std::string files = RollbackTable(result->files(i).files(), /*dry_run=*/false);
+  output.Json(result);
+  for (int i = 0; i < result.files_size(); ++i) {
+    const std::string files = RollbackTable(result.files(i).files(), /*dry_run=*/false);
     if (!files.empty() && !output.json()) output.Note(absl::StrCat("member ", i, ":\n", files));
   }
   Table table({{"IMAGE"}, {"HOST"}, {"PID", Align::kRight}, {"NAME"}, {"LOG"}});
-  for (int i = 0; i < result->members_size(); ++i) {
-    const v1::Job& job = result->members(i).job();
-    const std::string& host = result->group().parts(i).member().host();
+  for (int i = 0; i < result.members_size(); ++i) {
+    const v1::Job& job = result.members(i).job();
+    const std::string& host = result.group().parts(i).member().host();
     auto mapped = request.host_map().find(host);
     table.AddRow({job.image(), HostOf(mapped == request.host_map().end() ? host : mapped->second),
                   absl::StrCat(job.pid()), job.name(), job.log().empty() ? "-" : job.log()});
   }
-  output.Text(absl::StrCat("group ", result->group().reference(), " runs again, after ",
-                           FormatSeconds(result->total_seconds()), "\n", table.ToString()));
+  output.Text(absl::StrCat("group ", result.group().reference(), " runs again, after ",
+                           FormatSeconds(result.total_seconds()), "\n", table.ToString()));
   return kDone;
 }
 

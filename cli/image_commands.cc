@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "base/human_units.h"
 #include "cli/commands.h"
-#include "cli/progress_bar.h"
+#include "cli/streamed_call.h"
 #include "cli/table.h"
 #include "rekindle/v1/image_layout.h"
 
@@ -85,20 +85,13 @@ std::string WorkingSetText(const v1::InspectImageResponse& response) {
 template <typename Call>
 int Transfer(Client& client, const Output& output, Interrupts& interrupts, Call call,
              const std::function<std::string(const v1::TransferResult&)>& describe) {
-  interrupts.SetAction([&client](int) { client.Cancel(); });
-  ProgressBar progress(STDERR_FILENO, !output.json());
-  std::optional<v1::TransferResult> result;
-  absl::Status status = call([&](const v1::TransferEvent& event) {
-    if (event.has_progress()) progress.Update(event.progress());
-    if (event.has_result()) result = event.result();
-  });
-  interrupts.SetAction(nullptr);
-  progress.Clear();
-  if (!status.ok()) return output.Fail(status);
-  if (!result) return output.Fail(absl::InternalError("the service ended the transfer without a result"));
-  output.Json(*result);
-  output.Text(describe(*result));
-  for (const std::string& warning : result->warnings()) output.Warning(warning);
+  const absl::StatusOr<v1::TransferEvent> event =
+      StreamedResult<v1::TransferEvent>(client, output, interrupts, std::move(call));
+  if (!event.ok()) return output.Fail(event.status());
+  const v1::TransferResult& result = event->result();
+  output.Json(result);
+  output.Text(describe(result));
+  for (const std::string& warning : result.warnings()) output.Warning(warning);
   return kDone;
 }
 

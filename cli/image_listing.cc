@@ -90,6 +90,12 @@ void Show(const Output& output, const v1::ListImagesResponse& listed, const Imag
   NoteMisses(output, listed, what);
 }
 
+void WarnOfDamaged(const Output& output, const v1::ListImagesResponse& listed, absl::string_view how) {
+  for (const v1::Image& image : listed.images()) {
+    if (image.damaged()) output.Warning(absl::StrCat(Shown(image.reference(), kLongestName), how));
+  }
+}
+
 // `ask` on a thread of its own, which is left alone where it takes longer: the file server of a store's
 // folder may never answer.
 absl::StatusOr<v1::ListImagesResponse> AskWithin(
@@ -141,11 +147,8 @@ int ShowBucket(const Output& output, v1::ListImagesResponse listed, const ImageL
     }
     output.Text(table.ToString());
   }
-  for (const v1::Image& image : listed.images()) {
-    if (!image.damaged()) continue;
-    output.Warning(absl::StrCat(Shown(image.reference(), kLongestName), " can't be had from ", what.from,
-                                ": what it builds upon is not there"));
-  }
+  WarnOfDamaged(output, listed,
+                absl::StrCat(" can't be had from ", what.from, ": what it builds upon is not there"));
   NoteMisses(output, listed, what);
   return kDone;
 }
@@ -191,13 +194,9 @@ int ListImages(Client& client, const Output& output, const ImageListing& what) {
   if (!listed.ok()) return output.Fail(listed.status());
   const v1::ListImagesResponse shown = Chosen(*std::move(listed), what.texts);
   Show(output, shown, what);
-  for (const v1::Image& image : shown.images()) {
-    if (!image.damaged()) continue;
-    output.Warning(
-        absl::StrCat(image.reference(),
-                     " can't be restored whole: the disk has damaged what it needs ('rekindle stats' "
-                     "tells an administrator where)"));
-  }
+  WarnOfDamaged(output, shown,
+                " can't be restored whole: the disk has damaged what it needs ('rekindle stats' tells an "
+                "administrator where)");
   return kDone;
 }
 
@@ -217,11 +216,9 @@ int ListImagesElsewhere(const GlobalOptions& globals, const Output& output, cons
   if (!what.bucket.empty()) return ShowBucket(output, *std::move(listed), what);
   const v1::ListImagesResponse shown = Chosen(*std::move(listed), what.texts);
   Show(output, shown, what);
-  for (const v1::Image& image : shown.images()) {
-    if (!image.damaged()) continue;
-    output.Warning(absl::StrCat(Shown(image.reference(), kLongestName), " in ", what.from,
-                                " can't be restored whole: the disk there has damaged what it needs"));
-  }
+  WarnOfDamaged(
+      output, shown,
+      absl::StrCat(" in ", what.from, " can't be restored whole: the disk there has damaged what it needs"));
   return kDone;
 }
 

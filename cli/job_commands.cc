@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -19,7 +20,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/job_session.h"
-#include "cli/progress_bar.h"
+#include "cli/streamed_call.h"
 #include "cli/table.h"
 #include "cli/timeline.h"
 #include "cli/timeline_report.h"
@@ -77,6 +78,27 @@ void PrintStarted(const Output& output, const v1::JobStarted& started, absl::str
       started.ready_seconds() > 0 ? absl::StrCat(", answered after ", FormatSeconds(started.ready_seconds()))
                                   : "",
       PlaceOfOutput(", ", job), "\n"));
+}
+
+// Jobs of an image, or of a template. `call(request, on_event)` makes the call; `how` they came to run.
+template <typename Request, typename Call>
+int StartCopies(Client& client, const Output& output, Interrupts& interrupts, Request request,
+                const TimelineOptions& timeline, bool follow_log, absl::string_view how, Call call) {
+  auto timelines = TimelineReport::Prepare(output, timeline, std::max<size_t>(request.clone().count(), 1));
+  if (!timelines.ok()) return output.Fail(timelines.status());
+  request.set_timeline(timeline.wanted());
+  JobSession session(client, output, interrupts, request.detach(), follow_log);
+  session.Follow(&*timelines);
+  if constexpr (std::is_same_v<Request, v1::RestoreRequest>) {
+    if (request.rollback().dry_run()) session.SetDryRun();
+  }
+  const absl::Status status = call(request, [&](const v1::JobEvent& event) { session.OnEvent(event); });
+  timelines->Use();
+  const int code = session.Finish(status);
+  if (request.detach()) {
+    for (const v1::JobStarted& started : session.all_started()) PrintStarted(output, started, how);
+  }
+  return code;
 }
 
 // With how it ended, as far as that is known.
@@ -205,62 +227,35 @@ int StopEach(Client& client, const Output& output, const StopJobs& jobs) {
 
 int RestoreJob(Client& client, const Output& output, Interrupts& interrupts,
                const v1::RestoreRequest& request, const TimelineOptions& timeline) {
-  auto timelines = TimelineReport::Prepare(output, timeline, std::max<size_t>(request.clone().count(), 1));
-  if (!timelines.ok()) return output.Fail(timelines.status());
   v1::RestoreRequest complete = request;
-  complete.set_timeline(timeline.wanted());
   if (!request.detach() && request.log().empty()) {
     // With --json standard output is for that alone.
     const int job_output = output.json() ? STDERR_FILENO : STDOUT_FILENO;
     for (int fd : {STDIN_FILENO, job_output, STDERR_FILENO}) complete.add_stdio_fds(fd);
   }
-  JobSession session(client, output, interrupts, request.detach(), /*follow_log=*/true);
-  session.Follow(&*timelines);
-  if (request.rollback().dry_run()) session.SetDryRun();
-  absl::Status status = client.Restore(complete, [&](const v1::JobEvent& event) { session.OnEvent(event); });
-  timelines->Use();
-  const int code = session.Finish(status);
-  if (request.detach()) {
-    for (const v1::JobStarted& started : session.all_started()) PrintStarted(output, started, "restored");
-  }
-  return code;
+  return StartCopies(
+      client, output, interrupts, std::move(complete), timeline, /*follow_log=*/true, "restored",
+      [&](const v1::RestoreRequest& last, const auto& on_event) { return client.Restore(last, on_event); });
 }
 
 int StartFromTemplate(Client& client, const Output& output, Interrupts& interrupts,
                       const v1::StartFromTemplateRequest& request, const TimelineOptions& timeline) {
-  auto timelines = TimelineReport::Prepare(output, timeline, std::max<size_t>(request.clone().count(), 1));
-  if (!timelines.ok()) return output.Fail(timelines.status());
-  v1::StartFromTemplateRequest complete = request;
-  complete.set_timeline(timeline.wanted());
-  JobSession session(client, output, interrupts, request.detach(), /*follow_log=*/false);
-  session.Follow(&*timelines);
-  absl::Status status =
-      client.StartFromTemplate(complete, [&](const v1::JobEvent& event) { session.OnEvent(event); });
-  timelines->Use();
-  const int code = session.Finish(status);
-  if (request.detach()) {
-    for (const v1::JobStarted& started : session.all_started()) PrintStarted(output, started, "started");
-  }
-  return code;
+  return StartCopies(client, output, interrupts, request, timeline, /*follow_log=*/false, "started",
+                     [&](const v1::StartFromTemplateRequest& last, const auto& on_event) {
+                       return client.StartFromTemplate(last, on_event);
+                     });
 }
 
 int Checkpoint(Client& client, const Output& output, Interrupts& interrupts,
                const v1::CheckpointRequest& request) {
-  interrupts.SetAction([&client](int) { client.Cancel(); });
-  ProgressBar progress(STDERR_FILENO, !output.json());
-  std::optional<v1::CheckpointResult> result;
-  absl::Status status = client.Checkpoint(request, [&](const v1::CheckpointEvent& event) {
-    if (event.has_progress()) progress.Update(event.progress());
-    if (event.has_result()) result = event.result();
-  });
-  interrupts.SetAction(nullptr);
-  progress.Clear();
-  if (!status.ok()) return output.Fail(status);
-  if (!result) return output.Fail(absl::InternalError("the service ended the checkpoint without a result"));
-  for (const std::string& line : result->command_lines()) output.CommandLine(line);
-  for (const std::string& warning : result->warnings()) output.Warning(warning);
-  output.Json(*result);
-  PrintCheckpoint(output, *result, request.stop());
+  const absl::StatusOr<v1::CheckpointEvent> event = StreamedResult<v1::CheckpointEvent>(
+      client, output, interrupts, [&](const auto& on_event) { return client.Checkpoint(request, on_event); });
+  if (!event.ok()) return output.Fail(event.status());
+  const v1::CheckpointResult& result = event->result();
+  for (const std::string& line : result.command_lines()) output.CommandLine(line);
+  for (const std::string& warning : result.warnings()) output.Warning(warning);
+  output.Json(result);
+  PrintCheckpoint(output, result, request.stop());
   return kDone;
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -54,26 +55,135 @@ struct Overloaded : Functions... {
 template <typename... Functions>
 Overloaded(Functions...) -> Overloaded<Functions...>;
 
-// Do signals mean "cancel" or "tell the job" to this command, instead of ending it on the spot?
-bool HandlesSignals(const Command& command) {
-  return std::holds_alternative<v1::RunRequest>(command) ||
-         std::holds_alternative<v1::AttachJobRequest>(command) ||
-         std::holds_alternative<v1::CheckpointRequest>(command) ||
-         std::holds_alternative<v1::RestoreRequest>(command) ||
-         std::holds_alternative<v1::StartFromTemplateRequest>(command) ||
-         std::holds_alternative<v1::FsckRequest>(command) ||
-         std::holds_alternative<v1::ExportImageRequest>(command) ||
-         std::holds_alternative<v1::ImportImageRequest>(command) ||
-         std::holds_alternative<ExportToFile>(command) || std::holds_alternative<ImportFromFile>(command) ||
-         std::holds_alternative<CopyImage>(command) || std::holds_alternative<v1::HoldGpuRequest>(command) ||
-         std::holds_alternative<v1::ResumeGpuRequest>(command) ||
-         std::holds_alternative<v1::SwapGpuRequest>(command) || std::holds_alternative<TopRequest>(command) ||
-         std::holds_alternative<v1::DeployFunctionRequest>(command) ||
-         std::holds_alternative<v1::SetFunctionRequest>(command) ||
-         std::holds_alternative<v1::CheckpointGroupRequest>(command) ||
-         std::holds_alternative<v1::RestoreGroupRequest>(command) ||
-         std::holds_alternative<v1::BuildDependenciesRequest>(command);
-}
+// What a command is done with.
+struct Means {
+  Client& client;
+  const Endpoint& endpoint;
+  const Invocation& invocation;
+  const Output& output;
+};
+
+// One that ends on the spot at a signal.
+template <typename Request>
+struct Plain {
+  int operator()(const Means& means, const Request& request) const {
+    return perform(means.client, means.output, request);
+  }
+  int (*perform)(Client&, const Output&, const Request&);
+};
+template <typename Request>
+Plain(int (*)(Client&, const Output&, const Request&)) -> Plain<Request>;
+
+// One to which signals mean "cancel" or "tell the job".
+template <typename Request>
+struct Interruptible {
+  int operator()(const Means& means, Interrupts& interrupts, const Request& request) const {
+    return perform(means.client, means.output, interrupts, request);
+  }
+  int (*perform)(Client&, const Output&, Interrupts&, const Request&);
+};
+template <typename Request>
+Interruptible(int (*)(Client&, const Output&, Interrupts&, const Request&)) -> Interruptible<Request>;
+
+// How each command is done, and with that whether it takes interrupts.
+constexpr Overloaded kCommands{
+    Plain{GetVersion},
+    Plain{Doctor},
+    [](const Means& means, Interrupts& interrupts, const v1::RunRequest& request) {
+      return RunJob(means.client, means.endpoint.host, means.invocation.globals, means.output, interrupts,
+                    request, means.invocation.run);
+    },
+    Interruptible{Checkpoint},
+    [](const Means& means, Interrupts& interrupts, const v1::RestoreRequest& request) {
+      return RestoreJob(means.client, means.output, interrupts, request, means.invocation.timeline);
+    },
+    Plain{StopEach},
+    Interruptible{AttachJob},
+    Plain{WaitForJobs},
+    [](const Means& means, const LogsOfJob& what) {
+      return ShowLogs(means.client, means.endpoint.host, means.output, what);
+    },
+    Plain{ListJobs},
+    Interruptible{ShowTop},
+    Plain{ListImages},
+    Plain{InspectImage},
+    Plain{DiffImages},
+    [](const Means& means, const v1::RemoveImagesRequest& request) {
+      return RemoveImages(means.client, means.output, request);
+    },
+    Plain{TagImage},
+    Plain{DropWorkingSet},
+    Plain{PruneImages},
+    Plain{GetQuota},
+    Plain{SetQuota},
+    Plain{CollectGarbage},
+    Interruptible{Fsck},
+    Plain{GetStats},
+    Interruptible{ExportImage},
+    Interruptible{ImportImage},
+    Interruptible{ExportImageToFile},
+    Interruptible{ImportImageFromFile},
+    [](const Means& means, Interrupts& interrupts, const CopyImage& what) {
+      return CopyImages(means.client, means.invocation.globals, means.output, interrupts, what);
+    },
+    Plain{TemplateUp},
+    Plain{TemplateDown},
+    Plain{ListTemplates},
+    [](const Means& means, Interrupts& interrupts, const v1::StartFromTemplateRequest& request) {
+      return StartFromTemplate(means.client, means.output, interrupts, request, means.invocation.timeline);
+    },
+    Interruptible{CheckpointGroup},
+    Interruptible{RestoreGroup},
+    Plain{ListGroups},
+    Plain{RemoveGroup},
+    Plain{ResolveGroup},
+    Plain{ListGpus},
+    Plain{ParkGpu},
+    Interruptible{ResumeGpu},
+    Interruptible{SwapGpu},
+    Plain{LeaseGpu},
+    Plain{ReleaseGpu},
+    Interruptible{HoldGpu},
+    Interruptible{DeployFunction},
+    Interruptible{SetFunction},
+    Plain{InvokeFunction},
+    Plain{ListFunctions},
+    Plain{ShowFunctionLogs},
+    Plain{RemoveFunctions},
+    Plain{ShowFunctionStats},
+    Interruptible{BuildDependencies},
+    Plain{ListDependencies},
+    Plain{RemoveDependencies},
+};
+
+// Those that need neither a store nor a daemon here: this may be a node that has nothing yet. Nothing: it
+// needs one all the same.
+constexpr Overloaded kCommandsElsewhere{
+    [](const GlobalOptions&, const Output& output, const SimRequest& sim) -> std::optional<int> {
+      return RunSimulation(output, sim);
+    },
+    [](const GlobalOptions& globals, const Output& output, const ImageListing& what) -> std::optional<int> {
+      if (what.from.empty()) return std::nullopt;
+      return ListImagesElsewhere(globals, output, what);
+    },
+    [](const GlobalOptions& globals, const Output& output, const PruneElsewhere& what) -> std::optional<int> {
+      return PruneImagesElsewhere(globals, output, what);
+    },
+    [](const GlobalOptions& globals, const Output& output, const RemoveElsewhere& what)
+        -> std::optional<int> { return RemoveImagesElsewhere(globals, output, what); },
+    [](const GlobalOptions& globals, const Output& output, const FsckElsewhere& what) -> std::optional<int> {
+      return CheckElsewhere(globals, output, what);
+    },
+};
+
+template <typename C>
+constexpr bool kTakesInterrupts =
+    std::is_invocable_v<decltype(kCommands), const Means&, Interrupts&, const C&>;
+template <typename C>
+constexpr bool kIsPlain = std::is_invocable_v<decltype(kCommands), const Means&, const C&>;
+template <typename C>
+constexpr bool kMayBeElsewhere =
+    std::is_invocable_v<decltype(kCommandsElsewhere), const GlobalOptions&, const Output&, const C&>;
 
 // Until that ends.
 bool FollowsJob(const Command& command) {
@@ -98,25 +208,48 @@ void UseOneHeap() {
   ::mallopt(M_TOP_PAD, 1 << 20);
 }
 
-int Execute(const Invocation& invocation, const Output& output) {
-  if (const auto* sim = std::get_if<SimRequest>(&invocation.command)) return RunSimulation(output, *sim);
-  // It needs neither a store nor a daemon here: this may be a node that has nothing yet.
-  if (const auto* listing = std::get_if<ImageListing>(&invocation.command);
-      listing != nullptr && !listing->from.empty()) {
-    return ListImagesElsewhere(invocation.globals, output, *listing);
-  }
-  if (const auto* pruning = std::get_if<PruneElsewhere>(&invocation.command))
-    return PruneImagesElsewhere(invocation.globals, output, *pruning);
-  if (const auto* removal = std::get_if<RemoveElsewhere>(&invocation.command))
-    return RemoveImagesElsewhere(invocation.globals, output, *removal);
-  if (const auto* check = std::get_if<FsckElsewhere>(&invocation.command))
-    return CheckElsewhere(invocation.globals, output, *check);
+std::optional<int> PerformElsewhere(const Invocation& invocation, const Output& output) {
+  return std::visit(
+      [&](const auto& command) -> std::optional<int> {
+        if constexpr (kMayBeElsewhere<std::decay_t<decltype(command)>>) {
+          return kCommandsElsewhere(invocation.globals, output, command);
+        } else {
+          return std::nullopt;
+        }
+      },
+      invocation.command);
+}
+
+// `interrupts`: of a command that takes them.
+int Perform(const Means& means, Interrupts* interrupts) {
+  return std::visit(
+      [&](const auto& command) -> int {
+        using C = std::decay_t<decltype(command)>;
+        static_assert(!(kTakesInterrupts<C> && kIsPlain<C>));
+        if constexpr (kTakesInterrupts<C>) {
+          return kCommands(means, *interrupts, command);
+        } else if constexpr (kIsPlain<C>) {
+          return kCommands(means, command);
+        } else {
+          static_assert(kMayBeElsewhere<C> || std::is_same_v<C, std::monostate>);
+          return kBadUsage;
+        }
+      },
+      means.invocation.command);
+}
+
+Surroundings OurSurroundings() {
   Surroundings surroundings;
   surroundings.store = FromEnvironment("REKINDLE_STORE");
   surroundings.host = FromEnvironment("REKINDLE_HOST");
   surroundings.page_cache = FromEnvironment("REKINDLE_PAGE_CACHE");
   surroundings.root = ::geteuid() == 0;
-  absl::StatusOr<Endpoint> endpoint = ChooseEndpoint(invocation.globals, surroundings);
+  return surroundings;
+}
+
+int Execute(const Invocation& invocation, const Output& output) {
+  if (const std::optional<int> code = PerformElsewhere(invocation, output)) return *code;
+  absl::StatusOr<Endpoint> endpoint = ChooseEndpoint(invocation.globals, OurSurroundings());
   if (!endpoint.ok()) return output.Fail(endpoint.status());
   if (!endpoint->warning.empty()) output.Warning(endpoint->warning);
   // For the service, if this process is to host it. Else a daemon gives the limit to what we have it start.
@@ -126,7 +259,10 @@ int Execute(const Invocation& invocation, const Output& output) {
   if (endpoint->host.empty() && MayTakeImages(invocation.command))
     terminal_stops = std::make_unique<TerminalStops>();
   std::unique_ptr<Interrupts> interrupts;
-  if (HandlesSignals(invocation.command)) {
+  const bool takes_interrupts =
+      std::visit([](const auto& command) { return kTakesInterrupts<std::decay_t<decltype(command)>>; },
+                 invocation.command);
+  if (takes_interrupts) {
     interrupts = std::make_unique<Interrupts>(
         invocation.run.stop_on, FollowsJob(invocation.command) ? SignalsForJobs() : std::vector<int>());
   } else {
@@ -134,101 +270,7 @@ int Execute(const Invocation& invocation, const Output& output) {
   }
   absl::StatusOr<std::unique_ptr<Client>> opened = Client::Open(*endpoint);
   if (!opened.ok()) return output.Fail(opened.status());
-  Client& client = **opened;
-  return std::visit(
-      Overloaded{
-          [&](std::monostate) -> int { return kBadUsage; },
-          [&](const SimRequest&) -> int { return kBadUsage; },  // done above: it needs no service
-          [&](const PruneElsewhere&) -> int { return kBadUsage; },
-          [&](const RemoveElsewhere&) -> int { return kBadUsage; },
-          [&](const FsckElsewhere&) -> int { return kBadUsage; },
-          [&](const v1::GetVersionRequest& request) { return GetVersion(client, output, request); },
-          [&](const v1::DoctorRequest& request) { return Doctor(client, output, request); },
-          [&](const v1::RunRequest& request) {
-            return RunJob(client, endpoint->host, invocation.globals, output, *interrupts, request,
-                          invocation.run);
-          },
-          [&](const v1::CheckpointRequest& request) {
-            return Checkpoint(client, output, *interrupts, request);
-          },
-          [&](const v1::RestoreRequest& request) {
-            return RestoreJob(client, output, *interrupts, request, invocation.timeline);
-          },
-          [&](const StopJobs& jobs) { return StopEach(client, output, jobs); },
-          [&](const v1::AttachJobRequest& request) {
-            return AttachJob(client, output, *interrupts, request);
-          },
-          [&](const v1::WaitForJobsRequest& request) { return WaitForJobs(client, output, request); },
-          [&](const LogsOfJob& what) { return ShowLogs(client, endpoint->host, output, what); },
-          [&](const v1::ListJobsRequest& request) { return ListJobs(client, output, request); },
-          [&](const TopRequest& request) { return ShowTop(client, output, *interrupts, request); },
-          [&](const ImageListing& what) { return ListImages(client, output, what); },
-          [&](const v1::InspectImageRequest& request) { return InspectImage(client, output, request); },
-          [&](const v1::DiffImagesRequest& request) { return DiffImages(client, output, request); },
-          [&](const v1::RemoveImagesRequest& request) { return RemoveImages(client, output, request); },
-          [&](const v1::TagImageRequest& request) { return TagImage(client, output, request); },
-          [&](const v1::DropWorkingSetRequest& request) { return DropWorkingSet(client, output, request); },
-          [&](const v1::PruneImagesRequest& request) { return PruneImages(client, output, request); },
-          [&](const v1::GetQuotaRequest& request) { return GetQuota(client, output, request); },
-          [&](const v1::SetQuotaRequest& request) { return SetQuota(client, output, request); },
-          [&](const v1::CollectGarbageRequest& request) { return CollectGarbage(client, output, request); },
-          [&](const v1::FsckRequest& request) { return Fsck(client, output, *interrupts, request); },
-          [&](const v1::GetStatsRequest& request) { return GetStats(client, output, request); },
-          [&](const v1::ExportImageRequest& request) {
-            return ExportImage(client, output, *interrupts, request);
-          },
-          [&](const v1::ImportImageRequest& request) {
-            return ImportImage(client, output, *interrupts, request);
-          },
-          [&](const ExportToFile& what) { return ExportImageToFile(client, output, *interrupts, what); },
-          [&](const ImportFromFile& what) { return ImportImageFromFile(client, output, *interrupts, what); },
-          [&](const CopyImage& what) {
-            return CopyImages(client, invocation.globals, output, *interrupts, what);
-          },
-          [&](const v1::TemplateUpRequest& request) { return TemplateUp(client, output, request); },
-          [&](const v1::TemplateDownRequest& request) { return TemplateDown(client, output, request); },
-          [&](const v1::ListTemplatesRequest& request) { return ListTemplates(client, output, request); },
-          [&](const v1::StartFromTemplateRequest& request) {
-            return StartFromTemplate(client, output, *interrupts, request, invocation.timeline);
-          },
-          [&](const v1::CheckpointGroupRequest& request) {
-            return CheckpointGroup(client, output, *interrupts, request);
-          },
-          [&](const v1::RestoreGroupRequest& request) {
-            return RestoreGroup(client, output, *interrupts, request);
-          },
-          [&](const v1::ListGroupsRequest& request) { return ListGroups(client, output, request); },
-          [&](const v1::RemoveGroupRequest& request) { return RemoveGroup(client, output, request); },
-          [&](const v1::ResolveGroupRequest& request) { return ResolveGroup(client, output, request); },
-          [&](const v1::ListGpusRequest& request) { return ListGpus(client, output, request); },
-          [&](const v1::ParkGpuRequest& request) { return ParkGpu(client, output, request); },
-          [&](const v1::ResumeGpuRequest& request) {
-            return ResumeGpu(client, output, *interrupts, request);
-          },
-          [&](const v1::SwapGpuRequest& request) { return SwapGpu(client, output, *interrupts, request); },
-          [&](const v1::LeaseGpuRequest& request) { return LeaseGpu(client, output, request); },
-          [&](const v1::ReleaseGpuRequest& request) { return ReleaseGpu(client, output, request); },
-          [&](const v1::HoldGpuRequest& request) { return HoldGpu(client, output, *interrupts, request); },
-          [&](const v1::DeployFunctionRequest& request) {
-            return DeployFunction(client, output, *interrupts, request);
-          },
-          [&](const v1::SetFunctionRequest& request) {
-            return SetFunction(client, output, *interrupts, request);
-          },
-          [&](const FunctionInvocation& what) { return InvokeFunction(client, output, what); },
-          [&](const v1::ListFunctionsRequest& request) { return ListFunctions(client, output, request); },
-          [&](const v1::FunctionLogsRequest& request) { return ShowFunctionLogs(client, output, request); },
-          [&](const FunctionRemoval& removal) { return RemoveFunctions(client, output, removal); },
-          [&](const v1::FunctionStatsRequest& request) { return ShowFunctionStats(client, output, request); },
-          [&](const v1::BuildDependenciesRequest& request) {
-            return BuildDependencies(client, output, *interrupts, request);
-          },
-          [&](const v1::ListDependenciesRequest& request) {
-            return ListDependencies(client, output, request);
-          },
-          [&](const DependenciesRemoval& removal) { return RemoveDependencies(client, output, removal); },
-      },
-      invocation.command);
+  return Perform(Means{**opened, *endpoint, invocation, output}, interrupts.get());
 }
 
 int Main(int argc, char** argv) {

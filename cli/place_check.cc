@@ -16,7 +16,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
-#include "base/descriptor_limit.h"
 #include "base/human_units.h"
 #include "base/status.h"
 #include "cli/arguments.h"
@@ -197,25 +196,16 @@ std::string WhatIsLeft(const FsckElsewhere& what, const v1::FsckResult& result) 
 
 int CheckElsewhere(const GlobalOptions& globals, const Output& output, const FsckElsewhere& what) {
   if (what.bucket.empty()) {
-    const Endpoint endpoint = OtherEndpoint(globals, what.from);
-    if (endpoint.host.empty()) RaiseDescriptorLimit();
     Interrupts interrupts;
-    absl::StatusOr<std::unique_ptr<Client>> opened = Client::Open(endpoint);
+    absl::StatusOr<std::unique_ptr<Client>> opened = OpenElsewhere(globals, what.from);
     if (!opened.ok()) return output.Fail(opened.status());
     return Fsck(**opened, output, interrupts, what.request);
   }
   Bucket bucket(what.bucket);
   const absl::StatusOr<v1::FsckResult> result = BucketCheck(bucket, output, what).Run();
   if (!result.ok()) return output.Fail(Annotate(result.status(), absl::StrCat("checking ", what.from)));
-  output.Json(*result);
-  for (const std::string& problem : result->problems()) output.Text(absl::StrCat("problem: ", problem, "\n"));
-  if (!result->lost_images().empty()) {
-    output.Text(absl::StrCat("can't be had any more: ", absl::StrJoin(result->lost_images(), ", "), "\n"));
-  }
-  output.Text(absl::StrCat(
-      "checked ", result->images_checked(), " images",
-      what.request.read_data() ? absl::StrCat(", ", FormatBytes(result->bytes_read()), " read") : "", ": ",
-      WhatIsLeft(what, *result), "\n"));
+  ShowChecked(output, *result, what.request.read_data(), "can't be had any more", "",
+              WhatIsLeft(what, *result));
   return result->problems().empty() ? kDone : kFailed;
 }
 

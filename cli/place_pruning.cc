@@ -10,7 +10,6 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "base/descriptor_limit.h"
 #include "base/retention.h"
 #include "base/status.h"
 #include "cli/arguments.h"
@@ -178,9 +177,7 @@ int PruneImagesElsewhere(const GlobalOptions& globals, const Output& output, con
     return ShowPruned(output, BucketPruning(bucket, output, what, *std::move(rules)).Run(),
                       what.request.dry_run());
   }
-  const Endpoint endpoint = OtherEndpoint(globals, what.from);
-  if (endpoint.host.empty()) RaiseDescriptorLimit();
-  absl::StatusOr<std::unique_ptr<Client>> opened = Client::Open(endpoint);
+  absl::StatusOr<std::unique_ptr<Client>> opened = OpenElsewhere(globals, what.from);
   if (!opened.ok()) return output.Fail(opened.status());
   return PruneImages(**opened, output, what.request);
 }

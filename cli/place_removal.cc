@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "base/descriptor_limit.h"
 #include "base/status.h"
 #include "cli/arguments.h"
 #include "cli/bucket.h"
@@ -185,12 +184,11 @@ absl::StatusOr<RemoveElsewhere> RemovalFrom(v1::RemoveImagesRequest request, con
 
 int RemoveImagesElsewhere(const GlobalOptions& globals, const Output& output, const RemoveElsewhere& what) {
   if (what.bucket.empty()) {
-    const Endpoint endpoint = OtherEndpoint(globals, what.from);
-    if (endpoint.host.empty()) RaiseDescriptorLimit();
-    absl::StatusOr<std::unique_ptr<Client>> opened = Client::Open(endpoint);
+    absl::StatusOr<std::unique_ptr<Client>> opened = OpenElsewhere(globals, what.from);
     if (!opened.ok()) return output.Fail(opened.status());
     return RemoveImages(**opened, output, what.request,
-                        absl::StrCat(endpoint.host.empty() ? "--store " : "--host ", what.from, " "));
+                        absl::StrCat(OtherEndpoint(globals, what.from).host.empty() ? "--store " : "--host ",
+                                     what.from, " "));
   }
   Bucket bucket(what.bucket);
   const absl::StatusOr<v1::RemoveImagesResponse> removed = BucketRemoval(bucket, output, what).Run();

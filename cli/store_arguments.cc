@@ -8,6 +8,7 @@
 #include "base/human_units.h"
 #include "base/status.h"
 #include "cli/durations.h"
+#include "cli/named_values.h"
 #include "cli/number_checks.h"
 #include "cli/place_check.h"
 #include "cli/place_pruning.h"
@@ -40,13 +41,10 @@ absl::StatusOr<uint32_t> ParsePercent(absl::string_view text) {
 }  // namespace
 
 absl::StatusOr<v1::Label> ParseLabel(const std::string& text, absl::string_view option) {
-  size_t equals = text.find('=');
-  if (equals == std::string::npos || equals == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("'", text, "' is no label: write ", option, " KEY=VALUE"));
-  }
+  RK_ASSIGN_OR_RETURN(auto named, ParseAssignment(option, text, "KEY=VALUE"));
   v1::Label label;
-  label.set_key(text.substr(0, equals));
-  label.set_value(text.substr(equals + 1));
+  label.set_key(std::move(named.first));
+  label.set_value(std::move(named.second));
   return label;
 }
 

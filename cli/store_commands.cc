@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "base/human_units.h"
 #include "cli/commands.h"
-#include "cli/progress_bar.h"
+#include "cli/streamed_call.h"
 #include "cli/table.h"
 #include "daemon/version.h"
 
@@ -36,37 +36,34 @@ namespace {
 // What is damaged in the data only a check that reads it knows, and only a repair that does can mend.
 absl::string_view WhatFsckLeaves(const v1::FsckRequest& request, const v1::FsckResult& result) {
   if (result.problems().empty()) {
-    return request.read_data() ? ": the store is whole"
-                               : ": its structure is whole ('rekindle fsck --read' checks the data, too)";
+    return request.read_data() ? "the store is whole"
+                               : "its structure is whole ('rekindle fsck --read' checks the data, too)";
   }
-  if (request.repair()) return ": repaired as far as possible";
-  return request.read_data() ? ": run 'rekindle fsck --read --repair'" : ": run 'rekindle fsck --repair'";
+  if (request.repair()) return "repaired as far as possible";
+  return request.read_data() ? "run 'rekindle fsck --read --repair'" : "run 'rekindle fsck --repair'";
 }
 
 }  // namespace
 
+void ShowChecked(const Output& output, const v1::FsckResult& result, bool read, absl::string_view lost,
+                 absl::string_view also, absl::string_view what_is_left) {
+  output.Json(result);
+  for (const std::string& problem : result.problems()) output.Text(absl::StrCat("problem: ", problem, "\n"));
+  if (!result.lost_images().empty())
+    output.Text(absl::StrCat(lost, ": ", absl::StrJoin(result.lost_images(), ", "), "\n"));
+  output.Text(absl::StrCat("checked ", result.images_checked(), " images", also.empty() ? "" : ", ", also,
+                           read ? absl::StrCat(", ", FormatBytes(result.bytes_read()), " read") : "", ": ",
+                           what_is_left, "\n"));
+}
+
 int Fsck(Client& client, const Output& output, Interrupts& interrupts, const v1::FsckRequest& request) {
-  interrupts.SetAction([&client](int) { client.Cancel(); });
-  ProgressBar progress(STDERR_FILENO, !output.json());
-  std::optional<v1::FsckResult> result;
-  absl::Status status = client.Fsck(request, [&](const v1::FsckEvent& event) {
-    if (event.has_progress()) progress.Update(event.progress());
-    if (event.has_result()) result = event.result();
-  });
-  interrupts.SetAction(nullptr);
-  progress.Clear();
-  if (!status.ok()) return output.Fail(status);
-  if (!result) return output.Fail(absl::InternalError("the service ended the check without a result"));
-  output.Json(*result);
-  for (const std::string& problem : result->problems()) output.Text(absl::StrCat("problem: ", problem, "\n"));
-  if (!result->lost_images().empty()) {
-    output.Text(absl::StrCat("can't be read any more: ", absl::StrJoin(result->lost_images(), ", "), "\n"));
-  }
-  output.Text(
-      absl::StrCat("checked ", result->images_checked(), " images, ", result->chunks_checked(), " chunks",
-                   request.read_data() ? absl::StrCat(", ", FormatBytes(result->bytes_read()), " read") : "",
-                   WhatFsckLeaves(request, *result), "\n"));
-  return result->problems().empty() || (request.repair() && result->lost_images().empty()) ? kDone : kFailed;
+  const absl::StatusOr<v1::FsckEvent> event = StreamedResult<v1::FsckEvent>(
+      client, output, interrupts, [&](const auto& on_event) { return client.Fsck(request, on_event); });
+  if (!event.ok()) return output.Fail(event.status());
+  const v1::FsckResult& result = event->result();
+  ShowChecked(output, result, request.read_data(), "can't be read any more",
+              absl::StrCat(result.chunks_checked(), " chunks"), WhatFsckLeaves(request, result));
+  return result.problems().empty() || (request.repair() && result.lost_images().empty()) ? kDone : kFailed;
 }
 
 namespace {

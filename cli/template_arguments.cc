@@ -1,36 +1,26 @@
 #include "cli/template_arguments.h"
 
 #include "base/status.h"
+#include "cli/command_group.h"
 
 namespace rekindle::cli {
 
-CLI::App* TemplateArguments::AddCommand(const std::string& name, const std::string& description,
-                                        const std::string& examples) {
-  CLI::App* command = template_->add_subcommand(name, description);
-  command->fallthrough();
-  command->footer("Examples:\n" + examples);
-  return command;
-}
-
 void TemplateArguments::AddTo(CLI::App& app, TimelineOptions* timeline) {
-  template_ = app.add_subcommand("template", "Keep a live copy of an image from which others are forked");
-  template_->fallthrough();
-  template_->require_subcommand(1);
-  template_->footer(
-      "Examples:\n"
+  template_ = AddCommandGroup(
+      app, "template", "Keep a live copy of an image from which others are forked",
       "  rekindle run --hold --detach --name fn -- python3 app.py && rekindle ckpt fn -t fn:v1 --stop\n"
       "  rekindle template up fn:v1 --name fn\n"
       "  rekindle template start fn --detach\n"
       "The image is one of a job that the runtime hook held at its ready().\n");
-  CLI::App* up =
-      AddCommand("up", "Restore an image as a template", "  rekindle template up fn:v1 --name fn\n");
+  CLI::App* up = AddCommand(*template_, "up", "Restore an image as a template",
+                            "  rekindle template up fn:v1 --name fn\n");
   up->add_option("image", image_, "The image")->type_name("IMAGE")->required();
   up->add_option("--name", name_, "The template's name [the image's]")->type_name("NAME");
-  CLI::App* down = AddCommand("down", "Take a template down; what was started from it goes on",
+  CLI::App* down = AddCommand(*template_, "down", "Take a template down; what was started from it goes on",
                               "  rekindle template down fn\n");
   down->add_option("template", target_, "The template's name")->type_name("TEMPLATE")->required();
-  AddCommand("ls", "List the templates", "  rekindle template ls\n");
-  CLI::App* start = AddCommand("start", "Start a copy of a template in a sandbox of its own",
+  AddCommand(*template_, "ls", "List the templates", "  rekindle template ls\n");
+  CLI::App* start = AddCommand(*template_, "start", "Start a copy of a template in a sandbox of its own",
                                "  rekindle template start fn --detach --env REQUEST=17\n"
                                "A clone of the image is started where the template can't be forked.\n");
   start->add_option("template", target_, "The template's name")->type_name("TEMPLATE")->required();
@@ -38,11 +28,6 @@ void TemplateArguments::AddTo(CLI::App& app, TimelineOptions* timeline) {
   start->add_flag("-d,--detach", detach_, "Return once it runs");
   clone_.AddSandboxOptionsTo(start);
   AddTimelineOptions(start, timeline);
-}
-
-std::string TemplateArguments::Help() const {
-  for (const CLI::App* command : template_->get_subcommands()) return command->help("rekindle template");
-  return template_->help("rekindle");
 }
 
 absl::StatusOr<Command> TemplateArguments::Finish() const {

@@ -16,12 +16,8 @@ class TemplateArguments {
   void AddTo(CLI::App& app, TimelineOptions* timeline);
   // What was asked for; call it when `template` was the command.
   absl::StatusOr<Command> Finish() const;
-  // Of the command under `template` that was named, or of `template`.
-  std::string Help() const;
 
  private:
-  CLI::App* AddCommand(const std::string& name, const std::string& description, const std::string& examples);
-
   CLI::App* template_ = nullptr;
   std::string image_, name_, target_;
   bool detach_ = false;

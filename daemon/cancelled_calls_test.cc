@@ -8,6 +8,7 @@
 #include "base/pidfd.h"
 #include "base/unique_fd.h"
 #include "daemon/rpcs.h"
+#include "daemon/test_node.h"
 #include "dedup_store/store_testing.h"
 #include "rekindle/v1/image_layout.h"
 #include "rekindle/v1/job_manifest.pb.h"
@@ -29,10 +30,8 @@ class CancelledCallsTest : public StoreTest {
     RK_ASSERT_OK(image.Commit(*store_, "job:1"));
     image.objects["mem/1"][0] = MakePages(100, 2);
     RK_ASSERT_OK(image.Commit(*store_, "job:2"));
-    daemon::NodeOptions options;
+    daemon::NodeOptions options = daemon::TestNodeOptions(folder_->path());
     options.store = options_.path;
-    options.runtime_directory = folder_->path() + "/run";
-    options.log_directory = folder_->path() + "/log";
     node_ = std::make_unique<daemon::Node>(options);
     call_.caller.uid = ::geteuid();
     call_.cancelled = [] { return true; };

@@ -29,6 +29,7 @@
 #include "daemon/job_file.h"
 #include "daemon/job_registry.h"
 #include "daemon/job_strays.h"
+#include "daemon/monitor_observer.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
@@ -44,16 +45,7 @@ constexpr int kMostTries = 5;
 // Of one that met something of the moment, at ever longer pauses: each try stops the job for a moment.
 constexpr absl::Duration kMomentMayTake = absl::Seconds(10), kFirstPause = absl::Milliseconds(20);
 
-class CaptureReporter : public ckpt::CaptureObserver {
- public:
-  explicit CaptureReporter(CallMonitor& monitor) : monitor_(monitor) {}
-  void OnProgress(const ckpt::CaptureProgress& p) override {
-    monitor_.Report(p.phase, p.bytes_done, p.bytes_total, p.elapsed_seconds, p.devices);
-  }
-
- private:
-  CallMonitor& monitor_;
-};
+using CaptureReporter = MonitorObserver<ckpt::CaptureObserver, ckpt::CaptureProgress>;
 
 // Knows whether the capture has come to its gate, where others may wait for it.
 class NotedGate final : public ckpt::CaptureGate {

@@ -66,6 +66,12 @@ restore::CloneOptions CloneOptionsFrom(const v1::CloneOptions& request, const st
   return options;
 }
 
+void EndRecordingOf(Node& node, store::Store& store, const v1::JobStarted& clone) {
+  if (clone.ready_seconds() <= 0) return;
+  auto pager = node.clones().ConnectToPager(store);
+  if (pager.ok()) pager->Ready(clone.instance()).IgnoreError();
+}
+
 namespace {
 
 class CloneCall {
@@ -77,12 +83,7 @@ class CloneCall {
   absl::StatusOr<RegisteredJob> StartOne(uint32_t number, int cancel_fd) {
     Stopwatch watch;
     CopyTimeline timeline(request_.timeline());
-    restore::CloneOptions options = CloneOptionsFrom(request_.clone(), info_);
-    options.cancel_fd = cancel_fd;
-    options.caller = node_.policy().IsAdmin(call_.caller) ? 0 : call_.caller.uid;
-    options.timeline = request_.timeline();
-    options.name = request_.name();
-    if (!options.name.empty() && number > 0) absl::StrAppend(&options.name, "-", number);
+    restore::CloneOptions options = OptionsOfCopy(node_, call_.caller, request_, info_, number, cancel_fd);
     const std::string& log = request_.log();
     std::vector<UniqueFd> stdio;
     if (!log.empty()) {
@@ -110,11 +111,7 @@ class CloneCall {
     v1::JobEvent event;
     RK_ASSIGN_OR_RETURN(RegisteredJob job, RegisterCopy(node_, call_.caller, std::move(clone), details, watch,
                                                         cancel_fd, event.mutable_started()));
-    if (event.started().ready_seconds() > 0) {
-      // Else its working set is what it touches in a time.
-      auto pager = node_.clones().ConnectToPager(store_);
-      if (pager.ok()) pager->Ready(event.started().instance()).IgnoreError();
-    }
+    EndRecordingOf(node_, store_, event.started());
     event.mutable_started()->set_number(number);
     const std::optional<v1::JobEvent> followed = timeline.Finish(event.started());
     {

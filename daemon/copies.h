@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/timeline.h"
 #include "daemon/node.h"
@@ -56,6 +57,21 @@ bool WaitForAnswer(int channel, int cancel_fd);
 
 // clone_rpc.cc
 restore::CloneOptions CloneOptionsFrom(const v1::CloneOptions& request, const store::ImageInfo& info);
+// Of a v1::RestoreRequest or a v1::StartFromTemplateRequest; `number`: of one of several, 0 where it is
+// alone.
+template <typename Request>
+restore::CloneOptions OptionsOfCopy(const Node& node, const Caller& caller, const Request& request,
+                                    const store::ImageInfo& info, uint32_t number, int cancel_fd) {
+  restore::CloneOptions options = CloneOptionsFrom(request.clone(), info);
+  options.timeline = request.timeline();
+  options.name = request.name();
+  if (!options.name.empty() && number > 0) absl::StrAppend(&options.name, "-", number);
+  options.cancel_fd = cancel_fd;
+  options.caller = node.policy().IsAdmin(caller) ? 0 : caller.uid;
+  return options;
+}
+// Where it has answered, its working set is what it has touched until then; else what it touches in a time.
+void EndRecordingOf(Node& node, store::Store& store, const v1::JobStarted& clone);
 absl::Status CheckCloneOptions(const Node& node, const Caller& caller, const v1::CloneOptions& clone);
 
 }  // namespace rekindle::daemon

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "daemon/rpcs.h"
+#include "daemon/test_node.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -18,21 +19,11 @@ using ::testing::HasSubstr;
 
 class CopiesTest : public testing::Test {
  protected:
-  CopiesTest() {
-    auto made = TemporaryDirectory::Make("/tmp", "copies-test.");
-    EXPECT_TRUE(made.ok()) << made.status();
-    directory_.emplace(*std::move(made));
-    NodeOptions options;
-    options.runtime_directory = directory_->path();
-    options.store = directory_->path() + "/store";
-    node_.emplace(options);
-    call_.caller.kind = Caller::Kind::kSelf;
-  }
+  CopiesTest() { call_.caller.kind = Caller::Kind::kSelf; }
 
   absl::Status Check(const v1::CloneOptions& clone) { return CheckCloneOptions(*node_, call_.caller, clone); }
 
-  std::optional<TemporaryDirectory> directory_;
-  std::optional<Node> node_;
+  TestNode node_;
   Call call_;
 };
 

@@ -22,6 +22,7 @@
 #include "base/pidfd.h"
 #include "base/status.h"
 #include "daemon/node.h"
+#include "daemon/supervised_record.h"
 #include "rekindle/v1/job_file.h"
 
 namespace rekindle::daemon {
@@ -91,9 +92,7 @@ CopyPlan CopyPlanOf(const v1::SupervisedJobRecord& record, const std::string& im
   plan.images = images;
   plan.to = record.policy().copy_to();
   plan.keep = record.policy().keep_images();
-  plan.user.uid = record.uid();
-  plan.user.gid = record.gid();
-  plan.user.groups.assign(record.groups().begin(), record.groups().end());
+  GetOwner(record, &plan.user);
   if (record.has_settings()) plan.settings = ForCopying(FromProto(record.settings()));
   const auto& variables = record.environment().empty() ? record.copy_environment() : record.environment();
   plan.environment.assign(variables.begin(), variables.end());

@@ -27,6 +27,7 @@
 #include "daemon/node.h"
 #include "daemon/rpcs.h"
 #include "daemon/supervisor.h"
+#include "dedup_store/retention.h"
 #include "rekindle/v1/copy_link.h"
 #include "rekindle/v1/copy_origins.h"
 #include "rekindle/v1/image_layout.h"
@@ -42,10 +43,6 @@ constexpr absl::Duration kForgetEndedAfter = absl::Hours(24);
 constexpr absl::Duration kLagsAfter = absl::Minutes(10);
 constexpr int kLagsPeriods = 2;
 constexpr size_t kLongestOrigin = 80;  // it is a digest
-
-absl::string_view ImagesNameOf(absl::string_view reference) {
-  return reference.substr(0, reference.rfind(':'));
-}
 
 std::string Ago(int64_t unix_ns, int64_t now_unix_ns) {
   return FormatSeconds(static_cast<double>(std::max<int64_t>(0, now_unix_ns - unix_ns) / 1'000'000'000));
@@ -207,8 +204,8 @@ void JudgeCopy(absl::Span<const store::ImageInfo> images, bool of_all, absl::Dur
   int64_t since = 0, later_by_clock = 0;
   bool found = false;
   for (const store::ImageInfo& image : images) {
-    if (ImagesNameOf(image.reference) != state->name() || (!of_all && image.owner != state->owner_uid()) ||
-        v1::IsCopyLink(image.reference, image.labels))
+    if (store::NameOfReference(image.reference) != state->name() ||
+        (!of_all && image.owner != state->owner_uid()) || v1::IsCopyLink(image.reference, image.labels))
       continue;
     found = image.digest == state->digest();
     if (found) break;
@@ -244,10 +241,11 @@ std::vector<v1::CopyState> CopyStatesFor(Node& node, const Call& call) {
   for (const v1::CopyState& copy : copies) images[copy.name()];
   // What can't be known now is not told.
   if (auto store = node.OpenStore(Node::Access::kRead); store.ok()) {
-    absl::StatusOr<std::vector<store::ImageInfo>> all = (*store)->List(
-        [&](const store::ImageInfo& image) { return images.contains(ImagesNameOf(image.reference)); });
+    absl::StatusOr<std::vector<store::ImageInfo>> all = (*store)->List([&](const store::ImageInfo& image) {
+      return images.contains(store::NameOfReference(image.reference));
+    });
     for (store::ImageInfo& image : all.value_or(std::vector<store::ImageInfo>())) {
-      auto of_name = images.find(ImagesNameOf(image.reference));
+      auto of_name = images.find(store::NameOfReference(image.reference));
       of_name->second.push_back(std::move(image));
     }
   }
@@ -269,7 +267,7 @@ std::vector<std::string> PlacesOfCopies(Node& node, const Call& call, const stor
   std::set<std::string> places;
   for (const v1::CopyState& note : CopyNotes(node.options().store).All()) {
     const bool has_it = std::find(note.there().begin(), note.there().end(), origin) != note.there().end();
-    if (has_it && note.name() == ImagesNameOf(image.reference) &&
+    if (has_it && note.name() == store::NameOfReference(image.reference) &&
         node.policy().MayUse(call.caller, note.owner_uid()))
       places.insert(note.place());
   }

@@ -6,6 +6,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/file.h"
+#include "base/test_eventually.h"
 #include "gtest/gtest.h"
 
 namespace rekindle::daemon {
@@ -38,8 +39,8 @@ TEST_F(DrainNoticeTest, OnceForAsLongAsItIsSaid) {
                      [this] { Count(); });
   const auto times_asked = [&] { return ReadFile(asked).value_or("").size(); };
   const auto await_questions = [&](size_t more) {
-    for (const size_t before = times_asked(); times_asked() < before + more;)
-      absl::SleepFor(absl::Milliseconds(1));
+    const size_t before = times_asked();
+    ASSERT_TRUE(Eventually([&] { return times_asked() >= before + more; })) << "the command is run no more";
   };
   await_questions(2);
   ASSERT_TRUE(WriteFileAtomically(flag, "").ok());
@@ -56,7 +57,7 @@ TEST_F(DrainNoticeTest, ACommandThatCanNotBeRunIsNoNotice) {
   const std::string asked = absl::StrCat(folder_.path(), "/asked");
   DrainNotice notice(absl::StrCat("echo >> ", asked, "; /no/such/program"), absl::Milliseconds(5),
                      [this] { Count(); });
-  while (ReadFile(asked).value_or("").size() < 3) absl::SleepFor(absl::Milliseconds(1));
+  ASSERT_TRUE(Eventually([&] { return ReadFile(asked).value_or("").size() >= 3; }));
   EXPECT_EQ(notices_, 0);
 }
 

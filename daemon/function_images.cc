@@ -247,29 +247,25 @@ void Functions::NoteLoaded(const std::string& name, uint64_t revision, const abs
   const std::string failure =
       loaded.ok() ? ""
                   : absl::StrCat(LoadFailure(loaded), "; see what it writes with: rekindle fn logs ", name);
-  const absl::Status noted = catalog_
-                                 ->ChangeImages(name, revision,
-                                                [&](functions::FunctionImages* images) {
-                                                  images->load_failure = failure;
-                                                  return true;
-                                                })
-                                 .status();
-  if (!noted.ok() && !absl::IsAborted(noted) && !absl::IsNotFound(noted))
-    Log(LogLevel::kWarning, noted.message());
+  NoteImages(name, revision, [&](functions::FunctionImages* images) { images->load_failure = failure; });
 }
 
 void Functions::ImageMade(const std::string& name, uint64_t revision, const std::string& reference) {
-  const absl::Status noted = catalog_
-                                 ->ChangeImages(name, revision,
-                                                [&](functions::FunctionImages* images) {
-                                                  images->function_image = reference;
-                                                  // It was loaded for that.
-                                                  if (!reference.empty()) images->load_failure.clear();
-                                                  return true;
-                                                })
-                                 .status();
-  if (!noted.ok() && !absl::IsAborted(noted) && !absl::IsNotFound(noted))
-    Log(LogLevel::kWarning, noted.message());
+  NoteImages(name, revision, [&](functions::FunctionImages* images) {
+    images->function_image = reference;
+    // It was loaded for that.
+    if (!reference.empty()) images->load_failure.clear();
+  });
+}
+
+void Functions::NoteImages(const std::string& name, uint64_t revision,
+                           const std::function<void(functions::FunctionImages*)>& change) {
+  const auto noted = catalog_->ChangeImages(name, revision, [&](functions::FunctionImages* images) {
+    change(images);
+    return true;
+  });
+  if (!noted.ok() && !absl::IsAborted(noted.status()) && !absl::IsNotFound(noted.status()))
+    Log(LogLevel::kWarning, noted.status().message());
 }
 
 }  // namespace rekindle::daemon

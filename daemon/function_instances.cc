@@ -552,7 +552,7 @@ absl::StatusOr<std::shared_ptr<LiveTemplate>> FunctionInstances::TemplateUp(cons
 
 absl::StatusOr<std::shared_ptr<LiveTemplate>> FunctionInstances::TemplateOf(restore::CloneOptions options) {
   const std::string digest = options.image;
-  auto up = LiveTemplate::Up(node_, std::move(options));
+  auto up = LiveTemplate::Up(node_, options);
   if (absl::IsDataLoss(up.status())) return damaged_->Judge(digest, up.status());
   return up;
 }

@@ -162,6 +162,9 @@ class Functions {
   void RemoveUnusedLayerImages(uid_t owner);
   void RemoveAllUnusedLayerImages();
   void ImageMade(const std::string& name, uint64_t revision, const std::string& reference);
+  // Unless it is another revision by now, or none.
+  void NoteImages(const std::string& name, uint64_t revision,
+                  const std::function<void(functions::FunctionImages*)>& change);
   class Front;
   void PlanTidying();
   // On a thread of its own: all the files of a layer take their time.

@@ -462,7 +462,7 @@ TEST_F(GpuArbiterTest, AJobThatMovesToOtherGpusWhileItIsWaitedForQueuesThere) {
   machine_->Kill(Id(3));
   ASSERT_TRUE(machine_->Start(Id(3), {{"B", 8 * kGiB}}, false));
   ASSERT_TRUE(arbiter_->SetBytes(Id(3), {{"B", 8 * kGiB}}).ok());
-  while (Look(4).position != 2) std::this_thread::yield();  // the older request comes first there too
+  ASSERT_TRUE(Eventually([&] { return Look(4).position == 2; })) << "the older request comes first there too";
   ASSERT_TRUE(arbiter_->Release(2).ok());
   EXPECT_TRUE(moved.Result().ok());
   ASSERT_TRUE(arbiter_->Release(3).ok());

@@ -120,14 +120,17 @@ absl::StatusOr<absl::Duration> GpuJobs::OwnRecordInTime(const LeaseOptions& opti
 }
 
 absl::Status GpuJobs::CheckNotLeasedElsewhere(pid_t job) {
-  absl::MutexLock lock(&record_mutex_);
-  if (!record_.IsTakenByOther()) return absl::OkStatus();
-  const absl::StatusOr<std::vector<GpuJobLeases>> jobs = record_.Read();
+  absl::StatusOr<std::vector<GpuJobLeases>> jobs;
+  {
+    absl::MutexLock lock(&record_mutex_);
+    if (!record_.IsTakenByOther()) return absl::OkStatus();
+    jobs = record_.Read();
+  }
+  const auto tree = ProcessTree(job);
   for (const GpuJobLeases& kept : jobs.value_or(std::vector<GpuJobLeases>())) {
     if ((kept.leases == 0 && !kept.pinned) || IsOfOtherNamespace(kept) || !IsAlive(kept.job)) continue;
     const pid_t pid = kept.job.pid;
-    if (!absl::c_linear_search(ProcessTree(job), pid) && !absl::c_linear_search(ProcessTree(pid), job))
-      continue;
+    if (!absl::c_linear_search(tree, pid) && !absl::c_linear_search(ProcessTree(pid), job)) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         "job ", job,
         " is not parked: ", pid == job ? "it" : absl::StrCat("job ", pid, ", of the same process tree,"),

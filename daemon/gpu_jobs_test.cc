@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/process_stat.h"
@@ -221,12 +222,18 @@ TEST_F(GpuJobsTest, ALeaseWaitsForADaemonThatIsEnding) {
   TestChild job;
   Start(std::vector<GpuJobLeases>());
   GpuJobs second(&*mover_, UINT64_MAX, path_);
-  std::thread ending([this] {
-    absl::SleepFor(absl::Milliseconds(200));
+  absl::Notification refused;
+  std::thread ending([&] {
+    EXPECT_TRUE(refused.WaitForNotificationWithTimeout(absl::Seconds(60)));
     jobs_.reset();
   });
   LeaseOptions soon;
   soon.timeout = absl::Seconds(60);
+  // Asked each time that the other one has the record.
+  soon.cancelled = [&] {
+    if (!refused.HasBeenNotified()) refused.Notify();
+    return false;
+  };
   const absl::Status leased = second.Lease(job.pid(), soon).status();
   ending.join();
   // That it has nothing on a GPU is said by who has the record.

@@ -393,10 +393,7 @@ absl::Status Groups::CheckpointGroup(const Call& call, const v1::CheckpointGroup
     if (old) {
       // Images of the new one have taken the names of the old one's; what is left of it goes. Before others
       // see that the new one is done, and there are two of the name.
-      absl::Status removed = records_.Update(old->id(), [](v1::Group& record) {
-        record.set_removed(true);
-        for (v1::GroupPart& part : *record.mutable_parts()) part.set_settled(false);
-      });
+      absl::Status removed = records_.MarkRemoved(old->id());
       if (!removed.ok()) Log(LogLevel::kWarning, removed.message());
     }
   }

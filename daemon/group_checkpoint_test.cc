@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "daemon/groups.h"
+#include "daemon/test_node.h"
 #include "rekindle/v1/group.grpc.pb.h"
 
 namespace rekindle::daemon {
@@ -35,11 +36,7 @@ TEST(GroupCheckpoint, FailsIfAMemberSpeaksOutOfTurn) {
   absl::StatusOr<TemporaryDirectory> made = TemporaryDirectory::Make("/tmp", "group-checkpoint-");
   ASSERT_TRUE(made.ok()) << made.status();
   const TemporaryDirectory& folder = *made;
-  NodeOptions options;
-  options.store = folder.path() + "/store";
-  options.runtime_directory = folder.path() + "/run";
-  options.log_directory = folder.path() + "/log";
-  Node node(options);
+  Node node(TestNodeOptions(folder.path()));
   ASSERT_TRUE(node.OpenStore(Node::Access::kCreate).ok());
 
   HastyMember member;

@@ -213,6 +213,144 @@ absl::Status CheckCanAsk(const GroupPeerOptions& peers, const v1::PreparePart& p
 
 }  // namespace
 
+// One member of a group that a coordinator captures: its image stored, and then what becomes of it.
+class Groups::PartCall {
+ public:
+  PartCall(Groups& groups, const PartCaller& coordinator, const v1::PreparePart& prepare, Part& part)
+      : groups_(groups), coordinator_(coordinator), prepare_(prepare), part_(part) {}
+
+  // False: there is no image, which the coordinator was told.
+  bool Store(const Call& call) {
+    PartOfGroup of_group;
+    of_group.gate = &part_;
+    of_group.prepared_id = PreparedId(prepare_.id(), prepare_.member());
+    of_group.standing = &standing_;
+    of_group.when_published = &when_published_;
+    Call inner = call;
+    inner.part = &of_group;
+    inner.cancelled = [this] { return part_.gives_up(); };
+    v1::PartEvent event;
+    absl::Status stored;
+    {
+      const Yielding yielding(groups_, [this] { return part_.Yield(); });
+      stored =
+          Checkpoint(groups_.node_, inner, RequestFor(prepare_), [&](const v1::CheckpointEvent& checkpoint) {
+            if (checkpoint.has_result()) *event.mutable_stored() = checkpoint.result();
+            return true;
+          });
+    }
+    if (!stored.ok()) {
+      SendFailure(coordinator_, part_.yielded() ? part_.WhyYielded() : stored);
+      return false;
+    }
+    part_.OnStored();
+    PassGroupPoint(group_point::kMemberStored);
+    if (auto store = groups_.node_.OpenStore(Node::Access::kWrite); store.ok())
+      event.set_store((*store)->id());
+    coordinator_.write(event);
+    PassGroupPoint(group_point::kMemberInDoubt);
+    return true;
+  }
+
+  // Until it is known, or who is to know it is no more, and the resolver has to find out.
+  void AwaitDecision() {
+    for (;;) {
+      switch (part_.AwaitFate(kLookEvery)) {
+        case MemberState::Fate::kInDoubt:
+          return groups_.ResolveSoon();
+        case MemberState::Fate::kWait:
+          if (IsSettled()) return;
+          LetGoWithoutCoordinator();
+          continue;
+        case MemberState::Fate::kPublish:
+          return Publish();
+        case MemberState::Fate::kRemove:
+          return GiveUp();
+      }
+    }
+  }
+
+ private:
+  v1::SettlePartRequest RequestTo(v1::SettlePartRequest::Action action) const {
+    v1::SettlePartRequest settle;
+    settle.set_id(prepare_.id());
+    settle.set_member(prepare_.member());
+    settle.set_action(action);
+    return settle;
+  }
+
+  // The resolver or an operator may have settled it, where the connection is dead and nobody can tell.
+  bool IsSettled() {
+    const absl::StatusOr<v1::SettlePartResponse> look =
+        groups_.Settle(RequestTo(v1::SettlePartRequest::LOOK));
+    if (!look.ok() || look->state() == v1::SettlePartResponse::IN_DOUBT) return false;
+    if (look->state() == v1::SettlePartResponse::COMMITTED) IsPublished();
+    return true;
+  }
+
+  void LetGoWithoutCoordinator() {
+    if (!standing_ || prepare_.coordinator().empty() || absl::Seconds(asked_.seconds()) <= kAskEvery) return;
+    if (const absl::Status answer = AskWhetherItLives(groups_.peers_, prepare_); !answer.ok()) {
+      Log(LogLevel::kWarning,
+          absl::StrCat("group ", prepare_.group(), ", member ", prepare_.member(),
+                       ": its coordinator does not answer, so the job goes on, and ends when the group is "
+                       "known to be committed: ",
+                       answer.message()));
+      standing_.reset();
+    }
+    asked_.Restart();
+  }
+
+  void IsPublished() {
+    if (standing_) standing_->End();
+    if (when_published_) when_published_();
+  }
+
+  // Nothing: it stays in doubt, and the coordinator keeps its decision until this has worked.
+  std::optional<v1::SettlePartResponse> Settle(v1::SettlePartRequest::Action action) {
+    absl::StatusOr<v1::SettlePartResponse> settled = groups_.Settle(RequestTo(action));
+    if (settled.ok()) return *std::move(settled);
+    Log(LogLevel::kWarning, absl::StrCat("group ", prepare_.group(), ": settling its member ",
+                                         prepare_.member(), ": ", settled.status().message()));
+    SendFailure(coordinator_, settled.status());
+    return std::nullopt;
+  }
+
+  void GiveUp() {
+    standing_.reset();
+    if (Settle(v1::SettlePartRequest::ABORT))
+      SendFailure(coordinator_, absl::AbortedError("the group was given up; the job runs on"));
+  }
+
+  void Publish() {
+    PassGroupPoint(group_point::kMemberCommitting);
+    const std::optional<v1::SettlePartResponse> settled = Settle(v1::SettlePartRequest::COMMIT);
+    if (!settled) return;
+    if (settled->state() != v1::SettlePartResponse::COMMITTED) {
+      standing_.reset();
+      return SendFailure(coordinator_,
+                         absl::DataLossError(absl::StrCat(
+                             "the stored image of group ", prepare_.group(), ", member ", prepare_.member(),
+                             ", was removed before it could be published; the job runs on, and "
+                             "the group can't become complete: take it anew")));
+    }
+    IsPublished();
+    PassGroupPoint(group_point::kMemberCommitted);
+    v1::PartEvent done;
+    done.mutable_committed();
+    coordinator_.write(done);
+  }
+
+  Groups& groups_;
+  const PartCaller& coordinator_;
+  const v1::PreparePart& prepare_;
+  Part& part_;
+  // One that is to end goes on after all when this ends without knowing: Settle ends it when it is known.
+  std::unique_ptr<ckpt::StandingJob> standing_;
+  std::function<void()> when_published_;
+  Stopwatch asked_;
+};
+
 absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
   RK_RETURN_IF_ERROR(MayUse(call));
   v1::PartRequest first;
@@ -231,106 +369,9 @@ absl::Status Groups::TakePart(const Call& call, const PartCaller& coordinator) {
     SendFailure(coordinator, can);
     return absl::OkStatus();
   }
-
-  PartOfGroup of_group;
-  of_group.gate = &part;
-  of_group.prepared_id = PreparedId(prepare.id(), prepare.member());
-  // One that is to end goes on after all when this returns without knowing: Settle ends it when it is known.
-  std::unique_ptr<ckpt::StandingJob> standing;
-  of_group.standing = &standing;
-  std::function<void()> when_published;
-  of_group.when_published = &when_published;
-  Call inner = call;
-  inner.part = &of_group;
-  inner.cancelled = [&part] { return part.gives_up(); };
-  std::optional<v1::CheckpointResult> result;
-  absl::Status stored;
-  {
-    const Yielding yielding(*this, [&part] { return part.Yield(); });
-    stored = Checkpoint(node_, inner, RequestFor(prepare), [&](const v1::CheckpointEvent& event) {
-      if (event.has_result()) result = event.result();
-      return true;
-    });
-  }
-  if (!stored.ok()) {
-    SendFailure(coordinator, part.yielded() ? part.WhyYielded() : stored);
-    return absl::OkStatus();
-  }
-  part.OnStored();
-  PassGroupPoint(group_point::kMemberStored);
-  v1::PartEvent event;
-  *event.mutable_stored() = *std::move(result);
-  if (auto store = node_.OpenStore(Node::Access::kWrite); store.ok()) event.set_store((*store)->id());
-  coordinator.write(event);
-  PassGroupPoint(group_point::kMemberInDoubt);
-
-  v1::SettlePartRequest settle;
-  settle.set_id(prepare.id());
-  settle.set_member(prepare.member());
-  Stopwatch asked;
-  for (;;) {
-    const MemberState::Fate fate = part.AwaitFate(kLookEvery);
-    if (fate == MemberState::Fate::kInDoubt) {
-      ResolveSoon();
-      return absl::OkStatus();
-    }
-    if (fate == MemberState::Fate::kWait) {
-      // The resolver or an operator may have settled it, where the connection is dead and nobody can tell.
-      settle.set_action(v1::SettlePartRequest::LOOK);
-      absl::StatusOr<v1::SettlePartResponse> look = Settle(settle);
-      if (look.ok() && look->state() != v1::SettlePartResponse::IN_DOUBT) {
-        if (look->state() == v1::SettlePartResponse::COMMITTED) {
-          if (standing) standing->End();
-          if (when_published) when_published();
-        }
-        return absl::OkStatus();
-      }
-      if (standing && !prepare.coordinator().empty() && absl::Seconds(asked.seconds()) > kAskEvery) {
-        if (absl::Status answer = AskWhetherItLives(peers_, prepare); !answer.ok()) {
-          Log(LogLevel::kWarning,
-              absl::StrCat("group ", prepare.group(), ", member ", prepare.member(),
-                           ": its coordinator does not answer, so the job goes on, and ends when the group "
-                           "is known to be committed: ",
-                           answer.message()));
-          standing.reset();
-        }
-        asked.Restart();
-      }
-      continue;
-    }
-    const bool commit = fate == MemberState::Fate::kPublish;
-    if (!commit) standing.reset();
-    if (commit) PassGroupPoint(group_point::kMemberCommitting);
-    settle.set_action(commit ? v1::SettlePartRequest::COMMIT : v1::SettlePartRequest::ABORT);
-    absl::StatusOr<v1::SettlePartResponse> settled = Settle(settle);
-    if (!settled.ok()) {
-      // It stays in doubt: the coordinator keeps its decision until this has worked.
-      Log(LogLevel::kWarning, absl::StrCat("group ", prepare.group(), ": settling its member ",
-                                           prepare.member(), ": ", settled.status().message()));
-      SendFailure(coordinator, settled.status());
-      return absl::OkStatus();
-    }
-    if (!commit) {
-      SendFailure(coordinator, absl::AbortedError("the group was given up; the job runs on"));
-      return absl::OkStatus();
-    }
-    if (settled->state() != v1::SettlePartResponse::COMMITTED) {
-      standing.reset();
-      SendFailure(coordinator,
-                  absl::DataLossError(absl::StrCat("the stored image of group ", prepare.group(), ", member ",
-                                                   prepare.member(),
-                                                   ", was removed before it could be published; the job runs "
-                                                   "on, and the group can't become complete: take it anew")));
-      return absl::OkStatus();
-    }
-    if (standing) standing->End();
-    if (when_published) when_published();
-    PassGroupPoint(group_point::kMemberCommitted);
-    v1::PartEvent done;
-    done.mutable_committed();
-    coordinator.write(done);
-    return absl::OkStatus();
-  }
+  PartCall member(*this, coordinator, prepare, part);
+  if (member.Store(call)) member.AwaitDecision();
+  return absl::OkStatus();
 }
 
 }  // namespace rekindle::daemon

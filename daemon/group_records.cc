@@ -136,6 +136,13 @@ absl::StatusOr<v1::Group> GroupRecords::Read(const std::string& id) const {
   return group;
 }
 
+absl::Status GroupRecords::MarkRemoved(const std::string& id) {
+  return Update(id, [](v1::Group& record) {
+    record.set_removed(true);
+    for (v1::GroupPart& part : *record.mutable_parts()) part.set_settled(false);
+  });
+}
+
 absl::Status GroupRecords::Forget(const std::string& id) {
   RK_RETURN_IF_ERROR(CheckGroupId(id));
   absl::MutexLock lock(&mutex_);

@@ -46,6 +46,8 @@ class GroupRecords {
     change(*group);
     return Write(*group);
   }
+  // It is removed, and each member is to be told.
+  absl::Status MarkRemoved(const std::string& id) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Forget(const std::string& id) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // NotFound; DataLoss names the file.

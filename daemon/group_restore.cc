@@ -19,6 +19,7 @@
 #include "daemon/group_point.h"
 #include "daemon/groups.h"
 #include "daemon/sending_thread.h"
+#include "dedup_store/retention.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -305,8 +306,7 @@ absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupReques
                        " of this group in its store: the set is not complete, "
                        "so nothing is restored"));
     }
-    const std::string name = answer->image().substr(0, answer->image().rfind(':'));
-    images.push_back(absl::StrCat(name, "@", answer->digest()));
+    images.push_back(absl::StrCat(store::NameOfReference(answer->image()), "@", answer->digest()));
   }
 
   v1::GroupEvent event;

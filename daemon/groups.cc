@@ -20,6 +20,14 @@
 namespace rekindle::daemon {
 namespace {
 
+// `id`: of the store that is meant; empty: this one.
+absl::Status CheckIsStore(const store::Store& store, const std::string& id, absl::string_view what) {
+  if (id.empty() || id == store.id()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(what, " another store (", id, ") than the one at ", store.path(), " (", store.id(),
+                   "), which knows nothing of it: is its file system mounted?"));
+}
+
 // Of a record that can't be read. A newer version's has its cure in the message.
 std::string CureOf(const absl::Status& why) {
   if (absl::IsFailedPrecondition(why)) return "";
@@ -240,11 +248,7 @@ absl::Status Groups::GetGroupDecision(const Call& call, const v1::GetGroupDecisi
   RK_RETURN_IF_ERROR(CheckGroupId(request.id()));
   if (!request.store().empty()) {
     RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kWrite));
-    if (request.store() != store->id()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the group was taken with another store (", request.store(), ") than the one at ", store->path(),
-          " (", store->id(), "), which knows nothing of it: is its file system mounted?"));
-    }
+    RK_RETURN_IF_ERROR(CheckIsStore(*store, request.store(), "the group was taken with"));
   }
   response->set_decision(DecisionAbout(request.id()));
   return absl::OkStatus();
@@ -260,11 +264,7 @@ absl::Status Groups::SettlePart(const Call& call, const v1::SettlePartRequest& r
 
 absl::StatusOr<v1::SettlePartResponse> Groups::Settle(const v1::SettlePartRequest& request) {
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kWrite));
-  if (!request.store().empty() && request.store() != store->id()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the group's image is in another store (", request.store(), ") than the one at ", store->path(), " (",
-        store->id(), "), which knows nothing of it: is its file system mounted?"));
-  }
+  RK_RETURN_IF_ERROR(CheckIsStore(*store, request.store(), "the group's image is in"));
   const std::string prepared_id = PreparedId(request.id(), request.member());
   const bool remove =
       request.action() == v1::SettlePartRequest::ABORT || request.action() == v1::SettlePartRequest::REMOVE;
@@ -482,10 +482,7 @@ void Groups::ResolveAll(bool ask_all) {
         DecisionAbout(group.id()) == v1::GetGroupDecisionResponse::COMMIT) {
       Log(LogLevel::kInfo, absl::StrCat("group ", group.reference(), " (", group.id(),
                                         ") is removed: a newer one has its name"));
-      absl::Status removed = records_.Update(group.id(), [](v1::Group& old) {
-        old.set_removed(true);
-        for (v1::GroupPart& part : *old.mutable_parts()) part.set_settled(false);
-      });
+      absl::Status removed = records_.MarkRemoved(group.id());
       if (!removed.ok()) Log(LogLevel::kWarning, removed.message());
       continue;
     }
@@ -548,10 +545,7 @@ absl::Status Groups::RemoveGroup(const Call& call, const v1::RemoveGroupRequest&
     return absl::FailedPreconditionError(
         absl::StrCat("group ", reference, " is being committed: try again when its checkpoint has ended"));
   }
-  RK_RETURN_IF_ERROR(records_.Update(group.id(), [](v1::Group& record) {
-    record.set_removed(true);
-    for (v1::GroupPart& part : *record.mutable_parts()) part.set_settled(false);
-  }));
+  RK_RETURN_IF_ERROR(records_.MarkRemoved(group.id()));
   RK_ASSIGN_OR_RETURN(group, records_.Find(group.id()));
   response->set_id(group.id());
   std::vector<absl::Status> told;

@@ -109,6 +109,8 @@ class Groups {
     bool yielded_ = false;  // under the mutex
   };
 
+  class PartCall;
+
   absl::Status MayUse(const Call& call) const;
   v1::GetGroupDecisionResponse::Decision DecisionAbout(const std::string& id) const
       ABSL_LOCKS_EXCLUDED(mutex_);

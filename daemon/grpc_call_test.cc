@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "daemon/test_node.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -14,17 +15,6 @@ using ::testing::HasSubstr;
 
 class GrpcCallTest : public testing::Test {
  protected:
-  GrpcCallTest() {
-    auto made = TemporaryDirectory::Make("/tmp", "grpc-call-test.");
-    EXPECT_TRUE(made.ok()) << made.status();
-    directory_.emplace(*std::move(made));
-    NodeOptions options;
-    options.runtime_directory = directory_->path();
-    options.store = directory_->path() + "/store";
-    options.daemon = true;
-    node_.emplace(options);
-  }
-
   absl::StatusOr<Call> MakeCallOf(uid_t uid, CallsOfUsers::Kind kind = CallsOfUsers::Kind::kAny) {
     static const std::function<bool()> kNever;
     Caller caller;
@@ -34,8 +24,7 @@ class GrpcCallTest : public testing::Test {
         *node_, [&](const Peer&) { return caller; }, kNever, &context_, kind);
   }
 
-  std::optional<TemporaryDirectory> directory_;
-  std::optional<Node> node_;
+  TestNode node_{[](NodeOptions& options) { options.daemon = true; }};
   grpc::ServerContext context_;
 };
 

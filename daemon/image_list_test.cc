@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/node.h"
 #include "daemon/rpcs.h"
+#include "daemon/test_node.h"
 #include "daemon/test_users.h"
 #include "dedup_store/store_testing.h"
 #include "rekindle/v1/copy_link.h"
@@ -38,10 +39,8 @@ class ImageListTest : public StoreTest {
     NewImageOptions of_bob = Named("train:bobs");
     of_bob.owner = daemon::kBob;
     RK_ASSERT_OK(TestImage().Commit(*store_, of_bob));
-    daemon::NodeOptions options;
+    daemon::NodeOptions options = daemon::TestNodeOptions(folder_->path());
     options.store = options_.path;
-    options.runtime_directory = folder_->path() + "/run";
-    options.log_directory = folder_->path() + "/log";
     node_ = std::make_unique<daemon::Node>(options);
   }
 

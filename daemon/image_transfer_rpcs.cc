@@ -16,6 +16,7 @@
 #include "ckpt/receive_image.h"
 #include "daemon/call_monitor.h"
 #include "daemon/image_lookup.h"
+#include "daemon/monitor_observer.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/request_check.h"
 #include "daemon/rpc_support.h"
@@ -65,27 +66,8 @@ class Messages {
   v1::SendImageEvent event_;
 };
 
-class ExportObserver : public restore::RestoreObserver {
- public:
-  explicit ExportObserver(CallMonitor& monitor) : monitor_(monitor) {}
-  void OnProgress(const restore::RestoreProgress& p) override {
-    monitor_.Report(p.phase, p.bytes_done, p.bytes_total, p.elapsed_seconds);
-  }
-
- private:
-  CallMonitor& monitor_;
-};
-
-class TakeInObserver : public ckpt::CaptureObserver {
- public:
-  explicit TakeInObserver(CallMonitor& monitor) : monitor_(monitor) {}
-  void OnProgress(const ckpt::CaptureProgress& p) override {
-    monitor_.Report(p.phase, p.bytes_done, p.bytes_total, p.elapsed_seconds);
-  }
-
- private:
-  CallMonitor& monitor_;
-};
+using ExportObserver = MonitorObserver<restore::RestoreObserver, restore::RestoreProgress>;
+using TakeInObserver = MonitorObserver<ckpt::CaptureObserver, ckpt::CaptureProgress>;
 
 EventSink<v1::Progress> AsTransferProgress(const EventSink<v1::TransferEvent>& send) {
   return [&send](const v1::Progress& progress) {

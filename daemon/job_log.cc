@@ -25,26 +25,24 @@ namespace rekindle::daemon {
 namespace {
 
 struct JobWithLog {
-  std::string name, log;
+  std::string log;
   uid_t owner = 0;
   bool supervised = false;
 };
 
-// Those that have not ended, whether they run at the moment or wait to be brought back.
-std::vector<JobWithLog> JobsWithLogs(Node& node) {
+// By their names: those that have not ended, whether they run at the moment or wait to be brought back.
+std::map<std::string, JobWithLog> JobsWithLogs(Node& node) {
   std::map<std::string, JobWithLog> jobs;
   for (const JobRecord& job : node.jobs().List().value_or(std::vector<JobRecord>())) {
-    if (!job.log.empty() && JobRegistry::Lives(job)) jobs[job.name] = {job.name, job.log, job.owner, false};
+    if (!job.log.empty() && JobRegistry::Lives(job)) jobs[job.name] = {job.log, job.owner, false};
   }
   const std::string directory = SupervisedDirectory(node.options().store);
   for (const std::string& name : ListSupervisedRecords(directory).value_or(std::vector<std::string>())) {
     const absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory, name);
     if (!record.ok() || record->ended() || IsOtherMachine(record->machine())) continue;
-    jobs[name] = {name, record->log(), record->uid(), true};
+    jobs[name] = {record->log(), record->uid(), true};
   }
-  std::vector<JobWithLog> found;
-  for (auto& [name, job] : jobs) found.push_back(std::move(job));
-  return found;
+  return jobs;
 }
 
 bool IsRegular(const std::string& path) {
@@ -58,13 +56,13 @@ absl::Status CheckLogIsOwn(Node& node, const Caller& caller, const std::string& 
                            const std::string& except, std::vector<std::string>* warnings) {
   struct stat file;
   if (log.empty() || ::stat(log.c_str(), &file) != 0 || !S_ISREG(file.st_mode)) return absl::OkStatus();
-  for (const JobWithLog& job : JobsWithLogs(node)) {
-    if (job.name == except) continue;
+  for (const auto& [name, job] : JobsWithLogs(node)) {
+    if (name == except) continue;
     // A record may name whatever its owner likes.
     if (job.owner != caller.uid && job.owner != file.st_uid) continue;
     if (job.log != log && (job.owner != caller.uid || !IsSameFile(job.log, log))) continue;
     const std::string whose =
-        node.policy().MayUse(caller, job.owner) ? absl::StrCat("job '", job.name, "'") : "another user's job";
+        node.policy().MayUse(caller, job.owner) ? absl::StrCat("job '", name, "'") : "another user's job";
     if (supervised || job.supervised) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the log ", log, " is that of ", whose,

@@ -11,6 +11,7 @@
 #include "base/pidfd.h"
 #include "base/process_stat.h"
 #include "base/subprocess.h"
+#include "base/test_eventually.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -161,7 +162,7 @@ TEST_F(JobMembersTest, AKilledChildThatNobodyHasSeen) {
   ASSERT_GT(sleeper, 0);
   ASSERT_TRUE(job.Signal(SIGSTOP).ok());  // its parent looks no more
   ASSERT_EQ(::kill(sleeper, SIGKILL), 0);
-  while (ReadProcessStat(sleeper).value().state != 'Z') ::usleep(1000);
+  ASSERT_TRUE(Eventually([&] { return ReadProcessStat(sleeper).value().state == 'Z'; }));
   EXPECT_TRUE(HasKilledChild(job.pid()));
   KillJobMembers(Traits(job.pid()));
 }

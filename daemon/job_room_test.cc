@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/test_child.h"
 #include "daemon/node.h"
+#include "daemon/test_node.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -23,17 +24,6 @@ constexpr uid_t kAnna = 1000, kBert = 1001;
 
 class JobRoomTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    auto made = TemporaryDirectory::Make("/tmp", "rk-room-");
-    ASSERT_TRUE(made.ok()) << made.status();
-    directory_.emplace(*std::move(made));
-    NodeOptions options;
-    options.runtime_directory = directory_->path();
-    options.store = directory_->path() + "/store";
-    options.daemon = true;
-    options.jobs_of_one = 3;
-    node_.emplace(options);
-  }
   absl::StatusOr<std::vector<std::shared_ptr<void>>> Take(uid_t user, size_t count = 1) {
     Caller caller;
     caller.kind = Caller::Kind::kLocal;
@@ -49,8 +39,10 @@ class JobRoomTest : public ::testing::Test {
   }
 
   const TestChild child_{[] { return true; }};
-  std::optional<TemporaryDirectory> directory_;
-  std::optional<Node> node_;
+  TestNode node_{[](NodeOptions& options) {
+    options.daemon = true;
+    options.jobs_of_one = 3;
+  }};
 };
 
 TEST_F(JobRoomTest, OfOneUserThoseThatRunAndThoseThatAreBeingStarted) {

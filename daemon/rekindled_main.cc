@@ -186,120 +186,125 @@ int BadConfig(const CLI::App& app, absl::string_view what) {
   return kBadUsage;
 }
 
-int Main(int argc, char** argv) {
-  // A bundle's is started by the loader, and would have its name.
-  ::prctl(PR_SET_NAME, "rekindled");
-  CLI::App app("The Rekindle node daemon: serves checkpoint and restore to the users of this machine.",
-               "rekindled");
+// What the command line says, beside what the server takes as it is.
+struct CommandLine {
   ServerOptions options;
-  options.node.daemon = true;
-  options.node.jobs_of_one = kDefaultJobsOfOne;
-  options.node.store = "/var/lib/rekindle";
   std::string drain_notice, group, gpu_host_memory, functions_memory, page_cache, log_limit;
   int grace_seconds = kDefaultGraceSeconds;
   double scrub_days = kDefaultScrubDays, log_days = kDefaultLogDays;
   bool verbose = false;
-  app.add_option("--store", options.node.store, "The store's folder")
+};
+
+void AddOptions(CLI::App& app, CommandLine* line) {
+  app.add_option("--store", line->options.node.store, "The store's folder")
       ->envname("REKINDLE_STORE")
       ->type_name("DIR")
       ->capture_default_str();
-  app.add_option("--socket", options.socket, "The Unix socket to listen on [RUNTIME-DIR/rekindled.sock]")
+  app.add_option("--socket", line->options.socket,
+                 "The Unix socket to listen on [RUNTIME-DIR/rekindled.sock]")
       ->type_name("PATH");
-  app.add_option("--runtime-dir", options.node.runtime_directory,
+  app.add_option("--runtime-dir", line->options.node.runtime_directory,
                  "Sockets and the list of jobs [/run/rekindle]")
       ->envname("REKINDLE_RUNTIME_DIR")
       ->type_name("DIR");
-  app.add_option("--log-dir", options.node.log_directory, "Logs of jobs that name none [/var/log/rekindle]")
+  app.add_option("--log-dir", line->options.node.log_directory,
+                 "Logs of jobs that name none [/var/log/rekindle]")
       ->envname("REKINDLE_LOG_DIR")
       ->type_name("DIR");
   app.add_option(
-         "--log-days", log_days,
+         "--log-days", line->log_days,
          "Remove a log there when its job is forgotten and nobody has written to it for so many days; "
          "0: never")
       ->type_name("N")
       ->check(CheckDays)
       ->capture_default_str();
-  app.add_option("--log-limit", log_limit,
+  app.add_option("--log-limit", line->log_limit,
                  "While these logs take more room than that together, remove the oldest of the user with the "
                  "most, unless younger than a day; 0: any [10G]")
       ->type_name("SIZE");
-  app.add_option("--group", group, "Members of this group may do all that root may")->type_name("NAME");
-  app.add_option("--jobs-of-one", options.node.jobs_of_one,
+  app.add_option("--group", line->group, "Members of this group may do all that root may")->type_name("NAME");
+  app.add_option("--jobs-of-one", line->options.node.jobs_of_one,
                  "Jobs and copies that one user may have at a time, administrators excepted; 0: any number")
       ->type_name("NUMBER")
       ->capture_default_str();
-  CLI::Option* listen = app.add_option("--listen", options.tls.listen, "Serve TCP too, with mutual TLS")
+  CLI::Option* listen = app.add_option("--listen", line->options.tls.listen, "Serve TCP too, with mutual TLS")
                             ->type_name("HOST:PORT");
-  app.add_option("--functions-http", options.functions_http,
+  app.add_option("--functions-http", line->options.functions_http,
                  "Serve AWS Lambda's Invoke path there, for callers of this machine: HOST:PORT or unix:PATH")
       ->type_name("ADDRESS");
-  app.add_option("--functions-connections", options.functions_limits.connections,
+  app.add_option("--functions-connections", line->options.functions_limits.connections,
                  "For --functions-http: connections of all callers together")
       ->type_name("NUMBER")
       ->check(CLI::Range(size_t{1}, kMostConnections))
       ->capture_default_str();
-  app.add_option("--functions-connections-of-one", options.functions_limits.connections_of_one,
+  app.add_option("--functions-connections-of-one", line->options.functions_limits.connections_of_one,
                  "For --functions-http: connections of one user, root excepted")
       ->type_name("NUMBER")
       ->check(CLI::Range(size_t{1}, kMostConnections))
       ->capture_default_str();
   app.add_option(
-         "--functions-memory", functions_memory,
+         "--functions-memory", line->functions_memory,
          "Memory for functions: beyond it nothing is kept that only speeds up starts [60 % of what is free]")
       ->type_name("SIZE");
-  app.add_option("--tls-cert", options.tls.certificate, "For --listen: the daemon's certificate")
+  app.add_option("--tls-cert", line->options.tls.certificate, "For --listen: the daemon's certificate")
       ->type_name("FILE")
       ->needs(listen);
-  app.add_option("--tls-key", options.tls.key, "For --listen: its key")->type_name("FILE")->needs(listen);
+  app.add_option("--tls-key", line->options.tls.key, "For --listen: its key")
+      ->type_name("FILE")
+      ->needs(listen);
   app.add_option(
-         "--tls-client-ca", options.tls.client_ca,
+         "--tls-client-ca", line->options.tls.client_ca,
          "For --listen: certificates that vouch for clients, whose common names are 'admin' or 'uid:N'")
       ->type_name("FILE")
       ->needs(listen);
   app.add_option(
-         "--advertise", options.advertise,
+         "--advertise", line->options.advertise,
          "For --listen: where other daemons reach this one, for groups [--listen, if that names an address]")
       ->type_name("HOST:PORT")
       ->needs(listen);
-  app.add_option("--gpu-host-memory", gpu_host_memory,
+  app.add_option("--gpu-host-memory", line->gpu_host_memory,
                  "Host memory that parked jobs' GPU memory may take, such as 200G [all that is free]")
       ->type_name("SIZE");
   app.add_option(
-         "--page-cache", page_cache,
+         "--page-cache", line->page_cache,
          "Memory for the pages that clones share, such as 4G; what clones have themselves is beyond it [1G, "
          "or a quarter of what is free where that is less]")
       ->envname("REKINDLE_PAGE_CACHE")
       ->type_name("SIZE");
-  app.add_option("--standby", options.node.standby_copies,
+  app.add_option("--standby", line->options.node.standby_copies,
                  "Copies kept ready of each image that clones are started of; 0: none")
       ->check(CLI::Range(0, kMostStandbyCopies))
       ->capture_default_str();
-  app.add_flag("--track-dirty-pages", options.node.track_dirty_pages,
+  app.add_flag("--track-dirty-pages", line->options.node.track_dirty_pages,
                "Copy only what was written since the last image, where the kernel can tell "
                "(CONFIG_MEM_SOFT_DIRTY). Not together with other programs that use its marks");
-  app.add_option("--drain-notice", drain_notice,
+  app.add_option("--drain-notice", line->drain_notice,
                  "A shell command, run every 5 seconds: when its exit status is 0 this machine is about to "
                  "go, and an "
                  "image is taken of every supervised job")
       ->type_name("COMMAND");
-  app.add_option("--metrics", options.metrics,
+  app.add_option("--metrics", line->options.metrics,
                  "Answer Prometheus' GET /metrics there: HOST:PORT or unix:PATH. Whoever reaches it may read")
       ->type_name("ADDRESS");
-  app.add_option("--scrub-days", scrub_days,
+  app.add_option("--scrub-days", line->scrub_days,
                  "Read each byte of the store once in so many days, in the background, to find what the disk "
                  "has damaged; 0: never")
       ->type_name("N")
       ->check(CheckDays)
       ->capture_default_str();
-  app.add_option("--grace", grace_seconds, "Seconds that calls in work may go on after SIGTERM")
+  app.add_option("--grace", line->grace_seconds, "Seconds that calls in work may go on after SIGTERM")
       ->check(CLI::Range(0, kMostGraceSeconds))
       ->capture_default_str();
-  app.add_flag("-v,--verbose", verbose, "Log more");
+  app.add_flag("-v,--verbose", line->verbose, "Log more");
   app.set_version_flag("--version", std::string("rekindled ") + kVersion);
   app.set_config("--config", "", "Read options from this file (TOML; the names of the options without --)");
   // One that is written wrong would be left out in silence.
   app.allow_config_extras(CLI::config_extras_mode::error);
   app.footer("Exit status: 0 ended by a signal, 1 failed, 2 bad usage.");
+}
+
+// Where there is nothing to do but to end: the exit status.
+std::optional<int> Parse(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
     CheckForEmptyValues(app);
@@ -315,50 +320,66 @@ int Main(int argc, char** argv) {
     Log(LogLevel::kError, absl::StrCat(wrong.empty() ? error.what() : wrong, " (see 'rekindled --help')"));
     return kBadUsage;
   }
-  SetLogLevel(verbose ? LogLevel::kDebug : LogLevel::kInfo);
-  if (options.node.runtime_directory.empty()) options.node.runtime_directory = DefaultRuntimeDirectory();
-  if (options.node.log_directory.empty()) options.node.log_directory = DefaultLogDirectory();
-  if (options.socket.empty())
-    options.socket = absl::StrCat(options.node.runtime_directory, "/rekindled.sock");
+  return std::nullopt;
+}
+
+// `set` takes what is written there, if anything is.
+template <typename Set>
+absl::Status ParseSize(absl::string_view option, const std::string& text, Set set) {
+  if (text.empty()) return absl::OkStatus();
+  const absl::StatusOr<uint64_t> bytes = ParseBytes(text);
+  if (bytes.ok()) set(*bytes);
+  return Annotate(bytes.status(), option);
+}
+
+// Puts what was left out in its place, and checks what was not.
+absl::Status Complete(CommandLine* line) {
+  ServerOptions& options = line->options;
+  NodeOptions& node = options.node;
+  if (node.runtime_directory.empty()) node.runtime_directory = DefaultRuntimeDirectory();
+  if (node.log_directory.empty()) node.log_directory = DefaultLogDirectory();
+  if (options.socket.empty()) options.socket = absl::StrCat(node.runtime_directory, "/rekindled.sock");
   options.socket = Absolute(options.socket);
-  options.node.socket = options.socket;
+  node.socket = options.socket;
   if (options.advertise.empty() && !ListensEverywhere(options.tls.listen))
     options.advertise = options.tls.listen;
-  options.scrub_period = absl::Hours(24) * scrub_days;
-  options.node.log_bounds = {absl::Hours(24) * log_days, kDefaultLogLimit};
-  WarnOfDaemonEnvironment();
-  absl::Status status;
+  options.scrub_period = absl::Hours(24) * line->scrub_days;
+  node.log_bounds = {absl::Hours(24) * line->log_days, kDefaultLogLimit};
+  node.page_cache_bytes = restore::DefaultCacheBytes();
   if (!options.tls.listen.empty())
-    status = Annotate(CheckHostPort(options.tls.listen, AddressUse::kListen), "--listen");
-  if (status.ok() && !options.advertise.empty())
-    status = Annotate(CheckHostPort(options.advertise, AddressUse::kConnect), "--advertise");
-  if (status.ok() && !group.empty()) {
-    absl::StatusOr<gid_t> found = FindGroup(group);
-    status = Annotate(found.status(), "--group");
-    if (found.ok()) options.node.admin_group = *found;
+    RK_RETURN_IF_ERROR(Annotate(CheckHostPort(options.tls.listen, AddressUse::kListen), "--listen"));
+  if (!options.advertise.empty())
+    RK_RETURN_IF_ERROR(Annotate(CheckHostPort(options.advertise, AddressUse::kConnect), "--advertise"));
+  if (!line->group.empty()) {
+    const absl::StatusOr<gid_t> found = FindGroup(line->group);
+    RK_RETURN_IF_ERROR(Annotate(found.status(), "--group"));
+    node.admin_group = *found;
   }
-  if (status.ok() && !gpu_host_memory.empty()) {
-    absl::StatusOr<uint64_t> bytes = ParseBytes(gpu_host_memory);
-    status = Annotate(bytes.status(), "--gpu-host-memory");
-    if (bytes.ok()) options.node.gpu_host_budget = *bytes;
-  }
-  if (status.ok() && !log_limit.empty()) {
-    absl::StatusOr<uint64_t> bytes = ParseBytes(log_limit);
-    status = Annotate(bytes.status(), "--log-limit");
-    if (bytes.ok()) options.node.log_bounds.bytes = *bytes;
-  }
-  options.node.page_cache_bytes = restore::DefaultCacheBytes();
-  if (status.ok() && !page_cache.empty()) {
-    absl::StatusOr<uint64_t> bytes = ParseBytes(page_cache);
-    status = Annotate(bytes.status(), "--page-cache");
-    if (bytes.ok()) options.node.page_cache_bytes = *bytes;
-  }
-  if (status.ok() && !functions_memory.empty()) {
-    absl::StatusOr<uint64_t> bytes = ParseBytes(functions_memory);
-    status = Annotate(bytes.status(), "--functions-memory");
-    if (bytes.ok()) options.node.function_memory_bytes = *bytes;
-  }
-  if (status.ok()) status = Serve(std::move(options), grace_seconds, drain_notice);
+  RK_RETURN_IF_ERROR(ParseSize("--gpu-host-memory", line->gpu_host_memory,
+                               [&](uint64_t bytes) { node.gpu_host_budget = bytes; }));
+  RK_RETURN_IF_ERROR(
+      ParseSize("--log-limit", line->log_limit, [&](uint64_t bytes) { node.log_bounds.bytes = bytes; }));
+  RK_RETURN_IF_ERROR(
+      ParseSize("--page-cache", line->page_cache, [&](uint64_t bytes) { node.page_cache_bytes = bytes; }));
+  return ParseSize("--functions-memory", line->functions_memory,
+                   [&](uint64_t bytes) { node.function_memory_bytes = bytes; });
+}
+
+int Main(int argc, char** argv) {
+  // A bundle's is started by the loader, and would have its name.
+  ::prctl(PR_SET_NAME, "rekindled");
+  CLI::App app("The Rekindle node daemon: serves checkpoint and restore to the users of this machine.",
+               "rekindled");
+  CommandLine line;
+  line.options.node.daemon = true;
+  line.options.node.jobs_of_one = kDefaultJobsOfOne;
+  line.options.node.store = "/var/lib/rekindle";
+  AddOptions(app, &line);
+  if (const std::optional<int> code = Parse(app, argc, argv)) return *code;
+  SetLogLevel(line.verbose ? LogLevel::kDebug : LogLevel::kInfo);
+  WarnOfDaemonEnvironment();
+  absl::Status status = Complete(&line);
+  if (status.ok()) status = Serve(std::move(line.options), line.grace_seconds, line.drain_notice);
   if (status.ok()) return 0;
   Log(LogLevel::kError, status.message());
   return absl::IsInvalidArgument(status) ? kBadUsage : kFailed;

@@ -38,6 +38,7 @@
 #include "base/timed_await.h"
 #include "base/unique_fd.h"
 #include "base/utf8.h"
+#include "daemon/supervised_record.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -484,9 +485,7 @@ std::string KeptFolderOf(const std::string& job) { return absl::StrCat(".rekindl
 RemovedFiles::Options RemovedFilesOf(const v1::SupervisedJobRecord& record) {
   RemovedFiles::Options options;
   options.job = record.name();
-  options.user.uid = record.uid();
-  options.user.gid = record.gid();
-  options.user.groups.assign(record.groups().begin(), record.groups().end());
+  GetOwner(record, &options.user);
   options.since_unix_ns =
       record.first_submitted_unix_ns() != 0 ? record.first_submitted_unix_ns() : record.submitted_unix_ns();
   const v1::Rollback& rollback = record.policy().rollback();

@@ -29,6 +29,7 @@
 #include "daemon/job_log.h"
 #include "daemon/job_mark.h"
 #include "daemon/job_room.h"
+#include "daemon/monitor_observer.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/roll_back.h"
 #include "daemon/rpc_support.h"
@@ -42,16 +43,7 @@
 namespace rekindle::daemon {
 namespace {
 
-class RestoreReporter : public restore::RestoreObserver {
- public:
-  explicit RestoreReporter(CallMonitor& monitor) : monitor_(monitor) {}
-  void OnProgress(const restore::RestoreProgress& p) override {
-    monitor_.Report(p.phase, p.bytes_done, p.bytes_total, p.elapsed_seconds, p.devices);
-  }
-
- private:
-  CallMonitor& monitor_;
-};
+using RestoreReporter = MonitorObserver<restore::RestoreObserver, restore::RestoreProgress>;
 
 // Was any of the job's descriptors 0, 1 and 2 something that is not there any more, such as a terminal?
 bool NeedsStdio(const v1::JobManifest& manifest) {

@@ -18,6 +18,7 @@
 #include "base/unique_fd.h"
 #include "daemon/image_lookup.h"
 #include "daemon/job_start.h"
+#include "daemon/test_node.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -105,12 +106,8 @@ TEST(InputPathTest, NotOfWhoHasTheNumberOfOneThatHasGone) {
 }
 
 TEST(FindImageTest, ADigestSaysNothingOfOthersImages) {
-  auto directory = TemporaryDirectory::Make("/tmp", "rpc-support-test.");
-  ASSERT_TRUE(directory.ok()) << directory.status();
-  NodeOptions options;
-  options.runtime_directory = directory->path();
-  options.store = directory->path() + "/store";
-  Node node(options);
+  TestNode test_node;
+  Node& node = *test_node;
   auto store = node.OpenStore(Node::Access::kCreate);
   ASSERT_TRUE(store.ok()) << store.status();
   store::NewImageOptions image;
@@ -135,47 +132,39 @@ TEST(FindImageTest, ADigestSaysNothingOfOthersImages) {
 }
 
 TEST(NodeTest, AStoreThatIsAwayIsNotMadeAnew) {
-  auto directory = TemporaryDirectory::Make("/tmp", "rpc-support-test.");
-  ASSERT_TRUE(directory.ok()) << directory.status();
-  NodeOptions options;
-  options.runtime_directory = directory->path();
-  options.store = directory->path() + "/store";
-  Node node(options);
+  TestNode test_node;
+  Node& node = *test_node;
   EXPECT_TRUE(absl::IsNotFound(node.CheckStoreIsThere()));
   ASSERT_TRUE(node.OpenStore(Node::Access::kCreate).ok());
   EXPECT_TRUE(node.CheckStoreIsThere().ok());
-  const std::string elsewhere = options.store + ".away";
-  ASSERT_EQ(::rename(options.store.c_str(), elsewhere.c_str()), 0);
+  const std::string elsewhere = node.options().store + ".away";
+  ASSERT_EQ(::rename(node.options().store.c_str(), elsewhere.c_str()), 0);
   for (const bool folder : {false, true}) {
-    ASSERT_TRUE(!folder || ::mkdir(options.store.c_str(), 0700) == 0);
+    ASSERT_TRUE(!folder || ::mkdir(node.options().store.c_str(), 0700) == 0);
     EXPECT_TRUE(absl::IsUnavailable(node.OpenStore(Node::Access::kCreate).status()));
     EXPECT_TRUE(absl::IsUnavailable(node.CheckStoreIsThere()));
   }
-  EXPECT_TRUE(ListDirectory(options.store)->empty());
-  ASSERT_EQ(::rename(elsewhere.c_str(), options.store.c_str()), 0);
+  EXPECT_TRUE(ListDirectory(node.options().store)->empty());
+  ASSERT_EQ(::rename(elsewhere.c_str(), node.options().store.c_str()), 0);
   EXPECT_TRUE(node.CheckStoreIsThere().ok());
   // Another one in its place is taken.
-  ASSERT_EQ(::rename(options.store.c_str(), elsewhere.c_str()), 0);
+  ASSERT_EQ(::rename(node.options().store.c_str(), elsewhere.c_str()), 0);
   store::StoreOptions other;
-  other.path = options.store;
+  other.path = node.options().store;
   ASSERT_TRUE(store::Store::Open(other).ok());
   EXPECT_TRUE(node.OpenStore(Node::Access::kWrite).ok());
 }
 
 // As the message of `rekindle fsck` advises where nothing is left of it.
 TEST(NodeTest, AStoreThatWasRemovedIsMadeAnew) {
-  auto directory = TemporaryDirectory::Make("/tmp", "rpc-support-test.");
-  ASSERT_TRUE(directory.ok()) << directory.status();
-  NodeOptions options;
-  options.runtime_directory = directory->path();
-  options.store = directory->path() + "/store";
-  Node node(options);
+  TestNode test_node;
+  Node& node = *test_node;
   for (const bool with_its_folder : {true, false, true}) {
     auto store = node.OpenStore(Node::Access::kCreate);
     ASSERT_TRUE(store.ok()) << store.status();
     const std::string id = (*store)->id();
-    ASSERT_TRUE(RemoveTree(options.store).ok());
-    ASSERT_TRUE(with_its_folder || ::mkdir(options.store.c_str(), 0700) == 0);
+    ASSERT_TRUE(RemoveTree(node.options().store).ok());
+    ASSERT_TRUE(with_its_folder || ::mkdir(node.options().store.c_str(), 0700) == 0);
     EXPECT_TRUE(absl::IsUnavailable(node.OpenStore(Node::Access::kRead).status()));
     store = node.OpenStore(Node::Access::kCreate);
     ASSERT_TRUE(store.ok()) << store.status();
@@ -184,12 +173,8 @@ TEST(NodeTest, AStoreThatWasRemovedIsMadeAnew) {
 }
 
 TEST(SendJobEndsTest, TellsEachWhenItEndsAndWhoseEndItIs) {
-  auto directory = TemporaryDirectory::Make("/tmp", "rpc-support-test.");
-  ASSERT_TRUE(directory.ok()) << directory.status();
-  NodeOptions options;
-  options.runtime_directory = directory->path();
-  options.store = directory->path() + "/store";
-  const Node node(options);
+  TestNode test_node;
+  const Node& node = *test_node;
   std::vector<std::shared_ptr<JobEnd>> ends;
   std::vector<RegisteredJob> jobs(3);
   for (RegisteredJob& job : jobs) {

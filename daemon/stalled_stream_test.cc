@@ -13,6 +13,7 @@
 #include "daemon/grpc_service.h"
 #include "daemon/named_calls.h"
 #include "daemon/rpcs.h"
+#include "daemon/test_node.h"
 #include "dedup_store/store_testing.h"
 #include "rekindle/v1/image_layout.h"
 #include "rekindle/v1/rekindle.grpc.pb.h"
@@ -43,9 +44,8 @@ TEST(StalledStreamTest, ManyShortOnesAreNot) {
 class TransferTest : public StoreTest {
  protected:
   void UseNode(absl::Duration patience) {
+    node_options_ = daemon::TestNodeOptions(folder_->path());
     node_options_.store = options_.path;
-    node_options_.runtime_directory = folder_->path() + "/run";
-    node_options_.log_directory = folder_->path() + "/log";
     node_options_.stream_patience = patience;
   }
 

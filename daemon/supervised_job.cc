@@ -37,8 +37,6 @@ constexpr int64_t kEndsOnPurposeNanos = 300'000'000'000;
 // Nor one that reports none, and still runs then: whoever has pressed Ctrl-C looks on, and presses it again;
 // at another signal it may have much to write.
 constexpr int64_t kEndsQuietlyNanos = 3600'000'000'000;
-// For the job's thread, which may have the record or old images to see to, and for the job's boundary.
-constexpr double kVisitPatienceSeconds = 40;
 // Whether whoever waits for something has gone.
 constexpr absl::Duration kLookForCaller = absl::Milliseconds(20);
 constexpr absl::Duration kLookWhileStopping = absl::Milliseconds(50);
@@ -69,6 +67,7 @@ SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record, std::op
       owner_(record.uid()),
       submitted_unix_ns_(record.submitted_unix_ns()),
       first_submitted_unix_ns_(record.first_submitted_unix_ns()),
+      notices_(record.name(), node.options().daemon),
       restart_policy_(RestartOptionsOf(record.policy()), RestartStateOf(record)),
       interval_(IntervalOptionsOf(record.policy()), IntervalStateOf(record)),
       progress_(record.policy().hang_seconds(), record.policy().hang_sign() == v1::Supervision::OUTPUT
@@ -99,9 +98,7 @@ Call SupervisedJob::OwnCall() const {
   absl::MutexLock lock(&mutex_);
   Call call;
   call.caller.kind = Caller::Kind::kLocal;
-  call.caller.uid = record_.uid();
-  call.caller.gid = record_.gid();
-  call.caller.groups.assign(record_.groups().begin(), record_.groups().end());
+  GetOwner(record_, &call.caller);
   call.cancelled = [this] { return cancel_image_.load(); };
   return call;
 }
@@ -273,7 +270,7 @@ void SupervisedJob::RemoveRecord() {
 std::shared_ptr<SupervisedJob> SupervisedJob::Remember(Node& node, v1::SupervisedJobRecord record) {
   const v1::JobEvent end = EndOf(record);
   std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record), std::nullopt));
-  job->events_.Send(end);
+  job->events().Send(end);
   return job;
 }
 
@@ -460,8 +457,8 @@ void SupervisedJob::Finish(const ExitState& exit, bool failed, const std::string
     absl::MutexLock lock(&mutex_);
     end_told_ = true;
   }
-  Tell(event, failed ? LogLevel::kWarning : LogLevel::kInfo,
-       absl::StrCat("job '", name_, "' ended for good: ", report));
+  notices_.Tell(event, failed ? LogLevel::kWarning : LogLevel::kInfo,
+                absl::StrCat("job '", name_, "' ended for good: ", report));
 }
 
 void SupervisedJob::TidyUpEnd() {
@@ -530,7 +527,7 @@ v1::Job SupervisedJob::Describe(const ProcessChildren* all) const {
   state->set_run_seconds(record_.run_seconds());
   state->set_stored_bytes(record_.stored_bytes());
   *state->mutable_deaths() = record_.deaths();
-  for (const std::string& warning : warnings_) state->add_warnings(warning);
+  for (const std::string& warning : notices_.warnings()) state->add_warnings(warning);
   return job;
 }
 
@@ -592,41 +589,23 @@ void SupervisedJob::AddPoint(v1::RestartPoint point) {
 void SupervisedJob::NotePoint(v1::RestartPoint point) {
   const absl::StatusOr<rekindle_job_file> said = JobFile::ReadAt(JobFilePath());
   absl::MutexLock lock(&mutex_);
-  if (said.ok() && said->job.calls == 0) silent_images_.insert(point.digest());
-  // It may have taken the name of another.
-  auto* points = record_.mutable_points();
-  points->erase(std::remove_if(points->begin(), points->end(),
-                               [&](const v1::RestartPoint& other) { return other.image() == point.image(); }),
-                points->end());
-  if (point.image() == taking_ && taking_frozen_ns_ != 0)
-    point.set_taken_ns(std::min(point.taken_ns(), taking_frozen_ns_));
-  point.set_taken_unix_ns(UnixNanos() - (MonotonicNanos() - point.taken_ns()));
-  if (point.image() == taking_) {
-    point.set_number(taking_number_);
-  } else if (point.number() == 0) {
-    record_.set_last_number(record_.last_number() + 1);
-    point.set_number(record_.last_number());
-  }
-  ++images_noted_;
-  record_.set_had_points(true);
-  if (point.number() > record_.numbers_before()) record_.set_image_in_life(true);
-  *record_.add_points() = std::move(point);
-  SortPoints();
+  points_.Add(std::move(point), /*silent=*/said.ok() && said->job.calls == 0);
 }
 
-std::map<std::string, std::string> SupervisedJob::NumberImage(uint64_t* number) {
-  *number = record_.last_number() + 1;
-  record_.set_last_number(*number);
+std::map<std::string, std::string> SupervisedJob::LabelsOfImage(uint64_t number) const {
   std::map<std::string, std::string> labels = {{v1::kSupervisedLabel, absl::StrCat(submitted_unix_ns_)},
-                                               {v1::kSupervisedNumberLabel, absl::StrCat(*number)}};
+                                               {v1::kSupervisedNumberLabel, absl::StrCat(number)}};
   if (first_submitted_unix_ns_ != 0)
     labels[v1::kSupervisedFirstLabel] = absl::StrCat(first_submitted_unix_ns_);
   return labels;
 }
 
 std::map<std::string, std::string> SupervisedJob::LabelsOfNextImage(uint64_t* number) {
-  absl::MutexLock lock(&mutex_);
-  std::map<std::string, std::string> labels = NumberImage(number);
+  {
+    absl::MutexLock lock(&mutex_);
+    *number = points_.NextNumber();
+  }
+  std::map<std::string, std::string> labels = LabelsOfImage(*number);
   labels[v1::kSupervisedAskedLabel] = "yes";
   return labels;
 }
@@ -724,42 +703,17 @@ absl::Status SupervisedJob::TakeImageWithin(absl::Duration patience) {
 
 void SupervisedJob::AwaitOwnImage(const std::atomic<bool>& cancelled) {
   absl::MutexLock lock(&mutex_);
-  const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return taking_.empty() || leave_; };
+  const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !points_.IsTaking() || leave_; };
   while (!cancelled.load() && !AwaitUntil(mutex_, absl::Condition(&none), Deadline(kLookForCaller))) {
   }
 }
 
 absl::Status SupervisedJob::BeginVisit(const std::atomic<bool>& cancelled, uint64_t* number) {
-  const Stopwatch waited;
-  absl::MutexLock lock(&mutex_);
-  // Nobody is left to look after it, or it has no life to be at a boundary in.
-  while (!Wanted() && !record_.ended() && HasLife() && waited.seconds() < kVisitPatienceSeconds) {
-    if (cancelled.load()) return absl::CancelledError("the image was given up; the job runs on");
-    // The one before may be about to end.
-    if (visit_ == 0) {
-      *number = visit_ = ++visits_;
-      visit_may_freeze_ = false;
-      wakeup_->Notify();
-    }
-    if (visit_ == *number && visit_may_freeze_) return absl::OkStatus();
-    const auto changed = [this, mine = *number]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-      return visit_ == mine ? visit_may_freeze_ : visit_ == 0;
-    };
-    AwaitUntil(mutex_, absl::Condition(&changed), Deadline(kLookForCaller));
-  }
-  return absl::OkStatus();
-}
-
-void SupervisedJob::VisitIsFrozen(uint64_t number) {
-  absl::MutexLock lock(&mutex_);
-  if (number != 0 && visit_ == number) visit_frozen_ = number;
-}
-
-void SupervisedJob::EndVisit(uint64_t number, bool stored) {
-  absl::MutexLock lock(&mutex_);
-  if (number == 0 || visit_ != number) return;
-  visit_ = 0;
-  if (stored) visit_stored_ = number;
+  const auto is_received = [this] {
+    absl::MutexLock lock(&mutex_);
+    return !Wanted() && !record_.ended() && HasLife();
+  };
+  return visits_.Begin(is_received, cancelled, number);
 }
 
 void SupervisedJob::Leave() {

@@ -24,12 +24,15 @@
 #include "base/process_stat.h"
 #include "ckpt/staging_arena.h"
 #include "daemon/copy_command.h"
+#include "daemon/image_visits.h"
 #include "daemon/job_events.h"
 #include "daemon/job_file.h"
+#include "daemon/job_notices.h"
 #include "daemon/job_strays.h"
 #include "daemon/node.h"
 #include "daemon/removed_files.h"
 #include "daemon/reopened_files.h"
+#include "daemon/restart_points.h"
 #include "daemon/rpc_support.h"
 #include "daemon/seen_processes.h"
 #include "daemon/supervised_hold.h"
@@ -69,7 +72,7 @@ class SupervisedJob {
   const std::string& name() const { return name_; }
   uid_t owner() const { return owner_; }
   int64_t submitted_unix_ns() const { return submitted_unix_ns_; }
-  JobEvents& events() { return events_; }
+  JobEvents& events() { return notices_.events(); }
   bool Ended() const ABSL_LOCKS_EXCLUDED(mutex_);
   // As `ps` shows it. Absent: there is nothing to show. `all`: see ToProto of a JobRecord.
   v1::Job Describe(const ProcessChildren* all = nullptr) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -79,9 +82,11 @@ class SupervisedJob {
   // The name of its images, and the seconds between two of them now; 0: none are taken by interval.
   std::pair<std::string, double> PeriodOfImages() const ABSL_LOCKS_EXCLUDED(mutex_);
   // To those who follow it, now and later: that its images do not get to that place; empty: they do again.
-  void TellOfCopies(const std::string& place, const std::string& trouble) ABSL_LOCKS_EXCLUDED(mutex_);
+  void TellOfCopies(const std::string& place, const std::string& trouble) {
+    notices_.TellOfCopies(place, trouble);
+  }
   // What whoever begins to follow it is told of its copies; nothing: all is well.
-  std::optional<v1::JobEvent> TroubleOfCopies() const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::optional<v1::JobEvent> TroubleOfCopies() const { return notices_.TroubleOfCopies(); }
 
   // Is this process its root?
   bool IsNow(pid_t pid) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -112,12 +117,12 @@ class SupervisedJob {
   // time; then, or with Cancelled, EndVisit() has to follow, and lets it go on. `number`: for that. One that
   // has not asked for an image itself goes on from VisitIsFrozen() on.
   absl::Status BeginVisit(const std::atomic<bool>& cancelled, uint64_t* number) ABSL_LOCKS_EXCLUDED(mutex_);
-  void VisitIsFrozen(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
+  void VisitIsFrozen(uint64_t number) { visits_.IsFrozen(number); }
   // For who takes an image of it, when it stands still and before it goes on: what it made just before that,
   // and removes at once, is kept too. The first does not wait, the second not for long.
   void KeepItsFilesMeanwhile();
   void AwaitItsFilesKept();
-  void EndVisit(uint64_t number, bool stored) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndVisit(uint64_t number, bool stored) { visits_.End(number, stored); }
   // Of one that has ended: takes its thread back, and records the end, which the disk may not have taken at
   // first. For one thread.
   void TidyUpEnd() ABSL_LOCKS_EXCLUDED(writing_, mutex_);
@@ -159,7 +164,7 @@ class SupervisedJob {
   void ForgetSignal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NotePoint(v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
   // The labels by which the next image is known as one of it, should nobody live to add it to the points.
-  std::map<std::string, std::string> NumberImage(uint64_t* number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::map<std::string, std::string> LabelsOfImage(uint64_t number) const;
   void NoteStop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // By which its processes are known. Those of `others`, if they are not known, can't be told from those that
   // only carry its mark.
@@ -219,8 +224,6 @@ class SupervisedJob {
   // `asked`: by somebody, who wants it stored.
   absl::Status TakeImage(bool asked, std::string* image = nullptr);
   class BoundaryGate;
-  // Nobody is to be told that one could not be taken.
-  bool GivesUpImages() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Of an attempt to take an image, to those who follow the job.
   void TellOfImage(const absl::Status& taken);
   absl::Status CaptureImage(BoundaryGate* gate, v1::CheckpointResult* result);
@@ -236,7 +239,6 @@ class SupervisedJob {
   void ReceiveVisit() ABSL_LOCKS_EXCLUDED(mutex_);
   // That the job has had since the last one that was heard: its number. Nothing: none.
   std::optional<uint64_t> NewWish() const;
-  bool VisitWaits() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return visit_ != 0 && !visit_may_freeze_; }
   // `make_room`: also those that --keep would keep, but for the newest and the one to go back to. False:
   // there were none.
   bool RemoveOldImages(bool make_room = false);
@@ -246,26 +248,16 @@ class SupervisedJob {
   int64_t SoundUntilNanos();
 
   // supervised_warnings.cc
-  // Of a message, so that it is told once: names, times and addresses in it differ each time.
-  static std::string WithoutNumbers(absl::string_view message);
-  // Tells those who follow the job, and the log: not that of a command that supervises and follows it, which
-  // is what the same user looks at.
-  void Tell(const v1::JobEvent& event, LogLevel level, const std::string& text);
-  // Tells its owner, once.
-  void Warn(const std::string& warning) ABSL_LOCKS_EXCLUDED(mutex_);
   // Its processes that no image of it has. Looked for now and then, until some were told.
   Strays LookForStrays();
   Strays StraysAmong(const ProcessTable& processes) const;
   // Those of before and after an image.
   void TellOfStrays(const Strays& before);
-  void TellOfFullLog();
   // Now and then, of one that gets no longer.
   void LookForFullLog(double now, uint64_t log_bytes);
   void TellOfUnseenHangs(double now);
   // That the hook in it looks for its file in another runtime folder than ours.
   void TellOfOtherFolder();
-  // What an image lacks of what was asked for.
-  void TellOfImageWarnings(const v1::CheckpointResult& result);
   // Files that it has appended to again, though the image that it went on from knew nothing of them.
   void TellOfReopenedFiles(double now);
 
@@ -277,8 +269,6 @@ class SupervisedJob {
   supervise::Death DeathWithoutWitness(bool other_boot) ABSL_LOCKS_EXCLUDED(mutex_);
   // False: it has ended for good, or somebody else is to bring it back.
   bool BringBack(supervise::Death death);
-  // Where the image stands that the last life, or the attempt at one, went on from; nullopt: it is not known.
-  std::optional<supervise::Tried> Tried() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   supervise::RestartDecision DecideAfter(const supervise::Death& death) ABSL_LOCKS_EXCLUDED(mutex_);
   // As BringBack, where that was decided on by a process that has ended since.
   bool CarryOutDecision();
@@ -288,6 +278,14 @@ class SupervisedJob {
   std::string HintAtFullLog() const ABSL_LOCKS_EXCLUDED(mutex_);
   // `how`: its last life ended.
   bool Revive(supervise::RestartDecision decision, const std::string& how, const Stopwatch& since_death);
+  struct Revival;
+  // From the image, or from its beginning. Nothing: it could not be, and there is another decision now; else
+  // as Revive.
+  std::optional<bool> Attempt(const std::optional<v1::RestartPoint>& point, Revival* revival);
+  void TellThatItIsBack(const std::optional<v1::RestartPoint>& point, const Revival& revival, pid_t pid,
+                        v1::JobEvent* event);
+  // Because of the decision, or because there is nothing left to go on from.
+  void GiveUp(const supervise::RestartDecision& decision);
   // Whoever takes the job over while it waits carries out the same.
   void NoteDecided() ABSL_LOCKS_EXCLUDED(mutex_);
   bool EndWithoutLife();
@@ -306,7 +304,6 @@ class SupervisedJob {
   // Until then its last life, of which nobody saw the end, has lasted at least; of the machine's clock.
   double SecondsOfLife() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t LastSignOfLife() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void SortPoints() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the store has of its images is what it can go on from.
   void FindPoints();
   // Images of a job that hung already would only hang again.
@@ -329,7 +326,7 @@ class SupervisedJob {
   const uid_t owner_;
   const int64_t submitted_unix_ns_;
   const int64_t first_submitted_unix_ns_;  // of one that began with an image; 0: it did not, or not known
-  JobEvents events_;
+  JobNotices notices_;
   // Changed by the loop's thread alone, with the mutex: whoever saves the record has what they remember.
   supervise::RestartPolicy restart_policy_;
   supervise::CheckpointInterval interval_;
@@ -349,14 +346,10 @@ class SupervisedJob {
   bool counts_run_time_ = false;  // from a life's beginning to its death
   int64_t hung_since_ns_ = 0;
   int postponed_ = 0;
-  std::set<std::string> image_warnings_told_;  // without their numbers
-  std::set<std::string> cut_of_others_told_;   // files
-  double busy_since_ = 0;               // somebody else captures it, and no image could be taken; 0: not so
-  std::set<std::string> reasons_told_;  // why no image was taken, since the last one, without their numbers
+  std::set<std::string> cut_of_others_told_;  // files
   bool strays_told_ = false, unseen_hangs_told_ = false;
   double next_look_for_strays_ = 0, next_look_at_log_ = 0;
   uint64_t log_bytes_ = 0;     // then
-  std::string full_log_told_;  // as long as it is so
   double hindered_since_ = 0;  // the machine keeps it from coming back; 0: it does not
   double next_sample_ = 0, next_image_ = 0, spread_until_ = 0;
   double cpu_seconds_ = 0, cpu_sampled_ = 0, cpu_rate_ = 0;  // the rate in processors
@@ -380,6 +373,8 @@ class SupervisedJob {
   // Of its own thread. Shared with who tells of a life's end, which may be after this is gone.
   const std::shared_ptr<Wakeup> wakeup_ = std::make_shared<Wakeup>();
 
+  // Locks are taken in this order: writing_, mutex_, then those of notices_, visits_ and wakeup_, under which
+  // nothing else is called.
   // Whose turn it is to write the record. Held while the disk works, and so never together with mutex_ for
   // longer than copying takes.
   absl::Mutex writing_ ABSL_ACQUIRED_BEFORE(mutex_);
@@ -392,19 +387,8 @@ class SupervisedJob {
   bool end_told_ ABSL_GUARDED_BY(mutex_);
   // Nothing is to be recorded any more.
   bool settled_ ABSL_GUARDED_BY(mutex_);
-  // Digests of images from before the job's first report. Another process that takes it over does not know
-  // them.
-  std::set<std::string> silent_images_ ABSL_GUARDED_BY(mutex_);
-  // The image that is being taken: its number is given before others see it.
-  std::string taking_ ABSL_GUARDED_BY(mutex_);
-  uint64_t taking_number_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t taking_frozen_ns_ ABSL_GUARDED_BY(mutex_) = 0;  // when it stood still for it; 0: not yet
-  // Images that it can go on from: how many there were in all, and at how many of them its files were kept.
-  // One that began with an image, or is taken over, has some from the start.
-  uint64_t images_noted_ ABSL_GUARDED_BY(mutex_) = 1, kept_for_ ABSL_GUARDED_BY(mutex_) = 0;
+  RestartPoints points_ ABSL_GUARDED_BY(mutex_){&record_};  // of the record
   const char* phase_ ABSL_GUARDED_BY(mutex_) = "running";
-  std::vector<std::string> warnings_ ABSL_GUARDED_BY(mutex_);
-  v1::JobCopiesTrouble copies_trouble_ ABSL_GUARDED_BY(mutex_);
   int64_t next_checkpoint_unix_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   double interval_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
   bool leave_ ABSL_GUARDED_BY(mutex_) = false;
@@ -417,11 +401,7 @@ class SupervisedJob {
   absl::Status no_stop_image_ ABSL_GUARDED_BY(mutex_);
   uint64_t images_asked_ ABSL_GUARDED_BY(mutex_) = 0, images_answered_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status last_image_ ABSL_GUARDED_BY(mutex_);
-  // Of calls that take images, one at a time: the last number given, that of the one under way (0: none),
-  // whether the job is ready for it, and the last of which there is an image.
-  uint64_t visits_ ABSL_GUARDED_BY(mutex_) = 0, visit_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool visit_may_freeze_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t visit_frozen_ ABSL_GUARDED_BY(mutex_) = 0, visit_stored_ ABSL_GUARDED_BY(mutex_) = 0;
+  ImageVisits visits_{[wakeup = wakeup_] { wakeup->Notify(); }};
   std::thread thread_;
 };
 

@@ -57,10 +57,6 @@ constexpr double kFirstImageSeconds = 5;
 constexpr double kImageRetrySeconds = 10;
 // After older images have gone for it.
 constexpr double kRoomMadeSeconds = 1;
-// Somebody else captures the job, so that no image by interval is taken of it.
-constexpr double kBusyIsToldAfterSeconds = 5;
-// Until an image is taken again.
-constexpr size_t kMostReasonsTold = 20;
 // Images put off while the job may be ending.
 constexpr int kMostPostponements = 10;
 // Of one whose process is not there any more.
@@ -153,15 +149,14 @@ SupervisedJob::Turn SupervisedJob::WatchLife() {
   for (;;) {
     wakeup_->WaitFor(RestOfWatch());
     if (end_->WaitFor(absl::ZeroDuration())) return Turn::kDied;
-    bool asked, visit;
+    bool asked;
     {
       absl::MutexLock lock(&mutex_);
       if (leave_) return Turn::kLeave;
       if (stop_) return Turn::kStop;
       asked = images_asked_ > images_answered_;
-      visit = VisitWaits();
     }
-    if (visit) {
+    if (visits_.WhichWaits() != 0) {
       KeepItsFiles();
       ReceiveVisit();
       wakeup_->Notify();  // of what else has come
@@ -289,7 +284,7 @@ void SupervisedJob::LookForSurvival(bool further_step) {
     ForgetSignal();
   }
   Save();
-  Warn(
+  notices_.Warn(
       "it was sent a signal that ends most programs, and has gone on: when it dies it is brought back again; "
       "'rekindle stop' ends it for good");
 }
@@ -320,39 +315,28 @@ bool SupervisedJob::AwaitBoundary(const std::function<bool()>& given_up) {
 }
 
 void SupervisedJob::ReceiveVisit() {
-  uint64_t visit;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!VisitWaits()) return;  // it has just been given up
-    visit = visit_;
-    phase_ = "checkpointing";
-  }
-  const bool at_boundary = AwaitBoundary([this, visit] {
-    absl::MutexLock lock(&mutex_);
-    return visit_ != visit;
-  });
+  const uint64_t visit = visits_.WhichWaits();
+  if (visit == 0) return;  // it has just been given up
+  SetPhase("checkpointing");
+  const bool at_boundary = AwaitBoundary([this, visit] { return !visits_.IsUnderWay(visit); });
   // At one that it comes to later it need not wait.
   if (!at_boundary && job_file_) job_file_->Release(/*image_taken=*/false).IgnoreError();
   const supervise::ProgressSample before = Sample();
   progress_.Add(before);
   // What it asks for itself it wants to be stored.
   const bool asks = at_boundary && NewWish().has_value();
-  bool taken;
-  {
+  visits_.LetFreeze(visit);
+  const auto wanted = [this] {
     absl::MutexLock lock(&mutex_);
-    if (visit_ == visit) visit_may_freeze_ = true;
-    const auto over = [this, visit, asks]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-      return visit_ != visit || (!asks && visit_frozen_ == visit);
-    };
-    while (at_boundary && !leave_ && !stop_ && !end_->WaitFor(absl::ZeroDuration())) {
-      job_file_->KeepWaiting().IgnoreError();
-      if (AwaitUntil(mutex_, absl::Condition(&over), Deadline(kTick))) break;
-    }
-    phase_ = "running";
-    taken = visit_stored_ == visit || (!asks && visit_frozen_ == visit);
+    return Wanted();
+  };
+  while (at_boundary && !wanted() && !end_->WaitFor(absl::ZeroDuration())) {
+    job_file_->KeepWaiting().IgnoreError();
+    if (visits_.AwaitOver(visit, /*until_stored=*/asks, kTick)) break;
   }
+  SetPhase("running");
   if (!at_boundary) return;
-  job_file_->Release(taken).IgnoreError();
+  job_file_->Release(visits_.HasImage(visit, /*until_stored=*/asks)).IgnoreError();
   const supervise::ProgressSample after = Sample();
   progress_.Rebase(after, after.at_seconds - before.at_seconds);
   cpu_sampled_ = 0;  // the rate is that of a job that runs
@@ -443,12 +427,11 @@ absl::Status SupervisedJob::CaptureImage(BoundaryGate* gate, v1::CheckpointResul
   {
     absl::MutexLock lock(&mutex_);
     const v1::Supervision& policy = record_.policy();
-    taking_ =
-        absl::StrCat(policy.image_name().empty() ? ImageNameOf(name_) : policy.image_name(), ":", ImageTag());
-    taking_frozen_ns_ = 0;
-    for (auto& [label, value] : NumberImage(&taking_number_)) (*request.mutable_labels())[label] = value;
-    taking_ = store::NormalizeReference(taking_).value_or(taking_);
-    request.set_reference(taking_);
+    const std::string image = absl::StrCat(ImagesName(), ":", ImageTag());
+    request.set_reference(store::NormalizeReference(image).value_or(image));
+    points_.BeginTaking(request.reference());
+    for (auto& [label, value] : LabelsOfImage(points_.taking_number()))
+      (*request.mutable_labels())[label] = value;
     // Later ones find the one before by themselves.
     for (const v1::RestartPoint& point : record_.points()) {
       if (!record_.image_in_life() && point.image() == record_.from_image())
@@ -481,7 +464,7 @@ absl::Status SupervisedJob::CaptureImage(BoundaryGate* gate, v1::CheckpointResul
     status = take();
   }
   absl::MutexLock lock(&mutex_);
-  taking_.clear();
+  points_.EndTaking();
   return status;
 }
 
@@ -545,7 +528,7 @@ absl::Status SupervisedJob::TakeImage(bool asked, std::string* image) {
   if (status.ok()) {
     if (image != nullptr) *image = result.image().reference();
     TellOfStrays(strays);
-    TellOfImageWarnings(result);
+    for (const std::string& warning : result.warnings()) notices_.WarnOfKind(warning, "its images: ");
     // Counted from the beginning of one to the beginning of the next.
     PlanNextImage(std::max(0.1, interval_.Seconds() - (MonotonicSeconds() - began)));
     RemoveOldImages();
@@ -559,37 +542,16 @@ absl::Status SupervisedJob::TakeImage(bool asked, std::string* image) {
   return status;
 }
 
-bool SupervisedJob::GivesUpImages() const {
-  absl::MutexLock lock(&mutex_);
-  return leave_ || record_.stopping();
-}
-
 void SupervisedJob::TellOfImage(const absl::Status& taken) {
-  v1::JobEvent event;
-  if (taken.ok()) {
-    busy_since_ = 0;
-    if (reasons_told_.empty()) return;
-    reasons_told_.clear();
-    event.mutable_images_missing();
-    events_.Send(event);
-    return;
+  if (taken.ok()) return notices_.ImageTaken();
+  bool wanted;
+  {
+    absl::MutexLock lock(&mutex_);
+    wanted = !leave_ && !record_.stopping();
   }
-  // Aborted: somebody else captures the job, who has an image then. A group may wait for long before it has.
-  const double now = MonotonicSeconds();
-  if (!absl::IsAborted(taken)) {
-    busy_since_ = 0;
-  } else if (busy_since_ == 0) {
-    busy_since_ = now;
-  }
-  if ((absl::IsAborted(taken) &&
-       now - busy_since_ < std::max(interval_.Seconds(), kBusyIsToldAfterSeconds)) ||
-      GivesUpImages() || end_->WaitFor(absl::ZeroDuration()))
-    return;
-  if (reasons_told_.size() >= kMostReasonsTold ||
-      !reasons_told_.insert(WithoutNumbers(taken.message())).second)
-    return;
-  event.mutable_images_missing()->set_why(ToUtf8(taken.message()));
-  Tell(event, LogLevel::kWarning, absl::StrCat("no image was taken of job '", name_, "': ", taken.message()));
+  if (!wanted || end_->WaitFor(absl::ZeroDuration()))
+    return notices_.NoImageWanted(taken, MonotonicSeconds());
+  notices_.NoImage(taken, MonotonicSeconds(), interval_.Seconds());
 }
 
 bool SupervisedJob::RemoveOldImages(bool make_room) {
@@ -598,42 +560,7 @@ bool SupervisedJob::RemoveOldImages(bool make_room) {
   {
     absl::MutexLock lock(&mutex_);
     if (record_.policy().hang_seconds() > 0) sound_before = std::min(sound_before, SoundUntilNanos());
-    const size_t keep = make_room ? 1 : record_.policy().keep_images();
-    // Those between the image that this life went on from and its own lead to a death, or to none at all.
-    uint64_t from = UINT64_MAX;
-    for (const v1::RestartPoint& point : record_.points()) {
-      if (record_.image_in_life() && point.image() == record_.from_image()) from = point.number();
-    }
-    // What may hold a death or a hang already does not push out what does not.
-    // While none is old enough for that, the oldest one is the best there is.
-    int proven = 0;
-    bool is_proven = false;
-    for (int i = 0; i < record_.points_size(); ++i) {
-      if (record_.points(i).taken_ns() > sound_before) continue;
-      proven = i;
-      is_proven = true;
-    }
-    // The next one to be that has to get old enough, however soon others come.
-    const int to_be_proven = is_proven ? proven + 1 : proven;
-    size_t ours = 0;
-    for (const v1::RestartPoint& point : record_.points()) {
-      if (!point.ours()) continue;
-      if (point.number() > from && point.number() <= record_.numbers_before()) {
-        old.push_back(point);
-      } else {
-        ++ours;
-      }
-    }
-    // The newest is what all of this is for.
-    for (int i = 0; i + 1 < record_.points_size() && ours > keep; ++i) {
-      const v1::RestartPoint& point = record_.points(i);
-      const bool goes = std::any_of(old.begin(), old.end(), [&](const v1::RestartPoint& other) {
-        return other.image() == point.image();
-      });
-      if (i == proven || i == to_be_proven || !point.ours() || goes) continue;
-      old.push_back(point);
-      --ours;
-    }
+    old = points_.Superfluous(make_room, sound_before);
   }
   if (make_room && !old.empty()) {
     Log(LogLevel::kWarning,
@@ -667,11 +594,7 @@ void SupervisedJob::RemoveImagesOf(const std::vector<v1::RestartPoint>& images) 
     }
     {
       absl::MutexLock lock(&mutex_);
-      auto* points = record_.mutable_points();
-      points->erase(
-          std::remove_if(points->begin(), points->end(),
-                         [&](const v1::RestartPoint& point) { return point.image() == image.image(); }),
-          points->end());
+      points_.Remove(image.image());
     }
     Save();
   }

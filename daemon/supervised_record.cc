@@ -14,6 +14,7 @@
 #include "base/message_text.h"
 #include "base/record_file.h"
 #include "base/status.h"
+#include "dedup_store/retention.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -140,7 +141,7 @@ absl::Status CheckIsOfThisMachine(const std::string& directory, const v1::Superv
 
 std::string ExactNameOf(const v1::RestartPoint& point) {
   if (point.digest().empty()) return point.image();
-  return absl::StrCat(point.image().substr(0, point.image().rfind(':')), "@", point.digest());
+  return absl::StrCat(store::NameOfReference(point.image()), "@", point.digest());
 }
 
 supervise::RestartState RestartStateOf(const v1::SupervisedJobRecord& record) {

@@ -52,6 +52,20 @@ bool IsLeftLife(const std::string& directory, const v1::SupervisedJobRecord& rec
 // they live is not known here. The message says whose it is, and what to do if that machine is gone.
 absl::Status CheckIsOfThisMachine(const std::string& directory, const v1::SupervisedJobRecord& record);
 
+// Whose the job is. `User` is a Caller, or has uid, gid and groups as one.
+template <typename User>
+void GetOwner(const v1::SupervisedJobRecord& record, User* user) {
+  user->uid = record.uid();
+  user->gid = record.gid();
+  user->groups.assign(record.groups().begin(), record.groups().end());
+}
+template <typename User>
+void SetOwner(const User& user, v1::SupervisedJobRecord* record) {
+  record->set_uid(user.uid);
+  record->set_gid(user.gid);
+  record->mutable_groups()->Assign(user.groups.begin(), user.groups.end());
+}
+
 // As the store finds this very image, whoever has its tag by now.
 std::string ExactNameOf(const v1::RestartPoint& point);
 

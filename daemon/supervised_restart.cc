@@ -134,10 +134,7 @@ Death SupervisedJob::DeathBy(const ExitState& exit, int64_t ended_unix_ns) {
   if (!supervise::MayComeFromOutside(death)) {
     // Of its own doing: an image that may hold the beginning of this end is no progress.
     const int64_t sound_before = hung_ ? hung_since_ns_ : MonotonicNanos() - since - kProvenNanos;
-    for (const v1::RestartPoint& point : record_.points()) {
-      if (point.number() > record_.numbers_before() && point.taken_ns() <= sound_before)
-        death.image_taken = true;
-    }
+    if (points_.AnyOfLife(sound_before)) death.image_taken = true;
   } else {
     death.image_taken = record_.image_in_life();
   }
@@ -165,10 +162,7 @@ Death SupervisedJob::DeathWithoutWitness(bool other_boot) {
     death.kind = Death::Kind::kDaemonLeft;
   }
   death.progressed = other_boot;
-  death.image_taken = record_.image_in_life();
-  for (const v1::RestartPoint& point : record_.points()) {
-    if (point.number() > record_.numbers_before()) death.image_taken = true;
-  }
+  death.image_taken = record_.image_in_life() || points_.AnyOfLife(INT64_MAX);
   return death;
 }
 
@@ -199,13 +193,6 @@ double SupervisedJob::LostSeconds() const {
   return record_.image_in_life() ? since_image : std::min(life, since_image);
 }
 
-void SupervisedJob::SortPoints() {
-  // Those of versions that gave no numbers come first, in the order that they have.
-  std::stable_sort(
-      record_.mutable_points()->begin(), record_.mutable_points()->end(),
-      [](const v1::RestartPoint& a, const v1::RestartPoint& b) { return a.number() < b.number(); });
-}
-
 void SupervisedJob::NoteDeath(const Death& death, absl::string_view words) {
   auto* deaths = record_.mutable_deaths();
   const absl::Time died = absl::Now() - absl::Nanoseconds(since_death_ns_);
@@ -215,9 +202,6 @@ void SupervisedJob::NoteDeath(const Death& death, absl::string_view words) {
   if (deaths->size() > kDeathsKept) deaths->DeleteSubrange(kDeathsKept, deaths->size() - kDeathsKept);
 }
 
-// Of an image. No job comes to it.
-constexpr uint64_t kGreatestNumber = uint64_t{1} << 48;
-
 void SupervisedJob::FindPoints() {
   auto store = node_.OpenStore(Node::Access::kRead);
   auto images = store.ok() ? (*store)->List() : absl::StatusOr<std::vector<store::ImageInfo>>(store.status());
@@ -226,51 +210,11 @@ void SupervisedJob::FindPoints() {
         absl::StrCat("job '", name_, "': its images can't be listed: ", images.status().message()));
     return;
   }
-  std::map<std::string, std::string> there;  // digests by name
-  const Call own = OwnCall();
-  for (const store::ImageInfo& image : *images) {
-    if (node_.policy().MayUse(own.caller, image.owner)) there[image.reference] = image.digest;
-  }
+  const Caller owner = OwnCall().caller;
+  std::erase_if(*images,
+                [&](const store::ImageInfo& image) { return !node_.policy().MayUse(owner, image.owner); });
   absl::MutexLock lock(&mutex_);
-  auto* points = record_.mutable_points();
-  points->erase(std::remove_if(points->begin(), points->end(),
-                               [&](const v1::RestartPoint& point) {
-                                 auto it = there.find(point.image());
-                                 return it == there.end() ||
-                                        (!point.digest().empty() && point.digest() != it->second);
-                               }),
-                points->end());
-  const std::string label = absl::StrCat(record_.submitted_unix_ns());
-  std::set<std::string> known;
-  for (v1::RestartPoint& point : *points) {
-    known.insert(point.image());
-    point.set_digest(there[point.image()]);
-  }
-  for (const store::ImageInfo& image : *images) {
-    // The daemon may have died between the image and the record.
-    auto it = image.labels.find(v1::kSupervisedLabel);
-    if (it == image.labels.end() || it->second != label || image.owner != owner_) continue;
-    if (known.count(image.reference) != 0 || v1::IsCopyLink(image.reference, image.labels)) continue;
-    v1::RestartPoint* point = record_.add_points();
-    point->set_image(image.reference);
-    point->set_digest(image.digest);
-    point->set_taken_unix_ns(image.created_unix_ns);
-    // When is not known: as one that may hold the beginning of a death.
-    if (record_.boot_id() == ThisBootId()) point->set_taken_ns(MonotonicNanos());
-    // What came back from elsewhere somebody has named.
-    point->set_ours(!image.labels.contains(v1::kOriginLabel) &&
-                    !image.labels.contains(v1::kSupervisedAskedLabel));
-    uint64_t number = 0;
-    auto numbered = image.labels.find(v1::kSupervisedNumberLabel);
-    // Labels of what came from elsewhere say what they like.
-    if (numbered == image.labels.end() || !absl::SimpleAtoi(numbered->second, &number) ||
-        number > kGreatestNumber)
-      number = record_.last_number() + 1;
-    point->set_number(number);
-    record_.set_last_number(std::max(record_.last_number(), number));
-    record_.set_had_points(true);
-  }
-  SortPoints();
+  points_.Find(*images, record_.boot_id() == ThisBootId());
 }
 
 void SupervisedJob::LogIfLeft(const v1::FileRollback& file) const {
@@ -287,7 +231,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
   bool silent;
   {
     absl::MutexLock lock(&mutex_);
-    silent = silent_images_.contains(point.digest());
+    silent = points_.IsSilent(point.digest());
   }
   // What its last life has said it has not said yet: until it does, other signs count.
   if (job_file_ && silent) job_file_->ForgetJob().IgnoreError();
@@ -337,7 +281,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
       record_.set_log(job->record.log);
     }
     for (const auto& [file, warning] : WarnOfOthersCut(restarted->files(), ProcessTree(job->record.pid))) {
-      if (cut_of_others_told_.insert(file).second) Warn(warning);
+      if (cut_of_others_told_.insert(file).second) notices_.Warn(warning);
     }
   }
   return job;
@@ -347,26 +291,18 @@ void SupervisedJob::ForgetImagesOfHang() {
   std::vector<v1::RestartPoint> hanging;
   {
     absl::MutexLock lock(&mutex_);
-    for (const v1::RestartPoint& point : record_.points()) {
-      if (point.ours() && point.taken_ns() > hung_since_ns_) hanging.push_back(point);
-    }
-    // Better one that may hang than none: the oldest, which is the nearest to where it still got further. The
-    // others hold no more work than that one, and would cost an attempt each.
-    if (hanging.size() == static_cast<size_t>(record_.points_size()) && !hanging.empty())
-      hanging.erase(hanging.begin());
+    hanging = points_.OfHang(hung_since_ns_);
   }
   RemoveImagesOf(hanging);
 }
 
 bool SupervisedJob::HasUnkeptImages() {
   absl::MutexLock lock(&mutex_);
-  return std::exchange(kept_for_, images_noted_) != images_noted_;
+  return points_.AnyNew();
 }
 
 void SupervisedJob::KeepItsFiles(int64_t begins_with_unix_ns) {
-  for (const std::string& warning : removed_.Keep(begins_with_unix_ns)) {
-    if (image_warnings_told_.insert(WithoutNumbers(warning)).second) Warn(warning);
-  }
+  for (const std::string& warning : removed_.Keep(begins_with_unix_ns)) notices_.WarnOfKind(warning);
 }
 
 void SupervisedJob::KeepItsFilesMeanwhile() { removed_.KeepMeanwhile(); }
@@ -375,20 +311,16 @@ void SupervisedJob::AwaitItsFilesKept() { removed_.AwaitKept(kKeepingMayHoldUp);
 
 void SupervisedJob::NoteFrozen() {
   absl::MutexLock lock(&mutex_);
-  taking_frozen_ns_ = MonotonicNanos();
+  points_.TakingIsFrozen(MonotonicNanos());
 }
 
 void SupervisedJob::ForgetItsFiles(bool ended) {
-  int64_t oldest = INT64_MAX;
+  std::optional<int64_t> oldest;
   {
     absl::MutexLock lock(&mutex_);
-    // Others' images may stay for weeks.
-    for (const v1::RestartPoint& point : record_.points()) {
-      if (point.ours()) oldest = std::min(oldest, point.taken_unix_ns());
-    }
-    if (oldest == INT64_MAX && !record_.points().empty()) oldest = record_.points().rbegin()->taken_unix_ns();
+    oldest = points_.OldestKeptUnixNanos();
   }
-  if (oldest != INT64_MAX) removed_.Forget(oldest, ended);
+  if (oldest) removed_.Forget(*oldest, ended);
 }
 
 void SupervisedJob::PutItsFilesBack(const v1::RestartPoint& point, v1::JobRestarted* restarted) {
@@ -421,21 +353,9 @@ void SupervisedJob::LookForReopenedFiles(const v1::RestartPoint& point) {
   reopened_.LookFor(std::move(options));
 }
 
-std::optional<supervise::Tried> SupervisedJob::Tried() const {
-  if (record_.from_image().empty()) return supervise::Tried{0, 0};  // what there is has come later
-  size_t newer = 0;
-  for (auto point = record_.points().rbegin(); point != record_.points().rend(); ++point, ++newer) {
-    if (point->image() == record_.from_image() && point->number() >= record_.from_number())
-      return supervise::Tried{newer, newer + 1};
-    if (point->number() < record_.from_number()) break;
-  }
-  if (record_.from_number() == 0) return std::nullopt;  // of an earlier version
-  return supervise::Tried{newer, newer};
-}
-
 RestartDecision SupervisedJob::DecideAfter(const Death& death) {
   absl::MutexLock lock(&mutex_);
-  return restart_policy_.OnDeath(death, static_cast<size_t>(record_.points_size()), Tried());
+  return restart_policy_.OnDeath(death, static_cast<size_t>(record_.points_size()), points_.Tried());
 }
 
 bool SupervisedJob::BringBack(Death death) {
@@ -471,8 +391,8 @@ bool SupervisedJob::BringBack(Death death) {
     Finish(last_exit_, /*failed=*/false, absl::StrCat(how, ", as was asked for"));
     return false;
   }
-  if (const std::string hint = well ? "" : HintAtRemovedFiles(); !hint.empty()) Warn(hint);
-  if (!well) TellOfFullLog();
+  if (const std::string hint = well ? "" : HintAtRemovedFiles(); !hint.empty()) notices_.Warn(hint);
+  if (!well) notices_.LogIsFull(HintAtFullLog());
   RestartDecision decision = DecideAfter(death);
   // In one with the death: to who takes over now it is not another one.
   if (decision.action == RestartDecision::Action::kRestart) NoteDecided();
@@ -514,115 +434,136 @@ bool SupervisedJob::CarryOutDecision() {
   return Revive(std::move(decision), how, since_death);
 }
 
-bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, const Stopwatch& since_death) {
-  v1::JobRestarted passed_over;
-  constexpr size_t kNone = SIZE_MAX;
+// What is remembered over the attempts to bring it back.
+struct SupervisedJob::Revival {
+  static constexpr size_t kNone = SIZE_MAX;
+
+  RestartDecision decision;
+  const std::string how;  // its last life ended
+  const Stopwatch& since_death;
+  v1::JobRestarted passed_over = {};
   size_t unfit = kNone;  // the newest image that did not fit this machine, as so many back
-  for (bool waits_for_machine = false;;) {
-    size_t images;
-    bool had_points;
-    std::string newest;
-    {
-      absl::MutexLock lock(&mutex_);
-      images = static_cast<size_t>(record_.points_size());
-      if (images > 0) newest = record_.points(static_cast<int>(images) - 1).image();
-      had_points = record_.had_points();
-    }
-    if (decision.action == RestartDecision::Action::kDone) {
+  bool waits_for_machine = false;
+};
+
+bool SupervisedJob::Revive(RestartDecision decision, const std::string& how, const Stopwatch& since_death) {
+  Revival revival{std::move(decision), how, since_death};
+  for (;;) {
+    if (revival.decision.action == RestartDecision::Action::kDone) {
       Finish(last_exit_, /*failed=*/false, how);
       return false;
     }
-    const bool anew = decision.images_back >= images;
-    const bool ends = decision.action == RestartDecision::Action::kGiveUp || (anew && had_points);
-    std::string hint = ends ? HintAtRemovedFiles() : "";
-    if (ends && hint.empty()) hint = HintAtFullLog();
-    if (ends && unfit < images) {
-      absl::MutexLock lock(&mutex_);
-      decision = restart_policy_.BackTo(unfit, "none that is older leads further");
-      waits_for_machine = true;
-      continue;
-    }
-    if (decision.action == RestartDecision::Action::kGiveUp) {
-      Finish(last_exit_, /*failed=*/true, absl::StrCat(decision.why, hint.empty() ? "" : "; ", hint));
-      return false;
-    }
-    if (anew && had_points) {
-      // It would do everything once more, over what it has left: nobody but its owner can want that.
-      Finish(
-          last_exit_, /*failed=*/true,
-          absl::StrCat(
-              decision.death,
-              images == 0 ? "; its images are gone, and it does not begin anew by itself: start it once more "
-                            "if it is to"
-                          : absl::StrCat("; it gets no further from any image that it can go back to (",
-                                         images, ", the newest ", newest,
-                                         "), so that it is not restarted any more. When what it fails of "
-                                         "is mended, `rekindle run --from ",
-                                         newest, " …` goes on from there"),
-              hint.empty() ? "" : "; ", hint));
-      return false;
-    }
-    if (decision.wait_seconds > 0) NoteDecided();
-    // Also without a wait: its end may have been asked for while that was decided.
-    if (!Wait(decision.wait_seconds)) return EndWithoutLife();
-    v1::JobEvent event;
-    v1::JobRestarted* restarted = event.mutable_restarted();
+    size_t images;
+    bool anew, ends;
     std::optional<v1::RestartPoint> point;
-    if (!anew) {
-      absl::MutexLock lock(&mutex_);
-      point = record_.points(static_cast<int>(images - 1 - decision.images_back));
-    }
-    const std::string image = point ? point->image() : "";
-    SetPhase("restarting");
-    Log(LogLevel::kInfo,
-        absl::StrCat("job '", name_, "' goes on from ", anew ? "its beginning" : image, ": ", decision.why));
-    absl::StatusOr<RegisteredJob> life = TryToRevive(point, waits_for_machine, restarted);
-    if (absl::IsCancelled(life.status()) && !Wait(0)) return EndWithoutLife();
-    if (life.ok()) {
-      BeginLife(*life);
-      if (job_file_) job_file_->Release(true).IgnoreError();
-      restarted->MergeFrom(passed_over);
-      restarted->set_image(image);
-      restarted->set_why(how);
-      restarted->set_pid(life->record.pid);
-      restarted->set_seconds(since_death.seconds());
-      if (!anew) {
-        for (const std::string& path : reopened_.Candidates(kLookedForFilesBy))
-          restarted->add_written_since(ToUtf8(path));
-      }
-      {
-        absl::MutexLock lock(&mutex_);
-        record_.set_restart_count(record_.restart_count() + 1);
-        record_.clear_last_error();
-        restarted->set_restart(record_.restart_count());
-      }
-      Save();
-      events_.Send(event);
-      return true;
-    }
-    KillAll();
-    const std::string problem = absl::StrCat("it could not be brought back from ",
-                                             anew ? "its beginning" : image, ": ", life.status().message());
-    if (!anew) passed_over.add_passed_over(absl::StrCat(image, ": ", life.status().message()));
-    Log(LogLevel::kError, absl::StrCat("job '", name_, "': ", problem));
-    bool leave;
     {
       absl::MutexLock lock(&mutex_);
-      leave = leave_;
-      if (!leave) record_.set_last_error(problem);
+      images = static_cast<size_t>(record_.points_size());
+      anew = revival.decision.images_back >= images;
+      // It would do everything once more, over what it has left: nobody but its owner can want that.
+      ends = revival.decision.action == RestartDecision::Action::kGiveUp || (anew && record_.had_points());
+      if (ends && revival.unfit < images) {
+        revival.decision = restart_policy_.BackTo(revival.unfit, "none that is older leads further");
+        revival.waits_for_machine = true;
+        continue;
+      }
     }
-    if (leave) return EndWithoutLife();
-    Save();
-    if (waits_for_machine) {  // it fits, and that was not all
-      unfit = kNone;
-      waits_for_machine = false;
-    } else if (!anew && unfit == kNone && HindranceOf(life.status()) == Hindrance::kOtherMachine) {
-      unfit = decision.images_back;
+    if (ends) {
+      GiveUp(revival.decision);
+      return false;
     }
-    Death death;
-    death.kind = Death::Kind::kRestoreFailed;
-    decision = DecideAfter(death);
+    if (revival.decision.wait_seconds > 0) NoteDecided();
+    // Also without a wait: its end may have been asked for while that was decided.
+    if (!Wait(revival.decision.wait_seconds)) return EndWithoutLife();
+    if (!anew) {
+      absl::MutexLock lock(&mutex_);
+      point = record_.points(static_cast<int>(images - 1 - revival.decision.images_back));
+    }
+    if (const std::optional<bool> is_back = Attempt(point, &revival)) return *is_back;
   }
+}
+
+void SupervisedJob::GiveUp(const RestartDecision& decision) {
+  std::string hint = HintAtRemovedFiles();
+  if (hint.empty()) hint = HintAtFullLog();
+  std::string why = decision.why;
+  if (decision.action != RestartDecision::Action::kGiveUp) {
+    absl::MutexLock lock(&mutex_);
+    const std::string newest = record_.points().empty() ? "" : record_.points().rbegin()->image();
+    why = absl::StrCat(
+        decision.death,
+        newest.empty()
+            ? "; its images are gone, and it does not begin anew by itself: start it once more if it "
+              "is to"
+            : absl::StrCat("; it gets no further from any image that it can go back to (",
+                           record_.points_size(), ", the newest ", newest,
+                           "), so that it is not restarted any more. When what it fails of is "
+                           "mended, `rekindle run --from ",
+                           newest, " …` goes on from there"));
+  }
+  Finish(last_exit_, /*failed=*/true, absl::StrCat(why, hint.empty() ? "" : "; ", hint));
+}
+
+std::optional<bool> SupervisedJob::Attempt(const std::optional<v1::RestartPoint>& point, Revival* revival) {
+  const std::string source = point ? point->image() : "its beginning";
+  SetPhase("restarting");
+  Log(LogLevel::kInfo, absl::StrCat("job '", name_, "' goes on from ", source, ": ", revival->decision.why));
+  v1::JobEvent event;
+  const absl::StatusOr<RegisteredJob> life =
+      TryToRevive(point, revival->waits_for_machine, event.mutable_restarted());
+  if (absl::IsCancelled(life.status()) && !Wait(0)) return EndWithoutLife();
+  if (life.ok()) {
+    BeginLife(*life);
+    if (job_file_) job_file_->Release(true).IgnoreError();
+    TellThatItIsBack(point, *revival, life->record.pid, &event);
+    return true;
+  }
+  KillAll();
+  if (point) revival->passed_over.add_passed_over(absl::StrCat(source, ": ", life.status().message()));
+  const std::string problem =
+      absl::StrCat("it could not be brought back from ", source, ": ", life.status().message());
+  Log(LogLevel::kError, absl::StrCat("job '", name_, "': ", problem));
+  bool leave;
+  {
+    absl::MutexLock lock(&mutex_);
+    leave = leave_;
+    if (!leave) record_.set_last_error(problem);
+  }
+  if (leave) return EndWithoutLife();
+  Save();
+  if (revival->waits_for_machine) {  // it fits, and that was not all
+    revival->unfit = Revival::kNone;
+    revival->waits_for_machine = false;
+  } else if (point && revival->unfit == Revival::kNone &&
+             HindranceOf(life.status()) == Hindrance::kOtherMachine) {
+    revival->unfit = revival->decision.images_back;
+  }
+  Death death;
+  death.kind = Death::Kind::kRestoreFailed;
+  revival->decision = DecideAfter(death);
+  return std::nullopt;
+}
+
+void SupervisedJob::TellThatItIsBack(const std::optional<v1::RestartPoint>& point, const Revival& revival,
+                                     pid_t pid, v1::JobEvent* event) {
+  v1::JobRestarted* restarted = event->mutable_restarted();
+  restarted->MergeFrom(revival.passed_over);
+  if (point) restarted->set_image(point->image());
+  restarted->set_why(revival.how);
+  restarted->set_pid(pid);
+  restarted->set_seconds(revival.since_death.seconds());
+  if (point) {
+    for (const std::string& path : reopened_.Candidates(kLookedForFilesBy))
+      restarted->add_written_since(ToUtf8(path));
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    record_.set_restart_count(record_.restart_count() + 1);
+    record_.clear_last_error();
+    restarted->set_restart(record_.restart_count());
+  }
+  Save();
+  events().Send(*event);
 }
 
 void SupervisedJob::NoteDecided() {
@@ -683,7 +624,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
       v1::JobEvent waits;
       waits.mutable_waits()->set_why(ToUtf8(life.status().message()));
       waits.mutable_waits()->set_down(true);
-      Tell(waits, LogLevel::kWarning, log);
+      notices_.Tell(waits, LogLevel::kWarning, log);
     } else if (hindrance != Hindrance::kOtherMachine) {
       Log(LogLevel::kWarning, log);
     }

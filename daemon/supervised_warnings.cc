@@ -23,35 +23,10 @@ namespace {
 
 constexpr double kLookForStraysSeconds = 60;
 constexpr double kLookAtLogSeconds = 60;  // its file system may be far away
-constexpr size_t kMostWarnings = 20;
 constexpr double kReopenedAreGatheredSeconds = 5;
 constexpr size_t kMostReopenedNamed = 5;
 
 }  // namespace
-
-std::string SupervisedJob::WithoutNumbers(absl::string_view message) {
-  std::string words(message);
-  std::erase_if(words, [](char c) { return absl::ascii_isxdigit(c); });
-  return words;
-}
-
-void SupervisedJob::Tell(const v1::JobEvent& event, LogLevel level, const std::string& text) {
-  const bool told = events_.Send(event);
-  if (node_.options().daemon || !told) Log(level, text);
-}
-
-void SupervisedJob::Warn(const std::string& warning) {
-  const std::string text = ToUtf8(warning);
-  {
-    absl::MutexLock lock(&mutex_);
-    if (warnings_.size() == kMostWarnings || std::count(warnings_.begin(), warnings_.end(), text) != 0)
-      return;
-    warnings_.push_back(text);
-  }
-  v1::JobEvent event;
-  event.mutable_warning()->set_warning(text);
-  Tell(event, LogLevel::kWarning, absl::StrCat("job '", name_, "': ", text));
-}
 
 void SupervisedJob::TellOfOtherFolder() {
   pid_t pid;
@@ -65,31 +40,13 @@ void SupervisedJob::TellOfOtherFolder() {
     if (variable == JobFilePath() ||
         !absl::ConsumeSuffix(&variable, absl::StrCat("/" REKINDLE_JOB_FILE_FOLDER "/", mark_)))
       continue;
-    Warn(absl::StrCat("it was started where the runtime folder is ", variable, ", and here it is ",
-                      node_.options().runtime_directory,
-                      ": what it may report through the hook (progress, moments for images) is not heard. "
-                      "That takes a daemon with --runtime-dir ",
-                      variable));
+    notices_.Warn(
+        absl::StrCat("it was started where the runtime folder is ", variable, ", and here it is ",
+                     node_.options().runtime_directory,
+                     ": what it may report through the hook (progress, moments for images) is not heard. "
+                     "That takes a daemon with --runtime-dir ",
+                     variable));
   }
-}
-
-void SupervisedJob::TellOfCopies(const std::string& place, const std::string& trouble) {
-  v1::JobEvent event;
-  event.mutable_copies()->set_place(ToUtf8(place));
-  event.mutable_copies()->set_trouble(ToUtf8(trouble));
-  {
-    absl::MutexLock lock(&mutex_);
-    copies_trouble_ = event.copies();
-  }
-  events_.Send(event);
-}
-
-std::optional<v1::JobEvent> SupervisedJob::TroubleOfCopies() const {
-  absl::MutexLock lock(&mutex_);
-  if (copies_trouble_.trouble().empty()) return std::nullopt;
-  v1::JobEvent event;
-  *event.mutable_copies() = copies_trouble_;
-  return event;
 }
 
 Strays SupervisedJob::LookForStrays() {
@@ -116,31 +73,20 @@ void SupervisedJob::TellOfStrays(const Strays& before) {
   const Strays strays = InBoth(before, StraysAmong(ProcessTable()));
   if (strays.empty()) return;
   strays_told_ = true;
-  Warn(DescribeStrays(strays, /*are_ended_with_it=*/true));
-}
-
-void SupervisedJob::TellOfFullLog() {
-  const std::string hint = ToUtf8(HintAtFullLog());
-  if (hint == full_log_told_) return;
-  if (!full_log_told_.empty()) {  // there is room again
-    absl::MutexLock lock(&mutex_);
-    std::erase(warnings_, full_log_told_);
-  }
-  full_log_told_ = hint;
-  if (!hint.empty()) Warn(hint);
+  notices_.Warn(DescribeStrays(strays, /*are_ended_with_it=*/true));
 }
 
 void SupervisedJob::LookForFullLog(double now, uint64_t log_bytes) {
   if (now < next_look_at_log_) return;
   next_look_at_log_ = now + kLookAtLogSeconds;
   const bool grew = std::exchange(log_bytes_, log_bytes) != log_bytes;
-  if (!grew || !full_log_told_.empty()) TellOfFullLog();
+  if (!grew || notices_.told_of_full_log()) notices_.LogIsFull(HintAtFullLog());
 }
 
 void SupervisedJob::TellOfUnseenHangs(double now) {
   if (unseen_hangs_told_ || !progress_.MayHangUnseen(now)) return;
   unseen_hangs_told_ = true;
-  Warn(
+  notices_.Warn(
       "it reports no progress, so that --hang goes by its CPU time, input and output: while it waits "
       "actively, as "
       "in a collective that never ends, or some thread of it ticks, it is not found to hang. Have it call "
@@ -168,21 +114,13 @@ void SupervisedJob::TellOfReopenedFiles(double now) {
   reopened_untold_.clear();
   const size_t all = names.size();
   if (all > kMostReopenedNamed) names.resize(kMostReopenedNamed);
-  Warn(absl::StrCat("what it appends to ", absl::StrJoin(names, ", "),
-                    all > names.size() ? absl::StrCat(" and ", all - names.size(), " more") : "",
-                    " is there twice from the image on that it went back to: it does not keep ",
-                    all == 1 ? "that file" : "these files", " open, so that images do not know of ",
-                    all == 1 ? "it" : "them", ". Started with --track-path ", names.front(),
-                    all == 1 ? "" : " (for each, or a pattern)", ", it has ", all == 1 ? "it" : "them",
-                    " cut back when it goes back"));
-}
-
-void SupervisedJob::TellOfImageWarnings(const v1::CheckpointResult& result) {
-  for (const std::string& warning : result.warnings()) {
-    if (image_warnings_told_.size() < kMostWarnings &&
-        image_warnings_told_.insert(WithoutNumbers(warning)).second)
-      Warn(absl::StrCat("its images: ", warning));
-  }
+  notices_.Warn(absl::StrCat("what it appends to ", absl::StrJoin(names, ", "),
+                             all > names.size() ? absl::StrCat(" and ", all - names.size(), " more") : "",
+                             " is there twice from the image on that it went back to: it does not keep ",
+                             all == 1 ? "that file" : "these files", " open, so that images do not know of ",
+                             all == 1 ? "it" : "them", ". Started with --track-path ", names.front(),
+                             all == 1 ? "" : " (for each, or a pattern)", ", it has ",
+                             all == 1 ? "it" : "them", " cut back when it goes back"));
 }
 
 }  // namespace rekindle::daemon

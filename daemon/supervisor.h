@@ -19,6 +19,8 @@
 #include "base/deadline.h"
 #include "daemon/call.h"
 #include "daemon/copy_followers.h"
+#include "daemon/garbage_timer.h"
+#include "daemon/starting_jobs.h"
 #include "daemon/supervised_job.h"
 #include "daemon/wakeup.h"
 #include "rekindle/v1/rekindle.pb.h"
@@ -34,7 +36,7 @@ class Supervisor {
   static constexpr absl::Duration kKeepEnded = absl::Hours(24);
   static constexpr size_t kMostEndedOfOne = 1000;
 
-  explicit Supervisor(Node& node) : node_(node) {}
+  explicit Supervisor(Node& node);
   ~Supervisor() { Leave(); }
 
   // In the daemon: takes over the jobs of the store that others have left, and from then on those that others
@@ -62,11 +64,11 @@ class Supervisor {
   // The same for somebody who is told no more of other users' jobs than that.
   absl::Status CheckNameIsFreeFor(const Caller& caller, const std::string& name) const
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // FailedPrecondition: a job is just being started with the same log, and one of the two is supervised:
-  // CheckLogIsOwn finds it once it has a record, until when the result is to be kept. Of this process alone:
-  // two commands that run jobs without a daemon at the same moment don't see each other.
-  absl::StatusOr<std::shared_ptr<void>> ReserveLog(const std::string& log, bool supervised)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // For one that is being started: CheckLogIsOwn finds its log once it has a record, until when the result is
+  // to be kept. See StartingJobs::TakeLog.
+  absl::StatusOr<std::shared_ptr<void>> ReserveLog(const std::string& log, bool supervised) {
+    return starting_.TakeLog(log, supervised);
+  }
 
   // Nothing where there is no such supervised job.
   void WillEnd(const std::string& name, int signal) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -80,7 +82,7 @@ class Supervisor {
   uint64_t TakeNumber(const std::string& name, pid_t pid, std::map<std::string, std::string>* labels)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // On a thread of its own, not more often than now and then; with 0, as soon as it can.
-  void CollectGarbageSoon(double seconds = 60) ABSL_LOCKS_EXCLUDED(mutex_);
+  void CollectGarbageSoon(double seconds = 60) { garbage_.CollectSoon(seconds); }
 
   // A last image of each, side by side: this node is about to go.
   void CheckpointAll(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -102,23 +104,10 @@ class Supervisor {
   std::shared_ptr<SupervisedJob> Get(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   Node& node_;
-  // Nobody else takes this name until the result is dropped.
-  class Reservation {
-   public:
-    Reservation(Supervisor& supervisor, std::string name) : supervisor_(supervisor), name_(std::move(name)) {}
-    ~Reservation() {
-      absl::MutexLock lock(&supervisor_.mutex_);
-      supervisor_.starting_.erase(name_);
-    }
-
-   private:
-    Supervisor& supervisor_;
-    const std::string name_;
-  };
-  // The right to supervise a new job of that name. AlreadyExists: it is another's, or nobody can tell.
+  // The right to supervise a new job of that name, which nobody else takes until the reservation is dropped.
+  // AlreadyExists: it is another's, or nobody can tell.
   absl::StatusOr<SupervisedHold> TakeName(const Caller& caller, const std::string& name,
-                                          std::unique_ptr<Reservation>* reservation)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+                                          std::shared_ptr<void>* reservation) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<SupervisedHold> Claim(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status LockJobs(absl::Duration patience = absl::ZeroDuration()) ABSL_LOCKS_EXCLUDED(mutex_);
   void TakeOverAll() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -135,18 +124,12 @@ class Supervisor {
   void Tell(const std::string& name, const std::string& what) ABSL_LOCKS_EXCLUDED(mutex_);
   std::string directory() const;
 
+  StartingJobs starting_;
+  GarbageTimer garbage_;
+  // Taken before the locks of the jobs, and with none of the two above.
   mutable absl::Mutex mutex_;
-  std::set<std::string> starting_ ABSL_GUARDED_BY(mutex_);
-  // Their logs, as LogKey has them, and whether the job is supervised.
-  std::multimap<std::string, bool> starting_logs_ ABSL_GUARDED_BY(mutex_);
-  void CollectGarbageLoop() ABSL_LOCKS_EXCLUDED(mutex_);
-
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  // Of CLOCK_MONOTONIC.
-  int64_t collect_at_ns_ ABSL_GUARDED_BY(mutex_) = INT64_MAX;
-  int64_t collected_at_ns_ ABSL_GUARDED_BY(mutex_) = 0;
-  Wakeup collector_wakeup_, watcher_wakeup_;
-  std::thread collector_ ABSL_GUARDED_BY(mutex_);
+  Wakeup watcher_wakeup_;
   UniqueFd lock_ ABSL_GUARDED_BY(mutex_);  // of the one daemon of this machine that takes jobs over
   std::thread watcher_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::string> told_ ABSL_GUARDED_BY(mutex_);

@@ -9,6 +9,7 @@
 
 #include "daemon/node.h"
 #include "daemon/rpcs.h"
+#include "daemon/test_node.h"
 #include "daemon/test_users.h"
 #include "dedup_store/store_testing.h"
 #include "rekindle/v1/image_layout.h"
@@ -37,10 +38,8 @@ class TagImageTest : public StoreTest {
     NewImageOptions other = Named("bobs:1");
     other.owner = kBob;
     RK_ASSERT_OK(TestImage().Commit(*store_, other));
-    daemon::NodeOptions options;
+    daemon::NodeOptions options = daemon::TestNodeOptions(folder_->path());
     options.store = options_.path;
-    options.runtime_directory = folder_->path() + "/run";
-    options.log_directory = folder_->path() + "/log";
     node_ = std::make_unique<daemon::Node>(options);
   }
 

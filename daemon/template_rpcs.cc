@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "daemon/call_monitor.h"
 #include "daemon/copies.h"
+#include "daemon/function_template.h"
 #include "daemon/image_lookup.h"
 #include "daemon/job_room.h"
 #include "daemon/process_info.h"
@@ -94,18 +95,9 @@ absl::Status TemplateUp(Node& node, const Call& call, const v1::TemplateUpReques
   restore::CloneOptions options;
   options.image = info.digest;
   options.cancel_fd = monitor.cancel_fd();
-  options.template_instance = true;
   options.caller = node.policy().IsAdmin(call.caller) ? 0 : call.caller.uid;
-  // All of its memory is there before it is forked: its copies' faults then need no pager.
-  options.fill = restore::Fill::kEager;
-  RK_ASSIGN_OR_RETURN(restore::CloneResult started, node.clones().Start(*store, criu, options));
-  auto taken = restore::Template::Take(started, node.options().runtime_directory,
-                                       node.options().standby_copies, monitor.cancel_fd());
-  if (!taken.ok()) {
-    restore::EndSandbox(started.sandbox.init, started.sandbox.directory);
-    return taken.status();
-  }
-  record.instance = *std::move(taken);
+  RK_ASSIGN_OR_RETURN(StartedTemplate started, StartTemplate(node, *store, criu, options));
+  record.instance = std::move(started.forks);
   monitor.Stop();
   CopyDetails details;
   details.name = CheckJobName(record.name).ok() ? record.name : "";
@@ -113,8 +105,8 @@ absl::Status TemplateUp(Node& node, const Call& call, const v1::TemplateUpReques
   details.kind = "template";
   details.wait_for_answer = false;
   v1::JobStarted unused;
-  RK_ASSIGN_OR_RETURN(RegisteredJob job,
-                      RegisterCopy(node, call.caller, std::move(started), details, watch, -1, &unused));
+  RK_ASSIGN_OR_RETURN(RegisteredJob job, RegisterCopy(node, call.caller, std::move(started.sandbox), details,
+                                                      watch, -1, &unused));
   record.job = job.record;
   record.seconds = watch.seconds();
   Describe(record, ProcessChildren(), response);
@@ -163,12 +155,8 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
   for (uint32_t i = 1; i <= count; ++i) {
     Stopwatch watch;
     CopyTimeline timeline(request.timeline());
-    restore::CloneOptions options = CloneOptionsFrom(request.clone(), info);
-    options.timeline = request.timeline();
-    options.name = request.name();
-    if (!options.name.empty() && count > 1) absl::StrAppend(&options.name, "-", i);
-    options.cancel_fd = monitor.cancel_fd();
-    options.caller = node.policy().IsAdmin(call.caller) ? 0 : call.caller.uid;
+    const restore::CloneOptions options =
+        OptionsOfCopy(node, call.caller, request, info, count > 1 ? i : 0, monitor.cancel_fd());
     absl::StatusOr<restore::CloneResult> copy = record.instance->Fork(options);
     const bool forked = copy.ok();
     v1::JobEvent event;
@@ -194,11 +182,8 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
     event.mutable_started()->set_forked(forked);
     if (count > 1) event.mutable_started()->set_number(i);
     if (forked && event.started().ready_seconds() > 0) record.instance->HasAnswered(root, options);
-    if (auto store = node.OpenStore(Node::Access::kRead);
-        !forked && event.started().ready_seconds() > 0 && store.ok()) {
-      auto pager = node.clones().ConnectToPager(**store);
-      if (pager.ok()) pager->Ready(event.started().instance()).IgnoreError();
-    }
+    if (auto store = node.OpenStore(Node::Access::kRead); !forked && store.ok())
+      EndRecordingOf(node, **store, event.started());
     node.templates().CountCopy(record.name);
     RK_RETURN_IF_ERROR(TellOrEnd(event, init.get(), send));
     if (auto followed = timeline.Finish(event.started())) send(*followed);

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/test_eventually.h"
 #include "daemon/gpu_arbiter.h"
 #include "daemon/test_gpu_machine.h"
 
@@ -105,11 +106,7 @@ class GpuArbiterTest : public ::testing::Test {
   };
   // Until so many requests in all have had to wait, and do.
   void AwaitWaits(uint64_t waits) {
-    while (arbiter_->counters().waits < waits) std::this_thread::yield();
-  }
-  // Until the job has so many.
-  void AwaitLeases(pid_t pid, int leases) {
-    while (Look(pid).leases < leases) std::this_thread::yield();
+    ASSERT_TRUE(Eventually([&] { return arbiter_->counters().waits >= waits; }));
   }
   void FailNext(Call call, pid_t pid, absl::Status error, int times = 1) {
     machine_->Interfere([=, left = std::make_shared<std::atomic<int>>(times)](Call c, const GpuJobId& id) {

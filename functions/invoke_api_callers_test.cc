@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "base/test_eventually.h"
 #include "functions/invoke_api_for_tests.h"
 #include "nlohmann/json.hpp"
 
@@ -152,10 +153,10 @@ TEST_P(InvokeApiTest, ItIsKnownThatACallerHasGone) {
   InvokeRequest ended = begun[1].get_future().get();
   EXPECT_FALSE(closed.gone());
   closes.Close();
-  while (!closed.gone()) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return closed.gone(); }));
   EXPECT_FALSE(ended.gone());
   ends.EndSending();  // over TCP nothing tells it from the other
-  while (!ended.gone()) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return ended.gone(); }));
 }
 
 TEST_P(InvokeApiTest, FindingOutWhoConnectsHoldsUpNobodyWhoIsConnected) {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "base/test_eventually.h"
 #include "functions/http_client_for_tests.h"
 #include "functions/invoke_api.h"
 #include "functions/scheduler_for_tests.h"
@@ -269,7 +270,7 @@ TEST_F(SchedulerTest, ProvisionedInstancesAreThereBeforeTheFirstCall) {
   function.provisioned = 2;
   scheduler().Put(function);
   ASSERT_TRUE(starter_.WaitForStarts(2));
-  while (Numbers("f").idle < 2) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Numbers("f").idle >= 2; }));
   Told told = Invoke("f", "1");
   absl::StatusOr<CallResult> result = ResultOf(told);
   ASSERT_TRUE(result.ok()) << result.status();
@@ -284,14 +285,14 @@ TEST_F(SchedulerTest, ProvisionedInstancesOutliveTheIdleLimit) {
   ScheduledFunction function = Function("f");
   function.provisioned = 1;
   scheduler().Put(function);
-  while (Numbers("f").idle < 1) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Numbers("f").idle >= 1; }));
   Told first = Invoke("f", "1"), second = Invoke("f", "2");
   ASSERT_TRUE(gate.WaitForWaiting(2));
   gate.Open(2);
   EXPECT_EQ(TextOf(std::move(first)), "ok 1");
   EXPECT_EQ(TextOf(std::move(second)), "ok 2");
   EXPECT_TRUE(starter_.WaitForLiving(1));  // the second one has gone
-  while (Numbers("f").idle != 1) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Numbers("f").idle == 1; }));
 }
 
 TEST_F(SchedulerTest, AProvisionedInstanceThatEndsIsReplaced) {
@@ -305,7 +306,7 @@ TEST_F(SchedulerTest, AProvisionedInstanceThatEndsIsReplaced) {
   ScheduledFunction function = Function("f");
   function.provisioned = 1;
   scheduler().Put(function);
-  while (Numbers("f").idle < 1) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Numbers("f").idle >= 1; }));
   starter_.KillInstance(starter_.started()[0].instance);  // before its first call
   ASSERT_TRUE(starter_.WaitForStarts(2));
   EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
@@ -355,7 +356,7 @@ TEST_F(SchedulerTest, ANewRevisionsProvisionedInstancesWaitUntilTheOldOnesHaveGo
   ScheduledFunction function = Function("f");
   function.most_instances = function.provisioned = 2;
   scheduler().Put(function);
-  while (Numbers("f").idle < 2) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Numbers("f").idle >= 2; }));
   function.revision = 2;
   scheduler().Put(function);
   ASSERT_TRUE(end.WaitForWaiting(2));
@@ -367,7 +368,7 @@ TEST_F(SchedulerTest, ANewRevisionsProvisionedInstancesWaitUntilTheOldOnesHaveGo
   EXPECT_THAT(starter_.started(), SizeIs(3));
   end.Open(1);
   ASSERT_TRUE(starter_.WaitForStarts(4));
-  while (Numbers("f").idle < 2) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Numbers("f").idle >= 2; }));
   EXPECT_EQ(starter_.living(), 2u);
   end.Open(2);
   StopScheduler();
@@ -386,14 +387,14 @@ TEST_F(SchedulerTest, ProvisionedInstancesKeepToTheLimitOfAll) {
               AllOf(HasSubstr("function 'other'"), HasSubstr("make 4 with those of other functions"),
                     HasSubstr("at most 3")));
   scheduler().Put(other);
-  while (Numbers("one").idle < 2 || Numbers("other").idle < 1) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Numbers("one").idle >= 2 && Numbers("other").idle >= 1; }));
   EXPECT_EQ(Numbers("other").starting, 0u);
   EXPECT_EQ(TextOf(Invoke("other", "1")), "ok 1");
   EXPECT_THAT(starter_.started(), SizeIs(3));
   // With the room that the other leaves it has all.
   scheduler().Remove("one");
   EXPECT_TRUE(scheduler().ReserveProvisioned(other).ok());
-  while (Numbers("other").idle < 2) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Numbers("other").idle >= 2; }));
 }
 
 TEST_F(SchedulerTest, ProvisionedInstancesKeepToTheMemoryOfAll) {
@@ -471,7 +472,7 @@ TEST_F(SchedulerTest, OthersInstancesMakeRoomForProvisionedOnes) {
   gate.Open(1);
   ASSERT_TRUE(starter_.WaitForStarts(3));
   gate.Open(1);
-  while (Numbers("ready").idle < 2) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Numbers("ready").idle >= 2; }));
   EXPECT_THAT(TextOf(std::move(idle)), HasSubstr("ok "));
   EXPECT_THAT(TextOf(std::move(busy)), HasSubstr("ok "));
   EXPECT_EQ(Numbers("f").idle, 0u);

@@ -8,6 +8,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "base/test_eventually.h"
 #include "functions/scheduler_for_tests.h"
 
 namespace rekindle::functions {
@@ -237,7 +238,7 @@ TEST_F(SchedulerTest, WhatIsIdleOfTheOldRevisionTakesCallsUntilTheNewOneIsReady)
   ScheduledFunction function = Function("f");
   function.provisioned = 2;
   scheduler().Put(function);
-  while (Numbers("f").idle < 2) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Numbers("f").idle >= 2; }));
   Gate loaded;
   starter_.Become("f", [&](TestRuntime& runtime) {
     loaded.Pass();
@@ -252,11 +253,11 @@ TEST_F(SchedulerTest, WhatIsIdleOfTheOldRevisionTakesCallsUntilTheNewOneIsReady)
   EXPECT_EQ(TextOf(std::move(other)), "ok old");
   EXPECT_EQ(starter_.living(), 4u);
   loaded.Open(1);
-  while (Numbers("f").idle < 1) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Numbers("f").idle >= 1; }));
   EXPECT_EQ(TextOf(Invoke("f")), "ok new");
   loaded.Open(1);
   EXPECT_TRUE(starter_.WaitForLiving(2));
-  while (Numbers("f").idle < 2) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Numbers("f").idle >= 2; }));
   EXPECT_EQ(TextOf(Invoke("f")), "ok new");
   EXPECT_THAT(starter_.started(), SizeIs(4));
 }
@@ -265,7 +266,7 @@ TEST_F(SchedulerTest, ARevisionThatCanNotBeLoadedReplacesTheOldOneAllTheSame) {
   ScheduledFunction function = Function("f");
   function.provisioned = 1;
   scheduler().Put(function);
-  while (Numbers("f").idle < 1) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Numbers("f").idle >= 1; }));
   starter_.Become("f", [](TestRuntime& runtime) {
     runtime.FailInit("{}");
     return Exits(1);
@@ -280,7 +281,7 @@ TEST_F(SchedulerTest, OneThatIsReplacedAndRemovedBeforeItIsReadyTakesTheOldOneAl
   ScheduledFunction function = Function("f");
   function.provisioned = 1;
   scheduler().Put(function);
-  while (Numbers("f").idle < 1) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Numbers("f").idle >= 1; }));
   Gate loaded;
   starter_.Become("f", [&](TestRuntime& runtime) {
     loaded.Pass();
@@ -307,18 +308,18 @@ TEST_F(SchedulerTest, OtherSettingsEndNoInstance) {
   ScheduledFunction function = Function("f");
   function.provisioned = function.most_instances = 1;
   scheduler().Put(function);
-  while (Numbers("f").idle < 1) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Numbers("f").idle >= 1; }));
   function.provisioned = function.most_instances = 2;
   function.timeout = absl::Milliseconds(50);
   scheduler().Adjust(function);
-  while (Numbers("f").idle < 2) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Numbers("f").idle >= 2; }));
   EXPECT_THAT(starter_.started(), SizeIs(2));
   EXPECT_EQ(starter_.living(), 2u);
   EXPECT_THAT(TextOf(Invoke("f", "hang")), HasSubstr("timed out after 0.05 seconds"));
   ++function.revision;
   function.provisioned = 0;
   scheduler().Adjust(function);  // of a revision that is not there
-  while (Numbers("f").idle < 2) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Numbers("f").idle >= 2; }));
 }
 
 TEST_F(SchedulerTest, WhatCanNotBeStartedFromIsPassedOver) {
@@ -530,7 +531,7 @@ TEST_F(SchedulerTest, AnImageThatCanNotBeTakenIsNotTriedAgain) {
   const TestStarter::Making image{TestStarter::Making::What::kImage, "f", ""};
   EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
   ASSERT_TRUE(starter_.WaitForMade(image));
-  while (Numbers("f").problem.empty()) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return !Numbers("f").problem.empty(); }));
   EXPECT_EQ(Numbers("f").problem, "it has threads");
   for (int i = 0; i < 20; ++i) {
     WaitUntilGone("f");
@@ -559,7 +560,7 @@ TEST_F(SchedulerTest, AnImageThatCanNotBeTakenNowIsTriedAgainAfterAPause) {
   const TestStarter::Making image{TestStarter::Making::What::kImage, "f", ""};
   EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
   ASSERT_TRUE(starter_.WaitForMade(image));
-  while (Numbers("f").problem.empty()) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return !Numbers("f").problem.empty(); }));
   EXPECT_THAT(Numbers("f").problem, AllOf(HasSubstr("could not be made and is tried again after "),
                                           HasSubstr(": the disk is full")));
   for (int i = 0; i < 20; ++i) {
@@ -588,13 +589,15 @@ TEST_F(SchedulerTest, AnImageThatCouldNotBeTakenIsThereOnceItCan) {
   scheduler().Put(function);
   // By itself a number of times, then at starts.
   EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
-  while (!absl::StrContains(Numbers("f").problem, "at the first start")) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return absl::StrContains(Numbers("f").problem, "at the first start"); }));
   EXPECT_THAT(Numbers("f").problem, HasSubstr(", 21 times so far, and is tried again at the first start"));
   starter_.RefuseToCapture(absl::OkStatus());
-  while (!Numbers("f").problem.empty()) {
+  ASSERT_TRUE(Eventually([&] {
+    if (Numbers("f").problem.empty()) return true;
     WaitUntilGone("f");
     EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
-  }
+    return false;
+  }));
 }
 
 TEST_F(SchedulerTest, AnImageThatCouldNotBeTakenIsTakenWithoutACall) {
@@ -609,9 +612,9 @@ TEST_F(SchedulerTest, AnImageThatCouldNotBeTakenIsTakenWithoutACall) {
   });
   scheduler().Put(function);
   EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
-  while (Numbers("f").problem.empty()) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return !Numbers("f").problem.empty(); }));
   starter_.RefuseToCapture(absl::OkStatus());
-  while (!Numbers("f").problem.empty()) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Numbers("f").problem.empty(); }));
 }
 
 TEST_F(SchedulerTest, ImagesOfManyThatCouldNotBeTakenAreThereOnceTheyCan) {
@@ -630,11 +633,11 @@ TEST_F(SchedulerTest, ImagesOfManyThatCouldNotBeTakenAreThereOnceTheyCan) {
     EXPECT_EQ(TextOf(Invoke(name)), "ok 1");
   }
   for (const std::string& name : names) {
-    while (Numbers(name).problem.empty()) std::this_thread::yield();
+    ASSERT_TRUE(Eventually([&] { return !Numbers(name).problem.empty(); }));
   }
   starter_.RefuseToCapture(absl::OkStatus());
   for (const std::string& name : names) {
-    while (!Numbers(name).problem.empty()) std::this_thread::yield();
+    ASSERT_TRUE(Eventually([&] { return Numbers(name).problem.empty(); }));
   }
 }
 
@@ -731,7 +734,7 @@ TEST_F(SchedulerTest, EndingTellsThoseWhoWaitAndEndsAllInstances) {
   scheduler().Put(Function("idle"));
   EXPECT_EQ(TextOf(Invoke("idle", "1")), "ok 1");
   Told running = Invoke("busy"), waiting = Invoke("busy"), loading = Invoke("loading");
-  while (Numbers("busy").busy == 0) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return Numbers("busy").busy != 0; }));
   ASSERT_TRUE(gate.Pass());
   StopScheduler();
   EXPECT_EQ(starter_.living(), 0u);

@@ -1,0 +1,187 @@
+#include "daemon/restart_points.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/timeline.h"
+#include "rekindle/v1/copy_link.h"
+#include "rekindle/v1/image_layout.h"
+
+namespace rekindle::daemon {
+namespace {
+
+// Of an image. No job comes to it.
+constexpr uint64_t kGreatestNumber = uint64_t{1} << 48;
+
+}  // namespace
+
+uint64_t RestartPoints::NextNumber() {
+  record_.set_last_number(record_.last_number() + 1);
+  return record_.last_number();
+}
+
+void RestartPoints::BeginTaking(std::string image) {
+  taking_ = std::move(image);
+  taking_number_ = NextNumber();
+  taking_frozen_ns_ = 0;
+}
+
+void RestartPoints::Add(v1::RestartPoint point, bool silent) {
+  if (silent) silent_.insert(point.digest());
+  Remove(point.image());  // it may have taken the name of another
+  const bool is_own = point.image() == taking_;
+  if (is_own && taking_frozen_ns_ != 0) point.set_taken_ns(std::min(point.taken_ns(), taking_frozen_ns_));
+  point.set_taken_unix_ns(UnixNanos() - (MonotonicNanos() - point.taken_ns()));
+  if (is_own) {
+    point.set_number(taking_number_);
+  } else if (point.number() == 0) {
+    point.set_number(NextNumber());
+  }
+  ++noted_;
+  record_.set_had_points(true);
+  if (point.number() > record_.numbers_before()) record_.set_image_in_life(true);
+  *record_.add_points() = std::move(point);
+  Sort();
+}
+
+void RestartPoints::Remove(absl::string_view image) {
+  RemoveIf([image](const v1::RestartPoint& point) { return point.image() == image; });
+}
+
+void RestartPoints::Find(const std::vector<store::ImageInfo>& images, bool same_boot) {
+  std::map<std::string, std::string> there;  // digests by name
+  for (const store::ImageInfo& image : images) there[image.reference] = image.digest;
+  RemoveIf([&](const v1::RestartPoint& point) {
+    const auto it = there.find(point.image());
+    return it == there.end() || (!point.digest().empty() && point.digest() != it->second);
+  });
+  const std::string label = absl::StrCat(record_.submitted_unix_ns());
+  std::set<std::string> known;
+  for (v1::RestartPoint& point : *record_.mutable_points()) {
+    known.insert(point.image());
+    point.set_digest(there[point.image()]);
+  }
+  for (const store::ImageInfo& image : images) {
+    // The daemon may have died between the image and the record.
+    const auto it = image.labels.find(v1::kSupervisedLabel);
+    if (it == image.labels.end() || it->second != label || image.owner != record_.uid()) continue;
+    if (known.contains(image.reference) || v1::IsCopyLink(image.reference, image.labels)) continue;
+    v1::RestartPoint* point = record_.add_points();
+    point->set_image(image.reference);
+    point->set_digest(image.digest);
+    point->set_taken_unix_ns(image.created_unix_ns);
+    // When is not known: as one that may hold the beginning of a death.
+    if (same_boot) point->set_taken_ns(MonotonicNanos());
+    // What came back from elsewhere somebody has named.
+    point->set_ours(!image.labels.contains(v1::kOriginLabel) &&
+                    !image.labels.contains(v1::kSupervisedAskedLabel));
+    uint64_t number = 0;
+    const auto numbered = image.labels.find(v1::kSupervisedNumberLabel);
+    // Labels of what came from elsewhere say what they like.
+    if (numbered == image.labels.end() || !absl::SimpleAtoi(numbered->second, &number) ||
+        number > kGreatestNumber)
+      number = record_.last_number() + 1;
+    point->set_number(number);
+    record_.set_last_number(std::max(record_.last_number(), number));
+    record_.set_had_points(true);
+  }
+  Sort();
+}
+
+bool RestartPoints::AnyOfLife(int64_t taken_until_ns) const {
+  return std::any_of(record_.points().begin(), record_.points().end(), [&](const v1::RestartPoint& point) {
+    return point.number() > record_.numbers_before() && point.taken_ns() <= taken_until_ns;
+  });
+}
+
+std::optional<int64_t> RestartPoints::OldestKeptUnixNanos() const {
+  std::optional<int64_t> oldest;
+  // Others' images may stay for weeks.
+  for (const v1::RestartPoint& point : record_.points()) {
+    if (point.ours()) oldest = std::min(oldest.value_or(INT64_MAX), point.taken_unix_ns());
+  }
+  if (!oldest && !record_.points().empty()) oldest = record_.points().rbegin()->taken_unix_ns();
+  return oldest;
+}
+
+std::optional<supervise::Tried> RestartPoints::Tried() const {
+  if (record_.from_image().empty()) return supervise::Tried{0, 0};  // what there is has come later
+  size_t newer = 0;
+  for (auto point = record_.points().rbegin(); point != record_.points().rend(); ++point, ++newer) {
+    if (point->image() == record_.from_image() && point->number() >= record_.from_number())
+      return supervise::Tried{newer, newer + 1};
+    if (point->number() < record_.from_number()) break;
+  }
+  if (record_.from_number() == 0) return std::nullopt;  // of an earlier version
+  return supervise::Tried{newer, newer};
+}
+
+std::vector<v1::RestartPoint> RestartPoints::Superfluous(bool make_room, int64_t sound_before_ns) const {
+  std::vector<v1::RestartPoint> old;
+  const size_t keep = make_room ? 1 : record_.policy().keep_images();
+  // Those between the image that this life went on from and its own lead to a death, or to none at all.
+  uint64_t from = UINT64_MAX;
+  for (const v1::RestartPoint& point : record_.points()) {
+    if (record_.image_in_life() && point.image() == record_.from_image()) from = point.number();
+  }
+  // What may hold a death or a hang already does not push out what does not.
+  // While none is old enough for that, the oldest one is the best there is.
+  int proven = 0;
+  bool is_proven = false;
+  for (int i = 0; i < record_.points_size(); ++i) {
+    if (record_.points(i).taken_ns() > sound_before_ns) continue;
+    proven = i;
+    is_proven = true;
+  }
+  // The next one to be that has to get old enough, however soon others come.
+  const int to_be_proven = is_proven ? proven + 1 : proven;
+  size_t ours = 0;
+  for (const v1::RestartPoint& point : record_.points()) {
+    if (!point.ours()) continue;
+    if (point.number() > from && point.number() <= record_.numbers_before()) {
+      old.push_back(point);
+    } else {
+      ++ours;
+    }
+  }
+  // The newest is what all of this is for.
+  for (int i = 0; i + 1 < record_.points_size() && ours > keep; ++i) {
+    const v1::RestartPoint& point = record_.points(i);
+    const bool goes = std::any_of(old.begin(), old.end(), [&](const v1::RestartPoint& other) {
+      return other.image() == point.image();
+    });
+    if (i == proven || i == to_be_proven || !point.ours() || goes) continue;
+    old.push_back(point);
+    --ours;
+  }
+  return old;
+}
+
+std::vector<v1::RestartPoint> RestartPoints::OfHang(int64_t hung_since_ns) const {
+  std::vector<v1::RestartPoint> hanging;
+  for (const v1::RestartPoint& point : record_.points()) {
+    if (point.ours() && point.taken_ns() > hung_since_ns) hanging.push_back(point);
+  }
+  // Better one that may hang than none: the oldest, which is the nearest to where it still got further. The
+  // others hold no more work than that one, and would cost an attempt each.
+  if (hanging.size() == static_cast<size_t>(record_.points_size()) && !hanging.empty())
+    hanging.erase(hanging.begin());
+  return hanging;
+}
+
+void RestartPoints::RemoveIf(const std::function<bool(const v1::RestartPoint&)>& goes) {
+  auto* points = record_.mutable_points();
+  points->erase(std::remove_if(points->begin(), points->end(), goes), points->end());
+}
+
+void RestartPoints::Sort() {
+  // Those of versions that gave no numbers come first, in the order that they have.
+  std::stable_sort(
+      record_.mutable_points()->begin(), record_.mutable_points()->end(),
+      [](const v1::RestartPoint& a, const v1::RestartPoint& b) { return a.number() < b.number(); });
+}
+
+}  // namespace rekindle::daemon

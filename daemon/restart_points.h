@@ -1,0 +1,72 @@
+// The images that a supervised job can go on from, as its record has them: which there are, in their order,
+// and which of them may go.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "dedup_store/store.h"
+#include "rekindle/v1/supervised_job.pb.h"
+#include "supervise/restart_policy.h"
+
+namespace rekindle::daemon {
+
+// Changes the record. Not thread-safe: for who holds the lock of that.
+class RestartPoints {
+ public:
+  // `record` outlives it.
+  explicit RestartPoints(v1::SupervisedJobRecord* record) : record_(*record) {}
+
+  // For an image.
+  uint64_t NextNumber();
+  // The supervisor takes an image of this name: its number is given before others see it.
+  void BeginTaking(std::string image);
+  void TakingIsFrozen(int64_t monotonic_ns) { taking_frozen_ns_ = monotonic_ns; }
+  void EndTaking() { taking_.clear(); }
+  bool IsTaking() const { return !taking_.empty(); }
+  uint64_t taking_number() const { return taking_number_; }
+
+  // There is a new one, taken at `point.taken_ns`. `silent`: the job had reported nothing by then.
+  void Add(v1::RestartPoint point, bool silent);
+  void Remove(absl::string_view image);
+  // What the store has of it, of all those that its owner may use, is what it can go on from. `same_boot`: as
+  // that of the record.
+  void Find(const std::vector<store::ImageInfo>& images, bool same_boot);
+
+  // Are there some that were added since this was asked last?
+  bool AnyNew() { return std::exchange(seen_, noted_) != noted_; }
+  // Is it of before the job's first report? Another process that takes the job over does not know.
+  bool IsSilent(const std::string& digest) const { return silent_.contains(digest); }
+  // One of its last life, taken until then (CLOCK_MONOTONIC).
+  bool AnyOfLife(int64_t taken_until_ns) const;
+  // When the oldest was taken for which files are kept; nothing: there is none.
+  std::optional<int64_t> OldestKeptUnixNanos() const;
+  // Where the image stands that the last life, or the attempt at one, went on from; nullopt: it is not known.
+  std::optional<supervise::Tried> Tried() const;
+
+  // Those that may go. Images from after `sound_before_ns` (CLOCK_MONOTONIC) may hold a death or a hang.
+  // `make_room`: also those that the policy would keep, but for the newest and the one to go back to.
+  std::vector<v1::RestartPoint> Superfluous(bool make_room, int64_t sound_before_ns) const;
+  // Those of a job that hung already since then, which would only hang again.
+  std::vector<v1::RestartPoint> OfHang(int64_t hung_since_ns) const;
+
+ private:
+  void RemoveIf(const std::function<bool(const v1::RestartPoint&)>& goes);
+  void Sort();
+
+  v1::SupervisedJobRecord& record_;
+  std::set<std::string> silent_;  // digests
+  std::string taking_;
+  uint64_t taking_number_ = 0;
+  int64_t taking_frozen_ns_ = 0;  // when the job stood still for it; 0: not yet
+  // One that began with an image, or is taken over, has some from the start.
+  uint64_t noted_ = 1, seen_ = 0;
+};
+
+}  // namespace rekindle::daemon

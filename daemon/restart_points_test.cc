@@ -1,0 +1,195 @@
+#include "daemon/restart_points.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "rekindle/v1/image_layout.h"
+
+namespace rekindle::daemon {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr int64_t kPointSecond = 1'000'000'000;
+
+v1::RestartPoint PointOf(const std::string& image, uint64_t number = 0, int64_t taken_ns = kPointSecond,
+                         bool ours = true) {
+  v1::RestartPoint point;
+  point.set_image(image);
+  point.set_digest(absl::StrCat("sha256:", image));
+  point.set_number(number);
+  point.set_taken_ns(taken_ns);
+  point.set_ours(ours);
+  return point;
+}
+
+template <typename Points>
+std::vector<std::string> ImageNames(const Points& points) {
+  std::vector<std::string> names;
+  for (const v1::RestartPoint& point : points) names.push_back(point.image());
+  return names;
+}
+
+class RestartPointsTest : public ::testing::Test {
+ protected:
+  v1::SupervisedJobRecord record_;
+  RestartPoints points_{&record_};
+};
+
+TEST_F(RestartPointsTest, AnImageGetsTheNumberThatItWasGivenWhileItWasTaken) {
+  points_.BeginTaking("job:a");
+  EXPECT_TRUE(points_.IsTaking());
+  EXPECT_EQ(points_.taking_number(), 1u);
+  points_.TakingIsFrozen(5 * kPointSecond);
+  // Another call's has come meanwhile, and is there first.
+  points_.Add(PointOf("job:other"), /*silent=*/true);
+  points_.Add(PointOf("job:a", 0, 9 * kPointSecond), /*silent=*/false);
+  points_.EndTaking();
+  EXPECT_FALSE(points_.IsTaking());
+  EXPECT_THAT(ImageNames(record_.points()), ElementsAre("job:a", "job:other"));
+  EXPECT_EQ(record_.points(0).taken_ns(), 5 * kPointSecond) << "the job stood still then";
+  EXPECT_TRUE(record_.had_points());
+  EXPECT_TRUE(record_.image_in_life());
+  EXPECT_TRUE(points_.IsSilent("sha256:job:other"));
+  EXPECT_FALSE(points_.IsSilent("sha256:job:a"));
+}
+
+TEST_F(RestartPointsTest, ANameIsThatOfItsLastImage) {
+  points_.Add(PointOf("job:a"), false);
+  points_.Add(PointOf("job:b"), false);
+  points_.Add(PointOf("job:a"), false);
+  EXPECT_THAT(ImageNames(record_.points()), ElementsAre("job:b", "job:a"));
+  points_.Remove("job:b");
+  EXPECT_THAT(ImageNames(record_.points()), ElementsAre("job:a"));
+}
+
+TEST_F(RestartPointsTest, EachIsNewOnce) {
+  EXPECT_TRUE(points_.AnyNew()) << "it may have begun with one";
+  EXPECT_FALSE(points_.AnyNew());
+  points_.Add(PointOf("job:a"), false);
+  EXPECT_TRUE(points_.AnyNew());
+  EXPECT_FALSE(points_.AnyNew());
+}
+
+TEST_F(RestartPointsTest, WhatTheStoreHasIsWhatThereIs) {
+  record_.set_uid(1000);
+  record_.set_submitted_unix_ns(77);
+  for (const char* image : {"job:gone", "job:retaken", "job:there"}) points_.Add(PointOf(image), false);
+  const auto stored = [](const std::string& reference, const std::string& digest) {
+    store::ImageInfo info;
+    info.reference = reference;
+    info.digest = digest;
+    info.owner = 1000;
+    return info;
+  };
+  store::ImageInfo unrecorded = stored("job:unrecorded", "sha256:u");
+  unrecorded.labels = {{v1::kSupervisedLabel, "77"}, {v1::kSupervisedNumberLabel, "9"}};
+  store::ImageInfo asked = unrecorded;
+  asked.reference = "job:asked";
+  asked.labels[v1::kSupervisedNumberLabel] = "12";
+  asked.labels[v1::kSupervisedAskedLabel] = "yes";
+  store::ImageInfo of_other = unrecorded;
+  of_other.reference = "job:other";
+  of_other.owner = 1001;
+  store::ImageInfo of_earlier = unrecorded;
+  of_earlier.reference = "job:earlier";
+  of_earlier.labels[v1::kSupervisedLabel] = "76";
+  points_.Find({stored("job:there", "sha256:job:there"), stored("job:retaken", "sha256:another"), asked,
+                unrecorded, of_other, of_earlier},
+               /*same_boot=*/false);
+  EXPECT_THAT(ImageNames(record_.points()), ElementsAre("job:there", "job:unrecorded", "job:asked"));
+  EXPECT_TRUE(record_.points(1).ours());
+  EXPECT_FALSE(record_.points(2).ours());
+  EXPECT_EQ(record_.last_number(), 12u);
+}
+
+TEST_F(RestartPointsTest, ANumberThatNoJobComesToIsNone) {
+  record_.set_submitted_unix_ns(77);
+  store::ImageInfo image;
+  image.reference = "job:a";
+  image.labels = {{v1::kSupervisedLabel, "77"}, {v1::kSupervisedNumberLabel, "18446744073709551615"}};
+  points_.Find({image}, /*same_boot=*/true);
+  EXPECT_EQ(record_.last_number(), 1u);
+}
+
+TEST_F(RestartPointsTest, TheNewestAndTheOneToGoBackToStay) {
+  record_.mutable_policy()->set_keep_images(2);
+  for (int i = 1; i <= 6; ++i)
+    points_.Add(PointOf(absl::StrCat("job:", i), 0, i * kPointSecond), /*silent=*/false);
+  // 3 is the newest that is sound, and 4 has to get old enough yet.
+  EXPECT_THAT(ImageNames(points_.Superfluous(/*make_room=*/false, 3 * kPointSecond)),
+              ElementsAre("job:1", "job:2", "job:5"));
+  EXPECT_THAT(ImageNames(points_.Superfluous(/*make_room=*/false, 6 * kPointSecond)),
+              ElementsAre("job:1", "job:2", "job:3", "job:4"));
+  record_.mutable_policy()->set_keep_images(4);
+  EXPECT_THAT(ImageNames(points_.Superfluous(/*make_room=*/false, 6 * kPointSecond)),
+              ElementsAre("job:1", "job:2"));
+  EXPECT_THAT(ImageNames(points_.Superfluous(/*make_room=*/true, 6 * kPointSecond)),
+              ElementsAre("job:1", "job:2", "job:3", "job:4", "job:5"));
+}
+
+TEST_F(RestartPointsTest, OthersImagesDoNotGo) {
+  record_.mutable_policy()->set_keep_images(1);
+  points_.Add(PointOf("job:asked", 0, kPointSecond, /*ours=*/false), false);
+  points_.Add(PointOf("job:1", 0, 2 * kPointSecond), false);
+  points_.Add(PointOf("job:2", 0, 3 * kPointSecond), false);
+  EXPECT_THAT(ImageNames(points_.Superfluous(/*make_room=*/false, 9 * kPointSecond)), ElementsAre("job:1"));
+}
+
+TEST_F(RestartPointsTest, WhatLedToADeathGoesOnceThisLifeHasAnImage) {
+  record_.mutable_policy()->set_keep_images(9);
+  for (int i = 1; i <= 3; ++i) points_.Add(PointOf(absl::StrCat("job:", i)), /*silent=*/false);
+  record_.set_from_image("job:1");
+  record_.set_from_number(1);
+  record_.set_numbers_before(3);
+  record_.set_image_in_life(false);
+  EXPECT_THAT(ImageNames(points_.Superfluous(/*make_room=*/false, INT64_MAX)), IsEmpty());
+  points_.Add(PointOf("job:4"), false);
+  EXPECT_THAT(ImageNames(points_.Superfluous(/*make_room=*/false, INT64_MAX)), ElementsAre("job:2", "job:3"));
+}
+
+TEST_F(RestartPointsTest, OfAHangTheOldestStaysWhereThereIsNoOther) {
+  for (int i = 1; i <= 3; ++i) points_.Add(PointOf(absl::StrCat("job:", i), 0, i * kPointSecond), false);
+  EXPECT_THAT(ImageNames(points_.OfHang(kPointSecond)), ElementsAre("job:2", "job:3"));
+  EXPECT_THAT(ImageNames(points_.OfHang(0)), ElementsAre("job:2", "job:3"));
+  EXPECT_THAT(ImageNames(points_.OfHang(3 * kPointSecond)), IsEmpty());
+}
+
+TEST_F(RestartPointsTest, OfTheLastLifeAreThoseAfterTheNumbersBefore) {
+  points_.Add(PointOf("job:1", 0, 2 * kPointSecond), false);
+  record_.set_numbers_before(1);
+  EXPECT_FALSE(points_.AnyOfLife(INT64_MAX));
+  points_.Add(PointOf("job:2", 0, 4 * kPointSecond), false);
+  EXPECT_TRUE(points_.AnyOfLife(4 * kPointSecond));
+  EXPECT_FALSE(points_.AnyOfLife(3 * kPointSecond));
+}
+
+TEST_F(RestartPointsTest, FilesAreKeptForTheOldestThatIsOurs) {
+  EXPECT_FALSE(points_.OldestKeptUnixNanos().has_value());
+  points_.Add(PointOf("job:asked", 0, kPointSecond, /*ours=*/false), false);
+  const int64_t asked = record_.points(0).taken_unix_ns();
+  EXPECT_EQ(points_.OldestKeptUnixNanos(), asked);
+  points_.Add(PointOf("job:1", 0, 2 * kPointSecond), false);
+  points_.Add(PointOf("job:2", 0, 3 * kPointSecond), false);
+  EXPECT_EQ(points_.OldestKeptUnixNanos(), record_.points(1).taken_unix_ns());
+}
+
+TEST_F(RestartPointsTest, WhereTheTriedImageStands) {
+  EXPECT_EQ(points_.Tried()->further, 0u) << "from its beginning";
+  for (int i = 1; i <= 3; ++i) points_.Add(PointOf(absl::StrCat("job:", i)), false);
+  record_.set_from_image("job:2");
+  record_.set_from_number(2);
+  EXPECT_EQ(points_.Tried()->same, 1u);
+  EXPECT_EQ(points_.Tried()->further, 2u);
+  points_.Remove("job:2");
+  EXPECT_EQ(points_.Tried()->same, 1u) << "the next older one";
+  EXPECT_EQ(points_.Tried()->further, 1u);
+  record_.set_from_number(0);
+  EXPECT_FALSE(points_.Tried().has_value());
+}
+
+}  // namespace
+}  // namespace rekindle::daemon
