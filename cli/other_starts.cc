@@ -1,11 +1,11 @@
 #include "cli/other_starts.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/human_units.h"
 #include "cli/copy_source.h"
 #include "rekindle/v1/copy_trouble.h"
 #include "rekindle/v1/image_layout.h"
@@ -60,7 +60,7 @@ std::string WarnsOfLateImage(const v1::Image& there, const std::string& place, a
   if (age > kMayStillRun) return "";
   return absl::StrCat(
       "the newest image in ", place, ", ", there.reference(), ", was taken", OnHost(there), " ",
-      FormatSeconds(absl::ToDoubleSeconds(std::max(age, absl::Seconds(1)))),
+      absl::FormatDuration(absl::Trunc(std::max(age, absl::Seconds(1)), absl::Seconds(1))),
       " ago: make sure that the job does not run there any more (that the node is off), or two of it "
       "write to the same files");
 }

@@ -184,7 +184,7 @@ class PidTest(OthersTest):
         self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
         self.kill_job()
         self.wait_for(lambda job: job["supervised"]["phase"] == "waiting", "its wait")
-        refused = self.remote.run("ckpt", "job")
+        refused = self.remote.run("ckpt", "job", "-t", "mine:2")
         self.assertEqual(refused.code, FAILED, str(refused))
         self.assertIn("job 'job' is being brought back from mine:1: try again", refused.message)
 
