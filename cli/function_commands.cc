@@ -4,10 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <utility>
 

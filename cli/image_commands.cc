@@ -1,7 +1,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"

@@ -13,10 +13,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
-#include "base/human_units.h"
 #include "base/status.h"
 #include "cli/arguments.h"
 #include "cli/bucket.h"

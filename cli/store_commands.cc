@@ -1,7 +1,5 @@
 #include <unistd.h>
 
-#include <algorithm>
-#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"

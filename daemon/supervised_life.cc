@@ -21,9 +21,7 @@
 #include "base/parallel.h"
 #include "base/process_stat.h"
 #include "base/status.h"
-#include "base/timed_await.h"
 #include "base/timeline.h"
-#include "base/utf8.h"
 #include "ckpt/capture.h"
 #include "daemon/connection_locks.h"
 #include "daemon/image_lookup.h"
@@ -35,7 +33,6 @@
 #include "daemon/supervisor.h"
 #include "daemon/thread_time.h"
 #include "dedup_store/store.h"
-#include "rekindle/v1/image_layout.h"
 #include "restore/thread_placement.h"
 
 namespace rekindle::daemon {

@@ -6,16 +6,13 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
@@ -36,8 +33,6 @@
 #include "daemon/supervised_record.h"
 #include "daemon/supervisor.h"
 #include "dedup_store/store.h"
-#include "rekindle/v1/copy_link.h"
-#include "rekindle/v1/image_layout.h"
 #include "restore/restore.h"
 
 namespace rekindle::daemon {

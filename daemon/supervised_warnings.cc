@@ -1,9 +1,7 @@
 // What the owner of a supervised job is told about it, once: things that are well until it dies or hangs.
-#include <algorithm>
 #include <string>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -13,7 +11,6 @@
 #include "base/log.h"
 #include "base/proc_text.h"
 #include "base/process_stat.h"
-#include "base/utf8.h"
 #include "daemon/job_file.h"
 #include "daemon/job_strays.h"
 #include "daemon/supervised_job.h"

@@ -4,12 +4,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/deadline.h"
@@ -20,20 +18,10 @@
 #include "base/status.h"
 #include "base/timeline.h"
 #include "daemon/copy_notes.h"
-#include "daemon/hindrance.h"
-#include "daemon/image_lookup.h"
-#include "daemon/job_log.h"
-#include "daemon/job_mark.h"
-#include "daemon/job_start.h"
 #include "daemon/node.h"
 #include "daemon/old_logs.h"
-#include "daemon/process_settings.h"
-#include "daemon/proto_conversion.h"
-#include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
 #include "daemon/supervised_record.h"
-#include "rekindle/v1/image_layout.h"
-#include "restore/restore.h"
 
 namespace rekindle::daemon {
 namespace {

@@ -1,5 +1,4 @@
 // How a supervised job is started: its name, its log, and what there is to know of it.
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
