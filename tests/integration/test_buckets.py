@@ -423,7 +423,7 @@ class WrappedTest(RekindleTest):
 
 class FollowedPartsTest(WrappedTest):
     def test_an_image_that_is_overtaken_is_no_trouble(self):
-        """It was removed, as --keep does, between the look for the newest one and its copy: the next one is copied at once."""
+        """It was removed, as by --keep, after it was found to be the newest: the next one is copied at once."""
         job, _ = self.start_memory_job(_SIZE)
         self.checkpoint(job.pid, "job:1")
         self.came = self.path("came")

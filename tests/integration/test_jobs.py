@@ -180,7 +180,8 @@ class SetsidTest(RekindleTest):
         script = '"$@" 2>"$0"; exit $?'
         told, words = self.path("told"), self.cli.argv("restore", "batch:1", "--detach", "--rollback", "append")
         with open(output, "ab") as log:
-            subprocess.run(["sh", "-c", script, told, *words], stdout=log, check=True, env=environment(self.environment))
+            batch = ["sh", "-c", script, told, *words]
+            subprocess.run(batch, stdout=log, check=True, env=environment(self.environment))
         with open(told, encoding="utf-8") as file:
             self.assertNotIn("writes to it, too", file.read())
 
