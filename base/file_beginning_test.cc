@@ -63,6 +63,27 @@ TEST_F(FileBeginningTest, WhatIsInsertedDoes) {
   }
 }
 
+TEST_F(FileBeginningTest, TheMiddleIsWhatLiesBetween) {
+  const std::string path = folder_.path() + "/file";
+  const auto middle = [&](const std::string& content) {
+    EXPECT_TRUE(WriteFileAtomically(path, content).ok());
+    return FileMiddle(OpenFile(path, O_RDONLY).value().get(), content.size()).value();
+  };
+  for (const size_t bytes :
+       {size_t{0}, size_t{131'072}, size_t{131'073}, size_t{140'000}, size_t{5'000'000}}) {
+    std::string content(bytes, 'x');
+    const uint64_t before = middle(content);
+    EXPECT_NE(before, 0u);
+    EXPECT_EQ(BeginningIsAll(bytes), bytes <= 131'072);
+    if (bytes < 140'000) continue;
+    content[65'536] = 'y';
+    EXPECT_NE(before, middle(content)) << bytes;
+    content[65'536] = 'x';
+    content[65'535] = 'y';
+    EXPECT_EQ(before, middle(content)) << bytes;
+  }
+}
+
 TEST_F(FileBeginningTest, AShorterFile) {
   EXPECT_EQ(Of("123", 4).status().code(), absl::StatusCode::kOutOfRange);
   EXPECT_EQ(Of(std::string(200'000, 'x'), 300'000).status().code(), absl::StatusCode::kOutOfRange);

@@ -1,6 +1,7 @@
 #include "base/process_stat.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -11,11 +12,26 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/boot_time.h"
 #include "base/file.h"
 #include "base/proc_text.h"
 #include "base/status.h"
 
 namespace rekindle {
+
+namespace {
+
+// Whole ticks of what the kernel tells us.
+int64_t BoottimeOffsetTicks() {
+  static const int64_t ticks = [] {
+    const int64_t tick_nanos = 1'000'000'000 / ::sysconf(_SC_CLK_TCK);
+    const int64_t offset = BoottimeOffsetNanos(), whole = offset / tick_nanos;
+    return offset % tick_nanos < 0 ? whole - 1 : whole;
+  }();
+  return ticks;
+}
+
+}  // namespace
 
 absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid) {
   absl::StatusOr<std::string> line = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
@@ -45,6 +61,7 @@ absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid) {
   }
   // Kernels tell the exit status only to those who may trace the process.
   if (f.size() > 49 && !absl::SimpleAtoi(f[49], &stat.exit_status)) return unknown();
+  stat.start_ticks -= static_cast<uint64_t>(BoottimeOffsetTicks());
   stat.state = f[0][0];
   stat.cpu_ticks = user_ticks + kernel_ticks;
   stat.name = line->substr(name_begin + 1, name_end - name_begin - 1);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/boot_time.h"
 #include "base/file.h"
 #include "base/file_rights.h"
 #include "base/human_units.h"
@@ -35,8 +36,9 @@ constexpr uint64_t kFewFileBytes = 64u << 20;  // there is room for
 absl::Duration AgeOf(const ProcessInfo& process) {
   timespec now;
   if (::clock_gettime(CLOCK_BOOTTIME, &now) != 0) return absl::InfiniteDuration();
-  return absl::DurationFromTimespec(now) - absl::Seconds(static_cast<double>(process.start_ticks) /
-                                                         static_cast<double>(::sysconf(_SC_CLK_TCK)));
+  return absl::DurationFromTimespec(now) - absl::Nanoseconds(BoottimeOffsetNanos()) -
+         absl::Seconds(static_cast<double>(process.start_ticks) /
+                       static_cast<double>(::sysconf(_SC_CLK_TCK)));
 }
 
 // With the groups that the process has, whatever the machine knows of its user.

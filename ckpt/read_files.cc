@@ -2,10 +2,12 @@
 
 #include <sys/stat.h>
 
+#include <map>
 #include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "base/clock.h"
 #include "base/file_beginning.h"
 #include "base/open_in_root.h"
 #include "ckpt/criu_files.h"
@@ -15,7 +17,16 @@ namespace rekindle::ckpt {
 namespace {
 
 // Each takes a descriptor for as long as the job is captured.
-constexpr size_t kMostFiles = 64;
+constexpr size_t kMostOpened = 64;
+// What is read of each is at most 192 KiB.
+constexpr size_t kMostSampled = 256;
+constexpr size_t kMostFiles = 20'000;
+// File systems stamp with a clock that ticks.
+constexpr int64_t kTickNanos = 20'000'000;
+
+int64_t ModifiedNanos(const struct stat& info) {
+  return int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+}
 
 bool MayGrow(const criu::RegularFile& file) {
   return file.has_size && file.readable && !file.written && !file.ghost && file.build_id.empty() &&
@@ -32,27 +43,71 @@ ReadFiles ReadFiles::Open(const std::map<std::string, std::string>& criu_files, 
   const auto files = criu::ParseRegularFiles(opened, ContentOf(criu_files, "remap-fpath.img"));
   if (!files.ok()) return result;
   std::set<std::string> seen;
+  size_t opened = 0;
   for (const criu::RegularFile& file : *files) {
     if (result.files_.size() == kMostFiles) break;
     if (!MayGrow(file) || !seen.insert(file.path).second) continue;
+    if (opened == kMostOpened) {
+      result.files_.push_back({file.path, file.size, UniqueFd()});
+      continue;
+    }
     struct stat info;
     const auto place = OpenInRoot("/", file.path);
-    if (!place.ok() || ::fstat(place->get(), &info) != 0 || !readable->Has(info)) continue;
+    if (!place.ok() || ::fstat(place->get(), &info) != 0) continue;
+    if (!readable->Has(info)) {
+      result.files_.push_back({file.path, file.size, UniqueFd()});
+      continue;
+    }
     auto fd = OpenFileAt(place->get());
-    if (fd.ok()) result.files_.push_back({file.path, file.size, *std::move(fd)});
+    if (!fd.ok()) continue;
+    result.files_.push_back({file.path, file.size, *std::move(fd)});
+    ++opened;
   }
+  result.readable_ = *readable;
+  result.looked_at_unix_ns_ = UnixNanos();
   return result;
 }
 
+bool ReadFiles::IsFromBeforeFreeze(const struct stat& info) const {
+  return ModifiedNanos(info) + kTickNanos < looked_at_unix_ns_;
+}
+
+void ReadFiles::Fingerprint(const File& file, bool sampled, ReadableFiles* readable,
+                            v1::NeededFile* known) const {
+  struct stat info;
+  UniqueFd later;
+  if (!file.fd.valid()) {
+    const auto place = OpenInRoot("/", file.path);
+    if (!place.ok() || ::fstat(place->get(), &info) != 0 || !S_ISREG(info.st_mode)) return;
+    if (static_cast<uint64_t>(info.st_size) != file.size || !IsFromBeforeFreeze(info)) return;
+    // Who may not read it is to know nothing of what it holds.
+    if (sampled && ((info.st_mode & S_IROTH) != 0 || readable->Has(info))) {
+      if (auto opened = OpenFileAt(place->get()); opened.ok()) later = *std::move(opened);
+    }
+  }
+  const int fd = file.fd.valid() ? file.fd.get() : later.get();
+  if (fd >= 0) {
+    const auto beginning = FileBeginning(fd, file.size), middle = FileMiddle(fd, file.size);
+    if (beginning.ok()) known->set_beginning(*beginning);
+    if (::fstat(fd, &info) != 0 || !IsFromBeforeFreeze(info)) return;
+    if (middle.ok()) known->set_middle(*middle);
+  }
+  known->set_inode(info.st_ino);
+  known->set_modified_ns(ModifiedNanos(info));
+}
+
 void ReadFiles::AddTo(v1::JobManifest* manifest) const {
-  std::map<std::string, uint64_t> beginnings;
+  ReadableFiles readable = readable_;
+  std::map<std::string, v1::NeededFile> known;
+  size_t sampled = 0;
   for (const File& file : files_) {
-    const auto beginning = FileBeginning(file.fd.get(), file.size);
-    if (beginning.ok()) beginnings[file.path] = *beginning;
+    v1::NeededFile& one = known[file.path];
+    Fingerprint(file, file.fd.valid() || sampled < kMostSampled, &readable, &one);
+    if (one.beginning() != 0) ++sampled;
   }
   for (v1::NeededFile& file : *manifest->mutable_files()) {
-    const auto it = beginnings.find(file.path());
-    if (it != beginnings.end() && !file.written()) file.set_beginning(it->second);
+    const auto it = known.find(file.path());
+    if (it != known.end() && !file.written()) file.MergeFrom(it->second);
   }
 }
 

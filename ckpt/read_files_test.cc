@@ -22,6 +22,14 @@ class ReadFilesTest : public testing::Test {
     EXPECT_TRUE(WriteFileAtomically(path, content).ok());
     return path;
   }
+  // Long before the freeze.
+  static constexpr int64_t kOld = 1'000'000'000;
+  std::string MakeOld(const std::string& name) {
+    std::string path = Make(name, "12345");
+    const timespec times[] = {{1, 0}, {1, 0}};
+    EXPECT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+    return path;
+  }
   void Has(const std::string& path, uint64_t size, uint32_t flags = O_RDONLY) {
     files_.push_back({static_cast<uint32_t>(files_.size() + 1), path, size, flags});
     v1::NeededFile* needed = manifest_.add_files();
@@ -47,7 +55,7 @@ TEST_F(ReadFilesTest, WhatTheyBeginWithIsTakenAsTheFreezeHadThem) {
   Has(log, 4);
   Has(log, 4);  // open twice
   Has(empty, 0);
-  const ReadFiles open = Open();
+  ReadFiles open = Open();
   const UniqueFd writer = OpenFile(log, O_WRONLY | O_APPEND).value();
   ASSERT_EQ(::write(writer.get(), "two\n", 4), 4);
   ASSERT_EQ(::rename(empty.c_str(), (empty + ".old").c_str()), 0);
@@ -65,7 +73,7 @@ TEST_F(ReadFilesTest, OthersHaveNone) {
   Has(folder_.path() + "/gone", 5);
   Has(folder_.path() + "/pipe", 0);
   Has("/proc/self/status", 0);
-  const ReadFiles open = Open();
+  ReadFiles open = Open();
   ASSERT_EQ(::truncate(cut.c_str(), 4), 0);
   open.AddTo(&manifest_);
   for (const v1::NeededFile& file : manifest_.files()) EXPECT_EQ(file.beginning(), 0u) << file.path();
@@ -77,12 +85,27 @@ TEST_F(ReadFilesTest, NotOfFilesThatTheOwnerMayNotRead) {
   EXPECT_EQ(manifest_.files(0).beginning(), 0u);
 }
 
-TEST_F(ReadFilesTest, ManyTakeAFewDescriptorsOnly) {
-  for (int i = 0; i < 100; ++i) Has(Make(std::to_string(i), "12345"), 5);
+TEST_F(ReadFilesTest, OfManyTheFirstOnesAreReadAndOthersKnownByTheirTimes) {
+  for (int i = 0; i < 400; ++i) Has(MakeOld(std::to_string(i)), 5);
   Open().AddTo(&manifest_);
+  int read = 0, known = 0;
+  for (const v1::NeededFile& file : manifest_.files()) {
+    read += file.beginning() != 0 && file.middle() != 0 ? 1 : 0;
+    known += file.inode() != 0 && file.modified_ns() == kOld ? 1 : 0;
+  }
+  EXPECT_EQ(read, 256);
+  EXPECT_EQ(known, 400);
+}
+
+TEST_F(ReadFilesTest, WhatIsWrittenToAfterTheFreezeIsKnownByWhatItHadThen) {
+  for (int i = 0; i < 100; ++i) Has(MakeOld(std::to_string(i)), 5);
+  ReadFiles open = Open();
+  for (int i = 0; i < 100; ++i) Make(std::to_string(i), "edits");
+  open.AddTo(&manifest_);
   int known = 0;
-  for (const v1::NeededFile& file : manifest_.files()) known += file.beginning() != 0 ? 1 : 0;
-  EXPECT_EQ(known, 64);
+  for (const v1::NeededFile& file : manifest_.files())
+    known += file.beginning() != 0 || file.inode() != 0 ? 1 : 0;
+  EXPECT_EQ(known, 64) << "those that were opened then";
 }
 
 TEST_F(ReadFilesTest, ImagesThatCanNotBeReadHaveNone) {

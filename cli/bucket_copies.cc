@@ -269,22 +269,35 @@ absl::StatusOr<v1::TransferResult> BucketCopies::Put(const v1::SendImageRequest&
 }
 
 absl::Status BucketCopies::WarnOfOthers(const v1::Image& image, const BucketImages& images) {
-  std::set<std::string> now;
-  for (const BucketImage& there : images.complete()) now.insert(there.origin);
-  const std::optional<std::set<std::string>> before = std::exchange(seen_, now);
-  if (!before || told_) return absl::OkStatus();
-  RK_ASSIGN_OR_RETURN(const std::set<std::string> origins, source_.Ours(image));
-  for (const std::string& origin : origins) now.erase(IdOf(origin));
-  const std::string name = NameOf(image.reference());
+  std::set<std::string> now, ours;
   for (const BucketImage& there : images.complete()) {
-    if (!now.contains(there.origin) || before->contains(there.origin) || IsStrayLink(there)) continue;
-    told_ = true;
-    output_.Warning(absl::StrCat(
-        "another store copies images of ", name, " to ", bucket_.location(), ", too (", name, ":", there.tag,
-        "): if they are of another job, give one of the two another --image-name, or its copies a folder of "
-        "their own"));
-    break;
+    if (!IsStrayLink(there)) now.insert(there.origin);
   }
+  RK_ASSIGN_OR_RETURN(const std::set<std::string> origins, source_.Ours(image));
+  for (const std::string& origin : origins) ours.insert(IdOf(origin));
+  const std::set<std::string> foreign = seen_.NewForeign(std::move(now), ours);
+  if (foreign.empty()) return absl::OkStatus();
+  const std::string name = NameOf(image.reference());
+  std::vector<std::string> markers;
+  std::string tag;
+  for (const BucketImage& there : images.complete()) {
+    if (!foreign.contains(there.origin)) continue;
+    markers.push_back(there.JsonObject());
+    if (tag.empty()) tag = there.tag;
+  }
+  bool is_same_job = false;
+  RK_ASSIGN_OR_RETURN(const std::string said, bucket_.Read(name, markers));
+  for (const v1::Image& one : ImagesOfMarkers(said)) {
+    std::string told = TellsOfOtherStart(image, one);
+    if (told.empty()) continue;
+    other_start_ = std::move(told);
+    is_same_job = true;
+  }
+  if (is_same_job || std::exchange(told_, true)) return absl::OkStatus();
+  output_.Warning(absl::StrCat(
+      "another store copies images of ", name, " to ", bucket_.location(), ", too (", name, ":", tag,
+      "): if they are of another job, give one of the two another --image-name, or its copies a folder of "
+      "their own"));
   return absl::OkStatus();
 }
 

@@ -13,6 +13,7 @@
 #include "cli/bucket_images.h"
 #include "cli/client.h"
 #include "cli/copy_source.h"
+#include "cli/other_starts.h"
 #include "cli/output.h"
 #include "rekindle/v1/rekindle.pb.h"
 
@@ -32,10 +33,12 @@ class BucketCopies : public CopyTarget {
   absl::Status Prune(const std::string& name, const v1::Image& sent,
                      std::optional<std::vector<std::string>>* there) override;
   absl::Status Check(const std::string& name) override;
+  const std::string& OtherStart() const override { return other_start_; }
   void Cancel() override { bucket_.Cancel(); }
 
  private:
-  // Once: that somebody else puts images of the name of this one there, too, since the last look.
+  // That somebody else puts images of the name of this one there, too, since the last look: of the same job,
+  // or, which is told once, of another.
   absl::Status WarnOfOthers(const v1::Image& image, const BucketImages& images);
   // In the objects' names, so that the newest is the last one that was taken, not the one with the latest
   // time.
@@ -50,10 +53,11 @@ class BucketCopies : public CopyTarget {
   CopySource source_;
   const Output& output_;
   const CopyOptions options_;
-  std::optional<std::set<std::string>> seen_;  // when it was last looked at
+  SeenThere seen_;
   bool told_ = false;
   bool has_part_ = false;  // of the image on its way, complete
   bool left_parts_ = false;
+  std::string other_start_;
 };
 
 // Takes in the image of this name and tag, without a tag the newest one of this name, and before it what it

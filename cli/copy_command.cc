@@ -31,7 +31,7 @@ constexpr absl::Duration kTryAgainAfter = absl::Seconds(10), kTryAgainAtLeastEve
 // Each newest image of a name, until `interrupted`, which `mutex` guards.
 void Follow(const CopySource& source, CopyTarget& target, const Output& output, const std::string& name,
             CopyTrace& trace, absl::Mutex& mutex, bool& interrupted) {
-  std::string copied, waiting_for;
+  std::string copied, waiting_for, gone, told;
   std::optional<v1::Image>
       begun;  // of which parts are there: to go on with it is less than to begin the next one
   absl::Duration try_again_after = kTryAgainAfter;
@@ -48,11 +48,23 @@ void Follow(const CopySource& source, CopyTarget& target, const Output& output, 
       target.Remember(trace.TakeLearned());
       status = target.Copy(image);
       begun.reset();
+      // Removed meanwhile, as newer ones were taken: the next of these is what is to be copied.
+      if (!status.ok() && gone != image.digest() &&
+          absl::IsNotFound(source.Find(RequestFor(image)).status())) {
+        gone = image.digest();
+        absl::MutexLock lock(&mutex);
+        if (interrupted) return;
+        continue;
+      }
       if (!status.ok() && target.LeftParts()) begun = image;
       if (status.ok()) {
         std::optional<std::vector<std::string>> there;
         status = target.Prune(name, image, &there);
         trace.Copied(image, there);
+        if (const std::string& other = target.OtherStart(); !other.empty()) {
+          trace.Failed(absl::FailedPreconditionError(other));
+          if (std::exchange(told, other) != other) output.Warning(other);
+        }
       }
       if (status.ok()) copied = image.digest();
       // What was interrupted has not failed.

@@ -104,6 +104,9 @@ class CopyTarget {
   // Could copies of images of that name be written there? Leaves nothing there but an empty folder, or a
   // store where there was none.
   virtual absl::Status Check(const std::string& name) = 0;
+  // That the job whose images are copied goes on elsewhere, too (other_starts.h), as the last Copy has seen;
+  // empty: nothing shows it.
+  virtual const std::string& OtherStart() const = 0;
   // Ends what is under way; from any thread.
   virtual void Cancel() = 0;
 };

@@ -202,6 +202,8 @@ int RunJob(Client& client, absl::string_view host, const GlobalOptions& globals,
     output.Note(absl::StrCat("rekindle: ", *how, "\n"));
     goes_on = complete.argv().empty();
   }
+  if (const std::string late = TellsOfLateImage(client, globals, complete); !late.empty())
+    output.Warning(late);
   const int code = session.Finish(client.Run(complete, on_event));
   if (request.detach() && session.started() && code == kDone) PrintJob(output, session.started()->job());
   return code;

@@ -12,20 +12,26 @@
 
 namespace rekindle::cli {
 
-// The moment of an image that a supervisor has taken: its tag says so, wherever the image has come to, while
-// the time of a list is that of the name there. Nothing: the tag was given by somebody.
+// The moment of an image that a supervisor has taken, by its machine's clock: its tag says so, wherever the
+// image has come to, while the time of a list is that of the name there. Nothing: the tag was given by
+// somebody.
 std::optional<absl::Time> TimeOfTag(absl::string_view reference);
 
 // As far as it is known: else when it got its name.
 absl::Time MomentOf(const v1::Image& image);
 
-// Of `images`, of one name, the newest first, damaged ones too. An image and its tags are there once, under
-// the oldest name. FailedPrecondition: it can't be told which is the newest, since one has a name that was
-// given to it later than the newest of a supervised job was taken, and may show any moment.
+// Of `images`, of one name and as a store lists them (what was committed last comes first, whatever the
+// clocks say), the newest first, damaged ones too. An image and its tags are there once, under the oldest
+// name. What was taken in from elsewhere has its place by what its labels say of its job's starts and images;
+// only where they say nothing the clocks count. FailedPrecondition: it can't be told which is the newest,
+// since one has a name that was given to it later than the newest of a supervised job was taken, and may show
+// any moment, or since only clocks tell that are known to be wrong.
 absl::StatusOr<std::vector<v1::Image>> ResumePoints(std::vector<v1::Image> images);
 
-// What a job left elsewhere after all of `here`, points as above. Null: nothing. `there`: of the same name;
-// where there are no points here, any of them that is not damaged is newer.
-const v1::Image* NewerElsewhere(const std::vector<v1::Image>& here, const std::vector<v1::Image>& there);
+// What a job left elsewhere after all of `here`, points as above. Null: nothing. `there`: of the same name,
+// as the place lists them, the last one first; where there are no points here, any of them that is not
+// damaged is newer. FailedPrecondition: it can't be told, as above.
+absl::StatusOr<const v1::Image*> NewerElsewhere(const std::vector<v1::Image>& here,
+                                                const std::vector<v1::Image>& there);
 
 }  // namespace rekindle::cli

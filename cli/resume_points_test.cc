@@ -35,6 +35,21 @@ v1::Image Named(v1::Image image, const std::string& tag, int minute) {
   return image;
 }
 
+// Taken in from elsewhere.
+v1::Image CameIn(v1::Image image) {
+  (*image.mutable_labels())[v1::kOriginLabel] = image.digest();
+  return image;
+}
+
+// The `number`th image of the start which was submitted then, before which there were others of the job.
+v1::Image OfStart(v1::Image image, const std::string& submitted, int before, int number) {
+  auto& labels = *image.mutable_labels();
+  labels[v1::kSupervisedLabel] = submitted;
+  if (before != 0) labels[v1::kSupervisedFirstLabel] = "1";
+  labels[v1::kSupervisedNumberLabel] = absl::StrCat((static_cast<uint64_t>(before) << 32) + number);
+  return image;
+}
+
 std::vector<std::string> Points(std::vector<v1::Image> images) {
   const auto points = ResumePoints(std::move(images));
   EXPECT_TRUE(points.ok()) << points.status();
@@ -53,12 +68,42 @@ TEST(ResumePointsTest, TagsOfTheSupervisorAreTimes) {
 }
 
 TEST(ResumePointsTest, TheNewestIsWhatWasTakenLast) {
-  EXPECT_THAT(Points({Taken(12), Taken(14), Taken(13, /*damaged=*/true)}),
+  EXPECT_THAT(Points({Taken(14), Taken(13, /*damaged=*/true), Taken(12)}),
               ElementsAre("20261130-101400.123", "20261130-101300.123", "20261130-101200.123"));
   // Wherever it has come from since.
-  v1::Image copied = Taken(11);
-  copied.set_created_unix_ns(Taken(59).created_unix_ns());
-  EXPECT_THAT(Points({copied, Taken(12)}), ElementsAre("20261130-101200.123", "20261130-101100.123"));
+  EXPECT_THAT(Points({CameIn(Taken(11)), Taken(12)}),
+              ElementsAre("20261130-101200.123", "20261130-101100.123"));
+  EXPECT_THAT(Points({CameIn(Taken(13)), Taken(12)}),
+              ElementsAre("20261130-101300.123", "20261130-101200.123"));
+}
+
+TEST(ResumePointsTest, AClockThatWasSetBackMakesNoImageOlder) {
+  EXPECT_THAT(Points({Taken(11), Taken(10), Taken(14), Taken(13)}),
+              ElementsAre("20261130-101100.123", "20261130-101000.123", "20261130-101400.123",
+                          "20261130-101300.123"));
+  // What came in before the last ones were taken is older than they are, whatever its clock said.
+  EXPECT_THAT(Points({Taken(11), CameIn(Taken(14))}),
+              ElementsAre("20261130-101100.123", "20261130-101400.123"));
+}
+
+TEST(ResumePointsTest, LabelsTellOfStartsAndImagesWhatTheClocksDoNot) {
+  const v1::Image first = OfStart(Taken(30), "1", 0, 5), second = OfStart(Taken(10), "2", 1, 2),
+                  third = OfStart(Taken(11), "2", 1, 3);
+  EXPECT_THAT(Points({CameIn(first), CameIn(second), CameIn(third)}),
+              ElementsAre("20261130-101100.123", "20261130-101000.123", "20261130-103000.123"));
+  EXPECT_THAT(Points({CameIn(second), CameIn(third), first}),
+              ElementsAre("20261130-101100.123", "20261130-101000.123", "20261130-103000.123"));
+  EXPECT_THAT(Points({CameIn(first), third, second}),
+              ElementsAre("20261130-101100.123", "20261130-101000.123", "20261130-103000.123"));
+}
+
+TEST(ResumePointsTest, WhereOnlyAClockTellsThatWasWrongNobodyGuesses) {
+  const auto points = ResumePoints({CameIn(Taken(15)), Taken(11), Taken(14)});
+  EXPECT_TRUE(absl::IsFailedPrecondition(points.status())) << points.status();
+  for (const char* words : {"job:20261130-101500.123", "job:20261130-101100.123", "set back", "--from"})
+    EXPECT_THAT(std::string(points.status().message()), HasSubstr(words));
+  EXPECT_THAT(Points({CameIn(Taken(15)), Taken(14), Taken(11)}),
+              ElementsAre("20261130-101500.123", "20261130-101400.123", "20261130-101100.123"));
 }
 
 TEST(ResumePointsTest, ANameThatWasGivenLaterMakesNoImageNewer) {
@@ -72,7 +117,7 @@ TEST(ResumePointsTest, WhereItCanNotBeToldNobodyGuesses) {
   for (const char* words : {"job:milestone", "job:20261130-101200.123", "--from"})
     EXPECT_THAT(std::string(points.status().message()), HasSubstr(words));
   // An older one is in nobody's way.
-  EXPECT_THAT(Points({Named(Taken(11), "milestone", 12), Taken(13)}),
+  EXPECT_THAT(Points({Taken(13), Named(Taken(11), "milestone", 12)}),
               ElementsAre("20261130-101300.123", "milestone"));
 }
 
@@ -86,25 +131,44 @@ TEST(ResumePointsTest, OfOneThatSomebodyTookOfTheSupervisedJobTheTimeIsKnown) {
 }
 
 TEST(ResumePointsTest, WithoutASupervisorTheListTells) {
-  EXPECT_THAT(Points({Named(Taken(11), "1", 11), Named(Taken(12), "2", 12)}), ElementsAre("2", "1"));
+  EXPECT_THAT(Points({Named(Taken(12), "2", 12), Named(Taken(11), "1", 11)}), ElementsAre("2", "1"));
   EXPECT_THAT(Points({}), ElementsAre());
 }
 
-TEST(ResumePointsTest, WhatIsElsewhereIsNewerByItsTime) {
+// What is newer than `here` of `there`, whose copies have come from elsewhere.
+std::string Newer(const std::vector<v1::Image>& here, std::vector<v1::Image> there) {
+  for (v1::Image& image : there) image = CameIn(std::move(image));
+  const auto newer = NewerElsewhere(here, there);
+  if (!newer.ok()) return std::string(newer.status().message());
+  return *newer == nullptr ? "" : (*newer)->reference().substr(4);
+}
+
+TEST(ResumePointsTest, WhatIsElsewhereIsNewerIfItCameThereLater) {
   const std::vector<v1::Image> here = {Taken(12)};
-  EXPECT_EQ(NewerElsewhere(here, {Taken(12), Taken(11)}), nullptr);
-  const std::vector<v1::Image> there = {Named(Taken(11), "best", 50), Taken(11), Taken(13), Taken(14, true)};
-  const v1::Image* newer = NewerElsewhere(here, there);
-  ASSERT_NE(newer, nullptr);
-  EXPECT_EQ(newer->reference(), Taken(13).reference());
-  EXPECT_EQ(NewerElsewhere({Taken(13)}, there), nullptr);
-  EXPECT_EQ(NewerElsewhere({Named(Taken(13), "best", 13)}, {Taken(12)}), nullptr);
+  EXPECT_EQ(Newer(here, {Taken(12), Taken(11)}), "");
+  EXPECT_EQ(Newer(here, {Taken(14, true), Taken(13), Named(Taken(11), "best", 50), Taken(11)}),
+            "20261130-101300.123");
+  EXPECT_EQ(Newer({Taken(13)}, {Taken(12), Taken(11)}), "");
+  EXPECT_EQ(Newer({Named(Taken(13), "best", 13)}, {Taken(12)}), "");
+  // The place knows in which order they came, whatever the clock of the other machine said.
+  EXPECT_EQ(Newer(here, {Taken(10), Taken(12)}), "20261130-101000.123");
+}
+
+TEST(ResumePointsTest, OfWhatIsElsewhereLabelsTellWhatTheOrderThereDoesNot) {
+  const std::vector<v1::Image> here = {OfStart(Taken(30), "1", 0, 5)};
+  EXPECT_EQ(Newer(here, {OfStart(Taken(10), "2", 1, 2)}), "20261130-101000.123");
+  EXPECT_EQ(Newer(here, {OfStart(Taken(40), "1", 0, 4)}), "");
+}
+
+TEST(ResumePointsTest, WhereOnlyAWrongClockTellsOfElsewhereNobodyGuesses) {
+  for (const std::string& told :
+       {Newer({Taken(12), Taken(13)}, {Taken(14)}), Newer({Taken(12)}, {Taken(10), Taken(11)})})
+    EXPECT_THAT(told, HasSubstr("it can't be told"));
 }
 
 TEST(ResumePointsTest, WithNothingHereAllThatIsElsewhereIsNewer) {
-  const std::vector<v1::Image> there = {Named(Taken(11), "best", 50)};
-  EXPECT_EQ(NewerElsewhere({}, there), &there[0]);
-  EXPECT_EQ(NewerElsewhere({}, {}), nullptr);
+  EXPECT_EQ(Newer({}, {Named(Taken(11), "best", 50)}), "best");
+  EXPECT_EQ(Newer({}, {}), "");
 }
 
 }  // namespace

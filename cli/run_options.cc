@@ -19,11 +19,14 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "cli/arguments.h"
+#include "cli/copy_source.h"
 #include "cli/exit_code.h"
 #include "cli/image_listing.h"
+#include "cli/other_starts.h"
 #include "cli/resume_points.h"
 #include "cli/table.h"
 #include "cli/transfer_arguments.h"
+#include "rekindle/v1/image_layout.h"
 
 namespace rekindle::cli {
 namespace {
@@ -51,6 +54,13 @@ std::vector<v1::Image> ImagesCalled(const std::string& name, v1::ListImagesRespo
   return called;
 }
 
+// The name of another job of which this image was taken under a name that both gave their images; empty: it
+// is this one's, or that is not known.
+std::string OtherJobOf(const v1::Image& image, const std::string& job) {
+  const auto label = image.labels().find(v1::kJobNameLabel);
+  return label == image.labels().end() || label->second == job ? "" : label->second;
+}
+
 // There is none: `run` makes it.
 bool IsNoStore(const absl::Status& status) {
   const ExitCode code = ExitCodeFor(status);
@@ -66,8 +76,8 @@ bool IsNewPlace(const ImagePlace& place, const absl::Status& why) {
 }
 
 // It may have run on another node since: what was copied from there must be here, too.
-absl::Status CheckIsNewest(const GlobalOptions& globals, const v1::CopyTo& to, const std::string& name,
-                           const std::vector<v1::Image>& here) {
+absl::Status CheckIsNewest(const GlobalOptions& globals, const v1::CopyTo& to, const std::string& job,
+                           const std::string& name, const std::vector<v1::Image>& here) {
   const bool tls = !globals.tls_ca.empty() || !globals.tls_certificate.empty() || !globals.tls_key.empty();
   RK_ASSIGN_OR_RETURN(const ImagePlace place, ParsePlace("--copy-to", to.place(), tls, "/"));
   absl::StatusOr<v1::ListImagesResponse> listed = ImagesElsewhere(globals, place.where, place.bucket);
@@ -80,8 +90,12 @@ absl::Status CheckIsNewest(const GlobalOptions& globals, const v1::CopyTo& to, c
   }
   if (IsNoStore(listed.status())) listed = v1::ListImagesResponse();
   RK_RETURN_IF_ERROR(Annotate(listed.status(), kNotKnown));
-  const std::vector<v1::Image> there = ImagesCalled(name, *std::move(listed));
-  const v1::Image* newest = NewerElsewhere(here, there);
+  std::vector<v1::Image> there = ImagesCalled(name, *std::move(listed));
+  std::erase_if(there, [&](const v1::Image& image) { return !OtherJobOf(image, job).empty(); });
+  absl::StatusOr<const v1::Image*> newer = NewerElsewhere(here, there);
+  if (absl::IsFailedPrecondition(newer.status()))
+    return Annotate(newer.status(), absl::StrCat("comparing with the images in ", to.place()));
+  RK_ASSIGN_OR_RETURN(const v1::Image* const newest, std::move(newer));
   if (newest == nullptr) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       here.empty() ? "there is no image here, and " : "the images here are older than ", newest->reference(),
@@ -132,9 +146,16 @@ absl::StatusOr<std::string> GoOnFromNewest(Client& client, absl::string_view hos
   RK_RETURN_IF_ERROR(Annotate(listed.status(), kNotKnown));
   std::vector<v1::Image> own = ImagesCalled(name, *std::move(listed));
   std::erase_if(own, [&](const v1::Image& image) { return !IsOwn(host, image.owner_uid()); });
+  std::string others;
+  std::erase_if(own, [&](const v1::Image& image) {
+    const std::string job = OtherJobOf(image, request->name());
+    if (others.empty() && !job.empty()) others = absl::StrCat(image.reference(), " is of job '", job, "'");
+    return !job.empty();
+  });
   RK_ASSIGN_OR_RETURN(const std::vector<v1::Image> images, ResumePoints(std::move(own)));
   if (request->supervision().has_copy_to())
-    RK_RETURN_IF_ERROR(CheckIsNewest(globals, request->supervision().copy_to(), name, images));
+    RK_RETURN_IF_ERROR(
+        CheckIsNewest(globals, request->supervision().copy_to(), request->name(), name, images));
   const auto whole =
       std::find_if(images.begin(), images.end(), [](const v1::Image& image) { return !image.damaged(); });
   if (whole != images.end()) {
@@ -152,7 +173,32 @@ absl::StatusOr<std::string> GoOnFromNewest(Client& client, absl::string_view hos
     return absl::DataLossError(absl::StrCat(
         "all images of '", name, "' are damaged (the newest: ", images.front().reference(), ")", kBeginAnew));
   }
-  return absl::StrCat("there is no image of '", name, "' to go on from: the job begins with its command");
+  return absl::StrCat("there is no image of '", name, "' to go on from",
+                      others.empty() ? "" : absl::StrCat(" (", others, ")"),
+                      ": the job begins with its command");
+}
+
+std::string TellsOfLateImage(Client& client, const GlobalOptions& globals, const v1::RunRequest& request) {
+  if (request.from_image().empty() || !request.supervision().has_copy_to()) return "";
+  const std::string& to = request.supervision().copy_to().place();
+  const std::string& from = request.from_image();
+  const std::string& given = request.supervision().image_name();
+  const std::string name = given.empty() ? from.substr(0, from.find_first_of(":@")) : given;
+  const bool tls = !globals.tls_ca.empty() || !globals.tls_certificate.empty() || !globals.tls_key.empty();
+  const absl::StatusOr<ImagePlace> place = ParsePlace("--copy-to", to, tls, "/");
+  if (!place.ok()) return "";  // which `run` says itself
+  absl::StatusOr<v1::ListImagesResponse> listed = ImagesElsewhere(globals, place->where, place->bucket);
+  if (!listed.ok()) return "";
+  const std::vector<v1::Image> there = ImagesCalled(name, *std::move(listed));
+  if (there.empty()) return "";
+  v1::ListImagesRequest list;
+  list.set_name_contains(absl::StrCat(name, ":"));
+  const absl::StatusOr<v1::ListImagesResponse> here = client.ListImages(list);
+  if (!here.ok()) return "";
+  const bool is_ours = std::any_of(here->images().begin(), here->images().end(), [&](const v1::Image& image) {
+    return !image.labels().contains(v1::kOriginLabel) && image.digest() == OriginOf(there.front());
+  });
+  return is_ours ? "" : WarnsOfLateImage(there.front(), to, absl::FromUnixNanos(UnixNanos()));
 }
 
 std::string TellsOfOtherCommand(const std::vector<std::string>& given, const v1::Job& job) {

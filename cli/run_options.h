@@ -35,6 +35,10 @@ absl::StatusOr<std::optional<v1::Job>> JobThatRuns(Client& client, absl::string_
 absl::StatusOr<std::string> GoOnFromNewest(Client& client, absl::string_view host,
                                            const GlobalOptions& globals, v1::RunRequest* request);
 
+// What is to be told before a job goes on from an image and has its images copied to a place: that another
+// node put its newest one there just before; empty: nothing shows that.
+std::string TellsOfLateImage(Client& client, const GlobalOptions& globals, const v1::RunRequest& request);
+
 // What whoever has given a command is told where `job`, which has gone on, has another one, so that what he
 // has changed in it changes nothing; empty: it is the same, as far as can be told.
 std::string TellsOfOtherCommand(const std::vector<std::string>& given, const v1::Job& job);

@@ -42,6 +42,7 @@ absl::Status StoreCopies::Copy(const v1::Image& image) {
   const std::string& reference = begin_.reference().empty() ? image.reference() : begin_.reference();
   RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse of_name,
                       ImagesIn(to_, absl::StrCat(NameOf(reference), ":")));
+  if (options_.quiet) RK_RETURN_IF_ERROR(NoteOtherStart(image, of_name));
   v1::SendImageRequest request;
   request.set_image(RequestFor(image));
   request.mutable_parts()->set_bytes(CopyPartBytes());
@@ -88,6 +89,18 @@ absl::Status StoreCopies::Copy(const v1::Image& image) {
       status.code(),
       absl::StrCat(status.message(), ". What has arrived there stays for the next attempt, as ",
                    v1::kCopyLinkName, "…; a day later 'rekindle gc' removes it"));
+}
+
+absl::Status StoreCopies::NoteOtherStart(const v1::Image& image, const v1::ListImagesResponse& of_name) {
+  std::set<std::string> now;
+  for (const v1::Image& one : of_name.images()) now.insert(OriginOf(one));
+  RK_ASSIGN_OR_RETURN(const std::set<std::string> ours, source_.Ours(image));
+  const std::set<std::string> foreign = seen_.NewForeign(std::move(now), ours);
+  for (const v1::Image& one : of_name.images()) {
+    if (!foreign.contains(OriginOf(one)) || NameOf(one.reference()) != NameOf(image.reference())) continue;
+    if (std::string told = TellsOfOtherStart(image, one); !told.empty()) other_start_ = std::move(told);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::optional<v1::Image>> StoreCopies::BaseAmong(const v1::Image& image,

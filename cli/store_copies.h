@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "cli/client.h"
 #include "cli/copy_source.h"
+#include "cli/other_starts.h"
 #include "cli/output.h"
 #include "rekindle/v1/rekindle.pb.h"
 
@@ -34,6 +35,7 @@ class StoreCopies : public CopyTarget {
   absl::Status Prune(const std::string& name, const v1::Image& sent,
                      std::optional<std::vector<std::string>>* there) override;
   absl::Status Check(const std::string& name) override;
+  const std::string& OtherStart() const override { return other_start_; }
   void Cancel() override { to_.Cancel(); }
 
  private:
@@ -44,6 +46,7 @@ class StoreCopies : public CopyTarget {
   // What `image` may be sent since, of what is there.
   absl::StatusOr<std::optional<v1::Image>> BaseAmong(const v1::Image& image,
                                                      const v1::ListImagesResponse& there) const;
+  absl::Status NoteOtherStart(const v1::Image& image, const v1::ListImagesResponse& of_name);
   absl::Status Transfer(const v1::SendImageRequest& request);
   v1::ReceiveImageBegin BeginOf(const v1::SendImagePart& part) const;
   // Of this image those that are there, where it has some; those that `known` has.
@@ -59,6 +62,8 @@ class StoreCopies : public CopyTarget {
   const std::string part_tag_;
   bool has_part_ = false;  // of the image on its way, there
   bool left_parts_ = false;
+  SeenThere seen_;
+  std::string other_start_;
 };
 
 }  // namespace rekindle::cli

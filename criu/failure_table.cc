@@ -510,8 +510,7 @@ const KnownFailure kRestoreMisfits[] = {
      {"File * has bad size * (expect *)", "File * has bad mode * (expect *)", "File * has bad build-ID",
       "File * has bad checksum"},
      "The file /$1 is not the one that the job had open when it was checkpointed.",
-     "Put the old one back (the log line below tells in what it differs); a program or library that was "
-     "upgraded means that a new checkpoint is needed."},
+     "Put the old one back; a program or library that was upgraded means that a new checkpoint is needed."},
     {"terminal-in-use",
      kOnRestore,
      kCause,

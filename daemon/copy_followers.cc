@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -14,6 +15,7 @@
 #include "base/status.h"
 #include "daemon/copy_notes.h"
 #include "daemon/node.h"
+#include "rekindle/v1/copy_trouble.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -194,7 +196,9 @@ void CopyFollowers::AwaitCopies(const Deadline& deadline, bool of_ended,
                                                 plan.to.place(), "' tries it again)")
                                  : plan.job);
       const v1::CopyState* note = NoteOf(notes, plan);
-      goes_on = goes_on || (note == nullptr ? CanBeNoted(plan) : note->last_error().empty());
+      goes_on = goes_on || (note == nullptr ? CanBeNoted(plan)
+                                            : note->last_error().empty() ||
+                                                  absl::StartsWith(note->last_error(), v1::kGoesOnElsewhere));
     }
     if (missing.empty()) return;
     if (!goes_on || deadline.passed() || (given_up && given_up())) {

@@ -30,6 +30,7 @@
 #include "daemon/supervisor.h"
 #include "rekindle/v1/copy_link.h"
 #include "rekindle/v1/copy_origins.h"
+#include "rekindle/v1/copy_trouble.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::daemon {
@@ -45,7 +46,7 @@ constexpr int kLagsPeriods = 2;
 constexpr size_t kLongestOrigin = 80;  // it is a digest
 
 std::string Ago(int64_t unix_ns, int64_t now_unix_ns) {
-  return FormatSeconds(static_cast<double>(std::max<int64_t>(0, now_unix_ns - unix_ns) / 1'000'000'000));
+  return FormatSeconds(static_cast<double>(std::max<int64_t>(1, (now_unix_ns - unix_ns) / 1'000'000'000)));
 }
 
 bool IsForgotten(const v1::CopyState& note, int64_t now_unix_ns) {
@@ -216,7 +217,10 @@ void JudgeCopy(absl::Span<const store::ImageInfo> images, bool of_all, absl::Dur
   state->set_behind_since_unix_ns(found || state->digest().empty() ? since : later_by_clock);
   if (state->ended()) return;
   const std::string what = absl::StrCat("images of ", state->name(), " are not copied to ", state->place());
-  if (!state->last_error().empty()) {
+  if (absl::StartsWith(state->last_error(), v1::kGoesOnElsewhere)) {
+    state->set_trouble(absl::StrCat("copies of images of ", state->name(), " in ", state->place(), ": ",
+                                    state->last_error()));
+  } else if (!state->last_error().empty()) {
     state->set_trouble(absl::StrCat(what, " since ", Ago(state->failing_since_unix_ns(), now_unix_ns), ": ",
                                     state->last_error()));
   } else if (state->behind_since_unix_ns() != 0 &&

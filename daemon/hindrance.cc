@@ -29,7 +29,10 @@ bool NamesTroubleOfMachine(absl::string_view message) {
 
 Hindrance HindranceOf(const absl::Status& status) {
   const std::string diagnosis = criu::DiagnosisId(status);
-  if (diagnosis == "port-in-use" || diagnosis == "terminal-in-use" || diagnosis == "address-missing")
+  // Of files that have changed CRIU knows more than their sizes of libraries and programs alone: a package
+  // that is being installed anew is whole in a moment.
+  if (diagnosis == "port-in-use" || diagnosis == "terminal-in-use" || diagnosis == "address-missing" ||
+      diagnosis == "file-changed")
     return Hindrance::kMachine;
   if (absl::IsAlreadyExists(status)) return Hindrance::kName;
   if (absl::StrContains(status.message(), restore::kIdsInUse) ||
@@ -43,8 +46,16 @@ Hindrance HindranceOf(const absl::Status& status) {
     return Hindrance::kMachine;
   // What was read, and is wrong.
   if (absl::IsDataLoss(status) || absl::IsInvalidArgument(status)) return Hindrance::kImage;
-  if (absl::StrContains(status.message(), restore::kMakeFolder)) return Hindrance::kMachine;
+  if (absl::StrContains(status.message(), restore::kMakeFolder) ||
+      absl::StrContains(status.message(), restore::kLibrariesMayComeBack))
+    return Hindrance::kMachine;
   return NamesTroubleOfMachine(status.message()) ? Hindrance::kMachine : Hindrance::kImage;
+}
+
+std::string HindranceInWords(const absl::Status& status) {
+  const absl::string_view message = status.message();
+  // Where we know what it is, CRIU's lines say the same once more.
+  return std::string(criu::DiagnosisId(status).empty() ? message : message.substr(0, message.find('\n')));
 }
 
 }  // namespace rekindle::daemon

@@ -1,6 +1,8 @@
 // Why a job could not be brought back: is it the image, or something that may pass?
 #pragma once
 
+#include <string>
+
 #include "absl/status/status.h"
 
 namespace rekindle::daemon {
@@ -8,8 +10,9 @@ namespace rekindle::daemon {
 enum class Hindrance {
   kImage,   // another attempt would end in the same way
   kMoment,  // what it needs back, PIDs or file locks, is another's now; an older image may do without
-  // Whichever image is taken: memory, processes, disk space, a file server, a folder, a kill from outside, a
-  // network address that is not there yet, a port or a terminal that another has.
+  // Whichever image is taken: memory, processes, disk space, a file server, a folder, a library that is being
+  // replaced, a kill from outside, a network address that is not there yet, a port or a terminal that another
+  // has.
   kMachine,
   kName,  // another job has its name
   // The image is of a newer kernel or CRIU, or of another processor. An older image may do; else this lasts
@@ -19,5 +22,8 @@ enum class Hindrance {
 
 // Of an attempt that failed.
 Hindrance HindranceOf(const absl::Status& status);
+
+// What is told of it: without CRIU's own lines where ours say what it is.
+std::string HindranceInWords(const absl::Status& status);
 
 }  // namespace rekindle::daemon

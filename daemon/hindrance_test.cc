@@ -29,6 +29,22 @@ TEST(HindranceTest, TroubleOfTheMachineIsNoFaultOfTheImage) {
             Hindrance::kMachine);
 }
 
+TEST(HindranceTest, ALibraryThatIsBeingReplacedIsThereAgainInAMoment) {
+  const absl::Status changed = criu::FailureStatus(
+      criu::Operation::kRestore, ExitState{1, 0},
+      "(00.1)    70: Error (criu/files-reg.c:1): File usr/lib/libx.so has bad build-ID\n", "/restore.log");
+  EXPECT_EQ(HindranceOf(Annotate(changed, "restoring")), Hindrance::kMachine) << changed;
+  EXPECT_EQ(HindranceInWords(changed).find("Error (criu"), std::string::npos) << HindranceInWords(changed);
+  EXPECT_NE(HindranceInWords(changed).find("/usr/lib/libx.so"), std::string::npos)
+      << HindranceInWords(changed);
+  v1::JobManifest manifest;
+  manifest.add_files()->set_path("/usr/lib/libx.so.1");
+  std::vector<std::string> warnings;
+  EXPECT_EQ(HindranceOf(restore::CheckFiles(manifest, std::nullopt, &warnings)), Hindrance::kMachine);
+  manifest.add_files()->set_path("/usr/lib/data.bin");
+  EXPECT_EQ(HindranceOf(restore::CheckFiles(manifest, std::nullopt, &warnings)), Hindrance::kImage);
+}
+
 TEST(HindranceTest, WhatIsWrongWithTheImageIsNot) {
   EXPECT_EQ(HindranceOf(absl::DataLossError("a chunk is not what it was: Input/output error")),
             Hindrance::kImage);

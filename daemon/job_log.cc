@@ -16,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "base/file.h"
 #include "base/machine.h"
+#include "base/process_stat.h"
 #include "daemon/caller.h"
 #include "daemon/node.h"
 #include "daemon/reopened_files.h"
@@ -43,6 +44,15 @@ std::map<std::string, JobWithLog> JobsWithLogs(Node& node) {
     jobs[name] = {record->log(), record->uid(), true};
   }
   return jobs;
+}
+
+void AddWithAncestors(pid_t process, std::vector<pid_t>* pids) {
+  constexpr int kMost = 100;  // numbers may be given anew meanwhile
+  for (int i = 0; i < kMost && process > 0; ++i) {
+    pids->push_back(process);
+    const absl::StatusOr<ProcessStat> stat = ReadProcessStat(process);
+    process = stat.ok() ? stat->parent : 0;
+  }
 }
 
 bool IsRegular(const std::string& path) {
@@ -81,7 +91,7 @@ absl::Status CheckLogIsOwn(Node& node, const Caller& caller, const std::string& 
 }
 
 std::map<std::string, std::string> WarnOfOthersCut(
-    const google::protobuf::RepeatedPtrField<v1::FileRollback>& files, std::vector<pid_t> job) {
+    const google::protobuf::RepeatedPtrField<v1::FileRollback>& files, std::vector<pid_t> job, pid_t caller) {
   std::map<std::string, const v1::FileRollback*> cut;
   std::set<std::string> paths;
   for (const v1::FileRollback& file : files) {
@@ -91,7 +101,7 @@ std::map<std::string, std::string> WarnOfOthersCut(
   }
   std::map<std::string, std::string> warnings;
   if (paths.empty()) return warnings;
-  job.push_back(::getpid());  // which may have it open for the job
+  for (const pid_t first : {::getpid(), caller}) AddWithAncestors(first, &job);
   for (const auto& [path, pid] : WrittenByOthers(paths, job, NamesOfFiles::kChecked)) {
     std::string name = ReadFile(absl::StrCat("/proc/", pid, "/comm")).value_or("");
     absl::StripTrailingAsciiWhitespace(&name);

@@ -26,9 +26,11 @@ absl::Status CheckLogIsOwn(Node& node, const Caller& caller, const std::string& 
                            const std::string& except, std::vector<std::string>* warnings);
 
 // What was cut off files to which others write as well, who have not gone back: a warning for each file.
-// `job`: the PIDs of the job that the files were cut for. Looks at what all processes have open.
+// `job`: the PIDs of the job that the files were cut for. Those who have them open on its behalf are no
+// others: we, `caller` (0: nobody), and from whom the two descend, as a batch script whose output is the
+// job's. Looks at what all processes have open.
 std::map<std::string, std::string> WarnOfOthersCut(
-    const google::protobuf::RepeatedPtrField<v1::FileRollback>& files, std::vector<pid_t> job);
+    const google::protobuf::RepeatedPtrField<v1::FileRollback>& files, std::vector<pid_t> job, pid_t caller);
 
 // That a file's file system has no room for a word of output, and what to do; empty: it has, as far as can be
 // told, or the file is none of a disk.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/timeline.h"
+#include "daemon/supervised_record.h"
 #include "rekindle/v1/copy_link.h"
 #include "rekindle/v1/image_layout.h"
 
@@ -158,6 +159,35 @@ std::vector<v1::RestartPoint> RestartPoints::Superfluous(bool make_room, int64_t
     --ours;
   }
   return old;
+}
+
+bool RestartPoints::HasAsManyAsAreKept() const {
+  const uint64_t before = NumbersBeforeStart(record_);
+  const auto own = std::count_if(
+      record_.points().begin(), record_.points().end(),
+      [before](const v1::RestartPoint& point) { return point.ours() && point.number() > before; });
+  return own >= int64_t{record_.policy().keep_images()};
+}
+
+std::vector<v1::RestartPoint> RestartPoints::OfEarlierStarts(
+    const std::vector<store::ImageInfo>& images) const {
+  std::vector<v1::RestartPoint> earlier;
+  const uint64_t before = NumbersBeforeStart(record_);
+  const auto first =
+      std::find_if(record_.points().begin(), record_.points().end(),
+                   [before](const v1::RestartPoint& point) { return point.number() <= before; });
+  if (first == record_.points().end()) return earlier;
+  bool older = false;
+  for (const store::ImageInfo& image : images) {
+    if (image.reference == first->image() && image.digest == first->digest()) {
+      older = true;
+    } else if (older && MayRemoveOfEarlierStart(image, record_)) {
+      v1::RestartPoint& point = earlier.emplace_back();
+      point.set_image(image.reference);
+      point.set_digest(image.digest);
+    }
+  }
+  return earlier;
 }
 
 std::vector<v1::RestartPoint> RestartPoints::OfHang(int64_t hung_since_ns) const {

@@ -53,6 +53,12 @@ class RestartPoints {
   // Those that may go. Images from after `sound_before_ns` (CLOCK_MONOTONIC) may hold a death or a hang.
   // `make_room`: also those that the policy would keep, but for the newest and the one to go back to.
   std::vector<v1::RestartPoint> Superfluous(bool make_room, int64_t sound_before_ns) const;
+  // Are there as many that were taken since this start as the policy keeps?
+  bool HasAsManyAsAreKept() const;
+  // Of `images`, as the store lists them (newest first): those of the starts before this one that are older
+  // than the image which it has begun with, and that nobody has asked for. None once that is no point any
+  // more.
+  std::vector<v1::RestartPoint> OfEarlierStarts(const std::vector<store::ImageInfo>& images) const;
   // Those of a job that hung already since then, which would only hang again.
   std::vector<v1::RestartPoint> OfHang(int64_t hung_since_ns) const;
 

@@ -106,6 +106,53 @@ TEST_F(RestartPointsTest, WhatTheStoreHasIsWhatThereIs) {
   EXPECT_EQ(record_.last_number(), 12u);
 }
 
+TEST_F(RestartPointsTest, ImagesOfEarlierStartsGoOnceThereAreEnoughOfThisOne) {
+  record_.set_name("job");
+  record_.set_uid(1000);
+  record_.set_submitted_unix_ns(99);
+  record_.set_first_submitted_unix_ns(77);
+  record_.mutable_policy()->set_keep_images(2);
+  const auto of_start = [](const std::string& tag, const char* start) {
+    store::ImageInfo info;
+    info.reference = "job:" + tag;
+    info.digest = "sha256:" + info.reference;
+    info.owner = 1000;
+    info.labels = {{v1::kSupervisedLabel, start}, {v1::kJobNameLabel, "job"}};
+    if (std::string(start) != "77") info.labels[v1::kSupervisedFirstLabel] = "77";
+    return info;
+  };
+  store::ImageInfo asked = of_start("asked", "77"), taken_in = of_start("in", "77"),
+                   tagged = of_start("tagged", "77"), other_owner = of_start("owner", "77"),
+                   other_job = of_start("other", "77"), other_line = of_start("line", "55");
+  asked.labels[v1::kSupervisedAskedLabel] = "yes";
+  taken_in.labels[v1::kOriginLabel] = "sha256:x";
+  tagged.labels = {{v1::kJobNameLabel, "job"}};
+  other_owner.owner = 1001;
+  other_job.labels[v1::kJobNameLabel] = "other";
+  other_line.labels[v1::kSupervisedFirstLabel] = "55";
+  const std::vector<store::ImageInfo> images = {of_start("own", "99"),
+                                                of_start("passed-over", "88"),
+                                                of_start("first", "88"),
+                                                of_start("b", "88"),
+                                                asked,
+                                                taken_in,
+                                                tagged,
+                                                other_owner,
+                                                other_job,
+                                                other_line,
+                                                of_start("a", "77")};
+  constexpr uint64_t kStart = uint64_t{2} << 32;
+  points_.Add(PointOf("job:first", kStart - 1000), false);
+  record_.set_last_number(kStart);
+  points_.Add(PointOf("job:own"), false);
+  EXPECT_FALSE(points_.HasAsManyAsAreKept());
+  EXPECT_THAT(ImageNames(points_.OfEarlierStarts(images)), ElementsAre("job:b", "job:a"));
+  points_.Add(PointOf("job:own2"), false);
+  EXPECT_TRUE(points_.HasAsManyAsAreKept());
+  points_.Remove("job:first");
+  EXPECT_THAT(points_.OfEarlierStarts(images), IsEmpty());
+}
+
 TEST_F(RestartPointsTest, ANumberThatNoJobComesToIsNone) {
   record_.set_submitted_unix_ns(77);
   store::ImageInfo image;

@@ -242,6 +242,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   // The message's own default is APPEND, which nobody has asked for.
   if (!request.has_rollback()) rollback.set_mode(v1::Rollback::NONE);
   options.files_settled = request.has_rollback();
+  options.ignored_paths.assign(rollback.ignore_paths().begin(), rollback.ignore_paths().end());
   if (request.has_rollback() || HasSharedMemory(manifest)) {
     // Looked up here: it may be called where a container says who is who.
     options.roll_back = [&, user = UserForFiles(node, call.caller, manifest)](
@@ -321,7 +322,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   if (request.into() == 0 && call.in_memory == nullptr && !call.part && !rolled_back.empty()) {
     v1::FilesRolledBack of;
     of.mutable_files()->Assign(rolled_back.begin(), rolled_back.end());
-    for (auto& [file, warning] : WarnOfOthersCut(of.files(), ProcessTree(result->root)))
+    for (auto& [file, warning] : WarnOfOthersCut(of.files(), ProcessTree(result->root), call.caller.pid))
       result->warnings.push_back(std::move(warning));
   }
   if (pidfile.valid()) {

@@ -15,6 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/file.h"
@@ -26,6 +27,7 @@
 #include "daemon/dependency_images.h"
 #include "daemon/function_instances.h"
 #include "daemon/process_info.h"
+#include "daemon/supervised_job.h"
 #include "daemon/supervisor.h"
 #include "rekindle/v1/image_layout.h"
 
@@ -77,12 +79,29 @@ absl::Status CheckMeansOurs(const Caller& caller, pid_t pid) {
       absl::StrCat("process ", pid, ": you are in a container", kInstead, "outside the container"));
 }
 
+namespace {
+
+// FailedPrecondition: a supervised job of this name has no process now, and gets one again.
+absl::Status CheckIsNotBroughtBack(Node& node, const Caller& caller, const std::string& name) {
+  const absl::StatusOr<std::shared_ptr<SupervisedJob>> job = node.supervisor().Find(name);
+  if (!job.ok() || (*job)->Ended() || !node.policy().MayUse(caller, (*job)->owner())) return absl::OkStatus();
+  const v1::Job now = (*job)->Describe();
+  absl::string_view why = now.supervised().last_error();
+  return absl::FailedPreconditionError(
+      absl::StrCat("job '", name, "' is being brought back",
+                   now.image().empty() ? "" : absl::StrCat(" from ", now.image()), ": try again when it runs",
+                   absl::ConsumePrefix(&why, kNotYet) ? absl::StrCat(" (it waits: ", why, ")") : ""));
+}
+
+}  // namespace
+
 absl::StatusOr<JobRecord> FindTarget(Node& node, const Caller& caller, pid_t pid, const std::string& name) {
   if (!name.empty()) {
     if (pid != 0)
       return absl::InvalidArgumentError("a job is named by its PID or by its name: give one of them");
     RK_ASSIGN_OR_RETURN(JobRecord job, node.jobs().FindByName(name));
     if (!JobRegistry::Lives(job)) {
+      RK_RETURN_IF_ERROR(CheckIsNotBroughtBack(node, caller, job.name));
       const bool knows = job.exit && node.policy().MayUse(caller, job.owner);
       return absl::NotFoundError(absl::StrCat("job '", job.name, "' (PID ", job.pid, ") has ended",
                                               knows ? absl::StrCat(" (", job.exit->ToString(), ")") : "",

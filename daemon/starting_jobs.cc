@@ -34,6 +34,19 @@ bool StartingJobs::HasName(const std::string& name) const {
   return names_.contains(name);
 }
 
+absl::StatusOr<std::shared_ptr<void>> StartingJobs::TakeImagesName(const std::string& images, uid_t owner) {
+  absl::MutexLock lock(&mutex_);
+  const std::pair<uid_t, std::string> key{owner, images};
+  if (!images_.insert(key).second) {
+    return absl::AlreadyExistsError(absl::StrCat("a job whose images are called ", images,
+                                                 " is just being started: choose another --image-name"));
+  }
+  return std::shared_ptr<void>(nullptr, [this, key](void*) {
+    absl::MutexLock dropped(&mutex_);
+    images_.erase(key);
+  });
+}
+
 absl::StatusOr<std::shared_ptr<void>> StartingJobs::TakeLog(const std::string& log, bool supervised) {
   struct stat info;
   // What is no file, as /dev/null, is not cut back.

@@ -20,6 +20,17 @@ TEST(StartingJobsTest, ANameIsOneJobsUntilItIsDropped) {
   EXPECT_TRUE(starting.TakeName("train").ok());
 }
 
+TEST(StartingJobsTest, TheNameOfImagesIsOneJobsOfEachOwner) {
+  StartingJobs starting;
+  auto first = starting.TakeImagesName("train", 1000);
+  ASSERT_TRUE(first.ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(starting.TakeImagesName("train", 1000).status()));
+  EXPECT_TRUE(starting.TakeImagesName("train", 1001).ok());
+  EXPECT_TRUE(starting.TakeName("train").ok());
+  first->reset();
+  EXPECT_TRUE(starting.TakeImagesName("train", 1000).ok());
+}
+
 TEST(StartingJobsTest, ALogIsNotSharedWithASupervisedJobWhateverLeadsToIt) {
   const TemporaryDirectory folder = TemporaryDirectory::Make("/tmp", "rk-starting-").value();
   const std::string log = folder.path() + "/log", link = folder.path() + "/link";

@@ -19,11 +19,13 @@
 #include "base/status.h"
 #include "base/timed_await.h"
 #include "base/timeline.h"
+#include "base/utf8.h"
 #include "daemon/job_members.h"
 #include "daemon/job_start.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/supervised_record.h"
 #include "rekindle/v1/image_layout.h"
+#include "rekindle/v1/supervised_labels.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -595,6 +597,7 @@ std::map<std::string, std::string> SupervisedJob::LabelsOfImage(uint64_t number)
                                                {v1::kSupervisedNumberLabel, absl::StrCat(number)}};
   if (first_submitted_unix_ns_ != 0)
     labels[v1::kSupervisedFirstLabel] = absl::StrCat(first_submitted_unix_ns_);
+  if (const std::string host = ToUtf8(ThisHostName()); !host.empty()) labels[v1::kSupervisedHostLabel] = host;
   return labels;
 }
 

@@ -242,6 +242,8 @@ class SupervisedJob {
   // `make_room`: also those that --keep would keep, but for the newest and the one to go back to. False:
   // there were none.
   bool RemoveOldImages(bool make_room = false);
+  // Of earlier starts, as the policy wants it.
+  std::vector<v1::RestartPoint> OldImagesOfEarlierStarts(bool make_room) ABSL_LOCKS_EXCLUDED(mutex_);
   void RemoveImagesOf(const std::vector<v1::RestartPoint>& images);
   absl::Status RemoveImageOf(const v1::RestartPoint& image);
   // After that moment the job got further: images from before are not of one that hangs.
@@ -389,6 +391,7 @@ class SupervisedJob {
   // Nothing is to be recorded any more.
   bool settled_ ABSL_GUARDED_BY(mutex_);
   RestartPoints points_ ABSL_GUARDED_BY(mutex_){&record_};  // of the record
+  bool earlier_images_ = true;                              // there may be some of earlier starts
   const char* phase_ ABSL_GUARDED_BY(mutex_) = "running";
   int64_t next_checkpoint_unix_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   double interval_seconds_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <string>
@@ -559,6 +560,10 @@ bool SupervisedJob::RemoveOldImages(bool make_room) {
     if (record_.policy().hang_seconds() > 0) sound_before = std::min(sound_before, SoundUntilNanos());
     old = points_.Superfluous(make_room, sound_before);
   }
+  // Nobody goes back to them as long as there is a newer one; those of this start are worth more.
+  std::vector<v1::RestartPoint> earlier = OldImagesOfEarlierStarts(make_room);
+  if (make_room && !earlier.empty()) old.clear();
+  old.insert(old.begin(), std::make_move_iterator(earlier.begin()), std::make_move_iterator(earlier.end()));
   if (make_room && !old.empty()) {
     Log(LogLevel::kWarning,
         absl::StrCat("job '", name_, "': ", old.size(),
@@ -567,6 +572,23 @@ bool SupervisedJob::RemoveOldImages(bool make_room) {
   }
   RemoveImagesOf(old);
   return !old.empty();
+}
+
+std::vector<v1::RestartPoint> SupervisedJob::OldImagesOfEarlierStarts(bool make_room) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!earlier_images_ || first_submitted_unix_ns_ == 0 || (!make_room && !points_.HasAsManyAsAreKept()))
+      return {};
+  }
+  const auto store = node_.OpenStore(Node::Access::kRead);
+  if (!store.ok()) return {};
+  const absl::StatusOr<std::vector<store::ImageInfo>> images = (*store)->List();
+  if (!images.ok()) return {};
+  absl::MutexLock lock(&mutex_);
+  std::vector<v1::RestartPoint> earlier = points_.OfEarlierStarts(*images);
+  // No more of them are taken.
+  if (earlier.empty()) earlier_images_ = false;
+  return earlier;
 }
 
 absl::Status SupervisedJob::RemoveImageOf(const v1::RestartPoint& image) {

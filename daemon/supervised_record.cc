@@ -2,10 +2,12 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
@@ -15,6 +17,10 @@
 #include "base/message_text.h"
 #include "base/record_file.h"
 #include "base/status.h"
+#include "daemon/job_registry.h"
+#include "rekindle/v1/copy_link.h"
+#include "rekindle/v1/image_layout.h"
+#include "rekindle/v1/supervised_labels.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -137,6 +143,67 @@ absl::Status CheckIsOfThisMachine(const std::string& directory, const v1::Superv
                    newest.empty() ? ""
                                   : absl::StrCat("; then 'rekindle run --from ", newest,
                                                  " --every 5m --restarts 10' goes on from its last image")));
+}
+
+std::string NameOfImages(const v1::SupervisedJobRecord& record) {
+  const std::string& given = record.policy().image_name();
+  return given.empty() ? ImageNameOf(record.name()) : given;
+}
+
+absl::Status CheckImagesNameIsFree(const std::string& directory, const v1::SupervisedJobRecord& record) {
+  const std::string images = NameOfImages(record);
+  for (const std::string& name : ListSupervisedRecords(directory).value_or(std::vector<std::string>())) {
+    if (name == record.name()) continue;
+    const absl::StatusOr<v1::SupervisedJobRecord> other = ReadSupervisedRecord(directory, name);
+    if (!other.ok() || other->ended() || other->uid() != record.uid() || NameOfImages(*other) != images)
+      continue;
+    return absl::AlreadyExistsError(
+        absl::StrCat("the images of job '", name, "', which has not ended, are called ", images,
+                     " already: give this one another --image-name, or end that one first"));
+  }
+  return absl::OkStatus();
+}
+
+uint64_t NumbersBeforeStart(const v1::SupervisedJobRecord& record) {
+  const uint64_t starts = record.last_number() >> v1::kBitsOfNumberInStart;
+  // Of earlier versions: the image that it has begun with is the first.
+  return starts == 0 ? 1 : starts << v1::kBitsOfNumberInStart;
+}
+
+void GoOnFromStart(const store::ImageInfo& image, v1::SupervisedJobRecord* record, v1::RestartPoint* first) {
+  int64_t submitted = 0;
+  for (const char* label : {v1::kSupervisedFirstLabel, v1::kSupervisedLabel}) {
+    const auto said = image.labels.find(label);
+    if (said != image.labels.end() && absl::SimpleAtoi(said->second, &submitted)) break;
+  }
+  record->set_first_submitted_unix_ns(submitted);
+  // Labels of what came from elsewhere say what they like.
+  constexpr uint64_t kMostStarts = 1u << 15;
+  uint64_t number = 0;
+  const auto said = image.labels.find(v1::kSupervisedNumberLabel);
+  if (said == image.labels.end() || !absl::SimpleAtoi(said->second, &number) ||
+      number >> v1::kBitsOfNumberInStart >= kMostStarts)
+    number = 0;
+  first->set_number(std::max<uint64_t>(number, 1));
+  record->set_last_number(((number >> v1::kBitsOfNumberInStart) + 1) << v1::kBitsOfNumberInStart);
+}
+
+bool MayRemoveOfEarlierStart(const store::ImageInfo& image, const v1::SupervisedJobRecord& record) {
+  const auto label = [&](const char* key) {
+    const auto found = image.labels.find(key);
+    return found == image.labels.end() ? std::string() : found->second;
+  };
+  const std::string start = label(v1::kSupervisedLabel), first = label(v1::kSupervisedFirstLabel);
+  if (image.owner != record.uid() || NameOfReference(image.reference) != NameOfImages(record)) return false;
+  if (start.empty() || start == absl::StrCat(record.submitted_unix_ns()) ||
+      (first.empty() ? start : first) != absl::StrCat(record.first_submitted_unix_ns()) ||
+      label(v1::kJobNameLabel) != record.name())
+    return false;
+  // Somebody has asked for it, has brought it here, or it is a group's, too.
+  for (const char* key : {v1::kSupervisedAskedLabel, v1::kOriginLabel, v1::kGroupIdLabel}) {
+    if (image.labels.contains(key)) return false;
+  }
+  return !v1::IsCopyLink(image.reference, image.labels);
 }
 
 std::string ExactNameOf(const v1::RestartPoint& point) {

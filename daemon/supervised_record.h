@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "dedup_store/store.h"
 #include "rekindle/v1/supervised_job.pb.h"
 #include "rekindle/v1/supervision.pb.h"
 #include "supervise/checkpoint_interval.h"
@@ -52,6 +53,16 @@ bool IsLeftLife(const std::string& directory, const v1::SupervisedJobRecord& rec
 // they live is not known here. The message says whose it is, and what to do if that machine is gone.
 absl::Status CheckIsOfThisMachine(const std::string& directory, const v1::SupervisedJobRecord& record);
 
+// The name of a job's images, without tag.
+std::string NameOfImages(const v1::SupervisedJobRecord& record);
+// AlreadyExists: another job of the same owner that has not ended gives its images the name that this one's
+// are to have. Where two did, copies of one would be removed as old ones of the other, and a later start
+// would go on from whichever came last.
+absl::Status CheckImagesNameIsFree(const std::string& directory, const v1::SupervisedJobRecord& record);
+
+// Of a job that goes on from this image, as far as that was taken of a supervised job: when it was submitted
+// first, the number of that image, and those of its own, which are greater.
+void GoOnFromStart(const store::ImageInfo& image, v1::SupervisedJobRecord* record, v1::RestartPoint* first);
 // Whose the job is. `User` is a Caller, or has uid, gid and groups as one.
 template <typename User>
 void GetOwner(const v1::SupervisedJobRecord& record, User* user) {
@@ -65,6 +76,14 @@ void SetOwner(const User& user, v1::SupervisedJobRecord* record) {
   record->set_gid(user.gid);
   record->mutable_groups()->Assign(user.groups.begin(), user.groups.end());
 }
+
+// The greatest number that the image can have which a job has begun with: those of its own start have greater
+// ones.
+uint64_t NumbersBeforeStart(const v1::SupervisedJobRecord& record);
+
+// An image of an earlier start of that job: did a supervisor take it, of the same owner's job of that name,
+// for nobody but itself, so that it goes when newer ones are there?
+bool MayRemoveOfEarlierStart(const store::ImageInfo& image, const v1::SupervisedJobRecord& record);
 
 // As the store finds this very image, whoever has its tag by now.
 std::string ExactNameOf(const v1::RestartPoint& point);

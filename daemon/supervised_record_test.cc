@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/message_text.h"
+#include "rekindle/v1/image_layout.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -46,6 +47,51 @@ class SupervisedRecordTest : public ::testing::Test {
   const std::string directory_ = SupervisedDirectory(folder_.path());
   std::vector<std::string> damaged_;
 };
+
+TEST_F(SupervisedRecordTest, TwoJobsOfOneOwnerThatRunCallTheirImagesDifferently) {
+  v1::SupervisedJobRecord one = Made("one"), two = Made("two");
+  one.mutable_policy()->set_image_name("images");
+  two.mutable_policy()->set_image_name("images");
+  ASSERT_TRUE(WriteSupervisedRecord(directory_, one).ok());
+  EXPECT_TRUE(CheckImagesNameIsFree(directory_, one).ok()) << "it is its own";
+  const absl::Status refused = CheckImagesNameIsFree(directory_, two);
+  EXPECT_TRUE(absl::IsAlreadyExists(refused));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("job 'one', which has not ended"));
+  EXPECT_FALSE(CheckImagesNameIsFree(directory_, Made("images")).ok()) << "as its own name gives it";
+  EXPECT_TRUE(CheckImagesNameIsFree(directory_, Made("two")).ok());
+  two.set_uid(1001);
+  EXPECT_TRUE(CheckImagesNameIsFree(directory_, two).ok());
+  two.set_uid(0);
+  one.set_ended(true);
+  ASSERT_TRUE(WriteSupervisedRecord(directory_, one).ok());
+  EXPECT_TRUE(CheckImagesNameIsFree(directory_, two).ok());
+}
+
+TEST_F(SupervisedRecordTest, NumbersGrowFromStartToStart) {
+  store::ImageInfo image;
+  v1::SupervisedJobRecord record;
+  v1::RestartPoint first;
+  GoOnFromStart(image, &record, &first);
+  EXPECT_EQ(record.first_submitted_unix_ns(), 0) << "it was not supervised";
+  EXPECT_EQ(first.number(), 1u);
+  EXPECT_EQ(record.last_number(), uint64_t{1} << 32);
+  image.labels = {{v1::kSupervisedLabel, "77"}, {v1::kSupervisedNumberLabel, "9"}};
+  GoOnFromStart(image, &record, &first);
+  EXPECT_EQ(record.first_submitted_unix_ns(), 77);
+  EXPECT_EQ(first.number(), 9u);
+  EXPECT_EQ(record.last_number(), uint64_t{1} << 32);
+  EXPECT_EQ(NumbersBeforeStart(record), uint64_t{1} << 32);
+  image.labels = {{v1::kSupervisedLabel, "99"},
+                  {v1::kSupervisedFirstLabel, "77"},
+                  {v1::kSupervisedNumberLabel, std::to_string((uint64_t{4} << 32) + 7)}};
+  GoOnFromStart(image, &record, &first);
+  EXPECT_EQ(record.first_submitted_unix_ns(), 77);
+  EXPECT_EQ(first.number(), (uint64_t{4} << 32) + 7);
+  EXPECT_EQ(record.last_number(), uint64_t{5} << 32);
+  image.labels[v1::kSupervisedNumberLabel] = "18446744073709551615";
+  GoOnFromStart(image, &record, &first);
+  EXPECT_EQ(record.last_number(), uint64_t{1} << 32) << "no job comes to that";
+}
 
 TEST_F(SupervisedRecordTest, WhatIsWrittenIsReadUntilItIsRemoved) {
   EXPECT_THAT(Names(), IsEmpty());

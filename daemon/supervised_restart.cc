@@ -275,7 +275,8 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
       absl::MutexLock lock(&mutex_);
       record_.set_log(job->record.log);
     }
-    for (const auto& [file, warning] : WarnOfOthersCut(restarted->files(), ProcessTree(job->record.pid))) {
+    for (const auto& [file, warning] :
+         WarnOfOthersCut(restarted->files(), ProcessTree(job->record.pid), /*caller=*/0)) {
       if (cut_of_others_told_.insert(file).second) notices_.Warn(warning);
     }
   }
@@ -494,7 +495,8 @@ void SupervisedJob::GiveUp(const RestartDecision& decision, size_t images, const
                            ", the newest ", newest,
                            "), so that it is not restarted any more. When what it fails of is "
                            "mended, `rekindle run --from ",
-                           newest, " …` goes on from there"));
+                           newest,
+                           " …` goes on from there, and so does the command that started it with --resume"));
   }
   Finish(last_exit_, /*failed=*/true, absl::StrCat(why, hint.empty() ? "" : "; ", hint));
 }
@@ -514,9 +516,10 @@ std::optional<bool> SupervisedJob::Attempt(const std::optional<v1::RestartPoint>
     return true;
   }
   KillAll();
-  if (point) revival->passed_over.add_passed_over(absl::StrCat(source, ": ", life.status().message()));
+  if (point)
+    revival->passed_over.add_passed_over(absl::StrCat(source, ": ", HindranceInWords(life.status())));
   const std::string problem =
-      absl::StrCat("it could not be brought back from ", source, ": ", life.status().message());
+      absl::StrCat("it could not be brought back from ", source, ": ", HindranceInWords(life.status()));
   Log(LogLevel::kError, absl::StrCat("job '", name_, "': ", problem));
   bool leave;
   {
@@ -613,18 +616,18 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
       case Hindrance::kName:  // over when that one ends
         break;
     }
-    const std::string problem = absl::StrCat(kNotYet, life.status().message());
+    const std::string problem = absl::StrCat(kNotYet, HindranceInWords(life.status()));
     const std::string log = absl::StrCat("job '", name_, "': ", problem);
     if (problem != told) {
       v1::JobEvent waits;
-      waits.mutable_waits()->set_why(ToUtf8(life.status().message()));
+      waits.mutable_waits()->set_why(ToUtf8(HindranceInWords(life.status())));
       waits.mutable_waits()->set_down(true);
       notices_.Tell(waits, LogLevel::kWarning, log);
     } else if (hindrance != Hindrance::kOtherMachine) {
       Log(LogLevel::kWarning, log);
     }
     told = problem;
-    restarted->set_hindered_by(std::string(life.status().message()));
+    restarted->set_hindered_by(HindranceInWords(life.status()));
     {
       absl::MutexLock lock(&mutex_);
       record_.set_last_error(problem);

@@ -42,16 +42,6 @@ absl::Status NameOfUnreadable(const std::string& name, const absl::Status& why) 
   return Annotate(why, absl::StrCat("reading whether a supervised job has the name '", name, "'"));
 }
 
-// Of the job that this image was taken of; 0: it was not supervised, or its first submission is not known.
-int64_t FirstSubmissionOf(const store::ImageInfo& image) {
-  for (const char* label : {v1::kSupervisedFirstLabel, v1::kSupervisedLabel}) {
-    const auto said = image.labels.find(label);
-    int64_t submitted = 0;
-    if (said != image.labels.end() && absl::SimpleAtoi(said->second, &submitted)) return submitted;
-  }
-  return 0;
-}
-
 // What there is to know of a job that goes on from an image, which becomes what it can go on from.
 absl::StatusOr<JobStart> PlanFromImage(Node& node, const Call& call, const v1::RunRequest& request,
                                        v1::SupervisedJobRecord* record) {
@@ -78,12 +68,12 @@ absl::StatusOr<JobStart> PlanFromImage(Node& node, const Call& call, const v1::R
   point->set_digest(info.digest);
   point->set_taken_unix_ns(manifest.captured_unix_ns() != 0 ? manifest.captured_unix_ns()
                                                             : info.created_unix_ns);
-  point->set_number(1);
-  record->set_last_number(1);
+  GoOnFromStart(info, record, point);
   record->set_had_points(true);
   if (record->name().empty()) record->set_name(manifest.job_name());
   record->set_mark(MarkOfImage(info.labels));
-  record->set_first_submitted_unix_ns(FirstSubmissionOf(info));
+  record->set_uid(call.caller.uid);
+  point->set_ours(MayRemoveOfEarlierStart(info, *record));
   return start;
 }
 
@@ -264,6 +254,14 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::RunFrom(const Call& c
     hold = TakeName(call.caller, record.name(), &reservation);
   }
   RK_RETURN_IF_ERROR(hold.status());
+  // It is another job's then, which runs.
+  if (record.name() != stem) {
+    for (v1::RestartPoint& point : *record.mutable_points()) point.set_ours(false);
+  }
+  record.set_uid(call.caller.uid);
+  RK_ASSIGN_OR_RETURN(const std::shared_ptr<void> images_reservation,
+                      starting_.TakeImagesName(NameOfImages(record), record.uid()));
+  RK_RETURN_IF_ERROR(CheckImagesNameIsFree(directory(), record));
   RK_ASSIGN_OR_RETURN(const std::shared_ptr<void> log_reservation,
                       ReserveLog(request.from_image().empty() ? request.log() : start.launch.log,
                                  /*supervised=*/true));

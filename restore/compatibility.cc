@@ -26,6 +26,7 @@
 #include "base/file_beginning.h"
 #include "base/human_units.h"
 #include "base/open_in_root.h"
+#include "base/path_below.h"
 #include "base/process_stat.h"
 #include "base/shown_command.h"
 #include "base/status.h"
@@ -214,15 +215,97 @@ std::string MissingFolder(const std::string& path) {
   }
 }
 
+UniqueFd OpenNeeded(const v1::NeededFile& file) {
+  const auto place = OpenInRoot("/", file.path());
+  if (!place.ok()) return UniqueFd();
+  auto fd = OpenFileAt(place->get());
+  return fd.ok() ? *std::move(fd) : UniqueFd();
+}
+
 // Has it only been appended to?
 bool BeginsAsBefore(const v1::NeededFile& file) {
   if (file.beginning() == 0) return false;
-  const auto place = OpenInRoot("/", file.path());
-  if (!place.ok()) return false;
-  const auto fd = OpenFileAt(place->get());
-  if (!fd.ok()) return false;
-  const auto beginning = FileBeginning(fd->get(), file.size());
+  const UniqueFd fd = OpenNeeded(file);
+  if (!fd.valid()) return false;
+  const auto beginning = FileBeginning(fd.get(), file.size());
   return beginning.ok() && *beginning == file.beginning();
+}
+
+// What others write all the time, in place, and readers expect to change: caches of system services, which
+// the C library maps, and databases with locks of their own.
+bool IsChangedUnderReaders(const std::string& path, int fd) {
+  for (const char* folder : {"/run/", "/var/run/", "/var/cache/", "/var/lib/sss/", "/var/db/nscd/"}) {
+    if (absl::StartsWith(path, folder)) return true;
+  }
+  constexpr absl::string_view kSqlite("SQLite format 3", 16);
+  char head[kSqlite.size()];
+  return fd >= 0 && ::pread(fd, head, sizeof(head), 0) == static_cast<ssize_t>(sizeof(head)) &&
+         absl::string_view(head, sizeof(head)) == kSqlite;
+}
+
+// One that the job only reads and that is as long as it was.
+enum class Content { kSame, kOther, kMayBeOther, kUnknown };
+
+Content ContentOf(const v1::NeededFile& file, const struct stat& now) {
+  const int64_t modified = int64_t{now.st_mtim.tv_sec} * 1'000'000'000 + now.st_mtim.tv_nsec;
+  const bool has_stamp = file.inode() != 0;
+  const bool same_time = has_stamp && modified == file.modified_ns();
+  if (same_time && now.st_ino == file.inode()) return Content::kSame;
+  // Of an older version, or written to while the image was taken.
+  if (!has_stamp && file.middle() == 0) return Content::kSame;
+  if (file.beginning() == 0) return has_stamp && !same_time ? Content::kUnknown : Content::kSame;
+  const UniqueFd fd = OpenNeeded(file);
+  if (IsChangedUnderReaders(file.path(), fd.get())) return Content::kSame;
+  // What the restore can't read, the job's user can't have changed either.
+  if (!fd.valid()) return Content::kSame;
+  const auto beginning = FileBeginning(fd.get(), file.size()), middle = FileMiddle(fd.get(), file.size());
+  if (!beginning.ok() || *beginning != file.beginning()) return Content::kOther;
+  if (file.middle() != 0 && (!middle.ok() || *middle != file.middle())) return Content::kOther;
+  // The very file, written to; elsewhere a copy of it may have any time.
+  const bool was_written = has_stamp && now.st_ino == file.inode() && !same_time;
+  return was_written && !BeginningIsAll(file.size()) ? Content::kMayBeOther : Content::kSame;
+}
+
+// Warnings of files that the job only reads and that may have another content by now.
+class DoubtfulFiles {
+ public:
+  void Add(const std::string& path, Content content) {
+    if (content == Content::kUnknown) {
+      if (unknown_++ == 0) first_unknown_ = path;
+    } else if (++count_ <= kMost) {
+      told_.push_back(
+          absl::StrCat(path,
+                       ", which the job only reads, was written to since the image was taken: "
+                       "parts of it were compared, which are the same. If others are not, the job "
+                       "goes on with what is there now"));
+    }
+  }
+  void Tell(std::vector<std::string>* warnings) {
+    warnings->insert(warnings->end(), told_.begin(), told_.end());
+    if (count_ > kMost) {
+      warnings->push_back(absl::StrCat("and ", count_ - kMost,
+                                       " more files that it only reads were written to since the image"));
+    }
+    if (unknown_ == 0) return;
+    warnings->push_back(absl::StrCat(
+        first_unknown_, unknown_ == 1 ? "" : absl::StrCat(" and ", unknown_ - 1, " more files"),
+        ", which the job only reads, ", unknown_ == 1 ? "has" : "have",
+        " another time of modification than when the image was taken, which has nothing else to know ",
+        unknown_ == 1 ? "it" : "them", " by: see that ",
+        unknown_ == 1 ? "its content is" : "their contents are", " the same"));
+  }
+
+ private:
+  static constexpr size_t kMost = 3;
+  std::vector<std::string> told_;
+  std::string first_unknown_;
+  size_t count_ = 0, unknown_ = 0;
+};
+
+// As its name says.
+bool IsLibrary(absl::string_view path) {
+  const absl::string_view name = path.substr(path.rfind('/') + 1);
+  return absl::EndsWith(name, ".so") || absl::StrContains(name, ".so.");
 }
 
 absl::Status RefusedForFiles(absl::string_view message) {
@@ -276,7 +359,7 @@ class GrownFiles {
 
 absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, NeededFiles which,
                            const std::set<std::string>& replaced, const std::set<std::string>& cut_last,
-                           std::vector<std::string>* warnings) {
+                           const std::vector<std::string>& ignored, std::vector<std::string>* warnings) {
   std::vector<std::string> problems;
   struct stat info;
   std::set<std::string> rolled_back, made_again;
@@ -301,16 +384,29 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
   std::set<std::string> seen, with_content;
   std::map<std::string, const v1::WrittenFile*> regular;
   GrownFiles grown(manifest, which);
+  DoubtfulFiles doubtful;
   for (const v1::WrittenFile& file : manifest.written_files()) {
     if (file.in_own_mounts() && place == SeenFrom::kMachine) continue;
     if (file.tracked()) continue;
     if (!file.nameless()) regular.emplace(file.path(), &file);
     if (file.size() == 0 || !file.content_object().empty()) with_content.insert(file.path());
   }
-  bool may_be_put_back = false, is_output = false;
+  const auto is_ignored = [&](const std::string& path) {
+    return std::any_of(ignored.begin(), ignored.end(),
+                       [&](const std::string& folder) { return IsBelow(path, folder); });
+  };
+  bool may_be_put_back = false, is_output = false, is_read = false;
+  // Some it reads through one descriptor and writes through another.
+  std::set<std::string> writes;
+  for (const v1::WrittenFile& file : manifest.written_files()) writes.insert(file.path());
+  for (const v1::NeededFile& file : manifest.files()) {
+    if (file.written()) writes.insert(file.path());
+  }
   const std::set<std::string> outputs = FilesReplacedByLog(manifest);
+  size_t libraries = 0;
   const auto lost = [&](const v1::NeededFile& file, absl::string_view how) {
     problems.push_back(absl::StrCat(file.path(), " ", how));
+    if (!file.written() && IsLibrary(file.path())) ++libraries;
     may_be_put_back |= with_content.contains(file.path());
     is_output |= outputs.contains(file.path());
   };
@@ -344,7 +440,21 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
     uint64_t size = static_cast<uint64_t>(info.st_size);
     if (size > file.size() && cut_last.contains(file.path())) continue;
     if (!file.has_size()) grown.LookAtAppended(file.path(), info);
-    if (!file.has_size() || !S_ISREG(info.st_mode) || size == file.size()) continue;
+    if (!file.has_size() || !S_ISREG(info.st_mode)) continue;
+    if (size == file.size()) {
+      if (writes.contains(file.path()) || is_ignored(file.path())) continue;
+      const Content content = ContentOf(file, info);
+      if (content == Content::kSame) continue;
+      if (content == Content::kOther) {
+        problems.push_back(absl::StrCat(file.path(),
+                                        ", which it only reads, was edited: it is as long as it was (", size,
+                                        " bytes), with another content"));
+        is_read = true;
+      } else if (which != NeededFiles::kBeyondRollBack) {
+        doubtful.Add(file.path(), content);
+      }
+      continue;
+    }
     std::string sizes = absl::StrCat(" (", size, " bytes, it had ", file.size(), ")");
     if (size < file.size()) {
       lost(file, absl::StrCat("has become shorter", sizes));
@@ -355,11 +465,13 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
     } else if (!file.written()) {
       problems.push_back(absl::StrCat(file.path(), ", which it only reads, ",
                                       file.beginning() == 0 ? "has grown" : "was edited", sizes));
+      if (IsLibrary(file.path())) ++libraries;
     } else {
       grown.Add(file.path(), size, file.size(), "the job writes on from where it was");
     }
   }
   grown.Tell(warnings);
+  doubtful.Tell(warnings);
   if (problems.empty()) return absl::OkStatus();
   const bool is_hook = std::all_of(problems.begin(), problems.end(), [](const std::string& problem) {
     return absl::StrContains(problem.substr(0, problem.find(' ')), "rekindle_hook");
@@ -372,11 +484,16 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
         "own, and takes no other's place), then restore again"));
   }
   size_t count = problems.size();
+  const bool only_libraries = libraries == count;
   if (count > 4) problems.resize(4);
   return RefusedForFiles(absl::StrCat(
       "files that the job had in use are not as it left them: ", absl::StrJoin(problems, "; "),
       count > 4 ? absl::StrCat("; and ", count - 4, " more") : "", ". Put them back, then restore again",
+      only_libraries
+          ? absl::StrCat(" (", kLibrariesMayComeBack, "; after an upgrade the old version is needed)")
+          : "",
       may_be_put_back ? "; --rollback append does so with those whose content the image has" : "",
+      is_read ? "; with --rollback append --ignore-path FILE it goes on with what such a file holds now" : "",
       is_output ? "; with --log FILE its output goes elsewhere" : ""));
 }
 
@@ -384,8 +501,11 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
 
 absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Owner>& user,
                         std::vector<std::string>* warnings, SeenFrom place, NeededFiles which,
-                        const std::set<std::string>& replaced, const std::set<std::string>& cut_last) {
-  const auto check = [&] { return CheckFilesNow(manifest, place, which, replaced, cut_last, warnings); };
+                        const std::set<std::string>& replaced, const std::set<std::string>& cut_last,
+                        const std::vector<std::string>& ignored) {
+  const auto check = [&] {
+    return CheckFilesNow(manifest, place, which, replaced, cut_last, ignored, warnings);
+  };
   return user ? WithFileRightsOf(*user, check) : check();
 }
 

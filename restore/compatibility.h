@@ -48,11 +48,13 @@ enum class NeededFiles { kAll, kBeyondRollBack, kAfterRollBack };
 // is worth a warning with the cure, unless it is a log that it appends to. FailedPrecondition names what is
 // missing or has another size than it had. Looked up with the rights of `user`, nothing: our own; what lies
 // where the user may not look is left out, and so are these `replaced` ones, which the job does not get.
-// Those that are `cut_last` may have grown.
+// Those that are `cut_last` may have grown. What it only reads must be as it was, or have been appended to;
+// but not what lies at or below `ignored` paths.
 absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Owner>& user,
                         std::vector<std::string>* warnings, SeenFrom place = SeenFrom::kMachine,
                         NeededFiles which = NeededFiles::kAll, const std::set<std::string>& replaced = {},
-                        const std::set<std::string>& cut_last = {});
+                        const std::set<std::string>& cut_last = {},
+                        const std::vector<std::string>& ignored = {});
 
 // Is it CheckFiles' refusal, whatever was put before its message?
 bool IsRefusedForFiles(const absl::Status& status);
@@ -60,6 +62,10 @@ bool IsRefusedForFiles(const absl::Status& status);
 // In the message of a restore that was refused because a folder is gone that may come back: its file system
 // may not be mounted now.
 inline constexpr char kMakeFolder[] = "make that folder, or mount what it lies on";
+
+// In the message of a restore that was refused for libraries alone: a package may be in the making.
+inline constexpr char kLibrariesMayComeBack[] =
+    "libraries that are being replaced are there again in a moment";
 
 // `above` is the last folder on the way to one that is gone. What was below one in which everybody may have
 // something (/tmp) was for a while, and no place where file systems are mounted.

@@ -4,11 +4,13 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <thread>
 
+#include "absl/strings/str_join.h"
 #include "base/file.h"
 #include "base/file_beginning.h"
 #include "base/status.h"
@@ -261,6 +263,18 @@ class CheckFilesTest : public testing::Test {
     file->set_has_size(size.has_value());
     file->set_size(size.value_or(0));
   }
+  // As one that it only reads, with what a capture knows it by.
+  void Know(const std::string& path, uint64_t size) {
+    Need(path, size);
+    struct stat info;
+    EXPECT_EQ(::stat(path.c_str(), &info), 0);
+    const UniqueFd fd = OpenFile(path, O_RDONLY).value();
+    v1::NeededFile* file = manifest_.mutable_files(manifest_.files_size() - 1);
+    file->set_beginning(FileBeginning(fd.get(), size).value());
+    file->set_middle(FileMiddle(fd.get(), size).value());
+    file->set_inode(info.st_ino);
+    file->set_modified_ns(1);  // whatever it is, the clock need not tick on before it is written to again
+  }
   std::string Refusal() {
     absl::Status status = CheckFiles(manifest_, std::nullopt, &ignored_);
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
@@ -448,6 +462,67 @@ TEST_F(CheckFilesTest, WhatTheJobReadsMayHaveBeenAppendedToButNotEdited) {
   EXPECT_THAT(Refusal(), HasSubstr(log + ", which it only reads, was edited (11 bytes, it had 10)"));
   Make("log", 9);
   EXPECT_THAT(Refusal(), HasSubstr("has become shorter"));
+}
+
+TEST_F(CheckFilesTest, WhatTheJobReadsMayNotHoldAnotherContentOfTheSameSize) {
+  const std::string data = Make("data", 200'000), text(200'000, 'x');
+  const auto put = [&](const std::string& content) {
+    EXPECT_TRUE(WriteFileAtomically(data + ".new", content).ok());
+    EXPECT_EQ(::rename((data + ".new").c_str(), data.c_str()), 0);  // another file
+  };
+  const auto told = [&](std::vector<std::string> ignored = {}) {
+    std::vector<std::string> warnings;
+    const absl::Status status = CheckFiles(manifest_, std::nullopt, &warnings, SeenFrom::kMachine,
+                                           NeededFiles::kAll, {}, {}, ignored);
+    return status.ok() ? absl::StrJoin(warnings, "\n") : std::string(status.message());
+  };
+  Know(data, 200'000);
+  put(text);  // as by a copy on another machine
+  EXPECT_EQ(told(), "");
+  for (const size_t at : {size_t{0}, size_t{66'000}, text.size() - 1}) {
+    std::string edited = text;
+    edited[at] = 'y';
+    put(edited);
+    EXPECT_THAT(told(), HasSubstr(data + ", which it only reads, was edited: it is as long as it was")) << at;
+    EXPECT_THAT(told(), HasSubstr("--ignore-path"));
+    EXPECT_EQ(told({folder_.path()}), "");
+  }
+}
+
+TEST_F(CheckFilesTest, WhatCanNotBeToldOfAFileThatWasWrittenToIsSaid) {
+  const std::string data = Make("data", 200'000);
+  Know(data, 200'000);
+  const UniqueFd fd = OpenFile(data, O_WRONLY).value();
+  ASSERT_EQ(::pwrite(fd.get(), "y", 1, 82'660), 1);  // of which no page is compared
+  std::vector<std::string> warnings;
+  EXPECT_TRUE(CheckFiles(manifest_, std::nullopt, &warnings).ok());
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0], HasSubstr(data + ", which the job only reads, was written to since"));
+  // One of many, of which no more is known.
+  manifest_.mutable_files(0)->clear_beginning();
+  warnings.clear();
+  EXPECT_TRUE(CheckFiles(manifest_, std::nullopt, &warnings).ok());
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0], HasSubstr("another time of modification"));
+}
+
+TEST_F(CheckFilesTest, WhatItReadsMayChangeWhereItIsMeantTo) {
+  const std::string data = Make("data", 100);
+  std::string database("SQLite format 3\0", 16);
+  database.resize(100, 'x');
+  ASSERT_TRUE(WriteFileAtomically(data, database).ok());
+  Know(data, 100);
+  database[50] = 'y';
+  ASSERT_TRUE(WriteFileAtomically(data, database).ok());
+  EXPECT_TRUE(CheckFiles(manifest_, std::nullopt, &ignored_).ok());
+  // The job itself writes it, through another descriptor.
+  const std::string own = Make("own", 10);
+  Know(own, 10);
+  Need(own, 10);
+  manifest_.mutable_files(manifest_.files_size() - 1)->set_written(true);
+  ASSERT_TRUE(WriteFileAtomically(own, "yyyyyyyyyy").ok());
+  EXPECT_TRUE(CheckFiles(manifest_, std::nullopt, &ignored_).ok());
+  EXPECT_TRUE(ignored_.empty());
 }
 
 TEST_F(CheckFilesTest, BeforeARollBackWhatItMendsIsNotLookedAt) {

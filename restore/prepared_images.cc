@@ -82,7 +82,13 @@ absl::Status CheckFilesOf(const BoundPaths& bound, FileIdentities::Checked check
   const std::set<std::string> shared_memory = prepared.shared_memory->paths();
   manifest.clear_files();
   for (const v1::NeededFile& file : prepared.manifest.files()) {
-    if (!shared_memory.contains(file.path())) *manifest.add_files() = file;
+    if (shared_memory.contains(file.path())) continue;
+    v1::NeededFile& needed = *manifest.add_files() = file;
+    // What is put in its place is to be another one.
+    if (bound.Cover(file.path())) {
+      needed.clear_beginning();
+      needed.clear_inode();
+    }
   }
   if (prepared.temporary) ForgetOwn(*prepared.temporary, bound, &manifest);
   manifest = bound.OnMachine(std::move(manifest));

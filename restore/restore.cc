@@ -154,6 +154,25 @@ class RestoreRun : public criu::RestoreObserver {
     return absl::OkStatus();
   }
 
+  bool LacksWorkingDirectory() const {
+    const std::string& folder = result_.manifest.working_directory();
+    bool lacks = false;
+    const absl::Status looked = namespaces_.Within([&] {
+      struct stat info;
+      lacks = !folder.empty() && ::stat(folder.c_str(), &info) != 0 && errno == ENOENT;
+      return absl::OkStatus();
+    });
+    return looked.ok() && lacks;
+  }
+
+  // It has only what was put back: the rest may be where it was moved to.
+  void WarnOfWorkingDirectory() {
+    result_.warnings.push_back(absl::StrCat("the job's working folder ", result_.manifest.working_directory(),
+                                            " was gone, and was made again: of what was in it there is only "
+                                            "what the image has. If it was moved, end the "
+                                            "job, move it back, and restore again"));
+  }
+
   // Before files are rolled back, which has no way back.
   absl::Status MakeSocketFolders() {
     return namespaces_.Within([this]() -> absl::Status {
@@ -450,7 +469,8 @@ class RestoreRun : public criu::RestoreObserver {
       const absl::Status links =
           follows_any_links_ ? absl::OkStatus() : CheckLinks(result_.manifest, user_, place, replaced);
       if (!links.ok()) return links;
-      return CheckFiles(result_.manifest, user_, &told, place, which, replaced, cut_last_);
+      return CheckFiles(result_.manifest, user_, &told, place, which, replaced, cut_last_,
+                        options_.ignored_paths);
     }));
     // Of the others when all are looked at.
     if (which != NeededFiles::kBeyondRollBack)
@@ -664,8 +684,10 @@ absl::StatusOr<RestoreResult> Restore(const store::ImageReader& image, const cri
   RestoreRun run(image, criu, gpu, options, observer);
   RK_RETURN_IF_ERROR(run.Plan());
   RK_RETURN_IF_ERROR(run.LayOutFiles());
+  const bool lacked_folder = run.LacksWorkingDirectory();
   RK_RETURN_IF_ERROR(run.MakeSocketFolders());
   RK_RETURN_IF_ERROR(run.RollBackFiles());
+  if (lacked_folder) run.WarnOfWorkingDirectory();
   RK_RETURN_IF_ERROR(run.RunCriu());
   RK_RETURN_IF_ERROR(run.RestoreGpuState());
   return run.TakeResult();

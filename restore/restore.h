@@ -44,6 +44,8 @@ struct RestoreOptions {
   std::function<absl::StatusOr<std::set<std::string>>(const store::ImageReader& image,
                                                       const v1::JobManifest& manifest)>
       roll_back;
+  // Files at and below these paths are taken as they are, also those that the job only reads.
+  std::vector<std::string> ignored_paths;
   // Called when every process is there with all of its memory and none has run, before `before_running`:
   // looks whether those files can be cut off, and cuts off none. Null: there is nothing to be done.
   std::function<absl::Status()> before_cut;

@@ -422,6 +422,23 @@ class WrappedTest(RekindleTest):
 
 
 class FollowedPartsTest(WrappedTest):
+    def test_an_image_that_is_overtaken_is_no_trouble(self):
+        """It was removed, as by --keep, after it was found to be the newest: the next one is copied at once."""
+        job, _ = self.start_memory_job(_SIZE)
+        self.checkpoint(job.pid, "job:1")
+        self.came = self.path("came")
+        follower = self.make_cli(store=self.store, env=self.held_up("ls*", "*job"))
+        child = follower.start("copy", "job", "--to", self.bucket, "--follow", json_output=False)
+        waiting.until(lambda: os.path.exists(self.came), "it looks at what is there", 120, 0.1)
+        self.checkpoint(job.pid, "job:2")
+        self.succeed("rm", "job:1")
+        with open(self.go, "w", encoding="ascii"):
+            pass
+        waiting.until(lambda: any(name.endswith("-2.json") for name in self.objects()), "the second image", 120, 0.2)
+        os.kill(child.pid, signal.SIGINT)
+        result = follower.finish(child)
+        self.assertEqual((result.code, result.err), (DONE, ""), str(result))
+
     def test_what_has_begun_to_arrive_is_finished_before_the_next_image(self):
         job, memory = self.start_memory_job(_SIZE)
         self.checkpoint(job.pid, "job:1")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import unittest
 
 from harness import jobs, procfs, waiting
@@ -396,6 +397,25 @@ class ReadFilesTest(RekindleTest):
         refused = self.cli.run("restore", "x:1", "--detach")
         self.assert_refused(refused, FAILED, f"{self.read}, which it only reads, was edited (294 bytes, it had 292)")
         self.assert_store_whole(["x:1"])
+
+    def test_one_that_was_edited_and_is_as_long(self):
+        self.follow()
+        with open(self.read, "r+", encoding="ascii") as file:
+            file.write("7")
+        refused = self.cli.run("restore", "x:1", "--detach", "--rollback", "append")
+        self.assert_refused(refused, FAILED, f"{self.read}, which it only reads, was edited: it is as long as it was")
+        result = self.cli.run("restore", "x:1", "--detach", "--rollback", "append", "--ignore-path", self.read)
+        self.assertEqual(result.code, DONE, str(result))
+        self.kill_job_at_end(result.data["job"]["pid"])
+
+    def test_a_copy_of_it_is_as_good(self):
+        self.follow()
+        shutil.copy(self.read, self.read + ".copy")  # at another time
+        os.rename(self.read + ".copy", self.read)
+        result = self.cli.run("restore", "x:1", "--detach", "--rollback", "append")
+        self.assertEqual(result.code, DONE, str(result))
+        self.kill_job_at_end(result.data["job"]["pid"])
+        self.assertEqual(result.data["warnings"], [])
 
 
 if __name__ == "__main__":

@@ -162,6 +162,29 @@ class SetsidTest(RekindleTest):
         self.assertEqual(numbers, list(range(1, len(numbers) + 1)))
 
 
+    def test_whoever_restores_may_have_its_output_open(self):
+        """As a batch script has that of Slurm, of which the job's is the same file."""
+        output = self.path("output")
+        count = ["sh", "-c", "n=0; while :; do n=$((n + 1)); echo $n; sleep 0.02; done"]
+        with open(output, "ab") as log:
+            job = subprocess.Popen(
+                count, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env=environment(self.environment))  # fmt: skip
+        self.kill_job_at_end(job.pid)
+        waiting.until(lambda: len(lines_of(output)) > 3, "it counts")
+        self.checkpoint(job.pid, "batch:1")
+        at = len(lines_of(output))
+        waiting.until(lambda: len(lines_of(output)) > at + 3, "it counts on after the checkpoint")
+        jobs.kill_tree(job.pid)
+        job.wait()
+        script = '"$@" 2>"$0"; exit $?'
+        told, words = self.path("told"), self.cli.argv("restore", "batch:1", "--detach", "--rollback", "append")
+        with open(output, "ab") as log:
+            batch = ["sh", "-c", script, told, *words]
+            subprocess.run(batch, stdout=log, check=True, env=environment(self.environment))
+        with open(told, encoding="utf-8") as file:
+            self.assertNotIn("writes to it, too", file.read())
+
     def test_a_file_that_it_appends_to(self):
         """What it wrote after the image comes once more: told with the cure, which leaves nothing to tell."""
         table = self.path("ap.csv")

@@ -9,7 +9,7 @@ import unittest
 
 from harness import jobs, procfs, waiting
 from harness.case import MIB, RekindleTest
-from harness.cli import FAILED, UNSUPPORTED
+from harness.cli import DONE, FAILED, UNSUPPORTED
 
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWNET = 0x40000000
@@ -38,6 +38,25 @@ def namespace(pid, kind):
 def is_mounted(place, pid="self"):
     with open(f"/proc/{pid}/mountinfo", encoding="ascii") as mounts:
         return f" {place} " in mounts.read()
+
+
+class OwnTimeTest(RekindleTest):
+    def test_a_job_that_was_started_in_another_time_is_known(self):
+        """The kernel tells each process the times since boot by the clock of its own time namespace."""
+        later = ("unshare", "-T", "--fork", "--monotonic", "500000", "--boottime", "500000")
+        words = ("run", "--name", "later", "--detach", "--log", self.path("log"), "--", "sleep", "1000")
+        started = self.cli.run(*words, prefix=later)
+        self.assertEqual(started.code, DONE, str(started))
+        pid = started.data["job"]["pid"]
+        self.kill_job_at_end(pid)
+        (job,) = [job for job in self.succeed("ps", "--all")["jobs"] if job["name"] == "later"]
+        self.assertEqual((job["pid"], job["state"]), (pid, "running"))
+        self.succeed("run", "--name", "now", "--detach", "--log", self.path("log2"), "--", "sleep", "1000")
+        inside = self.cli.run("ps", prefix=later)
+        self.assertEqual(sorted(job["name"] for job in inside.data["jobs"]), ["later", "now"], str(inside))
+        for name in ("later", "now"):
+            self.succeed("stop", name, "--grace", "0s")
+        self.assertFalse(procfs.alive(pid))
 
 
 class OwnMountsTest(RekindleTest):

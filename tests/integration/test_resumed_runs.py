@@ -2,7 +2,9 @@
 whoever runs it says so (`--stop-on`): what schedulers other than Slurm, units and scripts need.
 """
 
+import json
 import os
+import re
 import select
 import signal
 import unittest
@@ -110,6 +112,19 @@ class ResumeTest(ResumedTest):
         for words in ("any of its images", "job:2: ", "job:1: "):
             self.assertIn(words, result.message)
         self.assertEqual(os.path.getsize(self.numbers), 1)
+
+    def test_images_are_called_as_one_job_calls_them(self):
+        self.start(100000, options=[*EVERY, "--image-name", "images"])
+        second = ("run", "--name", "second", *EVERY, "--image-name", "images", "--resume", "--detach", "--", "true")
+        refused = self.remote.run(*second)
+        self.assertEqual(refused.code, FAILED, str(refused))
+        self.assertIn("the images of job 'job', which has not ended, are called images already", refused.message)
+        self.wait_for_image()
+        self.succeed("stop", "job", cli=self.remote)
+        result = self.remote.run(*second)
+        self.assertEqual(result.code, DONE, str(result))
+        self.assertIn("is of job 'job'", str(result))
+        self.assertNotIn("the job goes on from", str(result))
 
     def test_one_that_runs_is_followed(self):
         first = self.start_again()
@@ -247,6 +262,53 @@ class WithoutDaemonTest(RekindleTest):
         self.run_for_a_while(self.cli)
         # Where it is not known whether there are images nothing is begun.
         self.assert_refused(self.make_cli(store=self.path("numbers")))
+
+    def test_a_clock_that_was_behind_makes_no_image_older(self):
+        self.run_for_a_while(self.cli)
+        behind = self.make_cli(store=self.store, env={"LD_PRELOAD": jobs.program("earlier_clock.so")})
+        last = re.search(r"its last image is (job:\S+?)[.,]?\s", self.run_for_a_while(behind)).group(1)
+        self.assertLess(last, self.references()[-1], "by its name it is older")
+        self.assertIn(f"goes on from {last}", self.run_for_a_while(self.cli))
+
+    def test_images_of_earlier_starts_count_for_those_that_are_kept(self):
+        self.run_for_a_while(self.cli, "--keep", "1")
+        self.succeed("tag", self.references()[-1], "job:milestone")
+        for _ in range(4):
+            self.run_for_a_while(self.cli, "--keep", "1")
+        images = self.references()
+        self.assertIn("job:milestone", images)
+        # The newest, the one to go back to if that holds a failure, and the next of those.
+        self.assertLessEqual(len(images), 4, images)
+
+    def test_two_of_one_job_are_told(self):
+        """As when a node was given up that had only lost its network."""
+        other, place = self.make_cli(store=self.path("other")), self.path("place")
+        os.mkdir(place)
+        self.run_for_a_while(self.cli, "--copy-to", place)
+        follower = self.cli.start("copy", "job", "--follow", "--keep", "3", "--to", place, json_output=False)
+        self.addCleanup(lambda: follower.poll() is None and follower.kill())
+        waiting.until(lambda: self.is_followed(place), "it follows", 60)
+        self.succeed("copy", "job", "--from", place, cli=other)
+        self.assertIn("make sure that the job does not run there", self.run_for_a_while(other, "--copy-to", place))
+        foreign = self.references(cli=other)[-1]
+        self.run_for_a_while(self.cli)
+        told = ""
+        while "goes on elsewhere" not in told:
+            told = follower.stderr.readline()
+            self.assertNotEqual(told, "", "it has ended")
+        self.assertIn(foreign, told)
+        follower.terminate()
+        self.cli.finish(follower)
+
+    def is_followed(self, place):
+        return any(copy["place"] == place and not copy.get("ended") and copy.get("image") for copy in self.notes())
+
+    def notes(self):
+        folder = os.path.join(self.store, "copies")
+        for name in os.listdir(folder):
+            if name.endswith(".json"):
+                with open(os.path.join(folder, name), encoding="utf-8") as file:
+                    yield json.load(file)
 
     def test_it_does_not_go_back_to_what_another_node_has_left_behind(self):
         other, place = self.make_cli(store=self.path("other")), self.path("place")

@@ -177,6 +177,17 @@ class ReportingFromTest(ReportingTest):
 
 
 class PidTest(OthersTest):
+    def test_a_checkpoint_while_it_waits(self):
+        self.start(100000, options=["--restarts", "9", "--backoff", "5m"])
+        self.succeed("ckpt", "job", "-t", "mine:1", cli=self.remote)
+        self.kill_job()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        self.kill_job()
+        self.wait_for(lambda job: job["supervised"]["phase"] == "waiting", "its wait")
+        refused = self.remote.run("ckpt", "job", "-t", "mine:2")
+        self.assertEqual(refused.code, FAILED, str(refused))
+        self.assertIn("job 'job' is being brought back from mine:1: try again", refused.message)
+
     def test_who_has_its_pid_meanwhile_is_not_ended(self):
         self.start(100000, options=["--restarts", "9", "--backoff", "5s"])
         self.succeed("ckpt", "job", "-t", "mine:1", cli=self.remote)

@@ -1,0 +1,33 @@
+// Whether a job whose images are copied to a place goes on elsewhere, too: from an image that was taken in
+// there, as when a node was given up that had only lost its network.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+
+#include "absl/time/time.h"
+#include "rekindle/v1/rekindle.pb.h"
+
+namespace rekindle::cli {
+
+// What is to be said where `there`, which has come to the place, is of the job of `ours`, but of another
+// start of it; empty: it is not, or that is not known. Begins with v1::kGoesOnElsewhere.
+std::string TellsOfOtherStart(const v1::Image& ours, const v1::Image& there);
+
+// What the place had of a name at the last look, by origins.
+class SeenThere {
+ public:
+  // Those that have come since the last look and are not `ours`. None at the first look: what was there
+  // before is what the job has gone on from.
+  std::set<std::string> NewForeign(std::set<std::string> now, const std::set<std::string>& ours);
+
+ private:
+  std::optional<std::set<std::string>> seen_;
+};
+
+// For who starts a job from an image that was taken in: what to see to first, where the place to which its
+// images are copied got its newest one, `there`, just before; empty: nothing.
+std::string WarnsOfLateImage(const v1::Image& there, const std::string& place, absl::Time now);
+
+}  // namespace rekindle::cli

@@ -1,0 +1,16 @@
+// Labels of the store's catalog that images of supervised jobs have, beside those of image_layout.h.
+#pragma once
+
+#include <cstdint>
+
+namespace rekindle::v1 {
+
+// The name of the machine whose supervisor took it, for people.
+inline constexpr char kSupervisedHostLabel[] = "rekindle.supervised-host";
+
+// The numbers of a job's images (kSupervisedNumberLabel) grow from start to start, each of which goes on from
+// an image of one before: above these bits is how many starts there were. Those of older versions have
+// nothing there.
+inline constexpr int kBitsOfNumberInStart = 32;
+
+}  // namespace rekindle::v1
