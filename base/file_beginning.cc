@@ -35,8 +35,7 @@ absl::StatusOr<uint64_t> FileMiddle(int fd, uint64_t bytes) {
   std::string sample(pages * kMiddlePageBytes, '\0');
   for (uint64_t i = 0; i < pages; ++i) {
     const uint64_t offset = kSampleBytes + between / pages * i;
-    RK_RETURN_IF_ERROR(
-        ReadAt(fd, offset, sample.data() + i * kMiddlePageBytes, static_cast<size_t>(kMiddlePageBytes)));
+    RK_RETURN_IF_ERROR(ReadInto(sample, i * kMiddlePageBytes, kMiddlePageBytes, fd, offset));
   }
   return std::max<uint64_t>(StableHash(sample), 1);
 }

@@ -84,9 +84,9 @@ absl::StatusOr<Endpoint> ChooseEndpoint(const GlobalOptions& options, const Surr
     RK_RETURN_IF_ERROR(Annotate(CheckHost(endpoint.host), options.host ? "--host" : "$REKINDLE_HOST"));
   }
   if (!endpoint.store.empty() && !surroundings.page_cache.empty()) {
-    absl::StatusOr<uint64_t> bytes = ParseBytes(surroundings.page_cache);
-    if (!bytes.ok()) return Annotate(bytes.status(), "$REKINDLE_PAGE_CACHE");
-    endpoint.page_cache_bytes = *bytes;
+    // One that can't be understood is warned of, as those of other variables.
+    const absl::StatusOr<uint64_t> bytes = ParseBytes(surroundings.page_cache);
+    if (bytes.ok()) endpoint.page_cache_bytes = *bytes;
   }
   return endpoint;
 }

@@ -6,7 +6,9 @@
 // that, it sleeps for ever, with CRIU's descriptors open.
 //
 // Linked against no part of the C library, as ckpt/page_filter.c.
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>

@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -285,11 +286,13 @@ void AddOptions(CLI::App& app, CommandLine* line) {
   app.add_option("--gpu-host-memory", line->gpu_host_memory,
                  "Host memory that parked jobs' GPU memory may take, such as 200G [all that is free]")
       ->type_name("SIZE");
+  // One that can't be understood is warned of, as those of other variables.
+  if (const char* given = std::getenv("REKINDLE_PAGE_CACHE"); given != nullptr && ParseBytes(given).ok())
+    line->page_cache = given;
   app.add_option(
          "--page-cache", line->page_cache,
-         "Memory for the pages that clones share, such as 4G; what clones have themselves is beyond it [1G, "
-         "or a quarter of what is free where that is less]")
-      ->envname("REKINDLE_PAGE_CACHE")
+         "Memory for the pages that clones share, such as 4G; what clones have themselves is beyond it "
+         "[$REKINDLE_PAGE_CACHE, else 1G, or a quarter of what is free where that is less]")
       ->type_name("SIZE");
   app.add_option("--standby", line->options.node.standby_copies,
                  "Copies kept ready of each image that clones are started of; 0: none")

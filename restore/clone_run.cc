@@ -94,6 +94,9 @@ absl::Status CloneRun::Explain(absl::Status failure) {
   const SandboxEnd end = in_our_hands_ ? SandboxEnd() : sandbox_.EndWithin(kLastWords);
   if (end.damaged) return DamageOf(end, What());
   if (!end.why.empty()) failure = absl::AbortedError(absl::StrCat(What(), ": ", end.why));
+  // Its sandbox may have been ended for that before it could say so.
+  if (end.why.empty() && pager_.HasEnded())
+    failure = Annotate(failure, "the pager, which serves its missing memory, has died");
   if (group_ == nullptr) return failure;
   return ExplainLimits(failure, What(), group_->limits(), group_->Events());
 }

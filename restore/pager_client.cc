@@ -158,6 +158,11 @@ class PagerClient::Answer {
   Json json_;
 };
 
+bool PagerClient::HasEnded() const {
+  pollfd entry{socket_.get(), POLLRDHUP, 0};
+  return socket_.valid() && ::poll(&entry, 1, 0) > 0;
+}
+
 absl::StatusOr<PagerClient::Answer> PagerClient::Ask(const std::string& request,
                                                      const std::vector<int>& descriptors) {
   if (!socket_.valid()) return absl::UnavailableError("the pager was given up before");

@@ -40,6 +40,8 @@ class PagerClient {
   // was given up, for this or because it did not answer for very long (DeadlineExceeded), can't be asked any
   // more over this connection.
   void CancelBy(int cancel_fd) { cancel_fd_ = cancel_fd; }
+  // The pager at the other end has ended, and has said nothing more.
+  bool HasEnded() const;
 
   // From now on CRIU's lazy restore of `image` on the socket `listener` is served. `keeper` is the sandbox's.
   // `memory_group`: the folder of the cgroup that limits its memory; -1: none. Returns how many pages will

@@ -179,8 +179,13 @@ class MemoryTierTest(CacheTest):
         self.sleeper("fourth", "--fill", "never")
         self.assertEqual(self.memory()["bound_bytes"], 20 * MIB)
         self.assertEqual(self.pager(), pager)
-        wrong = self.make_cli(store=self.store, env={"REKINDLE_PAGE_CACHE": "much"})
-        self.assert_refused(wrong.run("ls"), 2, "REKINDLE_PAGE_CACHE", "much")
+        self.cli = self.make_cli(store=self.store, env={"REKINDLE_PAGE_CACHE": "much"})  # is warned of
+        self.sleeper("fifth", "--fill", "never")
+        self.assertEqual(self.memory()["bound_bytes"], 20 * MIB)
+        self.environment["REKINDLE_PAGE_CACHE"] = "much"
+        self.daemon_arguments = ()
+        self.restart_daemon()
+        self.assertIn("$REKINDLE_PAGE_CACHE is 'much'", self.daemon.log_text())
         self.wake_all()
 
 
