@@ -38,9 +38,9 @@ bool MayGrow(const criu::RegularFile& file) {
 
 ReadFiles ReadFiles::Open(const std::map<std::string, std::string>& criu_files, ReadableFiles* readable) {
   ReadFiles result;
-  const absl::string_view opened = ContentOf(criu_files, "files.img");
-  if (opened.empty()) return result;
-  const auto files = criu::ParseRegularFiles(opened, ContentOf(criu_files, "remap-fpath.img"));
+  const absl::string_view listed = ContentOf(criu_files, "files.img");
+  if (listed.empty()) return result;
+  const auto files = criu::ParseRegularFiles(listed, ContentOf(criu_files, "remap-fpath.img"));
   if (!files.ok()) return result;
   std::set<std::string> seen;
   size_t opened = 0;
