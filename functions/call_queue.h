@@ -39,6 +39,13 @@ class CallQueue {
     events_.pop_back();
     return last;
   }
+  // Whose turn would come last; there is one.
+  Pointer PopLast() {
+    if (!events_.empty()) return PopLastEvent();
+    Pointer last = std::move(callers_.back());
+    callers_.pop_back();
+    return last;
+  }
   // One that has waited already.
   void PushFirst(Pointer request) {
     auto& kind = request->event ? events_ : callers_;

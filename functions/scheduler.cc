@@ -53,7 +53,8 @@ const char* NameOf(StartLevel level) {
 
 Scheduler::Scheduler(const SchedulerOptions& options, InstanceStarter& starter, HttpThreads& threads)
     : core_(std::make_shared<Core>(options, starter, threads)) {}
-Scheduler::~Scheduler() { core_->Stop(); }
+Scheduler::~Scheduler() { Stop(); }
+void Scheduler::Stop() { core_->Stop(); }
 absl::StatusOr<Scheduler::Reservation> Scheduler::ReserveProvisioned(const ScheduledFunction& function) {
   return core_->ReserveProvisioned(function);
 }
@@ -338,6 +339,7 @@ void Core::Retire(const FunctionPtr& function, Later* later) {
   Apply(actions, later);
   refills_.erase(function->id);
   image_retries_.erase(function->id);
+  ForgetWaitingImage(function, later);
   for (const InstancePtr& instance : std::exchange(function->idle, {})) EndInstance(instance);
 }
 

@@ -123,10 +123,13 @@ class Scheduler {
 
   // Both must outlive it.
   Scheduler(const SchedulerOptions& options, InstanceStarter& starter, HttpThreads& threads);
-  // Ends all instances. Callers that wait are told Unavailable.
-  ~Scheduler();
+  ~Scheduler();  // Stop()
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
+
+  // Ends all instances. Callers that wait are told Unavailable. What the starter is asked until this returns
+  // may still ask the scheduler, e.g. for Numbers. A second time: does nothing.
+  void Stop();
 
   // Room for the instances of a function that are always to be there, with those of the other functions and
   // those that room is kept for: to be had before it is deployed, and kept until it is put in, or will not

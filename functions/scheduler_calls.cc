@@ -24,7 +24,6 @@ void Core::OnReady(const InstancePtr& instance) {
   instance->start = SteadyNow() - instance->ordered;
   LearnStart(function, instance->level, absl::ToDoubleSeconds(instance->start), &later);
   instance->state = Instance::State::kIdle;
-  function->was_loaded = true;
   // That may have to be noted on a disk.
   if (instance->process != nullptr)
     clearers_.Post(function->spec.owner, [process = instance->process] { process->IsReady(); });
@@ -35,14 +34,15 @@ void Core::OnReady(const InstancePtr& instance) {
 }
 
 void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, Later* later) {
+  if (!function->queue.empty() && HasTooMany(*function)) {
+    // Who came last waits; for the others there still is one.
+    function->waiting.PushFirst(function->queue.PopLast());
+    NoteWaiting(*function);
+    policy_.Ended(function->id);
+    return EndInstance(instance);
+  }
   while (!function->queue.empty()) {
     RequestPtr request = function->queue.Pop();
-    if (!request->gone() && HasTooMany(*function)) {
-      function->waiting.PushFirst(std::move(request));
-      NoteWaiting(*function);
-      policy_.Ended(function->id);
-      return EndInstance(instance);
-    }
     if (!request->gone()) return Assign(function, instance, request, later);
     // The instance that is being started for it is one that is idle, to the policy.
     later->steps.emplace_back([request] { request->done(NobodyWaits()); });

@@ -75,7 +75,6 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
     bool has_image = false, has_template = false;
     bool template_waits = false;  // for the image, which is being taken
     bool image_waits = false;     // for the first instance, which is being started
-    bool was_loaded = false;      // by an instance
     std::string image_error;      // of the last attempt that failed
     bool size_known = false, template_size_known = false;
     FunctionProfile profile;
@@ -212,8 +211,11 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   uint32_t LivingOf(uint32_t owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool OwnerMayHaveMore(uint32_t owner) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayHaveMore(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // More are there, but for those that are being ended, than it may have since that was lowered.
+  // More are loaded, and not being ended, than it may have since that was lowered.
   bool HasTooMany(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static bool IsLoaded(const Instance& instance);
+  // And at least one is.
+  bool AllAreStarting(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends as many of its idle ones; what is at work ends when it has answered (BecameFree).
   void EndSurplus(Function& function) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What instances have that are in no call's way to get, and can't go for others: those that are being
@@ -265,6 +267,8 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   void Apply(const Action& action, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Its first instance is there, or will not be: its image, if that waits for it, is taken or given up.
   void LetImage(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // An image that waits for the first instance is wanted no more: neither is the try, if it was one.
+  void ForgetWaitingImage(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Its image is there, or will not be: its template, if one waits for that, is made or given up.
   void LetTemplate(const FunctionPtr& function, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // On threads of the pools.

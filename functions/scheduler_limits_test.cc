@@ -167,6 +167,60 @@ TEST_F(SchedulerTest, WhatIsBeingStartedAsALimitIsLoweredKeepsToIt) {
   EXPECT_EQ(at_once.most(), 1);
 }
 
+TEST_F(SchedulerTest, OneThatIsOnlyStartingTakesNoPlaceOfAReadyOneAsALimitIsLowered) {
+  for (const bool answers_before : {true, false}) {
+    const std::string name = answers_before ? "idle" : "busy";
+    Gate gate;
+    starter_.Become(name, EchoThrough(gate));
+    ScheduledFunction function = Function(name);
+    scheduler().Put(function);
+    Told first = Invoke(name, "1");
+    ASSERT_TRUE(gate.WaitForWaiting(1));
+    starter_.HangInStart(name);
+    Told second = Invoke(name, "2");
+    ASSERT_EQ(Numbers(name).starting, 1u);
+    if (answers_before) {
+      gate.Open(2);
+      WaitUntilIdle(name, 1);
+    }
+    function.most_instances = 1;
+    scheduler().Adjust(function);
+    if (!answers_before) gate.Open(2);
+    const absl::StatusOr<CallResult> one = ResultOf(first), two = ResultOf(second);
+    ASSERT_TRUE(one.ok() && two.ok()) << one.status() << ", " << two.status();
+    EXPECT_EQ(two->instance, one->instance);
+    starter_.LetStart(name);
+    ASSERT_TRUE(Eventually([&] { return Numbers(name).starting == 0; }));
+    gate.Open(1);
+    Told third = Invoke(name, "3");
+    const absl::StatusOr<CallResult> three = ResultOf(third);
+    ASSERT_TRUE(three.ok()) << three.status();
+    EXPECT_EQ(three->instance, one->instance);
+  }
+}
+
+TEST_F(SchedulerTest, CallsThatWaitAgainSinceALimitWasLoweredKeepTheirOrder) {
+  std::vector<std::string> order;  // of one instance's thread
+  starter_.Become("f", [&order](TestRuntime& runtime) {
+    while (runtime.Next()) {
+      order.push_back(runtime.payload());
+      runtime.Answer(runtime.payload());
+    }
+    return Exits(0);
+  });
+  starter_.HoldStarts(true);
+  ScheduledFunction function = Function("f");
+  scheduler().Put(function);
+  std::vector<Told> told;
+  for (int i = 0; i < 4; ++i) told.push_back(Invoke("f", absl::StrCat(i)));
+  function.most_instances = 1;
+  scheduler().Adjust(function);
+  starter_.HoldStarts(false);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(TextOf(std::move(told[i])), absl::StrCat("ok ", i));
+  StopScheduler();
+  EXPECT_THAT(order, ::testing::ElementsAre("0", "1", "2", "3"));
+}
+
 TEST_F(SchedulerTest, BeyondItsQueueCallersAreRefused) {
   Gate gate;
   starter_.Become("f", EchoThrough(gate));

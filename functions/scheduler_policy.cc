@@ -169,8 +169,12 @@ void Core::Apply(const Action& action, Later* later) {
       if (make && (function->has_image || !function->spec.may_have_image)) return;
       // It is loaded for that, too: one that listens on a port could not be, here or there, and a call waits
       // for the one that is being started.
-      function->image_waits = make && !function->was_loaded && function->starting > 0;
-      if (function->image_waits) return;
+      if (make) {
+        function->image_waits = AllAreStarting(*function);
+        if (function->image_waits) return;
+      } else {
+        ForgetWaitingImage(function, later);
+      }
       break;
     case ThingKind::kTemplate:
       // It would only stand and wait, on a thread of its owner's.
@@ -332,12 +336,17 @@ void Core::EndRetry(FunctionId function) {
 }
 
 void Core::LetImage(const FunctionPtr& function, Later* later) {
-  if (!function->image_waits || (!function->was_loaded && function->starting > 0)) return;
-  function->image_waits = false;
+  if (!function->image_waits || AllAreStarting(*function)) return;
   const Thing image{ThingKind::kDiskImage, function->id};
-  if (policy_.Keeps(image)) return Apply(Action{Action::Verb::kMake, image}, later);
+  if (function->replaced || !policy_.Keeps(image)) return ForgetWaitingImage(function, later);
+  function->image_waits = false;
+  Apply(Action{Action::Verb::kMake, image}, later);
+}
+
+void Core::ForgetWaitingImage(const FunctionPtr& function, Later* later) {
+  if (!std::exchange(function->image_waits, false)) return;
   if (image_retry_ == function->id) image_retry_.reset();
-  LetTemplate(function, later);
+  if (!function->replaced) LetTemplate(function, later);
 }
 
 void Core::LetTemplate(const FunctionPtr& function, Later* later) {

@@ -39,7 +39,22 @@ bool Core::HasTooMany(const Function& function) const {
   const auto going = std::count_if(ending_.begin(), ending_.end(), [&](const InstancePtr& instance) {
     return instance->function->counters == function.counters;
   });
-  return function.counters->living > function.spec.most_instances + static_cast<uint64_t>(going);
+  if (function.counters->living <= function.spec.most_instances + static_cast<uint64_t>(going)) return false;
+  // One that is only being started is in no loaded one's place: it goes when it is ready.
+  const auto loaded = std::count_if(instances_.begin(), instances_.end(), [&](const InstancePtr& instance) {
+    return instance->function->counters == function.counters && IsLoaded(*instance);
+  });
+  return static_cast<uint64_t>(loaded) > function.spec.most_instances;
+}
+
+bool Core::AllAreStarting(const Function& function) const {
+  return function.starting > 0 &&
+         std::none_of(function.instances.begin(), function.instances.end(),
+                      [](const InstancePtr& instance) { return IsLoaded(*instance); });
+}
+
+bool Core::IsLoaded(const Instance& instance) {
+  return instance.state != Instance::State::kStarting && instance.state != Instance::State::kEnding;
 }
 
 void Core::EndSurplus(Function& function) {

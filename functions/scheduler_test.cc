@@ -762,6 +762,14 @@ TEST_F(SchedulerTest, EndingTellsThoseWhoWaitAndEndsAllInstances) {
   }
 }
 
+TEST_F(SchedulerTest, WhatItStillDoesAsItEndsMayAskIt) {
+  scheduler().Put(Function("f"));
+  EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
+  scheduler().Stop();
+  scheduler().Stop();
+  EXPECT_EQ(Numbers("f").idle + Numbers("f").busy, 0u);
+}
+
 TEST_F(SchedulerTest, ItEndsWhileInstancesAreBeingStarted) {
   starter_.HoldStarts(true);
   scheduler().Put(Function("f"));

@@ -1,13 +1,17 @@
 // Who waits for an instance: callers and events, and those who have gone meanwhile.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "base/clock.h"
+#include "base/test_eventually.h"
 #include "functions/scheduler_for_tests.h"
 
 namespace rekindle::functions {
@@ -67,6 +71,73 @@ TEST_F(SchedulerWaitingTest, AnImageIsTakenWhenTheFirstInstanceIsThere) {
   starter_.LetStart("f");
   EXPECT_EQ(TextOf(std::move(first)), "ok 1");
   EXPECT_TRUE(starter_.WaitForMade(image_of("f")));
+}
+
+// Also where one that is no more had been: that was loaded, and so were none.
+TEST_F(SchedulerWaitingTest, AnImageThatIsTriedAgainWaitsForTheFirstInstanceOfThatTime) {
+  const TestStarter::Making image{TestStarter::Making::What::kImage, "f", ""};
+  options_.first_pause = options_.longest_pause = absl::ZeroDuration();
+  starter_.Become("f", [](TestRuntime& runtime) {
+    if (runtime.Next()) runtime.Answer("1");
+    return Exits(0);
+  });
+  starter_.RefuseToCapture(absl::UnavailableError("not now"));
+  ScheduledFunction function = Function("f");
+  function.dependency_image = "deps/numpy";
+  function.may_have_image = true;
+  scheduler().Put(function);
+  EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
+  ASSERT_TRUE(Eventually([&] { return absl::StrContains(Numbers("f").problem, "at the first start"); }));
+  WaitUntilGone("f");
+  const auto before = static_cast<size_t>(std::ranges::count(starter_.made(), image));
+  starter_.RefuseToCapture(absl::OkStatus());
+  starter_.HangInStart("f");
+  Told second = Invoke("f");
+  // Makers take turns: what is made for another now would have come after it.
+  ScheduledFunction other = Function("g");
+  other.dependency_image = "deps/numpy";
+  other.may_have_image = true;
+  scheduler().Put(other);
+  EXPECT_EQ(TextOf(Invoke("g", "2")), "ok 2");
+  ASSERT_TRUE(starter_.WaitForMade({TestStarter::Making::What::kImage, "g", ""}));
+  EXPECT_THAT(starter_.made(), Contains(image).Times(before));
+  starter_.LetStart("f");
+  EXPECT_EQ(TextOf(std::move(second)), "ok 1");
+  ASSERT_TRUE(Eventually([&] { return Numbers("f").problem.empty(); }));
+  EXPECT_THAT(starter_.made(), Contains(image).Times(before + 1));
+}
+
+// One at a time is tried.
+TEST_F(SchedulerWaitingTest, AnImageThatWaitsToBeTriedWhileItsFunctionIsReplacedHoldsUpNoOthers) {
+  options_.first_pause = options_.longest_pause = absl::Seconds(1);
+  starter_.RefuseToCapture(absl::UnavailableError("not now"));
+  const auto put = [this](const char* name, uint64_t revision) {
+    ScheduledFunction function = Function(name);
+    function.revision = revision;
+    function.dependency_image = "deps/numpy";
+    function.may_have_image = true;
+    starter_.Become(name, [](TestRuntime& runtime) {
+      if (runtime.Next()) runtime.Answer("1");
+      return Exits(0);
+    });
+    scheduler().Put(function);
+  };
+  put("f", 1);
+  EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
+  ASSERT_TRUE(Eventually([&] { return !Numbers("f").problem.empty(); }));
+  const absl::Time tried = SteadyNow() + 2 * options_.first_pause;
+  WaitUntilGone("f");
+  starter_.HangInStart("f");
+  Told hanging = Invoke("f");
+  ASSERT_TRUE(Eventually([&] { return SteadyNow() > tried; }));
+  put("f", 2);
+  starter_.LetStart("f");
+  EXPECT_EQ(TextOf(std::move(hanging)), "ok 1");
+  put("g", 1);
+  EXPECT_EQ(TextOf(Invoke("g")), "ok 1");
+  ASSERT_TRUE(Eventually([&] { return !Numbers("g").problem.empty(); }));
+  starter_.RefuseToCapture(absl::OkStatus());
+  EXPECT_TRUE(Eventually([&] { return Numbers("g").problem.empty(); }));
 }
 
 TEST_F(SchedulerWaitingTest, AnImageIsTriedAlsoWhereTheFirstInstanceCouldNotBeStarted) {
