@@ -115,7 +115,7 @@ class DiscoverImportsTest(unittest.TestCase):
             def handler(event, context): pass
         """)
         self.assertEqual(result["unrenewed"],
-                         ["app.rng: numpy.random._generator.Generator", "somewhere in memory: random.Random"])
+                         ["app.draws: random.Random", "app.rng: numpy.random._generator.Generator"])
         renewing = self.discover("""
             import random, snapshot_restore_py
             rng = random.Random()
@@ -123,6 +123,41 @@ class DiscoverImportsTest(unittest.TestCase):
             def handler(event, context): pass
         """)
         self.assertEqual(renewing["unrenewed"], [])
+
+    def test_generators_of_libraries_and_objects_that_answer_for_others_are_left_alone(self):
+        beside = os.path.join(self.root, "beside")
+        os.mkdir(beside)
+        with open(os.path.join(beside, "library.py"), "w", encoding="utf-8") as file:
+            file.write("import random\nrng = random.Random()\n")
+        result = self.discover(f"""
+            import random, sys
+            sys.path.append({beside!r})
+            import library
+            class Lazy:
+                @property
+                def __class__(self):
+                    raise SystemExit(3)
+            lazy = Lazy()
+            class Draws:
+                shared = random.Random()
+                def __init__(self):
+                    self.rng = random.Random()
+            draws = Draws()
+            system = random.SystemRandom()
+            def handler(event, context): pass
+        """)
+        self.assertIsNone(result["error"])
+        self.assertEqual(result["unrenewed"], ["app.Draws: random.Random", "app.draws: random.Random"])
+
+    def test_what_ends_it_after_it_was_loaded_is_no_failure(self):
+        result = self.discover("""
+            import os, random
+            random.SystemRandom = type("Ends", (type,), {"__subclasscheck__": lambda *_: os._exit(3)})("E", (), {})
+            rng = random.Random()
+            def handler(event, context): pass
+        """)
+        self.assertIsNone(result["error"])
+        self.assertEqual(result["unrenewed"], [])
 
     def test_libraries_have_none_that_instances_would_share(self):
         result = self.discover("""

@@ -169,7 +169,11 @@ def run_probe(handler, code, layers, seconds):
         finally:
             end_descendants()
             process.returncode = 0  # collected already
-        report = read_report(report_fd) if status == 0 else None
+        report = read_report(report_fd)
+        if report is not None and report["error"] is None:
+            status = 0  # it was loaded; what came afterwards is no failure of that
+        elif status != 0:
+            report = None
         return report, status, output.decode("utf-8", "replace"), read_trace(trace_fd)
     finally:
         os.close(report_fd)
@@ -180,10 +184,16 @@ def run_probe(handler, code, layers, seconds):
 def read_report(fd):
     if not 0 < os.fstat(fd).st_size <= _REPORT_BYTES:
         return None
+    first, _, second = os.pread(fd, _REPORT_BYTES, 0).decode("utf-8", "replace").partition("\n")
     try:
-        return ast.literal_eval(os.pread(fd, _REPORT_BYTES, 0).decode())
+        report = ast.literal_eval(first)
     except (ValueError, SyntaxError):
         return None
+    try:
+        report["unrenewed"] = ast.literal_eval(second)
+    except (ValueError, SyntaxError):
+        report["unrenewed"] = []  # it has not come so far
+    return report
 
 
 def read_trace(fd):

@@ -6,7 +6,8 @@ A FOLDER is searched after the code's, or, where it begins with "layer:", has wh
 a signal such as SIGABRT ends it, is written to TRACE_FD, in faulthandler's words.
 
 It loads nothing of its own before the handler that an interpreter has not loaded, and nothing from files afterwards, where
-the code could have put a json.py in the way: the report is a Python literal.
+the code could have put a json.py in the way: the report is a line that is a Python literal. A second such line has the
+generators of random numbers, as look_for_generators() says, if it came so far.
 """
 
 import builtins  # every Python has these loaded when it starts, but for faulthandler, which lies in no file
@@ -127,9 +128,9 @@ def new_modules(at_start, hook_folder):
     return found
 
 
-def look_for_generators(hook_folder):
-    """What says, later, which generators of random numbers instances of one image would have in common: those of the
-    function's own, unless it has something done in each instance. Read now, and not as a module of the hook's: the
+def look_for_generators(hook_folder, code):
+    """What says, later, which generators of random numbers instances of one image would have in common: those that
+    modules in `code` have, unless the function has something done in each instance. Read now, and not as a module of the hook's: the
     function may have one of that name.
     """
     if hook_folder is None:
@@ -144,8 +145,13 @@ def look_for_generators(hook_folder):
         try:
             if getattr(sys.modules.get("rekindle"), "_after_restore", None) or registered():
                 return []
-            return content["generators"]()
-        except Exception:  # of objects of the function's
+            inside = code.rstrip("/") + "/"
+            return content["generators_of"]([
+                module
+                for module in list(sys.modules.values())
+                if type(module) is type(sys) and str(module.__dict__.get("__file__")).startswith(inside)
+            ])
+        except BaseException:  # of objects of the function's
             return []
 
     return look
@@ -185,7 +191,7 @@ def main():
     ]
     sys.path[:] = [code, *layer_folders, *(folder for folder in sys.path if folder not in layer_folders)]
     hook.add()
-    generators = look_for_generators(hook.folder())
+    generators = look_for_generators(hook.folder(), code)
     asked_for = set()
     record_imports(code, asked_for)
     began = time.perf_counter()
@@ -196,7 +202,6 @@ def main():
         os._exit(0)  # the code has forked, and this is its child
     modules = new_modules(at_start, hook.folder())
     resident, threads = process_figures()
-    unrenewed = sorted(generators()) if error is None else []
     report = {
         "error": error,
         "seconds": seconds,
@@ -204,7 +209,6 @@ def main():
         "threads": threads,
         "modules": modules,
         "asked_for": sorted(asked_for),
-        "unrenewed": unrenewed,
         "layer_folders": layer_folders,
         "path": [str(folder) for folder in sys.path],
         "standard_names": standard_names(),
@@ -213,6 +217,9 @@ def main():
     }
     with open(int(report_fd), "w", encoding="utf-8", errors="backslashreplace", closefd=False) as file:
         file.write(repr(report))
+        file.flush()
+        if error is None:
+            file.write("\n" + repr(generators()))
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

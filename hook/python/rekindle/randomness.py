@@ -124,25 +124,13 @@ def generators():
     """The program's own, by name where a module has them: a list of str."""
     import gc
 
-    # What was put aside, as in copies of a template and of a function's image, the collector does not show.
-    frozen = gc.get_freeze_count() > 0
-    if frozen:
-        gc.unfreeze()
-    try:
-        return _generators(gc)
-    finally:
-        if frozen:
-            gc.collect()  # what is garbage by now would be put aside for ever
-            gc.freeze()
-
-
-def _generators(gc):
+    objects = _objects(gc)
     kinds = _kinds()
-    own = _renewed_objects()
+    own = _renewed_objects(objects)
     seen = {}
-    for holder in gc.get_objects():
+    for holder in objects:
         for thing in (holder, *gc.get_referents(holder)):
-            if isinstance(thing, kinds) and id(thing) not in own:
+            if issubclass(type(thing), kinds) and id(thing) not in own:
                 seen[id(thing)] = thing
     # A generator of numpy holds a bit generator, which is not news.
     for thing in list(seen.values()):
@@ -151,6 +139,68 @@ def _generators(gc):
             seen.pop(id(inner), None)
     places = _places(seen)
     return [_describe(thing, places.get(number)) for number, thing in seen.items()]
+
+
+_CONTAINERS = (dict, list, tuple, set, frozenset)
+_MOST_LOOKED_AT = 50_000
+
+
+def generators_of(modules):
+    """Those that these modules have, also in containers, or in classes and objects of theirs, by the name that leads
+    there: a sorted list of str. Quick: looks at so many objects and no more.
+    """
+    import gc
+    from _collections import deque  # built in
+
+    kinds, own = _kinds(), _renewed_objects()
+    names = {module.__dict__.get("__name__") for module in modules}
+    seen, found = set(own), {}
+    pending = deque(
+        (value, "%s.%s" % (module.__dict__.get("__name__"), attribute))
+        for module in modules
+        for attribute, value in list(module.__dict__.items())
+        if isinstance(attribute, str)
+    )
+    while pending and len(seen) < _MOST_LOOKED_AT:
+        thing, place = pending.popleft()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        # Not isinstance(): an object may answer that by loading what it stands for.
+        kind = type(thing)
+        if issubclass(kind, kinds):
+            if not _has_no_state(kind):
+                found[id(thing)] = (thing, place)
+        elif kind in _CONTAINERS or _module_of(thing if issubclass(kind, type) else kind) in names:
+            pending.extend((inner, place) for inner in gc.get_referents(thing))
+    return sorted(_describe(thing, place) for thing, place in found.values())
+
+
+def _module_of(kind):
+    return type.__getattribute__(kind, "__dict__").get("__module__")
+
+
+def _has_no_state(kind):
+    return bool(_loaded("random")) and issubclass(kind, _loaded("random").SystemRandom)
+
+
+def _objects(gc):
+    """All that the collector knows. What was put aside (gc.freeze), as in copies of a template and of a function's
+    image, it does not show: that is reached from what it does show, from modules and from stacks. To thaw it would put
+    aside for ever, afterwards, whatever is there by then.
+    """
+    objects = gc.get_objects()
+    if gc.get_freeze_count() == 0:
+        return objects
+    seen = {id(thing) for thing in objects}
+    pending = [*objects, *sys.modules.values(), *sys._current_frames().values()]
+    while pending:
+        for thing in gc.get_referents(pending.pop()):
+            if id(thing) not in seen and gc.is_tracked(thing) and thing is not pending:
+                seen.add(id(thing))
+                objects.append(thing)
+                pending.append(thing)
+    return objects
 
 
 def _kinds():
@@ -165,20 +215,18 @@ def _kinds():
     return tuple(kinds)
 
 
-def _renewed_objects():
-    """Those that renew() seeds, and those that have no state or make names alone."""
-    import gc
-
+def _renewed_objects(objects=()):
+    """Those that renew() seeds, and those of `objects` that have no state or make names alone: their ids."""
     own = set()
     if _loaded("random"):
         random = _loaded("random")
         own.add(id(random._inst))
-        own.update(id(thing) for thing in gc.get_objects() if isinstance(thing, random.SystemRandom))
+        own.update(id(thing) for thing in objects if _has_no_state(type(thing)))
     if _loaded("tempfile"):
         # Also of those that a library has left behind, as joblib does: they make names, and try others.
         sequences = _loaded("tempfile")._RandomNameSequence
-        for thing in gc.get_objects():
-            if isinstance(thing, sequences):
+        for thing in objects:
+            if issubclass(type(thing), sequences):
                 own.add(id(getattr(thing, "_rng", None)))
     if _loaded("numpy.random"):
         mtrand = _loaded("numpy.random").mtrand
