@@ -36,7 +36,12 @@ absl::StatusOr<UniqueFd> NewNetwork(bool loopback) {
   RK_RETURN_IF_ERROR(CatchNoMoreThreads([&] {
     std::thread([&] {
       if (::unshare(CLONE_NEWNET) != 0) {
-        network = ErrnoStatus(errno, "making a process a network of its own, which needs CAP_SYS_ADMIN");
+        const int error = errno;
+        network = ErrnoStatus(error, absl::StrCat("making a process a network of its own",
+                                                  error == EPERM    ? ", which needs CAP_SYS_ADMIN"
+                                                  : error == ENOSPC ? ", of which there are as many as the "
+                                                                      "sysctl user.max_net_namespaces allows"
+                                                                    : ""));
         return;
       }
       if (absl::Status up = loopback ? BringUpLoopback() : absl::OkStatus(); !up.ok()) {

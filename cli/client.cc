@@ -419,7 +419,7 @@ class GrpcClient final : public Client {
     return absl::UnavailableError(
         absl::StrCat("the daemon (rekindled) at ", host_, " has ended in the middle of this call",
                      what.empty() ? "" : absl::StrCat(" (", what, ")"), ": once it is back, ",
-                     of_functions_ ? "'rekindle fn ls' and 'rekindle fn logs' show"
+                     of_functions_ ? "'rekindle fn ls', 'rekindle fn logs' and 'rekindle deps ls' show"
                                    : "'rekindle ps' (jobs) and 'rekindle ls' (images) show",
                      " whether what was asked for was done; if it was not, try again"));
   }

@@ -37,8 +37,14 @@ v1::CloneOptions::Network NetworkNamed(const std::string& name) {
                          : v1::CloneOptions::HOST;
 }
 
+bool NamesVariable(absl::string_view text) {
+  return !text.empty() && absl::ascii_isalpha(static_cast<unsigned char>(text[0])) &&
+         std::all_of(text.begin(), text.end(),
+                     [](unsigned char c) { return absl::ascii_isalnum(c) || c == '_'; });
+}
+
 // Of lines NAME=VALUE, as they are; what is empty or begins with # counts for nothing. Their values are
-// secret: no error shows them.
+// secret: no error shows them, nor what stands before a '=', which may be the end of one.
 absl::Status ReadVariables(const std::string& path,
                            google::protobuf::Map<std::string, std::string>& variables) {
   constexpr size_t kMostBytes = size_t{1} << 20;  // of what may be taken, with remarks
@@ -56,14 +62,22 @@ absl::Status ReadVariables(const std::string& path,
   if (size > kMostBytes)
     return wrong("it has more than ", FormatBytes(kMostBytes), ": name a file of variables");
   text.resize(size);
+  absl::string_view lines = text;
+  absl::ConsumePrefix(&lines, "\xef\xbb\xbf");  // as editors of other systems begin a file
   size_t number = 0;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+  for (absl::string_view line : absl::StrSplit(lines, '\n')) {
     ++number;
     line = absl::StripLeadingAsciiWhitespace(absl::StripSuffix(line, "\r"));
     if (line.empty() || line[0] == '#') continue;
     const size_t equals = line.find('=');
     if (equals == absl::string_view::npos || equals == 0) return wrong("line ", number, ": write NAME=VALUE");
-    variables[std::string(line.substr(0, equals))] = std::string(line.substr(equals + 1));
+    const absl::string_view name = line.substr(0, equals);
+    if (!NamesVariable(name)) {
+      return wrong("line ", number,
+                   ": write NAME=VALUE; what stands before '=' is no name of a variable, which has "
+                   "letters, digits and '_', a letter first");
+    }
+    variables[std::string(name)] = std::string(line.substr(equals + 1));
   }
   return absl::OkStatus();
 }

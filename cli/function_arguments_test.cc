@@ -101,6 +101,8 @@ TEST(FunctionArgumentsTest, VariablesComeFromFilesToo) {
       {"fn", "deploy", "f", "--runtime", "python", "--code", ".", "--env-file", good});
   EXPECT_EQ(deploy.spec().environment().at("LEVEL"), "low");
   ExpectRefused({"fn", "set", "f", "--env-file", file("bad", "A=1\ns3cret\n")}, "line 2: write NAME=VALUE");
+  ExpectRefused({"fn", "set", "f", "--env-file", file("bare", "\n9s3cret/==\n")},
+                "line 2: write NAME=VALUE; what stands before '='");
   ExpectRefused({"fn", "set", "f", "--env-file", absl::StrCat(folder->path(), "/absent")}, "--env-file: ");
   ExpectRefused({"fn", "set", "f", "--env-file", "/dev/zero"}, "more than 1.0 MiB");
 }

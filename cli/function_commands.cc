@@ -243,7 +243,7 @@ int InvokeFunction(Client& client, const Output& output, const FunctionInvocatio
   }
   absl::StatusOr<v1::InvokeFunctionResponse> response = client.InvokeFunction(request);
   if (!response.ok()) return output.Fail(response.status());
-  output.JsonLine(AnswerJson(*response));
+  if (output.json()) output.JsonLine(AnswerJson(*response));
   if (!output.json() && request.tail_log()) output.Note(response->log_tail());
   if (!invocation.output.empty()) {
     if (absl::Status written = answer.Write(response->payload()); !written.ok()) return output.Fail(written);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -15,6 +16,9 @@
 
 namespace rekindle::functions {
 namespace {
+
+// What a layer has, for one who finds it in /opt.
+constexpr const char* kOfLayers[] = {"python", "nodejs", "bin", "lib"};
 
 bool IsFolder(const std::string& path) {
   struct stat info;
@@ -89,7 +93,9 @@ absl::StatusOr<LayerFolder> FindLayerFolder(const std::string& folder, const Run
   const auto has = [&](const char* name) {
     return std::find(names->begin(), names->end(), name) != names->end();
   };
-  if (runtime.kind == RuntimeKind::kPython && packages && !has("python")) {
+  // Whatever else lies beside what a layer has: the function may read it.
+  if (std::any_of(std::begin(kOfLayers), std::end(kOfLayers), has)) return LayerFolder{folder, "", ""};
+  if (runtime.kind == RuntimeKind::kPython && packages) {
     return absl::InvalidArgumentError(absl::StrCat(
         folder,
         " is neither a layer nor a virtual environment: packages lie in it, which a layer has in "
@@ -97,15 +103,14 @@ absl::StatusOr<LayerFolder> FindLayerFolder(const std::string& folder, const Run
         "--target ",
         folder, "/python', or into a virtual environment"));
   }
-  if (runtime.kind == RuntimeKind::kNode && has("node_modules") && !has("nodejs")) {
+  if (runtime.kind == RuntimeKind::kNode && has("node_modules")) {
     return absl::InvalidArgumentError(
         absl::StrCat(folder,
                      " is no layer: it has node_modules, which a layer has in its folder nodejs, where "
                      "nothing would find them. Put them into ",
                      folder, "/nodejs"));
   }
-  if (runtime.kind == RuntimeKind::kNode && !has("nodejs") &&
-      std::any_of(names->begin(), names->end(), is_node_package)) {
+  if (runtime.kind == RuntimeKind::kNode && std::any_of(names->begin(), names->end(), is_node_package)) {
     return absl::InvalidArgumentError(absl::StrCat(
         folder,
         " is no layer: packages lie in it, which a layer has in its folder nodejs/node_modules, where ",

@@ -216,6 +216,11 @@ TEST_F(LayerStoreTest, WhatIsNoLayerIsTold) {
   EXPECT_THAT(told("flat", {RuntimeKind::kNode, ""}, "", false), HasSubstr("nodejs/node_modules"));
   EXPECT_TRUE(FindLayerFolder(Path("flat"), kPython3, "3.11", false).ok()) << "it may be data";
   EXPECT_TRUE(FindLayerFolder(Path("one"), kPython3, "3.11", false).ok());
+  Write("tools/bin/convert", "");
+  Write("tools/setup.py", "");
+  Write("tools/data/package.json", "{}");
+  EXPECT_TRUE(FindLayerFolder(Path("tools"), kPython3, "3.11", false).ok());
+  EXPECT_TRUE(FindLayerFolder(Path("tools"), {RuntimeKind::kNode, ""}, "", false).ok());
 }
 
 }  // namespace
