@@ -67,11 +67,18 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
     } else if (replaces_one && absl::IsFailedPrecondition(found.status())) {
       return absl::FailedPreconditionError(absl::StrCat(
           "its handler could not be loaded, so the revision that is deployed stays; mend it, or deploy "
-          "it all the same with --force",
-          Serving(record.name()) > 0
-              ? absl::StrCat(" (an instance of that one runs: ", WhyAlone(record.spec), ")")
-              : "",
-          ": ", found.status().message()));
+          "it all the same with --force: ",
+          found.status().message(),
+          Serving(record.name()) > 0 && IsInAnothersWay(found.status().message())
+              ? absl::StrCat(" (an instance of that one runs, and may have the port or the lock: then "
+                             "--force helps",
+                             record.spec.network == v1::CloneOptions::HOST
+                                 ? ", or --net own, where each has ports of its own)"
+                                 : ")")
+              : ""));
+    } else if (!absl::IsFailedPrecondition(found.status())) {
+      warnings->push_back(absl::StrCat("whether its handler can be loaded could not be found out: ",
+                                       found.status().message()));
     } else {
       warnings->push_back(absl::StrCat("its handler could not be loaded, and invoking it will fail: ",
                                        found.status().message()));
@@ -149,12 +156,12 @@ absl::Status Functions::CheckMayHaveMore(const Owner& owner, const std::string& 
                    " functions, as many as one user may: remove some (rekindle fn ls, rekindle fn rm NAME)"));
 }
 
-bool Functions::KeepsReplaced(uid_t owner) const {
+uint64_t Functions::PresentBytes(uid_t owner) const {
   uint64_t present = 0;
   for (const functions::FunctionRecord& record : catalog_->List()) {
     if (record.owner.uid == owner && record.folder != nullptr) present += record.own_bytes();
   }
-  return catalog_->ledger()->Of(owner) > present;
+  return present;
 }
 
 absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
@@ -183,10 +190,19 @@ absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
                         catalog_->layers().Sizes(), spec.name, owner.uid);
   };
   RK_ASSIGN_OR_RETURN(const CodeRoom room_now, code_room());
-  const bool takes_more =
-      !same_code || options.new_parts.layers || options.new_parts.venv || KeepsReplaced(owner.uid);
-  if (takes_more)
-    options.may_take = [&room_now](uint64_t bytes, bool all) { return room_now.Check(bytes, all); };
+  // All is a copy of what it takes the place of: code, and layers that are there already.
+  const bool is_copy = same_code && !options.new_parts.layers && !options.new_parts.venv &&
+                       (spec.LayerFolders().empty() || !code_of->folder->layers().empty());
+  const uint64_t present_bytes = PresentBytes(owner.uid);
+  // So that such a one can be had without room. Not while another is being copied, or instances run from what
+  // was replaced: it would come on top of that.
+  const auto takes_no_more = [&](uint64_t bytes) {
+    return is_copy && bytes <= code_of->own_bytes() &&
+           catalog_->ledger()->Of(owner.uid) <= present_bytes + bytes;
+  };
+  options.may_take = [&](uint64_t bytes, bool all) {
+    return takes_no_more(bytes) ? absl::OkStatus() : room_now.Check(bytes, all);
+  };
   options.cancelled = cancel != nullptr ? &cancel->cancelled() : nullptr;
   RK_ASSIGN_OR_RETURN(options.python, PythonVersion(spec.runtime));
   options.prepare_layer = CompileLayers(spec.runtime, owner, progress, cancel);
@@ -209,7 +225,7 @@ absl::StatusOr<Functions::DeployResult> Functions::DeployAs(
   };
   options.prepare = [&](const functions::FunctionRecord& staged, functions::FunctionImages* images) {
     RK_ASSIGN_OR_RETURN(*images, find_images(staged, !force && catalog_->Find(spec.name).ok()));
-    if (!takes_more) return absl::OkStatus();
+    if (takes_no_more(staged.own_bytes())) return absl::OkStatus();
     // Others may have been deployed meanwhile.
     RK_ASSIGN_OR_RETURN(const CodeRoom left, code_room());
     return left.CheckRevision(staged);

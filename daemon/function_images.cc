@@ -84,6 +84,8 @@ std::string Functions::WhyNot(const functions::FunctionRecord& record) const {
 
 void Functions::NoteWhyNot(const functions::FunctionRecord& record, absl::string_view why) {
   absl::MutexLock lock(&mutex_);
+  const auto known = without_image_.find(record.name());
+  if (known != without_image_.end() && known->second.first > record.revision) return;
   without_image_[record.name()] = {record.revision, std::string(why)};
 }
 
@@ -242,10 +244,17 @@ std::string LoadFailure(const absl::Status& why) {
 std::string WhyAlone(const functions::FunctionSpec& spec) {
   const bool host = spec.network == v1::CloneOptions::HOST;
   return absl::StrCat("what ", host ? "listens on a port or " : "",
-                      "locks a file as it is loaded can be loaded once",
-                      spec.max_instances == 1 ? "" : ": --max-instances 1",
-                      host ? (spec.max_instances == 1 ? ": " : ", or ") : "",
-                      host ? "--net own, where each instance has ports of its own" : "");
+                      "locks a file as it is loaded can be loaded once: --max-instances 1",
+                      host ? ", or --net own, where each instance has ports of its own" : "");
+}
+
+bool IsInAnothersWay(absl::string_view why) {
+  // As Node.js and Python have it, and the C library, which most others ask.
+  for (const char* text : {"EADDRINUSE", "EAGAIN", "Address already in use", "address already in use",
+                           "Resource temporarily unavailable"}) {
+    if (absl::StrContains(why, text)) return true;
+  }
+  return false;
 }
 
 std::string Functions::OnlyAlone(const functions::FunctionRecord& record) const {
@@ -261,18 +270,13 @@ uint32_t Functions::Serving(const std::string& name) const {
 
 void Functions::NoteLoaded(const std::string& name, uint64_t revision, const absl::Status& loaded) {
   if (loaded.ok()) {
-    bool alone = false;
-    {
-      absl::MutexLock lock(&mutex_);
-      alone = only_alone_.contains(name);
-    }
-    if (alone && Serving(name) > 1) {
-      absl::MutexLock lock(&mutex_);
-      only_alone_.erase(name);
-    }
+    ForgetOnlyAlone(name, revision);
   } else if (Serving(name) > 0) {
+    if (!IsInAnothersWay(loaded.message())) return;
     absl::MutexLock lock(&mutex_);
-    only_alone_[name] = {revision, LoadFailure(loaded)};
+    const auto known = only_alone_.find(name);
+    if (known == only_alone_.end() || known->second.first <= revision)
+      only_alone_[name] = {revision, LoadFailure(loaded)};
     return;
   } else if (absl::IsFailedPrecondition(loaded)) {
     return;
@@ -293,9 +297,13 @@ void Functions::ImageMade(const std::string& name, uint64_t revision, const std:
     // It was loaded for that.
     if (!reference.empty()) images->load_failure.clear();
   });
-  if (reference.empty()) return;
+  if (!reference.empty()) ForgetOnlyAlone(name, revision);
+}
+
+void Functions::ForgetOnlyAlone(const std::string& name, uint64_t revision) {
   absl::MutexLock lock(&mutex_);
-  only_alone_.erase(name);
+  const auto known = only_alone_.find(name);
+  if (known != only_alone_.end() && known->second.first <= revision) only_alone_.erase(known);
 }
 
 void Functions::NoteImages(const std::string& name, uint64_t revision,

@@ -48,11 +48,12 @@ void Describe(Functions& functions, const functions::FunctionRecord& record, v1:
   const std::string& failure = record.images.load_failure;
   const std::string alone = functions.OnlyAlone(record);
   const bool serves = numbers->busy + numbers->idle > 0;
-  if (serves && !(failure.empty() && alone.empty())) {
+  const std::string& in_the_way = failure.empty() ? alone : failure;
+  if (serves && record.spec.max_instances != 1 && IsInAnothersWay(in_the_way)) {
     out->set_problem(absl::StrCat("one serves, and a second could not be loaded beside it (",
-                                  WhyAlone(record.spec), "): ", failure.empty() ? alone : failure));
+                                  WhyAlone(record.spec), "): ", in_the_way));
   } else if (!failure.empty()) {
-    out->set_state("unloadable");
+    if (!serves) out->set_state("unloadable");
     out->set_problem(absl::StrCat("its handler could not be loaded when that was last tried: ", failure));
   } else {
     out->set_problem(ToUtf8(numbers->problem));

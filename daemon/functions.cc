@@ -129,7 +129,8 @@ Functions::~Functions() {
   lifeline_.Cut();
   if (trim_) trim_->cancel();
   events_.reset();
-  scheduler_.reset();  // before the front: callers hear of it
+  if (scheduler_) scheduler_->Stop();  // what it has begun may ask it
+  scheduler_.reset();                  // before the front: callers hear of it
   front_.reset();
   // Nobody may be there to do it later.
   restore::Cgroup::RemoveLeftovers();

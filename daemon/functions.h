@@ -40,6 +40,9 @@ inline constexpr size_t kMostFunctionsOfOne = 1000;
 // For people, of a handler that could not be loaded: FunctionImages::load_failure.
 std::string LoadFailure(const absl::Status& why);
 
+// It could not be loaded, as it seems because an instance has the port, or the lock, that it wants.
+bool IsInAnothersWay(absl::string_view why);
+
 // For people: why one that can be loaded may not be loaded a second time beside an instance, and what helps.
 std::string WhyAlone(const functions::FunctionSpec& spec);
 
@@ -128,9 +131,8 @@ class Functions {
   static functions::ScheduledFunction AsSpecified(const functions::FunctionRecord& record);
   // ResourceExhausted: without the one of this name they have as many functions as they may.
   absl::Status CheckMayHaveMore(const Owner& owner, const std::string& name) const;
-  // Instances run from code of this user's that was replaced: a copy of it would come on top, where otherwise
-  // it takes the place of what it is a copy of.
-  bool KeepsReplaced(uid_t owner) const;
+  // What the present revisions of this user's functions take, without layers.
+  uint64_t PresentBytes(uid_t owner) const;
   // `options`: what is to be replaced.
   absl::StatusOr<DeployResult> DeployAs(
       const Owner& owner, const functions::FunctionSpec& spec, bool force, functions::DeployOptions options,
@@ -189,6 +191,8 @@ class Functions {
   // For all functions that can have it; an error: for some it can't be made.
   absl::Status BringBackDependencies(const std::string& reference, const Cancellation& cancel);
   absl::Status BringBackDependenciesOf(const functions::FunctionRecord& record, const Cancellation& cancel);
+  // It was loaded, this revision, and what is known of it or one before it does not hold any more.
+  void ForgetOnlyAlone(const std::string& name, uint64_t revision) ABSL_LOCKS_EXCLUDED(mutex_);
   // Notes whether the handler of a revision could be loaded. Of one that has an image it is known that it can
   // be, and of one of which an instance serves: FailedPrecondition is told of where one does alone.
   void NoteLoaded(const std::string& name, uint64_t revision, const absl::Status& loaded)

@@ -123,16 +123,20 @@ TEST_F(SchedulerWaitingTest, AnImageThatWaitsToBeTriedWhileItsFunctionIsReplaced
     scheduler().Put(function);
   };
   put("f", 1);
-  EXPECT_EQ(TextOf(Invoke("f")), "ok 1");
-  ASSERT_TRUE(Eventually([&] { return !Numbers("f").problem.empty(); }));
+  starter_.Become("f", [](TestRuntime& runtime) {
+    runtime.FailInit("{}");
+    return Exits(1);
+  });
+  EXPECT_EQ(TextOf(Invoke("f")), "function error {}");
+  ASSERT_TRUE(Eventually([&] { return absl::StrContains(Numbers("f").problem, "not now"); }));
   const absl::Time tried = SteadyNow() + 2 * options_.first_pause;
-  WaitUntilGone("f");
+  starter_.Become("f", Echo);
   starter_.HangInStart("f");
   Told hanging = Invoke("f");
   ASSERT_TRUE(Eventually([&] { return SteadyNow() > tried; }));
   put("f", 2);
   starter_.LetStart("f");
-  EXPECT_EQ(TextOf(std::move(hanging)), "ok 1");
+  EXPECT_EQ(TextOf(std::move(hanging)), "ok {}");
   put("g", 1);
   EXPECT_EQ(TextOf(Invoke("g")), "ok 1");
   ASSERT_TRUE(Eventually([&] { return !Numbers("g").problem.empty(); }));
