@@ -82,20 +82,22 @@ absl::StatusOr<LayerFolder> FindLayerFolder(const std::string& folder, const Run
         folder, " is no virtual environment, for it has no pyvenv.cfg: make one with 'python3 -m venv ",
         folder, "', or, if it has what a layer has in /opt, name it with --layer"));
   }
-  const auto is_package = [&](const std::string& name) {
-    return absl::EndsWith(name, ".dist-info") || absl::EndsWith(name, ".egg-info") ||
-           absl::EndsWith(name, ".py") || PathExists(absl::StrCat(folder, "/", name, "/__init__.py"));
-  };
-  const auto is_node_package = [&](const std::string& name) {
-    return PathExists(absl::StrCat(folder, "/", name, "/package.json"));
-  };
-  const bool packages = std::any_of(names->begin(), names->end(), is_package);
   const auto has = [&](const char* name) {
     return std::find(names->begin(), names->end(), name) != names->end();
   };
-  // Whatever else lies beside what a layer has: the function may read it.
-  if (std::any_of(std::begin(kOfLayers), std::end(kOfLayers), has)) return LayerFolder{folder, "", ""};
-  if (runtime.kind == RuntimeKind::kPython && packages) {
+  // What lies beside one of these may be anything: the function reads it.
+  const bool is_layer = std::any_of(std::begin(kOfLayers), std::end(kOfLayers), has);
+  const auto is_package = [&](const std::string& name) {
+    // As pip leaves it, who puts programs into a folder bin.
+    if (absl::EndsWith(name, ".dist-info") || absl::EndsWith(name, ".egg-info")) return true;
+    return !is_layer &&
+           (absl::EndsWith(name, ".py") || PathExists(absl::StrCat(folder, "/", name, "/__init__.py")));
+  };
+  const auto is_node_package = [&](const std::string& name) {
+    return !is_layer && PathExists(absl::StrCat(folder, "/", name, "/package.json"));
+  };
+  if (runtime.kind == RuntimeKind::kPython && !has("python") &&
+      std::any_of(names->begin(), names->end(), is_package)) {
     return absl::InvalidArgumentError(absl::StrCat(
         folder,
         " is neither a layer nor a virtual environment: packages lie in it, which a layer has in "
@@ -103,7 +105,7 @@ absl::StatusOr<LayerFolder> FindLayerFolder(const std::string& folder, const Run
         "--target ",
         folder, "/python', or into a virtual environment"));
   }
-  if (runtime.kind == RuntimeKind::kNode && has("node_modules")) {
+  if (runtime.kind == RuntimeKind::kNode && has("node_modules") && !has("nodejs")) {
     return absl::InvalidArgumentError(
         absl::StrCat(folder,
                      " is no layer: it has node_modules, which a layer has in its folder nodejs, where "

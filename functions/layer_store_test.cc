@@ -216,6 +216,8 @@ TEST_F(LayerStoreTest, WhatIsNoLayerIsTold) {
   EXPECT_THAT(told("flat", {RuntimeKind::kNode, ""}, "", false), HasSubstr("nodejs/node_modules"));
   EXPECT_TRUE(FindLayerFolder(Path("flat"), kPython3, "3.11", false).ok()) << "it may be data";
   EXPECT_TRUE(FindLayerFolder(Path("one"), kPython3, "3.11", false).ok());
+  Write("target/bin/f2py", "");
+  EXPECT_THAT(told("target", kPython3, "3.11", false), HasSubstr("--target"));
   Write("tools/bin/convert", "");
   Write("tools/setup.py", "");
   Write("tools/data/package.json", "{}");
