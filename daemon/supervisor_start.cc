@@ -247,21 +247,27 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::RunFrom(const Call& c
   RK_ASSIGN_OR_RETURN(JobStart start, std::move(plan));
   const std::string stem = record.name().empty() ? JobNameFromCommand(start.record.command) : record.name();
   record.set_name(stem);
-  std::shared_ptr<void> reservation;
-  absl::StatusOr<SupervisedHold> hold = TakeName(call.caller, stem, &reservation);
-  for (int number = 2; absl::IsAlreadyExists(hold.status()) && request.name().empty(); ++number) {
-    record.set_name(absl::StrCat(stem, "-", number));
+  record.set_uid(call.caller.uid);
+  std::shared_ptr<void> reservation, images_reservation;
+  absl::StatusOr<SupervisedHold> hold = absl::UnknownError("not taken");
+  const auto take_names = [&]() -> absl::Status {
     hold = TakeName(call.caller, record.name(), &reservation);
+    RK_RETURN_IF_ERROR(hold.status());
+    RK_ASSIGN_OR_RETURN(images_reservation, starting_.TakeImagesName(NameOfImages(record), record.uid()));
+    return CheckImagesNameIsFree(directory(), record);
+  };
+  absl::Status taken = take_names();
+  for (int number = 2; absl::IsAlreadyExists(taken) && request.name().empty(); ++number) {
+    // Another number would be the same name of images.
+    if (hold.ok() && !record.policy().image_name().empty()) break;
+    record.set_name(absl::StrCat(stem, "-", number));
+    taken = take_names();
   }
-  RK_RETURN_IF_ERROR(hold.status());
+  RK_RETURN_IF_ERROR(taken);
   // It is another job's then, which runs.
   if (record.name() != stem) {
     for (v1::RestartPoint& point : *record.mutable_points()) point.set_ours(false);
   }
-  record.set_uid(call.caller.uid);
-  RK_ASSIGN_OR_RETURN(const std::shared_ptr<void> images_reservation,
-                      starting_.TakeImagesName(NameOfImages(record), record.uid()));
-  RK_RETURN_IF_ERROR(CheckImagesNameIsFree(directory(), record));
   RK_ASSIGN_OR_RETURN(const std::shared_ptr<void> log_reservation,
                       ReserveLog(request.from_image().empty() ? request.log() : start.launch.log,
                                  /*supervised=*/true));
