@@ -230,7 +230,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::LaunchFromImage(No
   const v1::RestartPoint image = record.points(0);
   std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record), std::move(hold)));
   RK_RETURN_IF_ERROR(WriteFirstImage(job->directory_, job->name_, image));
-  absl::StatusOr<RegisteredJob> started = job->RestoreFrom(image, restarted, log);
+  absl::StatusOr<RegisteredJob> started = job->RestoreFrom(image, restarted, /*revival=*/false, log);
   if (started.ok()) {
     absl::MutexLock lock(&job->mutex_);
     job->record_.set_log(started->record.log);

@@ -296,9 +296,9 @@ class SupervisedJob {
   // from its beginning. An image that does not fit this machine is of no use unless it `waits_for_machine`.
   absl::StatusOr<RegisteredJob> TryToRevive(const std::optional<v1::RestartPoint>& point,
                                             bool waits_for_machine, v1::JobRestarted* restarted);
-  // `log` as for LaunchFromImage.
+  // `revival`: nobody is there to put files back that were edited. `log` as for LaunchFromImage.
   absl::StatusOr<RegisteredJob> RestoreFrom(const v1::RestartPoint& point, v1::JobRestarted* restarted,
-                                            const std::string& log = "");
+                                            bool revival, const std::string& log = "");
   // `words`: what it said at last; may be empty.
   void NoteDeath(const supervise::Death& death, absl::string_view words)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

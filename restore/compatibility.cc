@@ -272,7 +272,12 @@ class DoubtfulFiles {
   void Add(const std::string& path, Content content) {
     if (content == Content::kUnknown) {
       if (unknown_++ == 0) first_unknown_ = path;
-    } else if (++count_ <= kMost) {
+    } else if (++count_ <= kMost && content == Content::kOther) {
+      told_.push_back(absl::StrCat(path, ", which the job only reads, ", kEditedSince,
+                                   ": it is "
+                                   "as long as it was, with another content. The job goes on with what is "
+                                   "there now"));
+    } else if (count_ <= kMost) {
       told_.push_back(
           absl::StrCat(path,
                        ", which the job only reads, was written to since the image was taken: "
@@ -359,7 +364,8 @@ class GrownFiles {
 
 absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, NeededFiles which,
                            const std::set<std::string>& replaced, const std::set<std::string>& cut_last,
-                           const std::vector<std::string>& ignored, std::vector<std::string>* warnings) {
+                           const std::vector<std::string>& ignored, EditedFiles edited,
+                           std::vector<std::string>* warnings) {
   std::vector<std::string> problems;
   struct stat info;
   std::set<std::string> rolled_back, made_again;
@@ -445,9 +451,9 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
       if (writes.contains(file.path()) || is_ignored(file.path())) continue;
       const Content content = ContentOf(file, info);
       if (content == Content::kSame) continue;
-      if (content == Content::kOther) {
+      if (content == Content::kOther && file.mapped() && edited == EditedFiles::kRefuseMapped) {
         problems.push_back(absl::StrCat(file.path(),
-                                        ", which it only reads, was edited: it is as long as it was (", size,
+                                        ", which it has mapped, was edited: it is as long as it was (", size,
                                         " bytes), with another content"));
         is_read = true;
       } else if (which != NeededFiles::kBeyondRollBack) {
@@ -493,7 +499,7 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
           ? absl::StrCat(" (", kLibrariesMayComeBack, "; after an upgrade the old version is needed)")
           : "",
       may_be_put_back ? "; --rollback append does so with those whose content the image has" : "",
-      is_read ? "; with --rollback append --ignore-path FILE it goes on with what such a file holds now" : "",
+      is_read ? "; with --ignore-path FILE it goes on with what such a file holds now" : "",
       is_output ? "; with --log FILE its output goes elsewhere" : ""));
 }
 
@@ -502,9 +508,9 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
 absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Owner>& user,
                         std::vector<std::string>* warnings, SeenFrom place, NeededFiles which,
                         const std::set<std::string>& replaced, const std::set<std::string>& cut_last,
-                        const std::vector<std::string>& ignored) {
+                        const std::vector<std::string>& ignored, EditedFiles edited) {
   const auto check = [&] {
-    return CheckFilesNow(manifest, place, which, replaced, cut_last, ignored, warnings);
+    return CheckFilesNow(manifest, place, which, replaced, cut_last, ignored, edited, warnings);
   };
   return user ? WithFileRightsOf(*user, check) : check();
 }
