@@ -162,7 +162,7 @@ TEST(ResumePointsTest, OfWhatIsElsewhereTheNumbersOfOneStartTell) {
   EXPECT_EQ(Newer(here, {OfStart(Taken(40), "2", 0, 4)}), "20261130-104000.123");
   EXPECT_EQ(Newer(here, {OfStart(Taken(10), "2", 9, 4)}), "");
   // All are looked at.
-  EXPECT_EQ(Newer(here, {OfStart(Taken(40), "1", 0, 4), Taken(41)}), "20261130-104100.123");
+  EXPECT_EQ(Newer(here, {OfStart(Taken(42), "1", 0, 4), Taken(41)}), "20261130-104100.123");
   EXPECT_EQ(Newer(here, {Taken(41), OfStart(Taken(40), "1", 0, 6)}), "20261130-104000.123");
 }
 

@@ -77,12 +77,6 @@ absl::StatusOr<JobStart> PlanFromImage(Node& node, const Call& call, const v1::R
   return start;
 }
 
-// Another image may do. Where it is the machine that another one may fit, nobody knows how far back that is,
-// and the image is not lost: it is for who starts the job to choose.
-bool LiesInImage(const absl::Status& status) {
-  return !status.ok() && HindranceOf(status) == Hindrance::kImage;
-}
-
 void WarnOfFiles(const v1::JobRestarted& restarted, v1::JobStarted* started) {
   int changed = 0;
   for (const v1::FileRollback& file : restarted.files()) {
@@ -243,7 +237,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::RunFrom(const Call& c
   record.set_name(request.name());
   absl::StatusOr<JobStart> plan = request.from_image().empty() ? PlanJobStart(node_, call, request)
                                                                : PlanFromImage(node_, call, request, &record);
-  *of_image = LiesInImage(plan.status());
+  *of_image = MayFitOtherImage(plan.status());
   RK_ASSIGN_OR_RETURN(JobStart start, std::move(plan));
   const std::string stem = record.name().empty() ? JobNameFromCommand(start.record.command) : record.name();
   record.set_name(stem);
@@ -294,7 +288,9 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::RunFrom(const Call& c
                                   std::move(start.launch.log_file), &warnings)
           : SupervisedJob::LaunchFromImage(node_, std::move(record), *std::move(hold), request.log(),
                                            &restarted);
-  *of_image = LiesInImage(launched.status());
+  // Where it is the machine that another one may fit, nobody knows how far back that is, and the image is not
+  // lost: it is for who starts the job to choose.
+  *of_image = MayFitOtherImage(launched.status());
   RK_ASSIGN_OR_RETURN(std::shared_ptr<SupervisedJob> job, std::move(launched));
   start.new_log.Keep();
   ToProto(warnings, started->mutable_warnings());

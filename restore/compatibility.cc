@@ -18,6 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/capability.h"
 #include "base/cgroup_memory.h"
@@ -203,8 +204,14 @@ absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int can
 
 namespace {
 
+// What programs compile or fetch for themselves there, and clean away, nobody puts back.
+bool IsInCacheOfPrograms(absl::string_view path) {
+  return absl::StrContains(path, "/.cache/") || absl::StrContains(path, "/.triton/");
+}
+
 // What is to be said of a folder on the way to `path` that is gone; empty: none is.
 std::string MissingFolder(const std::string& path) {
+  if (IsInCacheOfPrograms(path)) return "";
   std::string folder = path;
   for (bool missing = false;; missing = true) {
     const size_t slash = folder.rfind('/');
@@ -307,12 +314,6 @@ class DoubtfulFiles {
   size_t count_ = 0, unknown_ = 0;
 };
 
-// As its name says.
-bool IsLibrary(absl::string_view path) {
-  const absl::string_view name = path.substr(path.rfind('/') + 1);
-  return absl::EndsWith(name, ".so") || absl::StrContains(name, ".so.");
-}
-
 absl::Status RefusedForFiles(absl::string_view message) {
   absl::Status refused = absl::FailedPreconditionError(message);
   refused.SetPayload(kFilesUrl, absl::Cord());
@@ -412,7 +413,7 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
   size_t libraries = 0;
   const auto lost = [&](const v1::NeededFile& file, absl::string_view how) {
     problems.push_back(absl::StrCat(file.path(), " ", how));
-    if (!file.written() && IsLibrary(file.path())) ++libraries;
+    if (!file.written() && IsLibraryOfPackage(file.path())) ++libraries;
     may_be_put_back |= with_content.contains(file.path());
     is_output |= outputs.contains(file.path());
   };
@@ -471,7 +472,7 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
     } else if (!file.written()) {
       problems.push_back(absl::StrCat(file.path(), ", which it only reads, ",
                                       file.beginning() == 0 ? "has grown" : "was edited", sizes));
-      if (IsLibrary(file.path())) ++libraries;
+      if (IsLibraryOfPackage(file.path())) ++libraries;
     } else {
       grown.Add(file.path(), size, file.size(), "the job writes on from where it was");
     }
@@ -516,6 +517,22 @@ absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Own
 }
 
 bool IsRefusedForFiles(const absl::Status& status) { return status.GetPayload(kFilesUrl).has_value(); }
+
+bool IsLibraryOfPackage(absl::string_view path) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(path, '/', absl::SkipEmpty());
+  if (parts.empty()) return false;
+  if (!absl::EndsWith(parts.back(), ".so") && !absl::StrContains(parts.back(), ".so.")) return false;
+  for (const char* folder : {"/tmp", "/var/tmp", "/dev/shm"}) {
+    if (IsBelow(std::string(path), folder)) return false;
+  }
+  if (IsInCacheOfPrograms(path)) return false;
+  bool is_of_package = false;
+  for (size_t i = 0; i + 1 < parts.size(); ++i) {
+    for (const char* folder : {"lib", "lib64", "site-packages", "dist-packages", "node_modules"})
+      is_of_package = is_of_package || parts[i] == folder;
+  }
+  return is_of_package;
+}
 
 bool MayComeBack(int above) {
   struct stat info;

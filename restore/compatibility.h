@@ -72,7 +72,11 @@ bool IsRefusedForFiles(const absl::Status& status);
 // may not be mounted now.
 inline constexpr char kMakeFolder[] = "make that folder, or mount what it lies on";
 
-// In the message of a restore that was refused for libraries alone: a package may be in the making.
+// By its name and its folders: a package manager has put it there, and may be about to do so again. What
+// programs compile for themselves (in /tmp, ~/.cache, ~/.triton) and clean away nobody puts back.
+bool IsLibraryOfPackage(absl::string_view path);
+
+// In the message of a restore that was refused for such libraries alone: a package may be in the making.
 inline constexpr char kLibrariesMayComeBack[] =
     "libraries that are being replaced are there again in a moment";
 
