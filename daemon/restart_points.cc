@@ -18,16 +18,16 @@ namespace {
 // Of an image. No job comes to it.
 constexpr uint64_t kGreatestNumber = uint64_t{1} << 48;
 
-std::string LabelOf(const store::ImageInfo& image, const char* key) {
+std::string LabelOfPoint(const store::ImageInfo& image, const char* key) {
   const auto label = image.labels.find(key);
   return label == image.labels.end() ? "" : label->second;
 }
 
 // Nothing: it has none, or one that no job comes to, since labels of what came from elsewhere say what they
 // like.
-std::optional<uint64_t> NumberOf(const store::ImageInfo& image) {
+std::optional<uint64_t> NumberOfPoint(const store::ImageInfo& image) {
   uint64_t number = 0;
-  if (!absl::SimpleAtoi(LabelOf(image, v1::kSupervisedNumberLabel), &number) || number > kGreatestNumber)
+  if (!absl::SimpleAtoi(LabelOfPoint(image, v1::kSupervisedNumberLabel), &number) || number > kGreatestNumber)
     return std::nullopt;
   return number;
 }
@@ -94,7 +94,7 @@ void RestartPoints::Find(const std::vector<store::ImageInfo>& images, bool same_
     // What came back from elsewhere somebody has named.
     point->set_ours(!image.labels.contains(v1::kOriginLabel) &&
                     !image.labels.contains(v1::kSupervisedAskedLabel));
-    const uint64_t number = NumberOf(image).value_or(record_.last_number() + 1);
+    const uint64_t number = NumberOfPoint(image).value_or(record_.last_number() + 1);
     point->set_number(number);
     record_.set_last_number(std::max(record_.last_number(), number));
     record_.set_had_points(true);
@@ -191,14 +191,14 @@ std::vector<v1::RestartPoint> RestartPoints::OfEarlierStarts(
     return image.reference == first->image() && image.digest == first->digest();
   });
   if (begun_with == images.end()) return earlier;
-  const std::string start = LabelOf(*begun_with, v1::kSupervisedLabel);
-  const std::optional<uint64_t> last = NumberOf(*begun_with);
+  const std::string start = LabelOfPoint(*begun_with, v1::kSupervisedLabel);
+  const std::optional<uint64_t> last = NumberOfPoint(*begun_with);
   if (start.empty() || !last) return earlier;
   // Others may be of a start that went another way, and the store has them in the order in which they came.
   for (auto image = images.rbegin(); image != images.rend(); ++image) {
-    const std::optional<uint64_t> number = NumberOf(*image);
-    if (image->reference == first->image() || LabelOf(*image, v1::kSupervisedLabel) != start || !number ||
-        *number > *last || !MayRemoveOfEarlierStart(*image, record_))
+    const std::optional<uint64_t> number = NumberOfPoint(*image);
+    if (image->reference == first->image() || LabelOfPoint(*image, v1::kSupervisedLabel) != start ||
+        !number || *number > *last || !MayRemoveOfEarlierStart(*image, record_))
       continue;
     v1::RestartPoint& point = earlier.emplace_back();
     point.set_image(image->reference);
