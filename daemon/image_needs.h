@@ -11,7 +11,7 @@
 #include "daemon/function_image_uses.h"
 #include "daemon/templates.h"
 #include "dedup_store/store.h"
-#include "rekindle/v1/rekindle.pb.h"
+#include "rekindle/v1/supervised_job.pb.h"
 
 namespace rekindle::daemon {
 
