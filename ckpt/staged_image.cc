@@ -277,6 +277,15 @@ void RecordNeededFiles(const StagedImage& staged, v1::JobManifest* manifest) {
   if (files.empty()) return;
   const auto regular = criu::ParseRegularFiles(files, ContentOf(staged.files, "remap-fpath.img"));
   if (!regular.ok()) return;
+  std::set<uint64_t> mapped;  // numbers of files
+  for (const auto& [name, content] : staged.files) {
+    if (!absl::StartsWith(name, "mm-")) continue;
+    const auto areas = criu::ParseMm(content);
+    if (!areas.ok()) continue;
+    for (const criu::Vma& area : *areas) {
+      if (area.of_file()) mapped.insert(area.shmid);
+    }
+  }
   for (const criu::RegularFile& file : *regular) {
     if (file.ghost) continue;
     v1::NeededFile* needed = manifest->add_files();
@@ -284,6 +293,7 @@ void RecordNeededFiles(const StagedImage& staged, v1::JobManifest* manifest) {
     needed->set_size(file.size);
     needed->set_has_size(file.has_size);
     needed->set_written(file.written);
+    needed->set_mapped(mapped.contains(file.id));
   }
 }
 

@@ -267,6 +267,22 @@ TEST_F(StagedImageTest, NeededFilesAreThoseThatHadTheirNames) {
   EXPECT_EQ(manifest_.files(0).path(), "/opt/data");
   EXPECT_EQ(manifest_.files(0).size(), 5u);
   EXPECT_TRUE(manifest_.files(0).has_size());
+  EXPECT_FALSE(manifest_.files(0).mapped());
+}
+
+TEST_F(StagedImageTest, OfNeededFilesItIsKnownWhichAreMapped) {
+  StagedImage staged;
+  staged.files["files.img"] = criu::MakeFiles({{1, "/opt/open", 5}, {2, "/opt/mapped", 7}});
+  criu::Vma shared = criu::AnonymousArea(0x1000, 0x1000), of_file = criu::AnonymousArea(0x2000, 0x1000);
+  shared.shmid = 1;
+  shared.status = 1u << 0 | 1u << 8;
+  of_file.shmid = 2;
+  of_file.status = 1u << 0 | 1u << 6;
+  staged.files["mm-70.img"] = criu::MakeMm({shared, of_file});
+  RecordNeededFiles(staged, &manifest_);
+  ASSERT_EQ(manifest_.files_size(), 2);
+  EXPECT_FALSE(manifest_.files(0).mapped()) << "that is the number of shared memory";
+  EXPECT_TRUE(manifest_.files(1).mapped());
 }
 
 }  // namespace

@@ -178,7 +178,8 @@ absl::Status BucketCopies::CopyOnce(const v1::Image& image) {
   const std::string name = NameOf(image.reference());
   RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> objects, ObjectsOf(bucket_, name));
   const BucketImages images(objects);
-  if (options_.quiet) RK_RETURN_IF_ERROR(WarnOfOthers(image, images));
+  // What only serves a warning is no reason to have no copy.
+  if (options_.quiet) WarnOfOthers(image, images).IgnoreError();
   BucketImage copy;
   copy.origin = IdOf(OriginOf(image));
   copy.tag = TagOf(image.reference());
@@ -275,6 +276,11 @@ absl::Status BucketCopies::WarnOfOthers(const v1::Image& image, const BucketImag
   }
   RK_ASSIGN_OR_RETURN(const std::set<std::string> origins, source_.Ours(image));
   for (const std::string& origin : origins) ours.insert(IdOf(origin));
+  for (const BucketImage& there : images.complete()) {
+    if (IsStrayLink(there)) continue;
+    if (ours.contains(there.origin)) other_start_.clear();  // nothing has come there since ours
+    break;
+  }
   const std::set<std::string> foreign = seen_.NewForeign(std::move(now), ours);
   if (foreign.empty()) return absl::OkStatus();
   const std::string name = NameOf(image.reference());

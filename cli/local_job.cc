@@ -14,6 +14,7 @@
 #include "base/machine.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
+#include "base/start_ticks.h"
 
 namespace rekindle::cli {
 namespace {
@@ -37,7 +38,7 @@ std::shared_ptr<const LocalJob> LocalJob::Find(const v1::JobStarted& started) {
   // What was opened is what has the number now.
   if (!pidfd.ok()) return nullptr;
   absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
-  if (!stat.ok() || stat->start_ticks != started.process().start_ticks()) return nullptr;
+  if (!stat.ok() || !IsSameStart(stat->start_ticks, started.process().start_ticks())) return nullptr;
   return std::shared_ptr<const LocalJob>(new LocalJob(pid, *std::move(pidfd)));
 }
 

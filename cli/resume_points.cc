@@ -34,47 +34,15 @@ std::optional<uint64_t> NumberOf(const v1::Image& image) {
   return number;
 }
 
-// Of the job in all its starts; empty: not known.
-std::string LineOf(const v1::Image& image) {
-  for (const char* label : {v1::kSupervisedFirstLabel, v1::kSupervisedLabel}) {
-    if (const auto found = image.labels().find(label); found != image.labels().end()) return found->second;
-  }
-  return "";
-}
-
-// Was `a` taken after `b`? Nothing: their labels don't tell.
+// Was `a` taken after `b`? Nothing: they are not of one start, or their numbers don't tell. (What the numbers
+// say of starts counts them, and not which of them goes on from which.)
 std::optional<bool> IsLaterByLabels(const v1::Image& a, const v1::Image& b) {
   const auto start_a = a.labels().find(v1::kSupervisedLabel), start_b = b.labels().find(v1::kSupervisedLabel);
-  if (start_a == a.labels().end() || start_b == b.labels().end() || LineOf(a) != LineOf(b))
+  if (start_a == a.labels().end() || start_b == b.labels().end() || start_a->second != start_b->second)
     return std::nullopt;
   const auto number_a = NumberOf(a), number_b = NumberOf(b);
   if (!number_a || !number_b || *number_a == *number_b) return std::nullopt;
-  if (start_a->second == start_b->second) return *number_a > *number_b;
-  // Of two starts of which neither goes on from the other it is not known.
-  const uint64_t before_a = *number_a >> v1::kBitsOfNumberInStart,
-                 before_b = *number_b >> v1::kBitsOfNumberInStart;
-  if (before_a != before_b) return before_a > before_b;
-  // Earlier versions did not count, and only the first start has no other before it.
-  const bool first_a = !a.labels().contains(v1::kSupervisedFirstLabel),
-             first_b = !b.labels().contains(v1::kSupervisedFirstLabel);
-  return before_a == 0 && first_a != first_b ? std::optional(first_b) : std::nullopt;
-}
-
-enum class Told { kSurely, kByClocks, kNot };
-struct Verdict {
-  bool later = false;
-  Told told = Told::kSurely;
-};
-
-// Was `a` taken after `b`, which was listed before it, or after?
-Verdict IsLater(const v1::Image& a, const v1::Image& b, bool a_listed_as_later) {
-  // What has come from elsewhere was taken before it came.
-  const v1::Image& later = a_listed_as_later ? a : b;
-  if (!CameFromElsewhere(later) && IsSure(later)) return {a_listed_as_later, Told::kSurely};
-  if (const auto by_labels = IsLaterByLabels(a, b)) return {*by_labels, Told::kSurely};
-  const auto time_a = TimeOfTag(a.reference()), time_b = TimeOfTag(b.reference());
-  if (time_a && time_b) return {*time_a > *time_b, Told::kByClocks};
-  return {a_listed_as_later, IsSure(a) || IsSure(b) ? Told::kNot : Told::kSurely};
+  return *number_a > *number_b;
 }
 
 // A later image has an earlier time in its tag. `all_in_order`: also what came from elsewhere is listed in
@@ -127,40 +95,39 @@ absl::Time MomentOf(const v1::Image& image) {
 }
 
 absl::StatusOr<std::vector<v1::Image>> ResumePoints(std::vector<v1::Image> images) {
-  const bool clocks_wrong = ClocksWereWrong(images, /*all_in_order=*/false);
   std::map<std::string, size_t> oldest;  // of each digest
   for (size_t i = 0; i < images.size(); ++i) oldest[images[i].digest()] = i;
-  // Those that were taken here are in their order; each of the others gets its place among what came before
-  // it.
-  struct Listed {
-    v1::Image image;
-    size_t at;
-  };
-  std::vector<Listed> points;
+  // What has come from elsewhere may have come in any order: of one start each gets its place by its number.
+  std::vector<v1::Image> points;  // the last one is the newest
   for (size_t i = images.size(); i > 0; --i) {
     v1::Image& image = images[i - 1];
     if (!image.digest().empty() && oldest[image.digest()] != i - 1) continue;
-    size_t place = points.size();
-    while (place > 0 && !IsLater(image, points[place - 1].image, /*a_listed_as_later=*/true).later) --place;
-    points.insert(points.begin() + static_cast<ptrdiff_t>(place), Listed{std::move(image), i - 1});
+    const auto place = std::find_if(points.begin(), points.end(), [&](const v1::Image& other) {
+      return CameFromElsewhere(image) && IsLaterByLabels(other, image) == true;
+    });
+    points.insert(place, std::move(image));
   }
   std::reverse(points.begin(), points.end());
-  std::vector<v1::Image> sorted;
-  for (const Listed& point : points) {
-    const Verdict verdict = IsLater(points.front().image, point.image, points.front().at < point.at);
-    if (&point == &points.front() || verdict.told == Told::kSurely) continue;
-    if (verdict.told == Told::kByClocks && clocks_wrong)
-      return ClocksDoNotTell(points.front().image, point.image);
-    if (verdict.told == Told::kByClocks || !IsSure(point.image)) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "it can't be told whether ", points.front().image.reference(), " or ", point.image.reference(),
-        " shows the job further: the first one's name was given to it later, whenever it was "
-        "taken. Give one of "
-        "them with --from, or remove the name that is not to count ('rekindle rm ",
-        points.front().image.reference(), "'; 'rekindle tag' gives it another one)"));
+  for (const v1::Image& point : points) {
+    const v1::Image& front = points.front();
+    if (&point == &front || IsLaterByLabels(front, point)) continue;
+    if (!IsSure(front) && IsSure(point)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("it can't be told whether ", front.reference(), " or ", point.reference(),
+                       " shows the job further: the first one's name was given to it later, whenever it was "
+                       "taken. Give one of "
+                       "them with --from, or remove the name that is not to count ('rekindle rm ",
+                       front.reference(), "'; 'rekindle tag' gives it another one)"));
+    }
+    const auto time = TimeOfTag(front.reference()), other = TimeOfTag(point.reference());
+    if (CameFromElsewhere(front) && time && other && *time < *other) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "it can't be told whether ", front.reference(), " or ", point.reference(),
+          " shows the job further: the first one has come here later, and was taken earlier by the clock of "
+          "its machine. Give one of the two with --from, or remove the one that is not to count"));
+    }
   }
-  for (Listed& point : points) sorted.push_back(std::move(point.image));
-  return sorted;
+  return points;
 }
 
 absl::StatusOr<const v1::Image*> NewerElsewhere(const std::vector<v1::Image>& here,
@@ -169,26 +136,46 @@ absl::StatusOr<const v1::Image*> NewerElsewhere(const std::vector<v1::Image>& he
   for (const v1::Image& image : here) origins.insert(OriginOf(image));
   std::map<std::string, const v1::Image*> oldest;  // of each origin: an image's tags were given to it later
   for (const v1::Image& image : there) oldest[OriginOf(image)] = &image;
-  const v1::Image* newest = nullptr;
+  const v1::Image* newest = nullptr;         // of those of which labels say nothing
+  const v1::Image* of_same_start = nullptr;  // taken after the newest of here, by their labels
+  bool has_ours = false, has_newest = false;
   for (const v1::Image& image : there) {
-    if (image.damaged() || (!OriginOf(image).empty() && oldest[OriginOf(image)] != &image)) continue;
-    if (here.empty()) return &image;
+    const bool is_second_name = !OriginOf(image).empty() && oldest[OriginOf(image)] != &image;
+    if (is_second_name) continue;
+    if (here.empty()) {
+      if (!image.damaged()) return &image;
+      continue;
+    }
     if (origins.contains(OriginOf(image))) {
-      // Of what came there after the newest of here none was taken before.
-      if (OriginOf(image) == OriginOf(here.front())) return newest;
+      // Of what came there after one of here none was taken before that.
+      has_ours = true;
+      has_newest = OriginOf(image) == OriginOf(here.front());
       break;
     }
-    if (newest != nullptr || !TimeOfTag(image.reference())) continue;
+    if (image.damaged() || !TimeOfTag(image.reference())) continue;
     const std::optional<bool> by_labels = IsLaterByLabels(image, here.front());
-    if (by_labels == false) return nullptr;
-    newest = &image;
-    if (by_labels == true) return newest;
+    if (by_labels == true && of_same_start == nullptr) of_same_start = &image;
+    if (!by_labels && newest == nullptr) newest = &image;
   }
-  if (newest == nullptr) return nullptr;
+  if (of_same_start != nullptr) return of_same_start;
+  if (newest == nullptr || has_newest) return newest;
+  if (has_ours) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "it can't be told whether ", newest->reference(), " there or ", here.front().reference(),
+        " here shows the job further: the first one came there after what has come from here, and the second "
+        "one is not there. Give one of the two with --from (the first one once 'rekindle copy ",
+        newest->reference(), " --from' has brought it here), or remove the one that is not to count"));
+  }
   const bool clocks_wrong =
       ClocksWereWrong(here, /*all_in_order=*/false) || ClocksWereWrong(there, /*all_in_order=*/true);
   if (clocks_wrong && TimeOfTag(here.front().reference())) return ClocksDoNotTell(*newest, here.front());
-  return *TimeOfTag(newest->reference()) > MomentOf(here.front()) ? newest : nullptr;
+  // The newest there need not be the one that came last.
+  const bool is_newer = std::any_of(there.begin(), there.end(), [&](const v1::Image& image) {
+    const auto time = TimeOfTag(image.reference());
+    return !image.damaged() && time && !IsLaterByLabels(image, here.front()) &&
+           *time > MomentOf(here.front());
+  });
+  return is_newer ? newest : nullptr;
 }
 
 }  // namespace rekindle::cli

@@ -71,8 +71,6 @@ TEST(ResumePointsTest, TheNewestIsWhatWasTakenLast) {
   EXPECT_THAT(Points({Taken(14), Taken(13, /*damaged=*/true), Taken(12)}),
               ElementsAre("20261130-101400.123", "20261130-101300.123", "20261130-101200.123"));
   // Wherever it has come from since.
-  EXPECT_THAT(Points({CameIn(Taken(11)), Taken(12)}),
-              ElementsAre("20261130-101200.123", "20261130-101100.123"));
   EXPECT_THAT(Points({CameIn(Taken(13)), Taken(12)}),
               ElementsAre("20261130-101300.123", "20261130-101200.123"));
 }
@@ -86,24 +84,26 @@ TEST(ResumePointsTest, AClockThatWasSetBackMakesNoImageOlder) {
               ElementsAre("20261130-101100.123", "20261130-101400.123"));
 }
 
-TEST(ResumePointsTest, LabelsTellOfStartsAndImagesWhatTheClocksDoNot) {
-  const v1::Image first = OfStart(Taken(30), "1", 0, 5), second = OfStart(Taken(10), "2", 1, 2),
-                  third = OfStart(Taken(11), "2", 1, 3);
-  EXPECT_THAT(Points({CameIn(first), CameIn(second), CameIn(third)}),
-              ElementsAre("20261130-101100.123", "20261130-101000.123", "20261130-103000.123"));
-  EXPECT_THAT(Points({CameIn(second), CameIn(third), first}),
-              ElementsAre("20261130-101100.123", "20261130-101000.123", "20261130-103000.123"));
-  EXPECT_THAT(Points({CameIn(first), third, second}),
-              ElementsAre("20261130-101100.123", "20261130-101000.123", "20261130-103000.123"));
+TEST(ResumePointsTest, OfOneStartTheNumbersTellAndOfSeveralTheStore) {
+  const v1::Image first = OfStart(Taken(10), "1", 7, 5), second = OfStart(Taken(30), "2", 1, 2),
+                  third = OfStart(Taken(29), "2", 1, 3);
+  EXPECT_THAT(Points({CameIn(second), CameIn(third), CameIn(first)}),
+              ElementsAre("20261130-102900.123", "20261130-103000.123", "20261130-101000.123"));
+  // Who went back has counted fewer starts.
+  EXPECT_THAT(Points({third, second, first}),
+              ElementsAre("20261130-102900.123", "20261130-103000.123", "20261130-101000.123"));
+  // What has come of a start late is no newer than what came of it before.
+  EXPECT_THAT(Points({CameIn(second), Taken(40), CameIn(third)}),
+              ElementsAre("20261130-104000.123", "20261130-102900.123", "20261130-103000.123"));
 }
 
-TEST(ResumePointsTest, WhereOnlyAClockTellsThatWasWrongNobodyGuesses) {
-  const auto points = ResumePoints({CameIn(Taken(15)), Taken(11), Taken(14)});
+TEST(ResumePointsTest, WhereTheStoreAndTheClocksDifferOfWhatCameInNobodyGuesses) {
+  const auto points = ResumePoints({CameIn(Taken(13)), Taken(11), Taken(14)});
   EXPECT_TRUE(absl::IsFailedPrecondition(points.status())) << points.status();
-  for (const char* words : {"job:20261130-101500.123", "job:20261130-101100.123", "set back", "--from"})
+  for (const char* words : {"job:20261130-101300.123", "job:20261130-101400.123", "--from"})
     EXPECT_THAT(std::string(points.status().message()), HasSubstr(words));
-  EXPECT_THAT(Points({CameIn(Taken(15)), Taken(14), Taken(11)}),
-              ElementsAre("20261130-101500.123", "20261130-101400.123", "20261130-101100.123"));
+  EXPECT_THAT(Points({CameIn(Taken(15)), Taken(11), Taken(14)}),
+              ElementsAre("20261130-101500.123", "20261130-101100.123", "20261130-101400.123"));
 }
 
 TEST(ResumePointsTest, ANameThatWasGivenLaterMakesNoImageNewer) {
@@ -154,10 +154,24 @@ TEST(ResumePointsTest, WhatIsElsewhereIsNewerIfItCameThereLater) {
   EXPECT_EQ(Newer(here, {Taken(10), Taken(12)}), "20261130-101000.123");
 }
 
-TEST(ResumePointsTest, OfWhatIsElsewhereLabelsTellWhatTheOrderThereDoesNot) {
+TEST(ResumePointsTest, OfWhatIsElsewhereTheNumbersOfOneStartTell) {
   const std::vector<v1::Image> here = {OfStart(Taken(30), "1", 0, 5)};
-  EXPECT_EQ(Newer(here, {OfStart(Taken(10), "2", 1, 2)}), "20261130-101000.123");
+  EXPECT_EQ(Newer(here, {OfStart(Taken(10), "1", 0, 6)}), "20261130-101000.123");
   EXPECT_EQ(Newer(here, {OfStart(Taken(40), "1", 0, 4)}), "");
+  // Of others they say nothing.
+  EXPECT_EQ(Newer(here, {OfStart(Taken(40), "2", 0, 4)}), "20261130-104000.123");
+  EXPECT_EQ(Newer(here, {OfStart(Taken(10), "2", 9, 4)}), "");
+  // All are looked at.
+  EXPECT_EQ(Newer(here, {OfStart(Taken(42), "1", 0, 4), Taken(41)}), "20261130-104100.123");
+  EXPECT_EQ(Newer(here, {Taken(41), OfStart(Taken(40), "1", 0, 6)}), "20261130-104000.123");
+}
+
+TEST(ResumePointsTest, WhatCameThereAfterAnOlderOneOfHereIsNotPassedOver) {
+  const std::string told = Newer({Taken(30), Taken(10)}, {Taken(20), Taken(10)});
+  for (const char* words :
+       {"it can't be told", "job:20261130-102000.123", "job:20261130-103000.123", "--from"})
+    EXPECT_THAT(told, HasSubstr(words));
+  EXPECT_EQ(Newer({Taken(30), Taken(10)}, {Taken(10), Taken(9)}), "");
 }
 
 TEST(ResumePointsTest, WhereOnlyAWrongClockTellsOfElsewhereNobodyGuesses) {

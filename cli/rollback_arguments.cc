@@ -40,8 +40,11 @@ void RollbackArguments::AddToGroupRestore(CLI::App* restore) {
           "the image has), none [none]")
       ->type_name("MODE")
       ->check(CLI::IsMember({"none", "append", "all"}));
-  AddIgnorePath(restore, "With --rollback: leave this file, or folder, as it is; may be repeated",
-                &ignore_paths_);
+  AddIgnorePath(
+      restore,
+      "Leave this file, or folder, as it is, also where the job only reads it and it was edited; may be "
+      "repeated",
+      &ignore_paths_);
 }
 
 void RollbackArguments::AddToRun(CLI::App* run) {
@@ -67,24 +70,24 @@ void RollbackArguments::AddToCheckpoint(CLI::App* ckpt) {
   AddTrackPath(ckpt, &track_paths_);
 }
 
-absl::StatusOr<bool> RollbackArguments::Given() const {
-  if (!mode_.empty() || dry_run_) return true;
-  if (ignore_paths_.empty()) return false;
-  return absl::InvalidArgumentError("--ignore-path goes with --rollback");
+bool RollbackArguments::Given() const { return !mode_.empty() || dry_run_ || !ignore_paths_.empty(); }
+
+void RollbackArguments::FillRestore(const std::string& working_directory, v1::Rollback* rollback) const {
+  Fill(working_directory, rollback);
+  // Files that it only reads are left alone without a roll-back, too.
+  if (mode_.empty() && !dry_run_) rollback->set_mode(v1::Rollback::NONE);
 }
 
 absl::Status RollbackArguments::Apply(const std::string& working_directory,
                                       v1::RestoreGroupRequest* request) const {
-  RK_ASSIGN_OR_RETURN(const bool given, Given());
-  if (given) Fill(working_directory, request->mutable_rollback());
+  if (Given()) FillRestore(working_directory, request->mutable_rollback());
   return absl::OkStatus();
 }
 
 absl::Status RollbackArguments::Apply(const std::string& working_directory,
                                       v1::RestoreRequest* request) const {
-  RK_ASSIGN_OR_RETURN(const bool given, Given());
-  if (!given) return absl::OkStatus();
-  Fill(working_directory, request->mutable_rollback());
+  if (!Given()) return absl::OkStatus();
+  FillRestore(working_directory, request->mutable_rollback());
   request->mutable_rollback()->set_dry_run(dry_run_);
   return absl::OkStatus();
 }

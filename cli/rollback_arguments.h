@@ -34,7 +34,8 @@ class RollbackArguments {
 
  private:
   // Were roll-back options given at all?
-  absl::StatusOr<bool> Given() const;
+  bool Given() const;
+  void FillRestore(const std::string& working_directory, v1::Rollback* rollback) const;
   void Fill(const std::string& working_directory, v1::Rollback* rollback) const;
   template <typename Request>
   void FillCheckpoint(const std::string& working_directory, Request* request) const;

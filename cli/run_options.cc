@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,11 +55,39 @@ std::vector<v1::Image> ImagesCalled(const std::string& name, v1::ListImagesRespo
   return called;
 }
 
-// The name of another job of which this image was taken under a name that both gave their images; empty: it
-// is this one's, or that is not known.
+// The name of another job whose supervisor took this image under a name that both gave their images; empty:
+// it is this one's, somebody has given it this name, or that is not known.
 std::string OtherJobOf(const v1::Image& image, const std::string& job) {
+  if (!image.labels().contains(v1::kSupervisedLabel) || image.labels().contains(v1::kSupervisedAskedLabel))
+    return "";
   const auto label = image.labels().find(v1::kJobNameLabel);
   return label == image.labels().end() || label->second == job ? "" : label->second;
+}
+
+struct OthersImage {
+  std::string reference, job;
+};
+
+// The newest of those of `images` that are other jobs', which are taken out.
+std::optional<OthersImage> DropOthersImages(const std::string& job, std::vector<v1::Image>* images) {
+  std::optional<OthersImage> others;
+  std::erase_if(*images, [&](const v1::Image& image) {
+    const std::string other = OtherJobOf(image, job);
+    if (!others && !other.empty()) others = OthersImage{image.reference(), other};
+    return !other.empty();
+  });
+  return others;
+}
+
+// The job may have had another name.
+absl::Status OnlyOthersImages(const std::string& name, const OthersImage& others, const std::string& place) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("the images of '", name, "'", place.empty() ? "" : absl::StrCat(" in ", place),
+                   " are of another job (", others.reference, " is of job '", others.job, "')", kBeginAnew,
+                   "; --from ", others.reference, " in its place goes on from that one",
+                   place.empty() ? ""
+                                 : absl::StrCat(", once 'rekindle copy ", others.reference, " --from ", place,
+                                                "' has brought it here")));
 }
 
 // There is none: `run` makes it.
@@ -91,7 +120,8 @@ absl::Status CheckIsNewest(const GlobalOptions& globals, const v1::CopyTo& to, c
   if (IsNoStore(listed.status())) listed = v1::ListImagesResponse();
   RK_RETURN_IF_ERROR(Annotate(listed.status(), kNotKnown));
   std::vector<v1::Image> there = ImagesCalled(name, *std::move(listed));
-  std::erase_if(there, [&](const v1::Image& image) { return !OtherJobOf(image, job).empty(); });
+  const std::optional<OthersImage> others = DropOthersImages(job, &there);
+  if (here.empty() && there.empty() && others) return OnlyOthersImages(name, *others, to.place());
   absl::StatusOr<const v1::Image*> newer = NewerElsewhere(here, there);
   if (absl::IsFailedPrecondition(newer.status()))
     return Annotate(newer.status(), absl::StrCat("comparing with the images in ", to.place()));
@@ -146,12 +176,7 @@ absl::StatusOr<std::string> GoOnFromNewest(Client& client, absl::string_view hos
   RK_RETURN_IF_ERROR(Annotate(listed.status(), kNotKnown));
   std::vector<v1::Image> own = ImagesCalled(name, *std::move(listed));
   std::erase_if(own, [&](const v1::Image& image) { return !IsOwn(host, image.owner_uid()); });
-  std::string others;
-  std::erase_if(own, [&](const v1::Image& image) {
-    const std::string job = OtherJobOf(image, request->name());
-    if (others.empty() && !job.empty()) others = absl::StrCat(image.reference(), " is of job '", job, "'");
-    return !job.empty();
-  });
+  const std::optional<OthersImage> others = DropOthersImages(request->name(), &own);
   RK_ASSIGN_OR_RETURN(const std::vector<v1::Image> images, ResumePoints(std::move(own)));
   if (request->supervision().has_copy_to())
     RK_RETURN_IF_ERROR(
@@ -173,9 +198,8 @@ absl::StatusOr<std::string> GoOnFromNewest(Client& client, absl::string_view hos
     return absl::DataLossError(absl::StrCat(
         "all images of '", name, "' are damaged (the newest: ", images.front().reference(), ")", kBeginAnew));
   }
-  return absl::StrCat("there is no image of '", name, "' to go on from",
-                      others.empty() ? "" : absl::StrCat(" (", others, ")"),
-                      ": the job begins with its command");
+  if (others) return OnlyOthersImages(name, *others, /*place=*/"");
+  return absl::StrCat("there is no image of '", name, "' to go on from: the job begins with its command");
 }
 
 std::string TellsOfLateImage(Client& client, const GlobalOptions& globals, const v1::RunRequest& request) {

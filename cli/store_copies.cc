@@ -42,7 +42,8 @@ absl::Status StoreCopies::Copy(const v1::Image& image) {
   const std::string& reference = begin_.reference().empty() ? image.reference() : begin_.reference();
   RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse of_name,
                       ImagesIn(to_, absl::StrCat(NameOf(reference), ":")));
-  if (options_.quiet) RK_RETURN_IF_ERROR(NoteOtherStart(image, of_name));
+  // What only serves a warning is no reason to have no copy.
+  if (options_.quiet) NoteOtherStart(image, of_name).IgnoreError();
   v1::SendImageRequest request;
   request.set_image(RequestFor(image));
   request.mutable_parts()->set_bytes(CopyPartBytes());
@@ -95,6 +96,11 @@ absl::Status StoreCopies::NoteOtherStart(const v1::Image& image, const v1::ListI
   std::set<std::string> now;
   for (const v1::Image& one : of_name.images()) now.insert(OriginOf(one));
   RK_ASSIGN_OR_RETURN(const std::set<std::string> ours, source_.Ours(image));
+  for (const v1::Image& one : of_name.images()) {
+    if (NameOf(one.reference()) != NameOf(image.reference())) continue;
+    if (ours.contains(OriginOf(one))) other_start_.clear();  // nothing has come there since ours
+    break;
+  }
   const std::set<std::string> foreign = seen_.NewForeign(std::move(now), ours);
   for (const v1::Image& one : of_name.images()) {
     if (!foreign.contains(OriginOf(one)) || NameOf(one.reference()) != NameOf(image.reference())) continue;

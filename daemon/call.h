@@ -45,6 +45,9 @@ struct Call {
   // an image that somebody asked for.
   ckpt::KeptStaging* kept_staging = nullptr;
   const store::ImageInMemory* in_memory = nullptr;  // see restore::RestoreOptions
+  // A restore is to go on with files that the job has mapped and somebody has edited: nobody is there who
+  // could put them back.
+  bool takes_edited_files = false;
 
   // As `cancelled`, where there is a client.
   bool IsCancelled() const { return cancelled && cancelled(); }

@@ -129,7 +129,8 @@ absl::Status Checkpoint(Node& node, const Call& call, const v1::CheckpointReques
     RK_RETURN_IF_ERROR(CheckLabelsOfCaller(request.labels()));
   RK_RETURN_IF_ERROR(CheckNoOriginLabel(request.labels()));
   RK_RETURN_IF_ERROR(node.MakeRuntimeDirectory());
-  RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, call.caller, request.pid(), request.job()));
+  RK_ASSIGN_OR_RETURN(JobRecord job, FindTarget(node, call.caller, request.pid(), request.job(),
+                                                /*of_supervisor=*/call.kept_staging != nullptr));
   RK_RETURN_IF_ERROR(node.policy().MayUseJob(call.caller, job.owner, "checkpoint", job.pid));
   if (request.stop() && !job.name.empty() && !node.supervisor().CheckNameIsFree(job.name).ok()) {
     return absl::FailedPreconditionError(absl::StrCat(

@@ -12,6 +12,7 @@
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/process_stat.h"
+#include "base/start_ticks.h"
 #include "base/status.h"
 #include "gpu_state/cuda_abi.h"
 #include "gpu_state/pid_namespace.h"
@@ -739,7 +740,7 @@ bool GpuJobs::IsAlive(const GpuJobId& job) {
   auto stat = ReadProcessStat(job.pid);
   // What can't be looked at is not gone for that.
   if (!stat.ok()) return !absl::IsNotFound(stat.status());
-  return stat->start_ticks == job.start_ticks && !stat->ending();
+  return IsSameStart(stat->start_ticks, job.start_ticks) && !stat->ending();
 }
 
 std::map<pid_t, std::vector<pid_t>> GpuJobs::AncestorsOf(const std::vector<GpuJobId>& jobs) {

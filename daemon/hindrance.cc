@@ -25,15 +25,33 @@ bool NamesTroubleOfMachine(absl::string_view message) {
   return false;
 }
 
+constexpr absl::string_view kFileChanged = "file-changed";
+
+// As criu/failure_table.cc names it.
+absl::string_view ChangedFile(const absl::Status& status) {
+  absl::string_view message = status.message();
+  constexpr absl::string_view kBefore = "The file ";
+  const size_t begin = message.find(kBefore), end = message.find(" is not the one that the job had open");
+  if (begin == absl::string_view::npos || end == absl::string_view::npos || end < begin + kBefore.size())
+    return "";
+  return message.substr(begin + kBefore.size(), end - begin - kBefore.size());
+}
+
 }  // namespace
+
+bool MayFitOtherImage(const absl::Status& status) {
+  if (status.ok()) return false;
+  return HindranceOf(status) == Hindrance::kImage || criu::DiagnosisId(status) == kFileChanged ||
+         absl::StrContains(status.message(), restore::kLibrariesMayComeBack);
+}
 
 Hindrance HindranceOf(const absl::Status& status) {
   const std::string diagnosis = criu::DiagnosisId(status);
-  // Of files that have changed CRIU knows more than their sizes of libraries and programs alone: a package
-  // that is being installed anew is whole in a moment.
-  if (diagnosis == "port-in-use" || diagnosis == "terminal-in-use" || diagnosis == "address-missing" ||
-      diagnosis == "file-changed")
+  if (diagnosis == "port-in-use" || diagnosis == "terminal-in-use" || diagnosis == "address-missing")
     return Hindrance::kMachine;
+  // A package that is being installed anew is whole in a moment.
+  if (diagnosis == kFileChanged)
+    return restore::IsLibraryOfPackage(ChangedFile(status)) ? Hindrance::kMachine : Hindrance::kImage;
   if (absl::IsAlreadyExists(status)) return Hindrance::kName;
   if (absl::StrContains(status.message(), restore::kIdsInUse) ||
       absl::StrContains(status.message(), restore::kLocksInUse) ||

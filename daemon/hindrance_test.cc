@@ -41,8 +41,27 @@ TEST(HindranceTest, ALibraryThatIsBeingReplacedIsThereAgainInAMoment) {
   manifest.add_files()->set_path("/usr/lib/libx.so.1");
   std::vector<std::string> warnings;
   EXPECT_EQ(HindranceOf(restore::CheckFiles(manifest, std::nullopt, &warnings)), Hindrance::kMachine);
+  EXPECT_TRUE(MayFitOtherImage(restore::CheckFiles(manifest, std::nullopt, &warnings)));
   manifest.add_files()->set_path("/usr/lib/data.bin");
   EXPECT_EQ(HindranceOf(restore::CheckFiles(manifest, std::nullopt, &warnings)), Hindrance::kImage);
+}
+
+TEST(HindranceTest, WhatNoPackageHasPutThereNobodyPutsBack) {
+  for (const char* path : {"/tmp/torchinductor_u/lib/a.so", "/home/u/.cache/torch/lib/a.so",
+                           "/home/u/.triton/cache/lib/a.so", "/root/a.so"}) {
+    v1::JobManifest manifest;
+    manifest.add_files()->set_path(path);
+    std::vector<std::string> warnings;
+    EXPECT_EQ(HindranceOf(restore::CheckFiles(manifest, std::nullopt, &warnings)), Hindrance::kImage) << path;
+  }
+  const absl::Status changed = criu::FailureStatus(
+      criu::Operation::kRestore, ExitState{1, 0},
+      "(00.1)    70: Error (criu/files-reg.c:1): File home/u/data.txt has bad size 5 (expect 4)\n",
+      "/restore.log");
+  EXPECT_EQ(HindranceOf(Annotate(changed, "restoring")), Hindrance::kImage) << changed;
+  EXPECT_TRUE(MayFitOtherImage(changed));
+  EXPECT_FALSE(MayFitOtherImage(absl::ResourceExhaustedError("no memory")));
+  EXPECT_FALSE(MayFitOtherImage(absl::OkStatus()));
 }
 
 TEST(HindranceTest, WhatIsWrongWithTheImageIsNot) {

@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/process_stat.h"
+#include "base/start_ticks.h"
 #include "base/status.h"
 #include "base/utf8.h"
 
@@ -215,20 +216,20 @@ bool JobRegistry::Lives(const JobRecord& job) {
   absl::StatusOr<ProcessStat> stat = ReadProcessStat(job.pid);
   // What can't be looked at is not gone for that.
   if (!stat.ok()) return !absl::IsNotFound(stat.status());
-  return stat->start_ticks == job.start_ticks && !stat->ended();
+  return IsSameStart(stat->start_ticks, job.start_ticks) && !stat->ended();
 }
 
 bool JobRegistry::IsThere(const JobRecord& job) {
   if (!MayBeThere(job)) return false;
   const absl::StatusOr<ProcessStat> stat = ReadProcessStat(job.pid);
-  return stat.ok() && stat->start_ticks == job.start_ticks;
+  return stat.ok() && IsSameStart(stat->start_ticks, job.start_ticks);
 }
 
 bool JobRegistry::IsForsaken(const JobRecord& job) {
   if (job.provisional_of == 0 || !Lives(job)) return false;
   absl::StatusOr<ProcessStat> stat = ReadProcessStat(job.provisional_of);
   if (!stat.ok()) return absl::IsNotFound(stat.status());
-  return stat->start_ticks != job.provisional_of_start_ticks || stat->ended();
+  return !IsSameStart(stat->start_ticks, job.provisional_of_start_ticks) || stat->ended();
 }
 
 absl::Status JobRegistry::WithCureForRoom(const absl::Status& status) const {

@@ -97,11 +97,11 @@ TEST_F(JobRegistryTest, AProvisionalJobIsForsakenOnceItsHolderHasGone) {
   JobRegistry other(directory_->path() + "/jobs");
   JobRecord found = *other.FindByName("train");
   EXPECT_FALSE(JobRegistry::IsForsaken(found));
-  found.provisional_of_start_ticks += 1;  // its number is another's now
+  found.provisional_of_start_ticks += 2;  // its number is another's now
   EXPECT_TRUE(JobRegistry::IsForsaken(found));
   ASSERT_TRUE(other.SetKept(*added).ok());
   found = *registry_->FindByName("train");
-  found.provisional_of_start_ticks += 1;
+  found.provisional_of_start_ticks += 2;
   EXPECT_FALSE(JobRegistry::IsForsaken(found));
 }
 

@@ -20,12 +20,11 @@
 #include "base/clock.h"
 #include "base/image_reference.h"
 #include "base/log.h"
-#include "base/record_file.h"
 #include "base/status.h"
 #include "daemon/call_monitor.h"
 #include "daemon/connection_locks.h"
-#include "daemon/function_image_uses.h"
 #include "daemon/functions.h"
+#include "daemon/image_needs.h"
 #include "daemon/old_copy_links.h"
 #include "daemon/proto_conversion.h"
 #include "daemon/prune_rules.h"
@@ -92,75 +91,6 @@ absl::StatusOr<std::vector<store::ImageInfo>> Candidates(const Node& node, const
     return !names.contains(NameOfReference(image.reference));
   });
   return images;
-}
-
-// What supervised jobs that have not ended go on from, whichever machine supervises them.
-struct NeededBySupervised {
-  std::multimap<std::string, std::pair<v1::RestartPoint, std::string>> points;  // by image, with the job
-  // By job: its record, which can't be read, so that each of its images may be needed.
-  std::map<std::string, std::string> unreadable;
-  // Of those jobs: the digest of the image that it was started from; empty: that can't be read either, and
-  // may be any.
-  std::map<std::string, std::string> first_images;
-
-  // Why the image is kept.
-  std::vector<std::string> ReasonsFor(const store::ImageInfo& image) const {
-    std::vector<std::string> reasons;
-    const auto [begin, end] = points.equal_range(image.reference);
-    for (auto it = begin; it != end; ++it) {
-      const auto& [point, job] = it->second;
-      if (point.digest().empty() || point.digest() == image.digest)
-        reasons.push_back(absl::StrCat("supervised job '", job, "' goes on from it"));
-    }
-    const auto label = image.labels.find(v1::kJobNameLabel);
-    for (const auto& [job, record] : unreadable) {
-      const auto first = first_images.find(job);
-      const bool began_with_it =
-          first != first_images.end() && (first->second.empty() || first->second == image.digest);
-      if (!began_with_it && (label == image.labels.end() || label->second != job)) continue;
-      reasons.push_back(absl::StrCat("supervised job '", job, "' may go on from it: its record ", record,
-                                     " can't be read"));
-    }
-    return reasons;
-  }
-};
-
-// Their supervisor removes its own ones itself; of those that others took the newest may be all there is.
-absl::StatusOr<NeededBySupervised> FindNeeded(const Node& node) {
-  NeededBySupervised needed;
-  const std::string directory = SupervisedDirectory(node.options().store);
-  RK_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListSupervisedRecords(directory));
-  for (const std::string& name : names) {
-    absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory, name);
-    if (absl::IsNotFound(record.status())) continue;  // it has just been removed
-    if (!record.ok()) {
-      const std::string path = SupervisedRecordPath(directory, name);
-      needed.unreadable[name] = path;
-      const absl::StatusOr<v1::RestartPoint> first = ReadFirstImage(directory, name);
-      if (!absl::IsNotFound(first.status())) needed.first_images[name] = first.ok() ? first->digest() : "";
-      // Of a newer version's what is known.
-      ReadRecordFile(path, &record.emplace()).IgnoreError();
-    } else if (record->ended()) {
-      continue;
-    }
-    for (int i = 0; i < record->points_size(); ++i) {
-      const v1::RestartPoint& point = record->points(i);
-      if (point.ours() || i + 1 == record->points_size())
-        needed.points.emplace(point.image(), std::pair(point, name));
-    }
-  }
-  return needed;
-}
-
-// Why templates that are up keep the image: a clone of it takes a fork's place.
-std::vector<std::string> ReasonsOfTemplates(const std::vector<TemplateRecord>& up,
-                                            const store::ImageInfo& image) {
-  std::vector<std::string> reasons;
-  for (const TemplateRecord& record : up) {
-    if (record.image == image.reference && record.digest == image.digest)
-      reasons.push_back(absl::StrCat("template '", record.name, "' is up from it"));
-  }
-  return reasons;
 }
 
 // Why the image is kept although no rule does so: the set that it belongs to is complete with it alone.
@@ -245,19 +175,11 @@ absl::Status PruneImages(Node& node, const Call& call, const v1::PruneImagesRequ
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store,
                       node.OpenStore(request.dry_run() ? Node::Access::kRead : Node::Access::kWrite));
   RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> images, Candidates(node, call.caller, *store, request));
-  RK_ASSIGN_OR_RETURN(const NeededBySupervised needed, FindNeeded(node));
-  RK_ASSIGN_OR_RETURN(const FunctionImageUses of_functions, FunctionImageUses::Of(node.options().store));
-  const std::vector<TemplateRecord> templates = node.templates().List();
+  RK_ASSIGN_OR_RETURN(const ImageNeeds needs, ImageNeeds::Of(node));
   std::vector<store::RetentionDecision> decisions =
       DecideRetention(std::move(images), rules, UnixNanos(), absl::LocalTimeZone());
   for (store::RetentionDecision& decision : decisions) {
-    std::vector<std::string> reasons = needed.ReasonsFor(decision.image);
-    for (std::string& reason : of_functions.ReasonsFor(decision.image.reference)) {
-      reasons.push_back(std::move(reason));
-    }
-    for (std::string& reason : ReasonsOfTemplates(templates, decision.image)) {
-      reasons.push_back(std::move(reason));
-    }
+    std::vector<std::string> reasons = needs.ReasonsFor(decision.image);
     if (!request.groups()) {
       for (std::string& reason : ReasonsOfGroup(decision.image)) reasons.push_back(std::move(reason));
     }

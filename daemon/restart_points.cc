@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,20 @@ namespace {
 
 // Of an image. No job comes to it.
 constexpr uint64_t kGreatestNumber = uint64_t{1} << 48;
+
+std::string LabelOfPoint(const store::ImageInfo& image, const char* key) {
+  const auto label = image.labels.find(key);
+  return label == image.labels.end() ? "" : label->second;
+}
+
+// Nothing: it has none, or one that no job comes to, since labels of what came from elsewhere say what they
+// like.
+std::optional<uint64_t> NumberOfPoint(const store::ImageInfo& image) {
+  uint64_t number = 0;
+  if (!absl::SimpleAtoi(LabelOfPoint(image, v1::kSupervisedNumberLabel), &number) || number > kGreatestNumber)
+    return std::nullopt;
+  return number;
+}
 
 }  // namespace
 
@@ -79,12 +94,7 @@ void RestartPoints::Find(const std::vector<store::ImageInfo>& images, bool same_
     // What came back from elsewhere somebody has named.
     point->set_ours(!image.labels.contains(v1::kOriginLabel) &&
                     !image.labels.contains(v1::kSupervisedAskedLabel));
-    uint64_t number = 0;
-    const auto numbered = image.labels.find(v1::kSupervisedNumberLabel);
-    // Labels of what came from elsewhere say what they like.
-    if (numbered == image.labels.end() || !absl::SimpleAtoi(numbered->second, &number) ||
-        number > kGreatestNumber)
-      number = record_.last_number() + 1;
+    const uint64_t number = NumberOfPoint(image).value_or(record_.last_number() + 1);
     point->set_number(number);
     record_.set_last_number(std::max(record_.last_number(), number));
     record_.set_had_points(true);
@@ -177,16 +187,27 @@ std::vector<v1::RestartPoint> RestartPoints::OfEarlierStarts(
       std::find_if(record_.points().begin(), record_.points().end(),
                    [before](const v1::RestartPoint& point) { return point.number() <= before; });
   if (first == record_.points().end()) return earlier;
-  bool older = false;
-  for (const store::ImageInfo& image : images) {
-    if (image.reference == first->image() && image.digest == first->digest()) {
-      older = true;
-    } else if (older && MayRemoveOfEarlierStart(image, record_)) {
-      v1::RestartPoint& point = earlier.emplace_back();
-      point.set_image(image.reference);
-      point.set_digest(image.digest);
-    }
+  const auto begun_with = std::find_if(images.begin(), images.end(), [&](const store::ImageInfo& image) {
+    return image.reference == first->image() && image.digest == first->digest();
+  });
+  if (begun_with == images.end()) return earlier;
+  const std::string start = LabelOfPoint(*begun_with, v1::kSupervisedLabel);
+  const std::optional<uint64_t> last = NumberOfPoint(*begun_with);
+  if (start.empty() || !last) return earlier;
+  // Others may be of a start that went another way, and the store has them in the order in which they came.
+  for (auto image = images.rbegin(); image != images.rend(); ++image) {
+    const std::optional<uint64_t> number = NumberOfPoint(*image);
+    if (image->reference == first->image() || LabelOfPoint(*image, v1::kSupervisedLabel) != start ||
+        !number || *number > *last || !MayRemoveOfEarlierStart(*image, record_))
+      continue;
+    v1::RestartPoint& point = earlier.emplace_back();
+    point.set_image(image->reference);
+    point.set_digest(image->digest);
+    point.set_number(*number);
   }
+  std::stable_sort(earlier.begin(), earlier.end(), [](const v1::RestartPoint& a, const v1::RestartPoint& b) {
+    return a.number() < b.number();
+  });
   return earlier;
 }
 

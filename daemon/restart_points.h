@@ -55,9 +55,9 @@ class RestartPoints {
   std::vector<v1::RestartPoint> Superfluous(bool make_room, int64_t sound_before_ns) const;
   // Are there as many that were taken since this start as the policy keeps?
   bool HasAsManyAsAreKept() const;
-  // Of `images`, as the store lists them (newest first): those of the starts before this one that are older
-  // than the image which it has begun with, and that nobody has asked for. None once that is no point any
-  // more.
+  // Of `images`, as the store lists them (newest first): those of the start that this one went on from, up to
+  // the image which it has begun with, but for that and those that somebody has asked for; the oldest first.
+  // None once that is no point any more.
   std::vector<v1::RestartPoint> OfEarlierStarts(const std::vector<store::ImageInfo>& images) const;
   // Those of a job that hung already since then, which would only hang again.
   std::vector<v1::RestartPoint> OfHang(int64_t hung_since_ns) const;

@@ -112,41 +112,44 @@ TEST_F(RestartPointsTest, ImagesOfEarlierStartsGoOnceThereAreEnoughOfThisOne) {
   record_.set_submitted_unix_ns(99);
   record_.set_first_submitted_unix_ns(77);
   record_.mutable_policy()->set_keep_images(2);
-  const auto of_start = [](const std::string& tag, const char* start) {
+  constexpr uint64_t kStart = uint64_t{2} << 32, kLast = kStart - 1000;
+  const auto of_start = [](const std::string& tag, const char* start, uint64_t number) {
     store::ImageInfo info;
     info.reference = "job:" + tag;
     info.digest = "sha256:" + info.reference;
     info.owner = 1000;
-    info.labels = {{v1::kSupervisedLabel, start}, {v1::kJobNameLabel, "job"}};
+    info.labels = {{v1::kSupervisedLabel, start},
+                   {v1::kJobNameLabel, "job"},
+                   {v1::kSupervisedNumberLabel, absl::StrCat(number)}};
     if (std::string(start) != "77") info.labels[v1::kSupervisedFirstLabel] = "77";
     return info;
   };
-  store::ImageInfo asked = of_start("asked", "77"), taken_in = of_start("in", "77"),
-                   tagged = of_start("tagged", "77"), other_owner = of_start("owner", "77"),
-                   other_job = of_start("other", "77"), other_line = of_start("line", "55");
+  store::ImageInfo asked = of_start("asked", "88", kLast - 3), taken_in = of_start("in", "88", kLast - 4),
+                   tagged = of_start("tagged", "88", kLast - 5),
+                   other_owner = of_start("owner", "88", kLast - 6),
+                   other_job = of_start("other", "88", kLast - 7);
   asked.labels[v1::kSupervisedAskedLabel] = "yes";
   taken_in.labels[v1::kOriginLabel] = "sha256:x";
   tagged.labels = {{v1::kJobNameLabel, "job"}};
   other_owner.owner = 1001;
   other_job.labels[v1::kJobNameLabel] = "other";
-  other_line.labels[v1::kSupervisedFirstLabel] = "55";
-  const std::vector<store::ImageInfo> images = {of_start("own", "99"),
-                                                of_start("passed-over", "88"),
-                                                of_start("first", "88"),
-                                                of_start("b", "88"),
+  const std::vector<store::ImageInfo> images = {of_start("own", "99", kStart + 1),
+                                                of_start("passed-over", "88", kLast + 1),
+                                                of_start("first", "88", kLast),
+                                                of_start("b", "88", kLast - 1),
+                                                of_start("another-way", "66", kLast - 2),
                                                 asked,
                                                 taken_in,
                                                 tagged,
                                                 other_owner,
                                                 other_job,
-                                                other_line,
-                                                of_start("a", "77")};
-  constexpr uint64_t kStart = uint64_t{2} << 32;
-  points_.Add(PointOf("job:first", kStart - 1000), false);
+                                                of_start("a", "88", kLast - 8),
+                                                of_start("before", "77", 1)};
+  points_.Add(PointOf("job:first", kLast), false);
   record_.set_last_number(kStart);
   points_.Add(PointOf("job:own"), false);
   EXPECT_FALSE(points_.HasAsManyAsAreKept());
-  EXPECT_THAT(ImageNames(points_.OfEarlierStarts(images)), ElementsAre("job:b", "job:a"));
+  EXPECT_THAT(ImageNames(points_.OfEarlierStarts(images)), ElementsAre("job:a", "job:b"));
   points_.Add(PointOf("job:own2"), false);
   EXPECT_TRUE(points_.HasAsManyAsAreKept());
   points_.Remove("job:first");

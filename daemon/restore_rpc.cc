@@ -243,6 +243,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   if (!request.has_rollback()) rollback.set_mode(v1::Rollback::NONE);
   options.files_settled = request.has_rollback();
   options.ignored_paths.assign(rollback.ignore_paths().begin(), rollback.ignore_paths().end());
+  if (call.takes_edited_files) options.edited_files = restore::EditedFiles::kWarn;
   if (request.has_rollback() || HasSharedMemory(manifest)) {
     // Looked up here: it may be called where a container says who is who.
     options.roll_back = [&, user = UserForFiles(node, call.caller, manifest)](

@@ -95,13 +95,14 @@ absl::Status CheckIsNotBroughtBack(Node& node, const Caller& caller, const std::
 
 }  // namespace
 
-absl::StatusOr<JobRecord> FindTarget(Node& node, const Caller& caller, pid_t pid, const std::string& name) {
+absl::StatusOr<JobRecord> FindTarget(Node& node, const Caller& caller, pid_t pid, const std::string& name,
+                                     bool of_supervisor) {
   if (!name.empty()) {
     if (pid != 0)
       return absl::InvalidArgumentError("a job is named by its PID or by its name: give one of them");
     RK_ASSIGN_OR_RETURN(JobRecord job, node.jobs().FindByName(name));
     if (!JobRegistry::Lives(job)) {
-      RK_RETURN_IF_ERROR(CheckIsNotBroughtBack(node, caller, job.name));
+      if (!of_supervisor) RK_RETURN_IF_ERROR(CheckIsNotBroughtBack(node, caller, job.name));
       const bool knows = job.exit && node.policy().MayUse(caller, job.owner);
       return absl::NotFoundError(absl::StrCat("job '", job.name, "' (PID ", job.pid, ") has ended",
                                               knows ? absl::StrCat(" (", job.exit->ToString(), ")") : "",

@@ -27,7 +27,10 @@ absl::Status CheckMeansOurs(const Caller& caller, pid_t pid);
 
 // The running job that a request names, by PID or by its name: one of them. A process that is no job of ours
 // has a record of its PID and owner alone. FailedPrecondition: as CheckMeansOurs.
-absl::StatusOr<JobRecord> FindTarget(Node& node, const Caller& caller, pid_t pid, const std::string& name);
+// A supervised job that has no process now is FailedPrecondition, since it gets one again, and NotFound where
+// its supervisor itself asks.
+absl::StatusOr<JobRecord> FindTarget(Node& node, const Caller& caller, pid_t pid, const std::string& name,
+                                     bool of_supervisor = false);
 
 // How a job that has ended did. Waits a little for whoever is its parent to record that. Nothing: nobody saw
 // it.

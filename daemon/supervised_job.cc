@@ -16,6 +16,7 @@
 #include "base/parallel.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
+#include "base/start_ticks.h"
 #include "base/status.h"
 #include "base/timed_await.h"
 #include "base/timeline.h"
@@ -44,7 +45,7 @@ constexpr absl::Duration kLookWhileStopping = absl::Milliseconds(50);
 // Not when another process has it by now: as long as there is anything of a session, nobody gets its number.
 bool IsStillItsNumber(pid_t pid, uint64_t start_ticks) {
   const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
-  return !stat.ok() || stat->start_ticks == start_ticks;
+  return !stat.ok() || IsSameStart(stat->start_ticks, start_ticks);
 }
 
 // What those who follow a job that has ended are told at last.
@@ -230,7 +231,7 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::LaunchFromImage(No
   const v1::RestartPoint image = record.points(0);
   std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record), std::move(hold)));
   RK_RETURN_IF_ERROR(WriteFirstImage(job->directory_, job->name_, image));
-  absl::StatusOr<RegisteredJob> started = job->RestoreFrom(image, restarted, log);
+  absl::StatusOr<RegisteredJob> started = job->RestoreFrom(image, restarted, /*revival=*/false, log);
   if (started.ok()) {
     absl::MutexLock lock(&job->mutex_);
     job->record_.set_log(started->record.log);

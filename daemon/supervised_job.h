@@ -240,11 +240,15 @@ class SupervisedJob {
   // That the job has had since the last one that was heard: its number. Nothing: none.
   std::optional<uint64_t> NewWish() const;
   // `make_room`: also those that --keep would keep, but for the newest and the one to go back to. False:
-  // there were none.
+  // none could be removed.
   bool RemoveOldImages(bool make_room = false);
   // Of earlier starts, as the policy wants it.
   std::vector<v1::RestartPoint> OldImagesOfEarlierStarts(bool make_room) ABSL_LOCKS_EXCLUDED(mutex_);
-  void RemoveImagesOf(const std::vector<v1::RestartPoint>& images);
+  // Takes out those of earlier starts that are needed elsewhere, or may be.
+  void LeaveWhatOthersNeed(std::vector<v1::RestartPoint>* images) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool RemoveToMakeRoom(const std::vector<v1::RestartPoint>& images);
+  // False: it could remove none.
+  bool RemoveImagesOf(const std::vector<v1::RestartPoint>& images);
   absl::Status RemoveImageOf(const v1::RestartPoint& image);
   // After that moment the job got further: images from before are not of one that hangs.
   int64_t SoundUntilNanos();
@@ -296,9 +300,9 @@ class SupervisedJob {
   // from its beginning. An image that does not fit this machine is of no use unless it `waits_for_machine`.
   absl::StatusOr<RegisteredJob> TryToRevive(const std::optional<v1::RestartPoint>& point,
                                             bool waits_for_machine, v1::JobRestarted* restarted);
-  // `log` as for LaunchFromImage.
+  // `revival`: nobody is there to put files back that were edited. `log` as for LaunchFromImage.
   absl::StatusOr<RegisteredJob> RestoreFrom(const v1::RestartPoint& point, v1::JobRestarted* restarted,
-                                            const std::string& log = "");
+                                            bool revival, const std::string& log = "");
   // `words`: what it said at last; may be empty.
   void NoteDeath(const supervise::Death& death, absl::string_view words)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

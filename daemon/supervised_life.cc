@@ -5,6 +5,7 @@
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,6 +26,7 @@
 #include "ckpt/capture.h"
 #include "daemon/connection_locks.h"
 #include "daemon/image_lookup.h"
+#include "daemon/image_needs.h"
 #include "daemon/job_members.h"
 #include "daemon/job_sample.h"
 #include "daemon/rpcs.h"
@@ -562,16 +564,52 @@ bool SupervisedJob::RemoveOldImages(bool make_room) {
   }
   // Nobody goes back to them as long as there is a newer one; those of this start are worth more.
   std::vector<v1::RestartPoint> earlier = OldImagesOfEarlierStarts(make_room);
-  if (make_room && !earlier.empty()) old.clear();
-  old.insert(old.begin(), std::make_move_iterator(earlier.begin()), std::make_move_iterator(earlier.end()));
-  if (make_room && !old.empty()) {
-    Log(LogLevel::kWarning,
-        absl::StrCat("job '", name_, "': ", old.size(),
-                     old.size() == 1 ? " older image of it goes" : " older images of it go",
-                     ", since there is no room for a new one beside it"));
+  LeaveWhatOthersNeed(&earlier);
+  LeaveWhatOthersNeed(&old);
+  // Whether there is room then the next attempt tells.
+  if (make_room && earlier.size() > 1) earlier.resize(1);
+  if (make_room && !earlier.empty()) {
+    if (RemoveToMakeRoom(earlier)) return true;
+    earlier.clear();
   }
-  RemoveImagesOf(old);
-  return !old.empty();
+  if (make_room) return RemoveToMakeRoom(old);
+  old.insert(old.begin(), std::make_move_iterator(earlier.begin()), std::make_move_iterator(earlier.end()));
+  return RemoveImagesOf(old);
+}
+
+bool SupervisedJob::RemoveToMakeRoom(const std::vector<v1::RestartPoint>& images) {
+  if (images.empty()) return false;
+  Log(LogLevel::kWarning,
+      absl::StrCat("job '", name_, "': ", images.size(),
+                   images.size() == 1 ? " older image of it goes" : " older images of it go",
+                   ", since there is no room for a new one beside it"));
+  return RemoveImagesOf(images);
+}
+
+void SupervisedJob::LeaveWhatOthersNeed(std::vector<v1::RestartPoint>* images) {
+  uint64_t before;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (record_.first_submitted_unix_ns() == 0) return;
+    before = NumbersBeforeStart(record_);
+  }
+  const auto is_earlier = [before](const v1::RestartPoint& image) { return image.number() <= before; };
+  if (std::none_of(images->begin(), images->end(), is_earlier)) return;
+  std::map<std::string, store::ImageInfo> there;
+  const absl::Status known = [&]() -> absl::Status {
+    RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
+    RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> all, store->List());
+    for (store::ImageInfo& info : all) there.emplace(info.reference, std::move(info));
+    return absl::OkStatus();
+  }();
+  const absl::StatusOr<ImageNeeds> needs = ImageNeeds::Of(node_, name_);
+  // What this start has taken is its own.
+  std::erase_if(*images, [&](const v1::RestartPoint& image) {
+    if (!is_earlier(image)) return false;
+    if (!known.ok() || !needs.ok()) return true;
+    const auto info = there.find(image.image());
+    return info != there.end() && !needs->ReasonsFor(info->second).empty();
+  });
 }
 
 std::vector<v1::RestartPoint> SupervisedJob::OldImagesOfEarlierStarts(bool make_room) {
@@ -603,7 +641,8 @@ absl::Status SupervisedJob::RemoveImageOf(const v1::RestartPoint& image) {
   return absl::OkStatus();
 }
 
-void SupervisedJob::RemoveImagesOf(const std::vector<v1::RestartPoint>& images) {
+bool SupervisedJob::RemoveImagesOf(const std::vector<v1::RestartPoint>& images) {
+  bool any = false;
   for (const v1::RestartPoint& image : images) {
     absl::Status removed = RemoveImageOf(image);
     if (!removed.ok() && !absl::IsNotFound(removed)) {
@@ -611,16 +650,18 @@ void SupervisedJob::RemoveImagesOf(const std::vector<v1::RestartPoint>& images) 
           absl::StrCat("image '", image.image(), "' of job '", name_, "' stays: ", removed.message()));
       continue;
     }
+    any = true;
     {
       absl::MutexLock lock(&mutex_);
       points_.Remove(image.image());
     }
     Save();
   }
-  if (images.empty()) return;
+  if (images.empty()) return false;
   if (auto store = node_.OpenStore(Node::Access::kRead); store.ok())
     node_.clones().ForgetRemovedImages(**store);
   node_.supervisor().CollectGarbageSoon();
+  return any;
 }
 
 }  // namespace rekindle::daemon

@@ -33,6 +33,7 @@
 #include "daemon/supervised_record.h"
 #include "daemon/supervisor.h"
 #include "dedup_store/store.h"
+#include "restore/compatibility.h"
 #include "restore/restore.h"
 
 namespace rekindle::daemon {
@@ -220,7 +221,7 @@ void SupervisedJob::LogIfLeft(const v1::FileRollback& file) const {
 }
 
 absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint& point,
-                                                         v1::JobRestarted* restarted,
+                                                         v1::JobRestarted* restarted, bool revival,
                                                          const std::string& log) {
   OpenJobFile();
   bool silent;
@@ -257,6 +258,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
   const v1::JobRestarted put_back = *restarted;
   Call call = OwnCall();
   call.in_memory = &kept_staging_.image();
+  call.takes_edited_files = revival;
   auto job = CatchNoMoreThreads([&] {
     return RestoreJob(node_, call, request, [&](const v1::JobEvent& event) {
       if (event.has_rolled_back()) {
@@ -265,7 +267,8 @@ absl::StatusOr<RegisteredJob> SupervisedJob::RestoreFrom(const v1::RestartPoint&
       }
       for (const v1::FileRollback& file : event.rolled_back().files()) LogIfLeft(file);
       for (const std::string& warning : event.started().warnings())
-        Log(LogLevel::kInfo, absl::StrCat("job '", name_, "': ", warning));
+        Log(absl::StrContains(warning, restore::kEditedSince) ? LogLevel::kWarning : LogLevel::kInfo,
+            absl::StrCat("job '", name_, "': ", warning));
       return true;
     });
   });
@@ -587,7 +590,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
   for (int moments = 1;;) {
     std::vector<std::string> warnings;
     absl::StatusOr<RegisteredJob> life =
-        point ? RestoreFrom(*point, restarted) : StartFromBeginning(UniqueFd(), &warnings);
+        point ? RestoreFrom(*point, restarted, /*revival=*/true) : StartFromBeginning(UniqueFd(), &warnings);
     for (const std::string& warning : warnings)
       Log(LogLevel::kWarning, absl::StrCat("job '", name_, "': ", warning));
     if (life.ok()) return life;

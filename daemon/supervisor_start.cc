@@ -77,12 +77,6 @@ absl::StatusOr<JobStart> PlanFromImage(Node& node, const Call& call, const v1::R
   return start;
 }
 
-// Another image may do. Where it is the machine that another one may fit, nobody knows how far back that is,
-// and the image is not lost: it is for who starts the job to choose.
-bool LiesInImage(const absl::Status& status) {
-  return !status.ok() && HindranceOf(status) == Hindrance::kImage;
-}
-
 void WarnOfFiles(const v1::JobRestarted& restarted, v1::JobStarted* started) {
   int changed = 0;
   for (const v1::FileRollback& file : restarted.files()) {
@@ -243,25 +237,31 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::RunFrom(const Call& c
   record.set_name(request.name());
   absl::StatusOr<JobStart> plan = request.from_image().empty() ? PlanJobStart(node_, call, request)
                                                                : PlanFromImage(node_, call, request, &record);
-  *of_image = LiesInImage(plan.status());
+  *of_image = MayFitOtherImage(plan.status());
   RK_ASSIGN_OR_RETURN(JobStart start, std::move(plan));
   const std::string stem = record.name().empty() ? JobNameFromCommand(start.record.command) : record.name();
   record.set_name(stem);
-  std::shared_ptr<void> reservation;
-  absl::StatusOr<SupervisedHold> hold = TakeName(call.caller, stem, &reservation);
-  for (int number = 2; absl::IsAlreadyExists(hold.status()) && request.name().empty(); ++number) {
-    record.set_name(absl::StrCat(stem, "-", number));
+  record.set_uid(call.caller.uid);
+  std::shared_ptr<void> reservation, images_reservation;
+  absl::StatusOr<SupervisedHold> hold = absl::UnknownError("not taken");
+  const auto take_names = [&]() -> absl::Status {
     hold = TakeName(call.caller, record.name(), &reservation);
+    RK_RETURN_IF_ERROR(hold.status());
+    RK_ASSIGN_OR_RETURN(images_reservation, starting_.TakeImagesName(NameOfImages(record), record.uid()));
+    return CheckImagesNameIsFree(directory(), record);
+  };
+  absl::Status taken = take_names();
+  for (int number = 2; absl::IsAlreadyExists(taken) && request.name().empty(); ++number) {
+    // Another number would be the same name of images.
+    if (hold.ok() && !record.policy().image_name().empty()) break;
+    record.set_name(absl::StrCat(stem, "-", number));
+    taken = take_names();
   }
-  RK_RETURN_IF_ERROR(hold.status());
+  RK_RETURN_IF_ERROR(taken);
   // It is another job's then, which runs.
   if (record.name() != stem) {
     for (v1::RestartPoint& point : *record.mutable_points()) point.set_ours(false);
   }
-  record.set_uid(call.caller.uid);
-  RK_ASSIGN_OR_RETURN(const std::shared_ptr<void> images_reservation,
-                      starting_.TakeImagesName(NameOfImages(record), record.uid()));
-  RK_RETURN_IF_ERROR(CheckImagesNameIsFree(directory(), record));
   RK_ASSIGN_OR_RETURN(const std::shared_ptr<void> log_reservation,
                       ReserveLog(request.from_image().empty() ? request.log() : start.launch.log,
                                  /*supervised=*/true));
@@ -288,7 +288,9 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervisor::RunFrom(const Call& c
                                   std::move(start.launch.log_file), &warnings)
           : SupervisedJob::LaunchFromImage(node_, std::move(record), *std::move(hold), request.log(),
                                            &restarted);
-  *of_image = LiesInImage(launched.status());
+  // Where it is the machine that another one may fit, nobody knows how far back that is, and the image is not
+  // lost: it is for who starts the job to choose.
+  *of_image = MayFitOtherImage(launched.status());
   RK_ASSIGN_OR_RETURN(std::shared_ptr<SupervisedJob> job, std::move(launched));
   start.new_log.Keep();
   ToProto(warnings, started->mutable_warnings());

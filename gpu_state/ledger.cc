@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/process_stat.h"
+#include "base/start_ticks.h"
 #include "base/status.h"
 #include "gpu_state/pid_namespace.h"
 
@@ -150,7 +151,7 @@ std::vector<LedgerEntry> Ledger::FromNote(absl::string_view note) {
       auto entry = Decode(Json::parse(line.begin(), line.end()), "the note of a parked process");
       if (!entry.ok()) continue;
       const auto stat = ReadProcessStat(entry->pid);
-      if (!stat.ok() || stat->ending() || stat->start_ticks != entry->start_ticks) continue;
+      if (!stat.ok() || stat->ending() || !IsSameStart(stat->start_ticks, entry->start_ticks)) continue;
       entries.push_back(*std::move(entry));
     } catch (const Json::exception&) {
       continue;
@@ -205,7 +206,8 @@ absl::Status Ledger::AddEntry(const std::string& path, bool ours, std::vector<Le
     // Of what has ended nothing needs to be known, whoever has written it.
     auto stat = ReadProcessStat(json.at("pid").get<pid_t>());
     if (!stat.ok() && !absl::IsNotFound(stat.status())) return stat.status();
-    if (!stat.ok() || stat->start_ticks != json.at("start_ticks").get<uint64_t>() || stat->ending()) {
+    if (!stat.ok() || !IsSameStart(stat->start_ticks, json.at("start_ticks").get<uint64_t>()) ||
+        stat->ending()) {
       if (ours) ::unlink(path.c_str());
       return absl::OkStatus();
     }

@@ -101,7 +101,7 @@ TEST_F(LedgerTest, ForgetsTheDead) {
   const pid_t child = StartChild();
   LedgerEntry of_child = Entry(child);
   LedgerEntry of_another = Entry(::getpid());
-  of_another.start_ticks += 1;  // our PID, but another process's
+  of_another.start_ticks += 2;  // our PID, but another process's
   ASSERT_TRUE(ledger_.Put({of_child, of_another}).ok());
   auto entries = ledger_.List();
   ASSERT_EQ(entries->size(), 1u);
@@ -172,7 +172,7 @@ TEST_F(LedgerTest, AnEntryAtTheSharedPlaceIsKnownToItsPidNamespaceAlone) {
     if (there.List()->size() != 1 || there.Of({::getpid()})->size() != 1) return false;
     if (!there.Put({entry}).ok() || there.List()->size() != 1 || PathExists(at_shared)) return false;
     // The machine's.
-    entry.start_ticks += 1;
+    entry.start_ticks += 2;
     if (!there.Put({entry}).ok() || ::rename(there.PathOf(::getpid()).c_str(), at_shared.c_str()) != 0)
       return false;
     const bool unknown = there.List()->empty() && there.Of({::getpid()})->empty();
@@ -291,7 +291,7 @@ TEST_F(LedgerTest, ANoteSaysWhatTheEntriesOfTheLivingSay) {
   LedgerEntry ours = Entry(::getpid()), another = ours, gone = ours;
   another.pid = ::getppid();
   another.start_ticks = ReadProcessStat(::getppid())->start_ticks;
-  ++gone.start_ticks;  // that PID belongs to us by now
+  gone.start_ticks += 2;  // that PID belongs to us by now
   const std::string note = Ledger::Note({ours, gone, another});
   const std::vector<LedgerEntry> read =
       Ledger::FromNote(absl::StrCat("no entry\n{\"pid\": 1}\n[]\n", note, note.substr(0, 20)));

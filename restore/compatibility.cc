@@ -18,6 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/capability.h"
 #include "base/cgroup_memory.h"
@@ -203,8 +204,14 @@ absl::Status CheckIdsAreFree(const std::vector<criu::PstreeEntry>& tree, int can
 
 namespace {
 
+// What programs compile or fetch for themselves there, and clean away, nobody puts back.
+bool IsInCacheOfPrograms(absl::string_view path) {
+  return absl::StrContains(path, "/.cache/") || absl::StrContains(path, "/.triton/");
+}
+
 // What is to be said of a folder on the way to `path` that is gone; empty: none is.
 std::string MissingFolder(const std::string& path) {
+  if (IsInCacheOfPrograms(path)) return "";
   std::string folder = path;
   for (bool missing = false;; missing = true) {
     const size_t slash = folder.rfind('/');
@@ -272,7 +279,12 @@ class DoubtfulFiles {
   void Add(const std::string& path, Content content) {
     if (content == Content::kUnknown) {
       if (unknown_++ == 0) first_unknown_ = path;
-    } else if (++count_ <= kMost) {
+    } else if (++count_ <= kMost && content == Content::kOther) {
+      told_.push_back(absl::StrCat(path, ", which the job only reads, ", kEditedSince,
+                                   ": it is "
+                                   "as long as it was, with another content. The job goes on with what is "
+                                   "there now"));
+    } else if (count_ <= kMost) {
       told_.push_back(
           absl::StrCat(path,
                        ", which the job only reads, was written to since the image was taken: "
@@ -301,12 +313,6 @@ class DoubtfulFiles {
   std::string first_unknown_;
   size_t count_ = 0, unknown_ = 0;
 };
-
-// As its name says.
-bool IsLibrary(absl::string_view path) {
-  const absl::string_view name = path.substr(path.rfind('/') + 1);
-  return absl::EndsWith(name, ".so") || absl::StrContains(name, ".so.");
-}
 
 absl::Status RefusedForFiles(absl::string_view message) {
   absl::Status refused = absl::FailedPreconditionError(message);
@@ -359,7 +365,8 @@ class GrownFiles {
 
 absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, NeededFiles which,
                            const std::set<std::string>& replaced, const std::set<std::string>& cut_last,
-                           const std::vector<std::string>& ignored, std::vector<std::string>* warnings) {
+                           const std::vector<std::string>& ignored, EditedFiles edited,
+                           std::vector<std::string>* warnings) {
   std::vector<std::string> problems;
   struct stat info;
   std::set<std::string> rolled_back, made_again;
@@ -406,7 +413,7 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
   size_t libraries = 0;
   const auto lost = [&](const v1::NeededFile& file, absl::string_view how) {
     problems.push_back(absl::StrCat(file.path(), " ", how));
-    if (!file.written() && IsLibrary(file.path())) ++libraries;
+    if (!file.written() && IsLibraryOfPackage(file.path())) ++libraries;
     may_be_put_back |= with_content.contains(file.path());
     is_output |= outputs.contains(file.path());
   };
@@ -445,9 +452,9 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
       if (writes.contains(file.path()) || is_ignored(file.path())) continue;
       const Content content = ContentOf(file, info);
       if (content == Content::kSame) continue;
-      if (content == Content::kOther) {
+      if (content == Content::kOther && file.mapped() && edited == EditedFiles::kRefuseMapped) {
         problems.push_back(absl::StrCat(file.path(),
-                                        ", which it only reads, was edited: it is as long as it was (", size,
+                                        ", which it has mapped, was edited: it is as long as it was (", size,
                                         " bytes), with another content"));
         is_read = true;
       } else if (which != NeededFiles::kBeyondRollBack) {
@@ -465,7 +472,7 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
     } else if (!file.written()) {
       problems.push_back(absl::StrCat(file.path(), ", which it only reads, ",
                                       file.beginning() == 0 ? "has grown" : "was edited", sizes));
-      if (IsLibrary(file.path())) ++libraries;
+      if (IsLibraryOfPackage(file.path())) ++libraries;
     } else {
       grown.Add(file.path(), size, file.size(), "the job writes on from where it was");
     }
@@ -493,7 +500,7 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
           ? absl::StrCat(" (", kLibrariesMayComeBack, "; after an upgrade the old version is needed)")
           : "",
       may_be_put_back ? "; --rollback append does so with those whose content the image has" : "",
-      is_read ? "; with --rollback append --ignore-path FILE it goes on with what such a file holds now" : "",
+      is_read ? "; with --ignore-path FILE it goes on with what such a file holds now" : "",
       is_output ? "; with --log FILE its output goes elsewhere" : ""));
 }
 
@@ -502,14 +509,30 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
 absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Owner>& user,
                         std::vector<std::string>* warnings, SeenFrom place, NeededFiles which,
                         const std::set<std::string>& replaced, const std::set<std::string>& cut_last,
-                        const std::vector<std::string>& ignored) {
+                        const std::vector<std::string>& ignored, EditedFiles edited) {
   const auto check = [&] {
-    return CheckFilesNow(manifest, place, which, replaced, cut_last, ignored, warnings);
+    return CheckFilesNow(manifest, place, which, replaced, cut_last, ignored, edited, warnings);
   };
   return user ? WithFileRightsOf(*user, check) : check();
 }
 
 bool IsRefusedForFiles(const absl::Status& status) { return status.GetPayload(kFilesUrl).has_value(); }
+
+bool IsLibraryOfPackage(absl::string_view path) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(path, '/', absl::SkipEmpty());
+  if (parts.empty()) return false;
+  if (!absl::EndsWith(parts.back(), ".so") && !absl::StrContains(parts.back(), ".so.")) return false;
+  for (const char* folder : {"/tmp", "/var/tmp", "/dev/shm"}) {
+    if (IsBelow(std::string(path), folder)) return false;
+  }
+  if (IsInCacheOfPrograms(path)) return false;
+  bool is_of_package = false;
+  for (size_t i = 0; i + 1 < parts.size(); ++i) {
+    for (const char* folder : {"lib", "lib64", "site-packages", "dist-packages", "node_modules"})
+      is_of_package = is_of_package || parts[i] == folder;
+  }
+  return is_of_package;
+}
 
 bool MayComeBack(int above) {
   struct stat info;

@@ -44,17 +44,26 @@ enum class SeenFrom { kMachine, kContainer };
 // told.
 enum class NeededFiles { kAll, kBeyondRollBack, kAfterRollBack };
 
+// What becomes of a file that the job only reads, as long as it was and with another content: one that is
+// mapped is refused and one that is only open is worth a warning, or all are, where a refusal would be the
+// reason that the job is lost.
+enum class EditedFiles { kRefuseMapped, kWarn };
+
+// In the warning of such a file.
+inline constexpr char kEditedSince[] = "was edited since the image was taken";
+
 // Files that the job had open or mapped, and its working directory; what it was writing may have grown, which
 // is worth a warning with the cure, unless it is a log that it appends to. FailedPrecondition names what is
 // missing or has another size than it had. Looked up with the rights of `user`, nothing: our own; what lies
 // where the user may not look is left out, and so are these `replaced` ones, which the job does not get.
-// Those that are `cut_last` may have grown. What it only reads must be as it was, or have been appended to;
-// but not what lies at or below `ignored` paths.
+// Those that are `cut_last` may have grown. What it only reads must be as it was, or have been appended to,
+// but for what `edited` lets be and what lies at or below `ignored` paths.
 absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Owner>& user,
                         std::vector<std::string>* warnings, SeenFrom place = SeenFrom::kMachine,
                         NeededFiles which = NeededFiles::kAll, const std::set<std::string>& replaced = {},
                         const std::set<std::string>& cut_last = {},
-                        const std::vector<std::string>& ignored = {});
+                        const std::vector<std::string>& ignored = {},
+                        EditedFiles edited = EditedFiles::kRefuseMapped);
 
 // Is it CheckFiles' refusal, whatever was put before its message?
 bool IsRefusedForFiles(const absl::Status& status);
@@ -63,7 +72,11 @@ bool IsRefusedForFiles(const absl::Status& status);
 // may not be mounted now.
 inline constexpr char kMakeFolder[] = "make that folder, or mount what it lies on";
 
-// In the message of a restore that was refused for libraries alone: a package may be in the making.
+// By its name and its folders: a package manager has put it there, and may be about to do so again. What
+// programs compile for themselves (in /tmp, ~/.cache, ~/.triton) and clean away nobody puts back.
+bool IsLibraryOfPackage(absl::string_view path);
+
+// In the message of a restore that was refused for such libraries alone: a package may be in the making.
 inline constexpr char kLibrariesMayComeBack[] =
     "libraries that are being replaced are there again in a moment";
 

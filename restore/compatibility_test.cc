@@ -25,6 +25,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -477,16 +478,25 @@ TEST_F(CheckFilesTest, WhatTheJobReadsMayNotHoldAnotherContentOfTheSameSize) {
     return status.ok() ? absl::StrJoin(warnings, "\n") : std::string(status.message());
   };
   Know(data, 200'000);
+  manifest_.mutable_files(0)->set_mapped(true);
   put(text);  // as by a copy on another machine
   EXPECT_EQ(told(), "");
   for (const size_t at : {size_t{0}, size_t{66'000}, text.size() - 1}) {
     std::string edited = text;
     edited[at] = 'y';
     put(edited);
-    EXPECT_THAT(told(), HasSubstr(data + ", which it only reads, was edited: it is as long as it was")) << at;
-    EXPECT_THAT(told(), HasSubstr("--ignore-path"));
+    EXPECT_THAT(told(), HasSubstr(data + ", which it has mapped, was edited: it is as long as it was")) << at;
+    EXPECT_THAT(told(), AllOf(HasSubstr("--ignore-path"), Not(HasSubstr("--rollback"))));
     EXPECT_EQ(told({folder_.path()}), "");
   }
+  // A refusal must not be the reason that a job is lost.
+  std::vector<std::string> warnings;
+  EXPECT_TRUE(CheckFiles(manifest_, std::nullopt, &warnings, SeenFrom::kMachine, NeededFiles::kAll, {}, {},
+                         {}, EditedFiles::kWarn)
+                  .ok());
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr(kEditedSince)));
+  manifest_.mutable_files(0)->clear_mapped();
+  EXPECT_THAT(told(), AllOf(HasSubstr(data), HasSubstr(kEditedSince)));
 }
 
 TEST_F(CheckFilesTest, WhatCanNotBeToldOfAFileThatWasWrittenToIsSaid) {

@@ -86,7 +86,7 @@ absl::Status CheckFilesOf(const BoundPaths& bound, FileIdentities::Checked check
     v1::NeededFile& needed = *manifest.add_files() = file;
     // What is put in its place is to be another one.
     if (bound.Cover(file.path())) {
-      needed.clear_beginning();
+      needed.clear_middle();
       needed.clear_inode();
     }
   }

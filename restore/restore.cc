@@ -470,7 +470,7 @@ class RestoreRun : public criu::RestoreObserver {
           follows_any_links_ ? absl::OkStatus() : CheckLinks(result_.manifest, user_, place, replaced);
       if (!links.ok()) return links;
       return CheckFiles(result_.manifest, user_, &told, place, which, replaced, cut_last_,
-                        options_.ignored_paths);
+                        options_.ignored_paths, options_.edited_files);
     }));
     // Of the others when all are looked at.
     if (which != NeededFiles::kBeyondRollBack)

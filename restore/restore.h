@@ -20,6 +20,7 @@
 #include "gpu_state/job_mover.h"
 #include "rekindle/v1/job_manifest.pb.h"
 #include "restore/cgroup_membership.h"
+#include "restore/compatibility.h"
 
 namespace rekindle::restore {
 
@@ -46,6 +47,7 @@ struct RestoreOptions {
       roll_back;
   // Files at and below these paths are taken as they are, also those that the job only reads.
   std::vector<std::string> ignored_paths;
+  EditedFiles edited_files = EditedFiles::kRefuseMapped;
   // Called when every process is there with all of its memory and none has run, before `before_running`:
   // looks whether those files can be cut off, and cuts off none. Null: there is nothing to be done.
   std::function<absl::Status()> before_cut;

@@ -122,9 +122,14 @@ class ResumeTest(ResumedTest):
         self.wait_for_image()
         self.succeed("stop", "job", cli=self.remote)
         result = self.remote.run(*second)
+        self.assertEqual(result.code, FAILED, str(result))
+        for words in ("is of job 'job'", "the job is not begun anew", "--from images:"):
+            self.assertIn(words, result.message)
+        # Who gives one of them another name means it.
+        self.succeed("tag", self.references(cli=self.remote)[-1], "images:kept", cli=self.remote)
+        result = self.remote.run(*second)
         self.assertEqual(result.code, DONE, str(result))
-        self.assertIn("is of job 'job'", str(result))
-        self.assertNotIn("the job goes on from", str(result))
+        self.assertIn("the job goes on from images:kept", str(result))
 
     def test_one_that_runs_is_followed(self):
         first = self.start_again()
