@@ -98,8 +98,9 @@ TEST_F(FilesBehindLinksTest, ARootsLinkOfTwoNamesMayBeWhereAStrangerWantsIt) {
 TEST_F(FilesBehindLinksTest, ALinkAtTheEndIsNotFollowedByWhoDoesNotWantIt) {
   Link(Path("roots"), "moved");
   Link("file", "roots/link");
+  const UniqueFd root(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
   const auto open = [&](const std::string& name, int flags) {
-    return UniqueFd(OpenByTrustedLinks(AT_FDCWD, Path(name).c_str(), flags | O_CLOEXEC, ::geteuid()));
+    return UniqueFd(OpenByTrustedLinks(root.get(), Path(name).c_str() + 1, flags | O_CLOEXEC, ::geteuid()));
   };
   EXPECT_TRUE(open("moved/link", O_RDONLY).valid());
   EXPECT_TRUE(open("moved/file", O_RDONLY | O_NOFOLLOW).valid());
