@@ -16,6 +16,7 @@ namespace rekindle {
 namespace {
 
 const char* program_that_ends = "";
+std::terminate_handler ends_else = nullptr;
 
 // Without memory, as there may be none.
 void Tell(const char* cause) {
@@ -29,6 +30,8 @@ void Tell(const char* cause) {
 [[noreturn]] void End() {
   try {
     if (std::current_exception()) std::rethrow_exception(std::current_exception());
+  } catch (const std::bad_array_new_length&) {
+    // No limit's: something is wrong.
   } catch (const std::bad_alloc&) {
     Tell(
         "there is no memory left: raise the limit of what it may have (ulimit -v, ulimit -d, MemoryMax=, "
@@ -44,6 +47,8 @@ void Tell(const char* cause) {
     }
   } catch (...) {
   }
+  // It tells what was thrown.
+  if (ends_else != nullptr) ends_else();
   std::abort();
 }
 
@@ -59,7 +64,8 @@ absl::Status CheckDescriptorLimit(uint64_t least, const char* program) {
 
 void TellOfLimitsAtTheEnd(const char* program) {
   program_that_ends = program;
-  std::set_terminate(End);
+  const std::terminate_handler before = std::set_terminate(End);
+  if (before != End) ends_else = before;
 }
 
 }  // namespace rekindle

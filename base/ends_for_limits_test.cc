@@ -35,7 +35,9 @@ TEST(EndsForLimitsDeathTest, WhatWasMissingIsTold) {
               "rekindled: error: no thread could be made: .*ulimit -u");
   // A mistake is one still.
   EXPECT_EXIT(ThrowUncaught(std::system_error(EBADF, std::generic_category())),
-              testing::KilledBySignal(SIGABRT), "");
+              testing::KilledBySignal(SIGABRT), "terminate called after throwing .*system_error");
+  EXPECT_EXIT(ThrowUncaught(std::bad_array_new_length()), testing::KilledBySignal(SIGABRT),
+              "terminate called after throwing .*bad_array_new_length");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -21,6 +22,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/message_text.h"
 #include "base/process_stat.h"
 #include "base/status.h"
@@ -62,6 +64,14 @@ absl::Status CheckText(const google::protobuf::Message& request) {
   return absl::InvalidArgumentError(absl::StrCat(
       "'", ToUtf8(*other),
       "' is not UTF-8, which names, references, labels and the like have to be ('?' stands for what isn't)"));
+}
+
+// Has a connection ended that was there, or was being made ("failed to connect")?
+bool TellsOfItsEnd(const grpc::Status& status) {
+  const std::string& why = status.error_message();
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+         (absl::StrContains(why, "Broken pipe") || absl::StrContains(why, "onnection reset") ||
+          absl::StrContains(why, "Socket closed"));
 }
 
 // By the clock that nobody sets.
@@ -107,6 +117,7 @@ class GrpcClient final : public Client {
         elsewhere_(endpoint.elsewhere),
         of_functions_(endpoint.of_functions),
         host_(endpoint.host),
+        certificate_(endpoint.tls_certificate),
         channel_(channel),
         stub_(v1::Rekindle::NewStub(channel)),
         groups_(v1::Groups::NewStub(channel)),
@@ -440,6 +451,12 @@ class GrpcClient final : public Client {
                         "`), then try again");
   }
 
+  // By this machine's clock, which may be wrong: it explains, and refuses nothing.
+  std::string TroubleWithCertificate() const {
+    const absl::StatusOr<std::string> certificate = ReadFile(certificate_);
+    return certificate.ok() ? daemon::TroubleWithDates(*certificate, absl::Now()) : "";
+  }
+
   // Of an image on its way. A service that gives it up can't tell why: gRPC says something of its own.
   absl::Status OfStream(const grpc::ClientContext& call, const grpc::Status& status) const
       ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -456,7 +473,14 @@ class GrpcClient final : public Client {
   // `call` has ended with `status`.
   absl::Status FromGrpc(const grpc::ClientContext& call, const grpc::Status& status) const
       ABSL_LOCKS_EXCLUDED(mutex_) {
-    if (status.ok()) return absl::OkStatus();
+    if (status.ok()) {
+      connected_ = true;
+      return absl::OkStatus();
+    }
+    if (daemon::ToldByDaemon(call) ||
+        (TellsOfItsEnd(status) && !absl::StrContains(status.error_message(), "failed to connect"))) {
+      connected_ = true;
+    }
     {
       absl::MutexLock lock(&mutex_);
       if (cancelled_ && status.error_code() == grpc::StatusCode::CANCELLED) {
@@ -491,22 +515,29 @@ class GrpcClient final : public Client {
       const bool listens = Listens();
       // What was being said to it when it went. Of a connection that it does not take gRPC says the same as a
       // part of another sentence.
-      const bool was_there = absl::StrContains(why, "Broken pipe") ||
-                             absl::StrContains(why, "onnection reset") ||
-                             absl::StrContains(why, "Socket closed");
+      const bool was_there = TellsOfItsEnd(status);
       const bool over_tcp = !absl::StartsWith(host_, "unix:");
-      // It goes through all of TLS before it tells what it thinks of a certificate, and tells it by going
-      // away.
-      if (was_there && over_tcp && absl::StrContains(why, "failed to connect")) {
-        return absl::UnauthenticatedError(absl::StrCat(
-            "the daemon (rekindled) at ", host_,
-            " has ended the connection before it was made: most likely it does not accept the certificate of "
-            "--tls-cert, which is expired by its clock, or of an authority that its --tls-client-ca does not "
-            "have. "
-            "If it was just ending, try again (",
-            why, ")"));
+      const bool unmade = absl::StrContains(why, "failed to connect");
+      if (over_tcp && unmade) {
+        if (const std::string trouble = TroubleWithCertificate(); !trouble.empty()) {
+          return absl::UnauthenticatedError(absl::StrCat(
+              "--tls-cert: ", certificate_, " ", trouble, ": the daemon (rekindled) at ", host_,
+              " does not accept it. Have it renewed, and look at this machine's clock (", why, ")"));
+        }
       }
-      if (was_there && (!listens || !absl::StrContains(why, "failed to connect"))) return EndedMeanwhile();
+      // It goes through all of TLS before it tells what it thinks of a certificate, and tells it by going
+      // away. One that has accepted it before is ending, or what is in between has nobody to pass on to.
+      if (was_there && over_tcp && unmade) {
+        const std::string told = absl::StrCat(
+            "the daemon (rekindled) at ", host_, " has ended the connection before it was made: ",
+            connected_ ? "it is most likely being started anew, so try again; if that lasts, it"
+                       : "most likely it",
+            " does not accept the certificate of --tls-cert, which is expired by its clock, or of an "
+            "authority that its --tls-client-ca does not have.",
+            connected_ ? "" : " If it was just ending, try again", " (", why, ")");
+        return connected_ ? absl::UnavailableError(told) : absl::UnauthenticatedError(told);
+      }
+      if (was_there && (!listens || !unmade)) return EndedMeanwhile();
       if (const std::string stopped = StoppedListener(); !stopped.empty())
         return absl::UnavailableError(stopped);
       return absl::UnavailableError(absl::StrCat(
@@ -540,8 +571,9 @@ class GrpcClient final : public Client {
 
   std::unique_ptr<daemon::EmbeddedService> embedded_;
   const bool elsewhere_, of_functions_;
-  const std::string host_;
+  const std::string host_, certificate_;  // the second: its file, over TCP
   const std::shared_ptr<grpc::Channel> channel_;
+  mutable std::atomic<bool> connected_ = false;  // it was at least once
   std::unique_ptr<v1::Rekindle::Stub> stub_;
   std::unique_ptr<v1::Groups::Stub> groups_;
   std::unique_ptr<v1::Calls::Stub> calls_;
@@ -576,13 +608,6 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const Endp
                            {"--tls-key", endpoint.tls_key});
   if (absl::IsNotFound(files.status())) return absl::InvalidArgumentError(files.status().message());
   RK_RETURN_IF_ERROR(files.status());
-  if (const std::string trouble = daemon::TroubleWithDates(files->certificate, absl::Now());
-      !trouble.empty()) {
-    return absl::UnauthenticatedError(
-        absl::StrCat("--tls-cert: ", endpoint.tls_certificate, " ", trouble,
-                     ": no daemon accepts it. Have it renewed, and look at this "
-                     "machine's clock"));
-  }
   grpc::SslCredentialsOptions options;
   options.pem_root_certs = std::move(files->ca);
   options.pem_cert_chain = std::move(files->certificate);

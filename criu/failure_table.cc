@@ -563,11 +563,11 @@ const KnownFailure kRestoreMisfits[] = {
      kCause,
      StatusCode::kPermissionDenied,
      {"Can't open file * on restore: Too many levels", "Can't open file *: Too many levels"},
-     "/$1, which the job has open or mapped, is reached by a symbolic link now that another user may have "
-     "made.",
-     "Remove the link and put the file or folder back, then restore again; an administrator who knows where "
-     "it "
-     "leads restores with --ignore-mismatch. Nothing of the job has run, and the image is whole."},
+     "/$1, which the job has open or mapped, is reached by a link that is not trusted (another user's, in a "
+     "folder others may write to, or a loop).",
+     "Remove the link and put the file or folder back, then try again; an administrator who knows where it "
+     "leads may restore (not clone) with --ignore-mismatch. Nothing of the job has run, and the image is "
+     "whole."},
     {"cwd-missing",
      kOnRestore,
      kCause,

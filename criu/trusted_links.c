@@ -42,6 +42,7 @@ struct Walk {
   int root, folder;  // the second is its own, or -1
   unsigned uid;
   int trusted, links;
+  int keeps_last;  // a link at the end is what is meant (O_NOFOLLOW)
   char rest[PATH_MAX];
 };
 
@@ -56,6 +57,7 @@ static int Follow(struct Walk* walk, int link, const char* rest) {
   struct statx info;
   char target[PATH_MAX];
   if (!walk->trusted || !Look(link, &info) || (info.stx_uid != 0 && info.stx_uid != walk->uid) ||
+      info.stx_nlink > 1 ||  // anybody may have given it that name
       ++walk->links > MOST_LINKS) {
     errno = ELOOP;
     return 0;
@@ -94,7 +96,7 @@ static int Step(struct Walk* walk, char name[NAME_MAX + 1], int* last) {
   const int next = (int)syscall(SYS_openat, walk->folder, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
   if (next < 0) return 0;
   int done = Look(next, &info);
-  if (done && S_ISLNK(info.stx_mode)) {
+  if (done && S_ISLNK(info.stx_mode) && !(walk->keeps_last && *rest == '\0')) {
     done = Follow(walk, next, rest);
     const int error = errno;
     close(next);
@@ -117,7 +119,8 @@ int OpenByTrustedLinks(int root, const char* path, int flags, unsigned uid) {
     errno = ENAMETOOLONG;
     return -1;
   }
-  struct Walk walk = {.root = root, .folder = -1, .uid = uid, .trusted = 1};
+  struct Walk walk = {
+      .root = root, .folder = -1, .uid = uid, .trusted = 1, .keeps_last = (flags & O_NOFOLLOW) != 0};
   strcpy(walk.rest, path);
   if (!Descend(&walk, (int)syscall(SYS_openat, root, ".", O_PATH | O_DIRECTORY | O_CLOEXEC))) return -1;
   char name[NAME_MAX + 1];

@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -23,8 +25,10 @@
 namespace rekindle::daemon {
 namespace {
 
-constexpr int kBacklogOfTcp = 512;
+constexpr int kBacklogOfTcp = 512, kTriesOfPort = 8;
 constexpr size_t kFewestOverTcp = 8, kMostOverTcp = 4096;
+// As many as a few nodes with their commands have, where the limit of descriptors is an ordinary one.
+constexpr size_t kManyOverTcp = 256, kOrdinaryLimit = 1024;
 
 // Returns an error of errno.
 int ListenOnOne(const sockaddr* address, socklen_t size, bool both_families, UniqueFd* listens) {
@@ -43,12 +47,24 @@ int ListenOnOne(const sockaddr* address, socklen_t size, bool both_families, Uni
   return 0;
 }
 
+void SetPort(sockaddr_storage& address, int port) {
+  if (address.ss_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6&>(address).sin6_port = htons(static_cast<uint16_t>(port));
+  } else {
+    reinterpret_cast<sockaddr_in&>(address).sin_port = htons(static_cast<uint16_t>(port));
+  }
+}
+
+int PortIn(const sockaddr_storage& address) {
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                                             : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
 int PortOf(int socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
-  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
-                                             : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+  return PortIn(address);
 }
 
 absl::Status NotListening(int error, const std::string& address) {
@@ -58,17 +74,64 @@ absl::Status NotListening(int error, const std::string& address) {
                    error == EADDRINUSE ? ", or end what has this one ('ss -ltnp' shows it)" : ""));
 }
 
-// Of its end that isn't ours.
+// Of its end that isn't ours; of IPv6 the network ("2001:db8::/64"), of which each machine has all addresses.
 std::string AddressOfPeer(int connection) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   char host[NI_MAXHOST] = "";
-  if (::getpeername(connection, reinterpret_cast<sockaddr*>(&address), &size) == 0)
-    ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host, sizeof host, nullptr, 0,
-                  NI_NUMERICHOST);
+  if (::getpeername(connection, reinterpret_cast<sockaddr*>(&address), &size) != 0) return host;
+  in6_addr& v6 = reinterpret_cast<sockaddr_in6&>(address).sin6_addr;
+  const bool of_network =
+      address.ss_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&v6) && !IN6_IS_ADDR_LOOPBACK(&v6);
+  if (of_network) memset(v6.s6_addr + 8, 0, 8);
+  ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host, sizeof host, nullptr, 0,
+                NI_NUMERICHOST);
   absl::string_view name = host;
   absl::ConsumePrefix(&name, "::ffff:");  // one of IPv4, to a socket of both
-  return std::string(name);
+  return absl::StrCat(name, of_network ? "/64" : "");
+}
+
+// `*chosen`: an address is in use with the port that the kernel has chosen for the first.
+absl::StatusOr<TcpSockets> ListenOnAll(const addrinfo* found, bool everywhere, const std::string& address,
+                                       bool* chosen) {
+  TcpSockets tcp;
+  std::vector<sockaddr_storage> had;
+  int failure = EADDRNOTAVAIL;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    sockaddr_storage at{};
+    std::copy_n(reinterpret_cast<const char*>(one->ai_addr), one->ai_addrlen, reinterpret_cast<char*>(&at));
+    const sockaddr_storage asked = at;
+    // All with the port that the kernel has chosen for the first.
+    if (tcp.port != 0) SetPort(at, tcp.port);
+    // A name may have one twice.
+    if (std::any_of(had.begin(), had.end(),
+                    [&](const sockaddr_storage& other) { return memcmp(&other, &at, sizeof at) == 0; }))
+      continue;
+    UniqueFd socket;
+    failure = ListenOnOne(reinterpret_cast<const sockaddr*>(&at), one->ai_addrlen, everywhere, &socket);
+    if (failure == EADDRINUSE) {
+      *chosen = PortIn(asked) == 0 && tcp.port != 0;
+      return NotListening(failure, address);
+    }
+    if (failure != 0) continue;  // of a family that the machine does not have
+    if (tcp.port == 0) tcp.port = PortOf(socket.get());
+    SetPort(at, tcp.port);
+    had.push_back(at);
+    tcp.sockets.push_back(std::move(socket));
+  }
+  if (tcp.sockets.empty() && everywhere) {
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    any.sin_port = reinterpret_cast<const sockaddr_in6*>(found->ai_addr)->sin6_port;
+    UniqueFd socket;
+    failure = ListenOnOne(reinterpret_cast<const sockaddr*>(&any), sizeof any, false, &socket);
+    if (failure == 0) {
+      tcp.port = PortOf(socket.get());
+      tcp.sockets.push_back(std::move(socket));
+    }
+  }
+  if (tcp.sockets.empty()) return NotListening(failure, address);
+  return tcp;
 }
 
 }  // namespace
@@ -88,41 +151,17 @@ absl::StatusOr<TcpSockets> ListenOnTcp(const std::string& address) {
     return absl::InvalidArgumentError(absl::StrCat("--listen: ", address, ": ", ::gai_strerror(unknown)));
   }
   const auto free = absl::MakeCleanup([found] { ::freeaddrinfo(found); });
-  TcpSockets tcp;
-  int failure = EADDRNOTAVAIL;
-  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-    sockaddr_storage at{};
-    std::copy_n(reinterpret_cast<const char*>(one->ai_addr), one->ai_addrlen, reinterpret_cast<char*>(&at));
-    // All with the port that the kernel has chosen for the first.
-    if (tcp.port != 0 && at.ss_family == AF_INET6) {
-      reinterpret_cast<sockaddr_in6&>(at).sin6_port = htons(static_cast<uint16_t>(tcp.port));
-    } else if (tcp.port != 0) {
-      reinterpret_cast<sockaddr_in&>(at).sin_port = htons(static_cast<uint16_t>(tcp.port));
-    }
-    UniqueFd socket;
-    failure = ListenOnOne(reinterpret_cast<const sockaddr*>(&at), one->ai_addrlen, everywhere, &socket);
-    if (failure == EADDRINUSE) return NotListening(failure, address);
-    if (failure != 0) continue;  // of a family that the machine does not have
-    if (tcp.port == 0) tcp.port = PortOf(socket.get());
-    tcp.sockets.push_back(std::move(socket));
+  for (int tried = 1;; ++tried) {
+    bool chosen = false;
+    absl::StatusOr<TcpSockets> tcp = ListenOnAll(found, everywhere, address, &chosen);
+    // Another may have the port that the kernel has chosen for the first, at one of the others.
+    if (tcp.ok() || !chosen || tried == kTriesOfPort) return tcp;
   }
-  if (tcp.sockets.empty() && everywhere) {
-    sockaddr_in any{};
-    any.sin_family = AF_INET;
-    any.sin_port = reinterpret_cast<const sockaddr_in6*>(found->ai_addr)->sin6_port;
-    UniqueFd socket;
-    failure = ListenOnOne(reinterpret_cast<const sockaddr*>(&any), sizeof any, false, &socket);
-    if (failure == 0) {
-      tcp.port = PortOf(socket.get());
-      tcp.sockets.push_back(std::move(socket));
-    }
-  }
-  if (tcp.sockets.empty()) return NotListening(failure, address);
-  return tcp;
 }
 
 size_t MostTcpConnections() {
-  return std::clamp<size_t>(DescriptorLimit() / 8, kFewestOverTcp, kMostOverTcp);
+  const size_t limit = DescriptorLimit();
+  return std::clamp<size_t>(limit / 8, limit >= kOrdinaryLimit ? kManyOverTcp : kFewestOverTcp, kMostOverTcp);
 }
 
 void TcpConnections::ForgetClosed() {

@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -73,6 +74,18 @@ TEST(TcpListenerTest, ConnectionsAreCountedUntilTheyAreClosed) {
   taken.erase(taken.begin());
   EXPECT_TRUE(admit(first).ok());
   EXPECT_FALSE(admit(first).ok());
+}
+
+TEST(TcpListenerTest, AnOrdinaryLimitIsEnoughForAFewNodes) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  for (const auto& [limit, most] :
+       {std::pair(rlim_t{512}, size_t{64}), std::pair(rlim_t{1024}, size_t{256})}) {
+    const rlimit lower{limit, before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &lower), 0);
+    EXPECT_EQ(MostTcpConnections(), most) << limit;
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 // One that can't be taken while there are no descriptors is taken once there are some.

@@ -314,7 +314,7 @@ void WriteInPlace(int fd) {
 
 // Whoever may write the store could have put something else there, by which all would wait, or be led away.
 absl::StatusOr<UniqueFd> OpenRegular(const std::string& path, int flags) {
-  const int opened = ::open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  const int opened = OpenOwnFile(path, flags);
   const int error = opened < 0 ? errno : 0;
   UniqueFd fd(opened);
   // No damage that a repair may take for a loss: what is meant may lie elsewhere.

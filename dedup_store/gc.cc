@@ -5,6 +5,8 @@
 // for images that were committed since its marking, on whichever node, after it has that lock. A pack in use
 // is left to the next gc. Each step is complete in itself: killed anywhere, the next gc finishes the work.
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <atomic>
 #include <iterator>
@@ -62,9 +64,9 @@ bool IsTemporary(absl::string_view name) {
 
 // And one of the folder tmp/? Others are not the store's.
 bool IsInTheMaking(absl::string_view name) {
+  if (IdOfFileName(name, ".pack") != 0 || IdOfFileName(name, ".idx") != 0) return true;
   const size_t dot = name.rfind('.');
-  if (dot == absl::string_view::npos)
-    return IdOfFileName(name, ".pack") != 0 || IdOfFileName(name, ".idx") != 0;
+  if (dot == absl::string_view::npos) return false;
   const absl::string_view what = name.substr(0, dot), number = name.substr(dot + 1);
   if (number.empty() || number.size() > 16 ||
       !std::all_of(number.begin(), number.end(), absl::ascii_isxdigit))
@@ -248,7 +250,7 @@ class Collector {
   // After an error of one pack's file, which must not keep gc from the others. What is marked dead stays so,
   // and the next gc tries again.
   static absl::Status PassOver(const absl::Status& status, absl::Status& first) {
-    Log(LogLevel::kWarning, absl::StrCat(status.message(), "; gc goes on with other packs"));
+    Log(LogLevel::kWarning, absl::StrCat(status.message(), "; gc goes on with others"));
     first.Update(status);
     return absl::OkStatus();
   }
@@ -436,6 +438,10 @@ class Collector {
       // NFS gives an exclusive lock only to who may write the file.
       auto file = core_->io()->Open(path, !dry_run_);
       if (absl::IsNotFound(file.status())) continue;
+      if (struct stat info; !file.ok() && ::lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+        RK_RETURN_IF_ERROR(PassOver(file.status(), failed_));
+        continue;
+      }
       RK_RETURN_IF_ERROR(file.status());
       const LockMode mode = dry_run_ ? LockMode::kShared : LockMode::kExclusive;
       RK_ASSIGN_OR_RETURN(bool locked, (*file)->Lock(mode, false));

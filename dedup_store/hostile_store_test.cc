@@ -1,15 +1,22 @@
 // What somebody who may write a store's folder can put there: links to what is another's, and what is no
 // file.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "dedup_store/block_io.h"
 #include "dedup_store/limit_guard.h"
 #include "dedup_store/scrub.h"
 #include "dedup_store/store_testing.h"
@@ -88,6 +95,42 @@ TEST_F(HostileStoreTest, GcLeavesWhatIsNotTheStores) {
   for (const std::string& name : others) EXPECT_TRUE(PathExists(Path(name))) << name;
 }
 
+TEST_F(HostileStoreTest, GcGoesOnBehindWhatIsNoFile) {
+  PutFifoAt(Path("tmp/0000000000000001.pack"));
+  PutLinkAt(Path("tmp/0000000000000002.idx"), Strangers("none"));
+  RK_ASSERT_OK(WriteFileAtomically(Path("tmp/probe.12"), ""));
+  RK_ASSERT_OK(WriteFileAtomically(Path("LIMITS.tmp-1-2"), ""));
+  const auto told = store_->Gc({});
+  ASSERT_FALSE(told.ok());
+  EXPECT_TRUE(absl::StrContains(told.status().message(), "gc did all else, but")) << told.status();
+  EXPECT_FALSE(PathExists(Path("tmp/probe.12")));
+  EXPECT_FALSE(PathExists(Path("LIMITS.tmp-1-2")));
+  std::filesystem::remove(Path("tmp/0000000000000001.pack"));
+  std::filesystem::remove(Path("tmp/0000000000000002.idx"));
+  RK_ASSERT_OK(store_->Gc({}));
+}
+
+// As a file server has one of what a client of it has open.
+TEST_F(HostileStoreTest, FileOfWhichAnotherHasALeaseIsWaitedFor) {
+  const std::string path = FileOf("packs", ".pack");
+  sigset_t breaking;
+  sigemptyset(&breaking);
+  sigaddset(&breaking, SIGRTMIN);
+  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, &breaking, nullptr), 0);
+  Reopen();
+  const UniqueFd leased(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(::fcntl(leased.get(), F_SETSIG, SIGRTMIN), 0);
+  if (::fcntl(leased.get(), F_SETLEASE, F_RDLCK) != 0) GTEST_SKIP() << "no leases here: " << strerror(errno);
+  absl::Status opened;
+  std::thread opens([&] { opened = RealBlockIo()->Open(path, true).status(); });
+  const timespec patience{30, 0};
+  EXPECT_EQ(::sigtimedwait(&breaking, nullptr, &patience), SIGRTMIN) << strerror(errno);
+  EXPECT_EQ(::fcntl(leased.get(), F_SETLEASE, F_UNLCK), 0);
+  opens.join();
+  EXPECT_TRUE(opened.ok()) << opened;
+  ASSERT_EQ(::pthread_sigmask(SIG_UNBLOCK, &breaking, nullptr), 0);
+}
+
 TEST_F(HostileStoreTest, FormatThatIsNoFileOfTheStores) {
   for (const auto& put : {std::function<void()>([&] { PutFifoAt(Path("FORMAT")); }),
                           std::function<void()>([&] { PutLinkAt(Path("FORMAT"), "/dev/zero"); }),
@@ -109,9 +152,17 @@ TEST_F(HostileStoreTest, FormatThatIsNoFileOfTheStores) {
 }
 
 TEST_F(HostileStoreTest, OtherFilesThatAreNone) {
-  PutHugeAt(Path("LIMITS"));
-  EXPECT_EQ(ReadLimits(options_.path).status().code(), absl::StatusCode::kDataLoss);
-  std::filesystem::remove(Path("LIMITS"));
+  LimitsChange change;
+  change.high_water_percent = 90;
+  std::string warning;
+  for (const auto& put : {std::function<void()>([&] { PutHugeAt(Path("LIMITS")); }),
+                          std::function<void()>([&] { PutLinkAt(Path("LIMITS"), Strangers("none")); })}) {
+    put();
+    EXPECT_EQ(ReadLimits(options_.path).status().code(), absl::StatusCode::kFailedPrecondition);
+    // It is not written anew: what is meant may lie elsewhere.
+    EXPECT_FALSE(store_->ChangeLimits(change, &warning).ok());
+    std::filesystem::remove(Path("LIMITS"));
+  }
 
   PutLinkAt(Path("catalog/lock"), Strangers("none"));
   const auto locked = image_.Commit(*store_, "second");

@@ -23,14 +23,18 @@ namespace {
 using Stage = LimitChecks::Stage;
 
 constexpr char kLimitsFile[] = "LIMITS";
+// Each owner that has a limit takes some 30 bytes.
+constexpr uint64_t kMostOfLimits = uint64_t{64} << 20;
 // Frame table, page table and manifest come last, and are at most this part of what was written.
 constexpr uint64_t kMetadataShare = 50;
 
 std::string LimitsPath(const std::string& store_path) { return absl::StrCat(store_path, "/", kLimitsFile); }
 
 absl::StatusOr<StoreLimits> ReadFileOfLimits(const std::string& store_path) {
-  auto text = ReadSmallFile(LimitsPath(store_path));
+  auto text = ReadSmallFile(LimitsPath(store_path), kMostOfLimits);
   if (absl::IsNotFound(text.status())) return StoreLimits();
+  // What can't be read as a file is no damage to be written over: what is meant may lie elsewhere.
+  if (absl::IsDataLoss(text.status())) return absl::FailedPreconditionError(text.status().message());
   RK_RETURN_IF_ERROR(text.status());
   return StoreLimits::Decode(*text);
 }

@@ -12,6 +12,20 @@
 
 namespace rekindle::store {
 
+int OpenOwnFile(const std::string& path, int flags) {
+  const int opened = ::open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (opened >= 0 || errno != EWOULDBLOCK) return opened;
+  // Another has a lease of it, and is asked to give it up. Only what is held, and a file, is waited for.
+  const UniqueFd held(::open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  struct stat info;
+  if (!held.valid() || ::fstat(held.get(), &info) != 0) return -1;
+  if (!S_ISREG(info.st_mode)) {
+    errno = S_ISLNK(info.st_mode) ? ELOOP : S_ISDIR(info.st_mode) ? EISDIR : ENXIO;
+    return -1;
+  }
+  return ::open(absl::StrCat("/proc/self/fd/", held.get()).c_str(), flags | O_NOCTTY | O_CLOEXEC);
+}
+
 absl::Status CheckIsRegular(int error, int fd, const std::string& path) {
   struct stat info;
   const char* what = nullptr;
@@ -32,7 +46,7 @@ absl::Status CheckIsRegular(int error, int fd, const std::string& path) {
 }
 
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, uint64_t most) {
-  const int opened = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  const int opened = OpenOwnFile(path, O_RDONLY);
   const int error = opened < 0 ? errno : 0;
   const UniqueFd fd(opened);
   RK_RETURN_IF_ERROR(CheckIsRegular(error, fd.get(), path));

@@ -60,9 +60,9 @@ std::optional<StoreIdentity> IdentityOfPacks(const std::string& store_path) {
   auto names = ListDirectory(folder);
   if (!names.ok()) return std::nullopt;
   for (const std::string& name : *names) {
-    auto fd = OpenFile(absl::StrCat(folder, "/", name), O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    const UniqueFd fd(OpenOwnFile(absl::StrCat(folder, "/", name), O_RDONLY));
     PackHeader header;
-    if (!fd.ok() || ::pread(fd->get(), &header, sizeof header, 0) != static_cast<ssize_t>(sizeof header) ||
+    if (!fd.valid() || ::pread(fd.get(), &header, sizeof header, 0) != static_cast<ssize_t>(sizeof header) ||
         memcmp(header.magic, kPackMagic, sizeof header.magic) != 0 || header.version != kFormatVersion ||
         !(header.checksum == Checksum(&header, offsetof(PackHeader, checksum)))) {
       continue;

@@ -4,10 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <string>
 
 #include "base/file.h"
 #include "base/test_user.h"
+#include "criu/trusted_links.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -83,6 +85,56 @@ TEST_F(FilesBehindLinksTest, InAStickyFolderEverybodysLinksAreTheirOwn) {
   Link(Path("roots"), "everybodys/other", kNobody);
   EXPECT_TRUE(Check("everybodys/of root/file").ok());
   EXPECT_FALSE(Check("everybodys/other/file").ok());
+}
+
+// The kernel lets anybody give it another name, where fs.protected_hardlinks is off.
+TEST_F(FilesBehindLinksTest, ARootsLinkOfTwoNamesMayBeWhereAStrangerWantsIt) {
+  Link(Path("roots"), "roots/link");
+  EXPECT_TRUE(Check("roots/link/file").ok());
+  ASSERT_EQ(::linkat(AT_FDCWD, Path("roots/link").c_str(), AT_FDCWD, Path("theirs/link").c_str(), 0), 0);
+  EXPECT_FALSE(Check("theirs/link/file", Owner{kNobody, kNobody, {}}).ok());
+}
+
+TEST_F(FilesBehindLinksTest, ALinkAtTheEndIsNotFollowedByWhoDoesNotWantIt) {
+  Link(Path("roots"), "moved");
+  Link("file", "roots/link");
+  const UniqueFd root(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  const auto open = [&](const std::string& name, int flags) {
+    return UniqueFd(OpenByTrustedLinks(root.get(), Path(name).c_str() + 1, flags | O_CLOEXEC, ::geteuid()));
+  };
+  EXPECT_TRUE(open("moved/link", O_RDONLY).valid());
+  EXPECT_TRUE(open("moved/file", O_RDONLY | O_NOFOLLOW).valid());
+  EXPECT_FALSE(open("moved/link", O_RDONLY | O_NOFOLLOW).valid());
+  EXPECT_EQ(errno, ELOOP);
+}
+
+TEST_F(FilesBehindLinksTest, FoldersOfRemovedFiles) {
+  Link(Path("roots"), "theirs/folder", kNobody);
+  const auto check = [&](const std::string& name, std::optional<Owner> user = std::nullopt) {
+    return CheckLinks({}, user, SeenFrom::kMachine, {}, {Path(name), "/removed", "/proc/self/cwd/removed"});
+  };
+  EXPECT_TRUE(check("theirs/gone").ok());
+  EXPECT_TRUE(check("theirs/folder").ok()) << "the name itself is made anew";
+  const absl::Status told = check("theirs/folder/gone");
+  EXPECT_EQ(told.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(told.message(),
+              HasSubstr(Path("theirs/folder") + ", where the job had a file that was removed"));
+  EXPECT_TRUE(check("theirs/folder/gone", Owner{kNobody - 1, kNobody - 1, {}}).ok()) << "by his own rights";
+}
+
+TEST_F(FilesBehindLinksTest, TheRootFolder) {
+  v1::JobManifest manifest;
+  for (const char* path : {"/", "//", ""}) manifest.add_files()->set_path(path);
+  EXPECT_TRUE(CheckLinks(manifest, std::nullopt, SeenFrom::kMachine, {}).ok());
+}
+
+TEST_F(FilesBehindLinksTest, ACopyIsNotToldWhatOnlyARestoreMay) {
+  Link(Path("roots/file"), "everybodys/link", kNobody);
+  v1::JobManifest manifest;
+  manifest.add_files()->set_path(Path("everybodys/link"));
+  const absl::Status told = CheckLinks(manifest, std::nullopt, SeenFrom::kMachine, {}, {}, LinksFor::kClone);
+  EXPECT_EQ(told.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(told.message(), ::testing::Not(HasSubstr("--ignore-mismatch")));
 }
 
 TEST_F(FilesBehindLinksTest, ACircleEnds) {

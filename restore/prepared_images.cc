@@ -16,6 +16,7 @@
 #include "rekindle/v1/image_layout.h"
 #include "restore/compatibility.h"
 #include "restore/criu_files.h"
+#include "restore/files_behind_links.h"
 #include "restore/job_logs.h"
 #include "restore/opened_files_check.h"
 #include "restore/restore.h"
@@ -91,6 +92,12 @@ absl::Status CheckFilesOf(const BoundPaths& bound, FileIdentities::Checked check
     }
   }
   if (prepared.temporary) ForgetOwn(*prepared.temporary, bound, &manifest);
+  std::set<std::string> elsewhere = FilesReplacedByLog(manifest);
+  for (const v1::NeededFile& file : manifest.files()) {
+    if (bound.Cover(file.path())) elsewhere.insert(file.path());
+  }
+  RK_RETURN_IF_ERROR(
+      CheckLinks(manifest, prepared.user, SeenFrom::kMachine, elsewhere, {}, LinksFor::kClone));
   manifest = bound.OnMachine(std::move(manifest));
   std::vector<std::string> warnings;
   prepared.outputs = CheckFiles(manifest, prepared.user, &warnings);

@@ -465,9 +465,15 @@ class RestoreRun : public criu::RestoreObserver {
     std::vector<std::string> told;
     std::set<std::string> replaced;
     if (!options_.log.empty()) replaced = FilesReplacedByLog(result_.manifest);
+    // In mounts of the job's own nobody else puts anything.
+    std::set<std::string> removed;
+    if (!user_ && !follows_any_links_ && (namespaces_.entered() || !OwnMounts(image_->info()))) {
+      RK_ASSIGN_OR_RETURN(removed, NamesOfRemovedFiles(*image_));
+    }
     RK_RETURN_IF_ERROR(namespaces_.Within([&] {
-      const absl::Status links =
-          follows_any_links_ ? absl::OkStatus() : CheckLinks(result_.manifest, user_, place, replaced);
+      const absl::Status links = follows_any_links_
+                                     ? absl::OkStatus()
+                                     : CheckLinks(result_.manifest, user_, place, replaced, removed);
       if (!links.ok()) return links;
       return CheckFiles(result_.manifest, user_, &told, place, which, replaced, cut_last_,
                         options_.ignored_paths, options_.edited_files);
