@@ -175,7 +175,7 @@ TEST_F(FunctionCommandsTest, WhatHelpsWhereTheDaemonIsAwayIsOfFunctions) {
   FunctionInvocation invocation;
   invocation.request.set_name("cut");
   EXPECT_EQ(Invoke(invocation), kFailed);
-  EXPECT_THAT(err_, HasSubstr("'rekindle fn ls' and 'rekindle fn logs' show whether"));
+  EXPECT_THAT(err_, HasSubstr("'rekindle fn ls', 'rekindle fn logs' and 'rekindle deps ls' show whether"));
   server_->Shutdown();
   EXPECT_EQ(Invoke(invocation), kFailed);
   EXPECT_THAT(err_, HasSubstr(": start it\n"));

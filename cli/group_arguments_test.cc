@@ -93,7 +93,10 @@ TEST(GroupArguments, RestoreAndResolve) {
   EXPECT_EQ(rolling.rollback().mode(), v1::Rollback::APPEND);
   ASSERT_EQ(rolling.rollback().ignore_paths_size(), 1);
   EXPECT_EQ(rolling.rollback().ignore_paths(0), "/home/me/metrics");
-  EXPECT_FALSE(Parse({"group", "restore", "train:1", "--ignore-path", "metrics"}).status.ok());
+  restore = Parse({"group", "restore", "train:1", "--ignore-path", "metrics"});
+  ASSERT_TRUE(restore.status.ok()) << restore.status;
+  EXPECT_EQ(std::get<v1::RestoreGroupRequest>(restore.invocation.command).rollback().mode(),
+            v1::Rollback::NONE);
   EXPECT_FALSE(Parse({"group", "restore", "train:1", "--rollback", "perhaps"}).status.ok());
   ParsedArguments resolve = Parse({"group", "resolve", "abc", "commit"});
   ASSERT_TRUE(resolve.status.ok()) << resolve.status;

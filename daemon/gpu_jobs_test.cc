@@ -76,7 +76,7 @@ TEST_F(GpuJobsTest, LeasesAndPinsOfTheLivingAreTakenOver) {
       of_dead{IdOf(dead), 1, true};
   // One that had this PID before.
   GpuJobLeases of_earlier{IdOf(another), 1, true};
-  --of_earlier.job.start_ticks;
+  of_earlier.job.start_ticks -= 2;  // no tick of rounding
   dead.Kill();
   dead.Reap();
   Start({of_leased, of_pinned, of_dead, of_earlier});

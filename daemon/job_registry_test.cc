@@ -302,7 +302,7 @@ TEST_F(JobRegistryTest, AnotherProcessOfTheSamePidIsAnotherJob) {
   auto added = registry_->Add(Record(process.pid(), "reused"), false);
   ASSERT_TRUE(added.ok());
   JobRecord older = *added;
-  older.start_ticks -= 1;
+  older.start_ticks -= 2;  // no tick of rounding
   EXPECT_FALSE(JobRegistry::Lives(older));
   // News of the older one must not touch the record of the newer.
   ASSERT_TRUE(registry_->SetExit(older, ExitState{3, 0}).ok());

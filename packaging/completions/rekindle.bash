@@ -131,7 +131,7 @@ _rekindle() {
     fn)
       case ${words[i + 1]} in
         deploy)
-          flags='--runtime --handler --code --deps --no-image --layer --venv --memory --timeout --start-timeout --env --provisioned --max-instances --cpus --net --description --replace --force'
+          flags='--runtime --handler --code --deps --no-image --layer --venv --memory --timeout --start-timeout --env --env-file --provisioned --max-instances --cpus --net --description --replace --force'
           case $previous in
             --runtime) arguments='python nodejs provided' ;;
             --net) arguments='host none own' ;;
@@ -140,7 +140,7 @@ _rekindle() {
           esac
           ;;
         set)
-          flags='--memory --timeout --start-timeout --env --no-env --provisioned --max-instances --cpus --net --description --code --layer --venv --no-layers --force'
+          flags='--memory --timeout --start-timeout --env --env-file --no-env --provisioned --max-instances --cpus --net --description --code --layer --venv --no-layers --force'
           [[ $previous == --net ]] && arguments='host none own' || arguments=$(_rekindle_functions)
           ;;
         invoke)

@@ -171,6 +171,7 @@ complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcomm
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy set' -l timeout -x -d 'Limit of an invocation'
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy set' -l start-timeout -x -d 'Limit of loading it'
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy set' -l env -x -d 'Environment variable'
+complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy set' -l env-file -r -F -d 'Environment variables, a line each'
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy set' -l provisioned -x -d 'Instances that are always there'
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy set' -l max-instances -x -d 'Instances at the same time'
 complete -c rekindle -n '__fish_seen_subcommand_from fn; and __fish_seen_subcommand_from deploy set' -l cpus -x -d 'Limit of its CPU time'
