@@ -36,10 +36,10 @@ void InParallel(size_t count, const std::function<void(size_t i)>& part) {
 }
 
 absl::Status NoMoreThreads(const std::system_error& error) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("no thread could be made for this: ", error.code().message(),
-                   ". Rekindle is at a limit of processes and threads: raise that of its cgroup (TasksMax= "
-                   "of rekindled's unit, pids.max), of its user (ulimit -u), or kernel.pid_max, or end some"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "no thread could be made for this: ", error.code().message(),
+      ". Rekindle is at a limit of processes and threads: raise that of its cgroup (TasksMax= "
+      "of rekindled's unit, pids.max), of its user (ulimit -u), or kernel.pid_max, or end some"));
 }
 
 }  // namespace rekindle

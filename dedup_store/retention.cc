@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/image_reference.h"
-#include "base/image_reference.h"
 
 namespace rekindle::store {
 
