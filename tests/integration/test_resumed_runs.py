@@ -128,6 +128,7 @@ class ResumeTest(ResumedTest):
         # Who gives one of them another name means it.
         self.succeed("tag", self.references(cli=self.remote)[-1], "images:kept", cli=self.remote)
         result = self.remote.run(*second)
+        self.addCleanup(self.remote.run, "stop", "second", "--grace", "1s")
         self.assertEqual(result.code, DONE, str(result))
         self.assertIn("the job goes on from images:kept", str(result))
 
