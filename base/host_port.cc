@@ -42,4 +42,11 @@ absl::Status CheckHostPort(absl::string_view address, AddressUse use) {
                                                  kLargestPort, ", and an address of IPv6 as [ADDRESS]:PORT"));
 }
 
+HostPort SplitHostPort(absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  absl::string_view host = address.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  return {std::string(host), std::string(address.substr(colon + 1))};
+}
+
 }  // namespace rekindle

@@ -1,6 +1,8 @@
 // Addresses as people write them: "HOST:PORT".
 #pragma once
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
@@ -15,5 +17,11 @@ enum class AddressUse {
 // for that of the port. Libraries take a port that is too large modulo 65536, and a default one for what has
 // none.
 absl::Status CheckHostPort(absl::string_view address, AddressUse use);
+
+// The two of an address that CheckHostPort lets pass, as getaddrinfo() takes them: HOST without brackets.
+struct HostPort {
+  std::string host, port;
+};
+HostPort SplitHostPort(absl::string_view address);
 
 }  // namespace rekindle

@@ -42,6 +42,15 @@ absl::StatusOr<UniqueFd> ListenAt(const std::string& path, int flags) {
   return listener;
 }
 
+absl::StatusOr<UniqueFd> ConnectTo(const std::string& path, int flags) {
+  RK_ASSIGN_OR_RETURN(const sockaddr_un address, UnixAddressOf(path));
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
+  if (!socket.valid() ||
+      ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return ErrnoStatus(errno, absl::StrCat("connecting to the socket ", path));
+  return socket;
+}
+
 std::string UnixSocketUri(absl::string_view path) {
   std::string uri = "unix://";
   for (const char c : path) {

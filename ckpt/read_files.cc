@@ -24,10 +24,6 @@ constexpr size_t kMostFiles = 20'000;
 // File systems stamp with a clock that ticks.
 constexpr int64_t kTickNanos = 20'000'000;
 
-int64_t ModifiedNanos(const struct stat& info) {
-  return int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
-}
-
 bool MayGrow(const criu::RegularFile& file) {
   return file.has_size && file.readable && !file.written && !file.ghost && file.build_id.empty() &&
          !absl::StartsWith(file.path, "/proc/") && !absl::StartsWith(file.path, "/sys/") &&
@@ -69,7 +65,7 @@ ReadFiles ReadFiles::Open(const std::map<std::string, std::string>& criu_files, 
 }
 
 bool ReadFiles::IsFromBeforeFreeze(const struct stat& info) const {
-  return ModifiedNanos(info) + kTickNanos < looked_at_unix_ns_;
+  return Nanos(info.st_mtim) + kTickNanos < looked_at_unix_ns_;
 }
 
 void ReadFiles::Fingerprint(const File& file, bool sampled, ReadableFiles* readable,
@@ -93,7 +89,7 @@ void ReadFiles::Fingerprint(const File& file, bool sampled, ReadableFiles* reada
     if (middle.ok()) known->set_middle(*middle);
   }
   known->set_inode(info.st_ino);
-  known->set_modified_ns(ModifiedNanos(info));
+  known->set_modified_ns(Nanos(info.st_mtim));
 }
 
 void ReadFiles::AddTo(v1::JobManifest* manifest) const {

@@ -105,6 +105,7 @@ class Parser {
     parsed.invocation.command = std::move(command_);
     parsed.invocation.run = run_options_;
     parsed.invocation.timeline = timeline_;
+    parsed.invocation.of_functions = of_functions_;
     parsed.invocation.timeline.trace_file = Absolute(timeline_.trace_file, working_directory_);
     return parsed;
   }
@@ -250,6 +251,7 @@ class Parser {
   TemplateArguments template_;
   GroupArguments group_;
   FunctionArguments function_;
+  bool of_functions_ = false;
   CLI::App app_{"Freezes running jobs into a deduplicated image store and brings them back."};
   GlobalOptions globals_;
   std::string store_, host_;
@@ -658,6 +660,7 @@ absl::Status Parser::Finish(const std::vector<std::string>& job,
     RK_ASSIGN_OR_RETURN(command_, group_.Finish(working_directory_));
   } else if (name == "fn" || name == "deps") {
     RK_ASSIGN_OR_RETURN(command_, function_.Finish(working_directory_));
+    of_functions_ = true;
   } else if (name == "sim") {
     RK_ASSIGN_OR_RETURN(command_, sim_.Finish());
   } else if (name == "top") {

@@ -68,6 +68,7 @@ struct Invocation {
   Command command;
   TimelineOptions timeline;  // of what restores
   RunOptions run;
+  bool of_functions = false;  // `fn` and `deps`, which a daemon alone does
 };
 
 // What is to be done: a command, or a text to print (help) with a status that says whether that was asked for

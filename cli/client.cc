@@ -94,19 +94,12 @@ absl::Status OfPlace(const absl::Status& status) {
 
 // Who listens at the Unix socket; 0: nobody, or somebody of another container.
 pid_t ListenerOf(const std::string& path) {
-  sockaddr_un address{};
-  if (path.size() >= sizeof address.sun_path) return 0;
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, sizeof address.sun_path - 1);
-  const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const absl::StatusOr<UniqueFd> socket = ConnectTo(path, SOCK_NONBLOCK);
   ucred listener{};
   socklen_t size = sizeof listener;
-  if (!socket.valid() ||
-      ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-      ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &listener, &size) != 0) {
-    return 0;
-  }
-  return listener.pid;
+  const bool told =
+      socket.ok() && ::getsockopt(socket->get(), SOL_SOCKET, SO_PEERCRED, &listener, &size) == 0;
+  return told ? listener.pid : 0;
 }
 
 class GrpcClient final : public Client {
@@ -561,9 +554,8 @@ class GrpcClient final : public Client {
     // The library's, of a service in this process.
     if (why == "Server Threadpool Exhausted") {
       return absl::ResourceExhaustedError(
-          "no thread could be made for this call: Rekindle is at a limit of processes and threads (ulimit "
-          "-u, "
-          "pids.max), or of memory (ulimit -v): raise it");
+          "no thread could be made for this call: Rekindle is at a limit of processes and threads "
+          "(ulimit -u, pids.max), or of memory (ulimit -v): raise it");
     }
     const absl::Status told(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
     return elsewhere_ ? OfPlace(told) : told;
@@ -650,12 +642,6 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Open(const Endpoint& endpoint) {
   return std::make_unique<GrpcClient>(std::move(channel), endpoint, nullptr);
 }
 
-bool UnixSocketAnswers(const std::string& path) {
-  const absl::StatusOr<sockaddr_un> address = UnixAddressOf(path);
-  if (!address.ok()) return false;
-  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  return socket.valid() &&
-         ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) == 0;
-}
+bool UnixSocketAnswers(const std::string& path) { return ConnectTo(path).ok(); }
 
 }  // namespace rekindle::cli

@@ -188,20 +188,6 @@ template <typename C>
 constexpr bool kMayBeElsewhere =
     std::is_invocable_v<decltype(kCommandsElsewhere), const GlobalOptions&, const Output&, const C&>;
 
-// `fn` and `deps`.
-bool IsOfFunctions(const Command& command) {
-  return std::holds_alternative<v1::DeployFunctionRequest>(command) ||
-         std::holds_alternative<v1::SetFunctionRequest>(command) ||
-         std::holds_alternative<FunctionInvocation>(command) ||
-         std::holds_alternative<v1::ListFunctionsRequest>(command) ||
-         std::holds_alternative<v1::FunctionLogsRequest>(command) ||
-         std::holds_alternative<FunctionRemoval>(command) ||
-         std::holds_alternative<v1::FunctionStatsRequest>(command) ||
-         std::holds_alternative<v1::BuildDependenciesRequest>(command) ||
-         std::holds_alternative<v1::ListDependenciesRequest>(command) ||
-         std::holds_alternative<DependenciesRemoval>(command);
-}
-
 // Until that ends.
 bool FollowsJob(const Command& command) {
   const auto* run = std::get_if<v1::RunRequest>(&command);
@@ -268,7 +254,7 @@ int Execute(const Invocation& invocation, const Output& output) {
   if (const std::optional<int> code = PerformElsewhere(invocation, output)) return *code;
   absl::StatusOr<Endpoint> endpoint = ChooseEndpoint(invocation.globals, OurSurroundings());
   if (!endpoint.ok()) return output.Fail(endpoint.status());
-  endpoint->of_functions = IsOfFunctions(invocation.command);
+  endpoint->of_functions = invocation.of_functions;
   if (endpoint->of_functions) {
     if (absl::Status has = CheckHasFunctions(*endpoint); !has.ok()) return output.Fail(has);
   }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/image_labels.h"
 #include "cli/copy_source.h"
 #include "rekindle/v1/copy_trouble.h"
 #include "rekindle/v1/image_layout.h"
@@ -17,21 +18,16 @@ namespace {
 // One that runs takes them at such intervals, and more often than it is slower.
 constexpr absl::Duration kMayStillRun = absl::Minutes(10);
 
-std::string LabelOf(const v1::Image& image, const char* key) {
-  const auto label = image.labels().find(key);
-  return label == image.labels().end() ? "" : label->second;
-}
-
 std::string OnHost(const v1::Image& image) {
-  const std::string host = LabelOf(image, v1::kSupervisedHostLabel);
+  const std::string host = LabelOf(image.labels(), v1::kSupervisedHostLabel);
   return host.empty() ? "" : absl::StrCat(" on ", host);
 }
 
 }  // namespace
 
 std::string TellsOfOtherStart(const v1::Image& ours, const v1::Image& there) {
-  const std::string our_start = LabelOf(ours, v1::kSupervisedLabel),
-                    start = LabelOf(there, v1::kSupervisedLabel);
+  const std::string our_start = LabelOf(ours.labels(), v1::kSupervisedLabel),
+                    start = LabelOf(there.labels(), v1::kSupervisedLabel);
   if (JobOf(ours).empty() || JobOf(ours) != JobOf(there) || our_start.empty() || start.empty() ||
       our_start == start)
     return "";

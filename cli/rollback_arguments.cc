@@ -40,11 +40,10 @@ void RollbackArguments::AddToGroupRestore(CLI::App* restore) {
           "the image has), none [none]")
       ->type_name("MODE")
       ->check(CLI::IsMember({"none", "append", "all"}));
-  AddIgnorePath(
-      restore,
-      "Leave this file, or folder, as it is, also where the job only reads it and it was edited; may be "
-      "repeated",
-      &ignore_paths_);
+  AddIgnorePath(restore,
+                "Leave this file, or folder, as it is, also where the job only reads it and it was edited; "
+                "may be repeated",
+                &ignore_paths_);
 }
 
 void RollbackArguments::AddToRun(CLI::App* run) {

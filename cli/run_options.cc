@@ -104,11 +104,15 @@ bool IsNewPlace(const ImagePlace& place, const absl::Status& why) {
   return !absl::StrContains(why.message(), "nothing is mounted");
 }
 
+absl::StatusOr<ImagePlace> CopyPlace(const GlobalOptions& globals, const v1::CopyTo& to) {
+  const bool tls = !globals.tls_ca.empty() || !globals.tls_certificate.empty() || !globals.tls_key.empty();
+  return ParsePlace("--copy-to", to.place(), tls, "/");
+}
+
 // It may have run on another node since: what was copied from there must be here, too.
 absl::Status CheckIsNewest(const GlobalOptions& globals, const v1::CopyTo& to, const std::string& job,
                            const std::string& name, const std::vector<v1::Image>& here) {
-  const bool tls = !globals.tls_ca.empty() || !globals.tls_certificate.empty() || !globals.tls_key.empty();
-  RK_ASSIGN_OR_RETURN(const ImagePlace place, ParsePlace("--copy-to", to.place(), tls, "/"));
+  RK_ASSIGN_OR_RETURN(const ImagePlace place, CopyPlace(globals, to));
   absl::StatusOr<v1::ListImagesResponse> listed = ImagesElsewhere(globals, place.where, place.bucket);
   // What is not there may not be mounted on this node.
   if (IsNoStore(listed.status()) && !IsNewPlace(place, listed.status())) {
@@ -208,8 +212,7 @@ std::string TellsOfLateImage(Client& client, const GlobalOptions& globals, const
   const std::string& from = request.from_image();
   const std::string& given = request.supervision().image_name();
   const std::string name = given.empty() ? from.substr(0, from.find_first_of(":@")) : given;
-  const bool tls = !globals.tls_ca.empty() || !globals.tls_certificate.empty() || !globals.tls_key.empty();
-  const absl::StatusOr<ImagePlace> place = ParsePlace("--copy-to", to, tls, "/");
+  const absl::StatusOr<ImagePlace> place = CopyPlace(globals, request.supervision().copy_to());
   if (!place.ok()) return "";  // which `run` says itself
   absl::StatusOr<v1::ListImagesResponse> listed = ImagesElsewhere(globals, place->where, place->bucket);
   if (!listed.ok()) return "";

@@ -1,70 +1,70 @@
 #include "daemon/accept_loop.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <utility>
 
+#include "absl/time/time.h"
 #include "base/log.h"
-#include "base/parallel.h"
 #include "base/status.h"
 
 namespace rekindle::daemon {
 namespace {
 
 // When the process has no descriptors left, this long until the next try.
-constexpr int kPauseWhenFullMs = 100;
+constexpr absl::Duration kPauseWhenFull = absl::Milliseconds(100);
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<AcceptLoop>> AcceptLoop::Start(std::vector<UniqueFd> sockets,
                                                               OnConnection on_connection) {
-  UniqueFd stop(::eventfd(0, EFD_CLOEXEC));
-  if (!stop.valid()) return ErrnoStatus(errno, "listening");
+  UniqueFd any(::epoll_create1(EPOLL_CLOEXEC));
+  if (!any.valid()) return ErrnoStatus(errno, "listening");
+  for (const UniqueFd& socket : sockets) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (::epoll_ctl(any.get(), EPOLL_CTL_ADD, socket.get(), &event) != 0)
+      return ErrnoStatus(errno, "listening");
+  }
   std::unique_ptr<AcceptLoop> loop(
-      new AcceptLoop(std::move(sockets), std::move(stop), std::move(on_connection)));
-  RK_RETURN_IF_ERROR(CatchNoMoreThreads([&] {
-    loop->thread_ = std::thread(&AcceptLoop::Loop, loop.get());
-    return absl::OkStatus();
-  }));
+      new AcceptLoop(std::move(sockets), std::move(any), std::move(on_connection)));
+  RK_RETURN_IF_ERROR(loop->thread_.Start([l = loop.get()] { l->Loop(); }));
   return loop;
 }
 
-AcceptLoop::AcceptLoop(std::vector<UniqueFd> sockets, UniqueFd stop, OnConnection on_connection)
-    : sockets_(std::move(sockets)), stop_(std::move(stop)), on_connection_(std::move(on_connection)) {}
+AcceptLoop::AcceptLoop(std::vector<UniqueFd> sockets, UniqueFd any, OnConnection on_connection)
+    : sockets_(std::move(sockets)), any_(std::move(any)), on_connection_(std::move(on_connection)) {}
 
 void AcceptLoop::Stop() {
-  if (!thread_.joinable()) return;
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t n = ::write(stop_.get(), &one, sizeof one);
-  thread_.join();
+  if (!thread_.running()) return;
+  thread_.Stop();
   sockets_.clear();
 }
 
 void AcceptLoop::Loop() {
-  std::vector<pollfd> entries = {{stop_.get(), POLLIN, 0}};
-  for (const UniqueFd& socket : sockets_) entries.push_back({socket.get(), POLLIN, 0});
   for (;;) {
-    if (::poll(entries.data(), entries.size(), -1) < 0) continue;
-    if (entries[0].revents != 0) return;
-    for (size_t i = 1; i < entries.size(); ++i) {
-      if (entries[i].revents != 0) Accept(entries[i].fd);
+    const auto woken = thread_.Await(any_.get());
+    if (!woken.ok()) Log(LogLevel::kError, woken.status().message());
+    if (!woken.ok() || *woken == StoppableThread::Woken::kStopped) return;
+    // Of those to which nothing has come there is nothing to be had.
+    for (const UniqueFd& socket : sockets_) {
+      if (!Accept(socket.get())) return;
     }
   }
 }
 
-void AcceptLoop::Accept(int socket) {
+bool AcceptLoop::Accept(int socket) {
   UniqueFd connection(::accept4(socket, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (connection.valid()) {
     on_connection_(std::move(connection));
   } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
     Log(LogLevel::kWarning, ErrnoStatus(errno, "taking a connection").message());
-    pollfd pause{stop_.get(), POLLIN, 0};
-    ::poll(&pause, 1, kPauseWhenFullMs);
+    return thread_.Pause(kPauseWhenFull);
   }
+  return true;
 }
 
 }  // namespace rekindle::daemon

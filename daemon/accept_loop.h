@@ -3,10 +3,10 @@
 
 #include <functional>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/stoppable_thread.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::daemon {
@@ -26,14 +26,15 @@ class AcceptLoop {
   void Stop();
 
  private:
-  AcceptLoop(std::vector<UniqueFd> sockets, UniqueFd stop, OnConnection on_connection);
+  AcceptLoop(std::vector<UniqueFd> sockets, UniqueFd any, OnConnection on_connection);
   void Loop();
-  void Accept(int socket);
+  // False: it is to end.
+  bool Accept(int socket);
 
   std::vector<UniqueFd> sockets_;
-  const UniqueFd stop_;
+  const UniqueFd any_;  // readable when one of them is
   const OnConnection on_connection_;
-  std::thread thread_;
+  StoppableThread thread_;
 };
 
 }  // namespace rekindle::daemon

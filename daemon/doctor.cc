@@ -38,9 +38,8 @@ constexpr uint64_t kLittleSpaceBytes = 2ULL << 30;
 constexpr uint64_t kLittleShare = 20;
 
 constexpr char kRemount[] =
-    "its file system is mounted read-only, by hand, or by the kernel after an error of the disk ('dmesg' "
-    "tells): "
-    "remount it (mount -o remount,rw)";
+    "its file system is mounted read-only, by hand, or by the kernel after an error of the disk "
+    "('dmesg' tells): remount it (mount -o remount,rw)";
 
 v1::Check MakeCheck(const std::string& name, v1::Check::Result result, const std::string& detail,
                     const std::string& cure = "") {

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/image_labels.h"
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/parallel.h"
@@ -46,14 +47,9 @@ constexpr size_t kMostHostsAtOnce = 32;
 // For captures that are given up before their freeze.
 constexpr absl::Duration kYieldingMayTake = absl::Seconds(10);
 
-std::string LabelOf(const store::ImageInfo& info, const char* label) {
-  auto it = info.labels.find(label);
-  return it == info.labels.end() ? std::string() : it->second;
-}
-
 bool IsPartOf(const store::ImageInfo& info, const std::string& id, uint32_t member) {
-  return LabelOf(info, v1::kGroupIdLabel) == id &&
-         LabelOf(info, v1::kGroupMemberLabel) == absl::StrCat(member);
+  return LabelOf(info.labels, v1::kGroupIdLabel) == id &&
+         LabelOf(info.labels, v1::kGroupMemberLabel) == absl::StrCat(member);
 }
 
 void Describe(const store::ImageInfo& info, v1::SettlePartResponse::State state,
@@ -69,7 +65,7 @@ absl::Status EndJobOf(const store::Store& store, const std::string& prepared_id)
   RK_ASSIGN_OR_RETURN(std::vector<store::PreparedImage> prepared, store.ListPrepared());
   for (const store::PreparedImage& image : prepared) {
     if (image.id != prepared_id || !image.info.labels.contains(v1::kGroupEndsJobLabel)) continue;
-    return Annotate(ckpt::EndJob(LabelOf(image.info, v1::kJobIdLabel)),
+    return Annotate(ckpt::EndJob(LabelOf(image.info.labels, v1::kJobIdLabel)),
                     absl::StrCat("ending the job of '", image.info.reference, "'"));
   }
   return absl::OkStatus();
@@ -78,7 +74,7 @@ absl::Status EndJobOf(const store::Store& store, const std::string& prepared_id)
 // The job of a published image, if the runtime hook has held it until one was taken.
 void LetJobGoOn(const store::ImageInfo& image) {
   if (image.labels.contains(v1::kGroupEndsJobLabel)) return;
-  if (absl::Status let = ckpt::LetHeldJobGoOn(LabelOf(image, v1::kJobIdLabel)); !let.ok())
+  if (absl::Status let = ckpt::LetHeldJobGoOn(LabelOf(image.labels, v1::kJobIdLabel)); !let.ok())
     Log(LogLevel::kWarning, absl::StrCat("the job of '", image.reference, "' is held: ", let.message()));
 }
 
@@ -373,10 +369,10 @@ absl::StatusOr<v1::Group> Groups::ForgetIfAllKnow(const std::string& id) {
 }
 
 absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
-  const std::string id = LabelOf(image.info, v1::kGroupIdLabel);
-  const std::string coordinator = LabelOf(image.info, v1::kGroupCoordinatorLabel);
+  const std::string id = LabelOf(image.info.labels, v1::kGroupIdLabel);
+  const std::string coordinator = LabelOf(image.info.labels, v1::kGroupCoordinatorLabel);
   uint32_t member = 0;
-  if (id.empty() || !absl::SimpleAtoi(LabelOf(image.info, v1::kGroupMemberLabel), &member)) {
+  if (id.empty() || !absl::SimpleAtoi(LabelOf(image.info.labels, v1::kGroupMemberLabel), &member)) {
     return absl::OkStatus();  // somebody else's
   }
   v1::GetGroupDecisionResponse answer;
@@ -386,7 +382,7 @@ absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
     RK_ASSIGN_OR_RETURN(std::shared_ptr<GroupPeer> peer, ConnectToPeer(peers_, coordinator));
     v1::GetGroupDecisionRequest request;
     request.set_id(id);
-    request.set_store(LabelOf(image.info, v1::kGroupCoordinatorStoreLabel));
+    request.set_store(LabelOf(image.info.labels, v1::kGroupCoordinatorStoreLabel));
     RK_ASSIGN_OR_RETURN(answer, peer->GetGroupDecision(request));
   }
   if (answer.decision() == v1::GetGroupDecisionResponse::PENDING) {
@@ -399,13 +395,13 @@ absl::Status Groups::AskCoordinator(const store::PreparedImage& image) {
                                                  ", which this version does not know: upgrade this daemon"));
   }
   const bool commit = answer.decision() == v1::GetGroupDecisionResponse::COMMIT;
-  const std::string machine = LabelOf(image.info, v1::kGroupMachineLabel);
+  const std::string machine = LabelOf(image.info.labels, v1::kGroupMachineLabel);
   if (commit && image.info.labels.contains(v1::kGroupEndsJobLabel) && IsOtherMachine(machine)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "it is committed, and its job ends with that, which only the daemon on its machine (", machine,
         ") can do; if that is gone for good, 'rekindle group resolve ", id, " commit' publishes it here"));
   }
-  Log(LogLevel::kInfo, absl::StrCat("group ", LabelOf(image.info, v1::kGroupLabel), " (", id,
+  Log(LogLevel::kInfo, absl::StrCat("group ", LabelOf(image.info.labels, v1::kGroupLabel), " (", id,
                                     "): its coordinator says ", commit ? "commit" : "abort"));
   v1::SettlePartRequest settle;
   settle.set_id(id);
@@ -427,12 +423,12 @@ void Groups::TellOfDoubt(const store::PreparedImage& image, const absl::Status& 
     }
   }
   if (asked.ok()) return;
-  const std::string coordinator = LabelOf(image.info, v1::kGroupCoordinatorLabel);
+  const std::string coordinator = LabelOf(image.info.labels, v1::kGroupCoordinatorLabel);
   Log(!is_new ? LogLevel::kDebug : LogLevel::kWarning,
-      absl::StrCat("image '", image.info.reference, "' of group ", LabelOf(image.info, v1::kGroupLabel), " (",
-                   LabelOf(image.info, v1::kGroupIdLabel), ") stays in doubt until its coordinator",
-                   coordinator.empty() ? "" : " at ", coordinator,
-                   " says what was decided: ", asked.message()));
+      absl::StrCat(
+          "image '", image.info.reference, "' of group ", LabelOf(image.info.labels, v1::kGroupLabel), " (",
+          LabelOf(image.info.labels, v1::kGroupIdLabel), ") stays in doubt until its coordinator",
+          coordinator.empty() ? "" : " at ", coordinator, " says what was decided: ", asked.message()));
 }
 
 void Groups::TellOfUnreadable(const std::map<std::string, absl::Status>& unreadable) {
@@ -461,7 +457,7 @@ void Groups::ResolveAll(bool ask_all) {
   if (absl::StatusOr<std::vector<store::PreparedImage>> prepared = (*store)->ListPrepared(); prepared.ok()) {
     std::vector<PeerCall> calls;
     for (const store::PreparedImage& image : *prepared) {
-      calls.push_back({LabelOf(image.info, v1::kGroupCoordinatorLabel), [&image, this] {
+      calls.push_back({LabelOf(image.info.labels, v1::kGroupCoordinatorLabel), [&image, this] {
                          absl::Status asked = AskCoordinator(image);
                          TellOfDoubt(image, asked);
                          return asked;
@@ -524,13 +520,13 @@ absl::Status Groups::ListGroups(const Call& call, const v1::ListGroupsRequest&,
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
   RK_ASSIGN_OR_RETURN(std::vector<store::PreparedImage> prepared, store->ListPrepared());
   for (const store::PreparedImage& image : prepared) {
-    const std::string id = LabelOf(image.info, v1::kGroupIdLabel);
+    const std::string id = LabelOf(image.info.labels, v1::kGroupIdLabel);
     if (id.empty()) continue;
     v1::PartInDoubt* part = response->add_in_doubt();
     part->set_id(id);
-    part->set_reference(LabelOf(image.info, v1::kGroupLabel));
+    part->set_reference(LabelOf(image.info.labels, v1::kGroupLabel));
     part->set_image(image.info.reference);
-    part->set_coordinator(LabelOf(image.info, v1::kGroupCoordinatorLabel));
+    part->set_coordinator(LabelOf(image.info.labels, v1::kGroupCoordinatorLabel));
     part->set_created_unix_ns(image.info.created_unix_ns);
   }
   return absl::OkStatus();
@@ -588,13 +584,13 @@ absl::Status Groups::ResolveGroup(const Call& call, const v1::ResolveGroupReques
   RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kWrite));
   RK_ASSIGN_OR_RETURN(std::vector<store::PreparedImage> prepared, store->ListPrepared());
   for (const store::PreparedImage& image : prepared) {
-    if (LabelOf(image.info, v1::kGroupIdLabel) != request.id()) continue;
+    if (LabelOf(image.info.labels, v1::kGroupIdLabel) != request.id()) continue;
     if (request.commit()) RK_RETURN_IF_ERROR(EndJobOf(*store, image.id));
     RK_RETURN_IF_ERROR(request.commit() ? store->PublishPrepared(image.id).status()
                                         : store->RemovePrepared(image.id));
     if (request.commit()) LetJobGoOn(image.info);
     response->add_images(image.info.reference);
-    const std::string machine = LabelOf(image.info, v1::kGroupMachineLabel);
+    const std::string machine = LabelOf(image.info.labels, v1::kGroupMachineLabel);
     if (request.commit() && image.info.labels.contains(v1::kGroupEndsJobLabel) && IsOtherMachine(machine)) {
       response->add_warnings(absl::StrCat("the job of '", image.info.reference,
                                           "' was to end (--stop), and may "

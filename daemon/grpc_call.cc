@@ -96,8 +96,7 @@ grpc::Status Guarded(const std::function<absl::Status()>& work) {
     } catch (const std::bad_alloc&) {
       return absl::ResourceExhaustedError(
           "there is no memory left for this call: raise the limit of what Rekindle may have (ulimit -v, "
-          "MemoryMax= "
-          "of rekindled's unit), or end something");
+          "MemoryMax= of rekindled's unit), or end something");
     }
   }));
 }

@@ -22,14 +22,8 @@ constexpr int kWaiting = 512;
 
 // One that a dead daemon has left refuses.
 bool SomebodyListensAt(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) return false;
-  path.copy(address.sun_path, sizeof address.sun_path - 1);
-  const UniqueFd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  return probe.valid() &&
-         (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
-          errno == EAGAIN);
+  const absl::StatusOr<UniqueFd> probe = ConnectTo(path, SOCK_NONBLOCK);
+  return probe.ok() || ErrnoOf(probe.status()) == EAGAIN;
 }
 
 absl::StatusOr<UniqueFd> ListenOnPath(const std::string& path, absl::string_view option) {
@@ -62,14 +56,11 @@ absl::StatusOr<UniqueFd> ListenForHttp(const std::string& address, absl::string_
   if (absl::ConsumePrefix(&path, "unix:")) return ListenOnPath(std::string(path), option);
   if (absl::Status known = CheckHostPort(address, AddressUse::kListen); !known.ok())
     return absl::InvalidArgumentError(absl::StrCat(option, ": ", known.message(), "; or unix:PATH"));
-  const size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  const auto [host, port] = SplitHostPort(address);
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
-  const int error =
-      ::getaddrinfo(host.empty() ? nullptr : host.c_str(), address.c_str() + colon + 1, &hints, &found);
+  const int error = ::getaddrinfo(host.empty() ? nullptr : host.c_str(), port.c_str(), &hints, &found);
   if (error != 0) {
     return absl::InvalidArgumentError(absl::StrCat(option, ": ", address, ": ", ::gai_strerror(error)));
   }

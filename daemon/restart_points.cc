@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/image_labels.h"
 #include "base/timeline.h"
 #include "daemon/supervised_record.h"
 #include "rekindle/v1/copy_link.h"
@@ -18,16 +19,12 @@ namespace {
 // Of an image. No job comes to it.
 constexpr uint64_t kGreatestNumber = uint64_t{1} << 48;
 
-std::string LabelOfPoint(const store::ImageInfo& image, const char* key) {
-  const auto label = image.labels.find(key);
-  return label == image.labels.end() ? "" : label->second;
-}
-
 // Nothing: it has none, or one that no job comes to, since labels of what came from elsewhere say what they
 // like.
 std::optional<uint64_t> NumberOfPoint(const store::ImageInfo& image) {
   uint64_t number = 0;
-  if (!absl::SimpleAtoi(LabelOfPoint(image, v1::kSupervisedNumberLabel), &number) || number > kGreatestNumber)
+  if (!absl::SimpleAtoi(LabelOf(image.labels, v1::kSupervisedNumberLabel), &number) ||
+      number > kGreatestNumber)
     return std::nullopt;
   return number;
 }
@@ -191,13 +188,13 @@ std::vector<v1::RestartPoint> RestartPoints::OfEarlierStarts(
     return image.reference == first->image() && image.digest == first->digest();
   });
   if (begun_with == images.end()) return earlier;
-  const std::string start = LabelOfPoint(*begun_with, v1::kSupervisedLabel);
+  const std::string start = LabelOf(begun_with->labels, v1::kSupervisedLabel);
   const std::optional<uint64_t> last = NumberOfPoint(*begun_with);
   if (start.empty() || !last) return earlier;
   // Others may be of a start that went another way, and the store has them in the order in which they came.
   for (auto image = images.rbegin(); image != images.rend(); ++image) {
     const std::optional<uint64_t> number = NumberOfPoint(*image);
-    if (image->reference == first->image() || LabelOfPoint(*image, v1::kSupervisedLabel) != start ||
+    if (image->reference == first->image() || LabelOf(image->labels, v1::kSupervisedLabel) != start ||
         !number || *number > *last || !MayRemoveOfEarlierStart(*image, record_))
       continue;
     v1::RestartPoint& point = earlier.emplace_back();

@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "base/file.h"
 #include "base/file_patterns.h"
+#include "base/image_labels.h"
 #include "base/image_reference.h"
 #include "base/machine.h"
 #include "base/message_text.h"
@@ -189,10 +190,7 @@ void GoOnFromStart(const store::ImageInfo& image, v1::SupervisedJobRecord* recor
 }
 
 bool MayRemoveOfEarlierStart(const store::ImageInfo& image, const v1::SupervisedJobRecord& record) {
-  const auto label = [&](const char* key) {
-    const auto found = image.labels.find(key);
-    return found == image.labels.end() ? std::string() : found->second;
-  };
+  const auto label = [&](const char* key) { return LabelOf(image.labels, key); };
   const std::string start = label(v1::kSupervisedLabel), first = label(v1::kSupervisedFirstLabel);
   if (image.owner != record.uid() || NameOfReference(image.reference) != NameOfImages(record)) return false;
   if (start.empty() || start == absl::StrCat(record.submitted_unix_ns()) ||

@@ -138,15 +138,12 @@ absl::StatusOr<TcpSockets> ListenOnAll(const addrinfo* found, bool everywhere, c
 
 absl::StatusOr<TcpSockets> ListenOnTcp(const std::string& address) {
   RK_RETURN_IF_ERROR(Annotate(CheckHostPort(address, AddressUse::kListen), "--listen"));
-  const size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  const auto [host, port] = SplitHostPort(address);
   const bool everywhere = host.empty() || host == "0.0.0.0" || host == "::";
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | (everywhere ? AI_NUMERICHOST : 0);
-  const int unknown =
-      ::getaddrinfo(everywhere ? "::" : host.c_str(), address.c_str() + colon + 1, &hints, &found);
+  const int unknown = ::getaddrinfo(everywhere ? "::" : host.c_str(), port.c_str(), &hints, &found);
   if (unknown != 0) {
     return absl::InvalidArgumentError(absl::StrCat("--listen: ", address, ": ", ::gai_strerror(unknown)));
   }

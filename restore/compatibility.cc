@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "base/capability.h"
 #include "base/cgroup_memory.h"
+#include "base/clock.h"
 #include "base/deadline.h"
 #include "base/file.h"
 #include "base/file_beginning.h"
@@ -32,6 +33,7 @@
 #include "base/shown_command.h"
 #include "base/status.h"
 #include "rekindle/v1/image_layout.h"
+#include "restore/database_rollback.h"
 #include "restore/job_logs.h"
 
 namespace rekindle::restore {
@@ -244,17 +246,14 @@ bool IsChangedUnderReaders(const std::string& path, int fd) {
   for (const char* folder : {"/run/", "/var/run/", "/var/cache/", "/var/lib/sss/", "/var/db/nscd/"}) {
     if (absl::StartsWith(path, folder)) return true;
   }
-  constexpr absl::string_view kSqlite("SQLite format 3", 16);
-  char head[kSqlite.size()];
-  return fd >= 0 && ::pread(fd, head, sizeof(head), 0) == static_cast<ssize_t>(sizeof(head)) &&
-         absl::string_view(head, sizeof(head)) == kSqlite;
+  return fd >= 0 && BeginsAsDatabase(fd);
 }
 
 // One that the job only reads and that is as long as it was.
 enum class Content { kSame, kOther, kMayBeOther, kUnknown };
 
 Content ContentOf(const v1::NeededFile& file, const struct stat& now) {
-  const int64_t modified = int64_t{now.st_mtim.tv_sec} * 1'000'000'000 + now.st_mtim.tv_nsec;
+  const int64_t modified = Nanos(now.st_mtim);
   const bool has_stamp = file.inode() != 0;
   const bool same_time = has_stamp && modified == file.modified_ns();
   if (same_time && now.st_ino == file.inode()) return Content::kSame;
@@ -281,9 +280,8 @@ class DoubtfulFiles {
       if (unknown_++ == 0) first_unknown_ = path;
     } else if (++count_ <= kMost && content == Content::kOther) {
       told_.push_back(absl::StrCat(path, ", which the job only reads, ", kEditedSince,
-                                   ": it is "
-                                   "as long as it was, with another content. The job goes on with what is "
-                                   "there now"));
+                                   ": it is as long as it was, with another content. The job goes on with "
+                                   "what is there now"));
     } else if (count_ <= kMost) {
       told_.push_back(
           absl::StrCat(path,

@@ -169,8 +169,8 @@ absl::StatusOr<PagerClient::Answer> PagerClient::Ask(const std::string& request,
   absl::Status sent = SendPacket(socket_.get(), request, descriptors);
   if (!sent.ok()) {
     return Annotate(sent,
-                    "asking the pager, which may have ended at once: pager.log in the runtime directory says "
-                    "why");
+                    "asking the pager, which may have ended at once: pager.log in the runtime directory "
+                    "says why");
   }
   if (absl::Status waited = WaitForAnswer(); !waited.ok()) {
     // The next answer would be taken for one to another request.
