@@ -72,20 +72,18 @@ TEST(StoppableThreadTest, ASignalEndsNoWait) {
   struct sigaction counted = {}, before;
   counted.sa_handler = [](int) { ++signals_taken; };
   ASSERT_EQ(::sigaction(SIGUSR1, &counted, &before), 0);
-  absl::Notification begun;
-  pid_t waiter = 0;
+  std::atomic<pid_t> waiter{0};
   absl::StatusOr<Woken> woken = Woken::kTimeIsUp;
   StoppableThread thread;
   ASSERT_TRUE(thread
                   .Start([&] {
                     waiter = ::gettid();
-                    begun.Notify();
                     woken = thread.Await(-1);
                   })
                   .ok());
-  begun.WaitForNotification();
+  while (waiter == 0) ::sched_yield();
   while (ReadProcessStat(waiter).value().state != 'S') ::sched_yield();
-  ASSERT_EQ(::syscall(SYS_tgkill, ::getpid(), waiter, SIGUSR1), 0);
+  ASSERT_EQ(::syscall(SYS_tgkill, ::getpid(), waiter.load(), SIGUSR1), 0);
   while (signals_taken == 0) ::sched_yield();
   thread.Stop();
   ASSERT_TRUE(woken.ok()) << woken.status();
