@@ -10,6 +10,7 @@ FairThreads::FairThreads(int threads, int share) : share_(share) {
 
 void FairThreads::Post(Owner owner, std::function<void()> work) {
   absl::MutexLock lock(&mutex_);
+  if (ended_) return;  // `work` goes with the caller's frame, without the lock
   auto entry = queues_.try_emplace(owner).first;
   entry->second.work.push_back(std::move(work));
   GiveTurn(*entry);
@@ -23,6 +24,10 @@ void FairThreads::Join() {
   for (std::thread& thread : threads_) {
     if (thread.joinable()) thread.join();
   }
+  Queues left;  // posted when the threads had ended already
+  absl::MutexLock lock(&mutex_);
+  ended_ = true;
+  left.swap(queues_);
 }
 
 void FairThreads::GiveTurn(Queues::value_type& owner) {

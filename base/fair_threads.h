@@ -26,7 +26,7 @@ class FairThreads {
   FairThreads& operator=(const FairThreads&) = delete;
 
   // Owners take turns, each with what was posted first of theirs. Never blocks. After Join nothing is run
-  // any more.
+  // any more, and what is posted is destroyed.
   void Post(Owner owner, std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
   // Runs what was posted, then ends the threads. Not to be called by two at once, nor by what was posted.
   void Join() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -48,7 +48,7 @@ class FairThreads {
 
   const int share_;
   absl::Mutex mutex_;
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false, ended_ ABSL_GUARDED_BY(mutex_) = false;
   Queues queues_ ABSL_GUARDED_BY(mutex_);  // of owners whose work waits or runs
   std::deque<Owner> turns_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_;

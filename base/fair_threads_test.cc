@@ -93,5 +93,13 @@ TEST(FairThreadsTest, WhatTheWorkHoldsGoesWithIt) {
   next.wait();
 }
 
+TEST(FairThreadsTest, WhatComesTooLateIsDestroyed) {
+  FairThreads threads(1, 1);
+  threads.Join();
+  const auto held = std::make_shared<int>();
+  threads.Post(0, [held] {});
+  EXPECT_EQ(held.use_count(), 1);
+}
+
 }  // namespace
 }  // namespace rekindle

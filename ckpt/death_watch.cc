@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
@@ -14,10 +15,12 @@ constexpr absl::Duration kLookAtJobEvery = absl::Milliseconds(500);
 
 }  // namespace
 
-DeathWatch::DeathWatch(pid_t root) {
-  for (pid_t pid : ProcessTree(root)) {
+DeathWatch::DeathWatch(pid_t root) : root_(root) { LookAtTree(); }
+
+void DeathWatch::LookAtTree() {
+  for (pid_t pid : ProcessTree(root_)) {
     const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
-    if (stat.ok() && !stat->ending()) processes_.emplace(pid, stat->start_ticks);
+    if (stat.ok() && !stat->ending()) processes_[pid] = stat->start_ticks;
   }
 }
 
@@ -25,9 +28,10 @@ absl::Status DeathWatch::Start() {
   return thread_.Start([this] { Run(); });
 }
 
-void DeathWatch::Guard(int criu_pidfd) {
+void DeathWatch::Guard(int criu_pidfd, pid_t criu) {
   absl::MutexLock lock(&mutex_);
-  criu_ = criu_pidfd;
+  criu_pidfd_ = criu_pidfd;
+  criu_ = criu;
 }
 
 std::optional<pid_t> DeathWatch::ended_for() const {
@@ -35,12 +39,11 @@ std::optional<pid_t> DeathWatch::ended_for() const {
   return ended_for_;
 }
 
-std::optional<pid_t> DeathWatch::FirstDead() const {
+std::optional<pid_t> DeathWatch::DeadOf(pid_t criu) const {
   for (const auto& [pid, began] : processes_) {
     const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
-    const bool gone =
-        stat.ok() ? stat->start_ticks != began || stat->ending() : absl::IsNotFound(stat.status());
-    if (gone) return pid;
+    if (stat.ok() && stat->start_ticks == began && stat->ending() && TracerOf(absl::StrCat(pid)) == criu)
+      return pid;
   }
   return std::nullopt;
 }
@@ -48,12 +51,18 @@ std::optional<pid_t> DeathWatch::FirstDead() const {
 void DeathWatch::Run() {
   std::optional<Deadline> patience;  // since one was seen dead
   while (thread_.Pause(kLookAtJobEvery)) {
-    const std::optional<pid_t> dead = FirstDead();
+    pid_t criu;
+    {
+      absl::MutexLock lock(&mutex_);
+      criu = criu_;
+    }
+    LookAtTree();
+    const std::optional<pid_t> dead = criu != 0 ? DeadOf(criu) : std::nullopt;
+    if (!dead) patience.reset();
     if (dead && !patience) patience.emplace(kMayGoOn);
     if (!dead || !patience->passed()) continue;
     absl::MutexLock lock(&mutex_);
-    if (criu_ < 0) continue;
-    SendSignal(criu_, SIGKILL);
+    SendSignal(criu_pidfd_, SIGKILL);
     ended_for_ = dead;
     return;
   }

@@ -17,13 +17,14 @@
 
 namespace rekindle::ckpt {
 
-// Ends a CRIU that goes on with its dump although one of the job's processes has died some seconds ago: there
-// can be no image any more, and without its tracer the rest of the job runs on. Thread-safe.
+// Ends a CRIU that has waited for a dead process of the job for some seconds: there can be no image any more,
+// and without its tracer the rest of the job runs on. Those that ended before CRIU had seized them are not
+// meant: it does without them. Thread-safe.
 class DeathWatch {
  public:
   static constexpr absl::Duration kMayGoOn = absl::Seconds(3);
 
-  // Of `root` and all that descends from it and lives now.
+  // Of `root` and all that descends from it and lives, now or when it is looked at.
   explicit DeathWatch(pid_t root);
   DeathWatch(const DeathWatch&) = delete;
   DeathWatch& operator=(const DeathWatch&) = delete;
@@ -31,19 +32,24 @@ class DeathWatch {
   // To be called once. ResourceExhausted: there is no thread or descriptor left for it.
   absl::Status Start();
 
-  // `criu` is there from now on, and stays open until this is gone.
-  void Guard(int criu_pidfd) ABSL_LOCKS_EXCLUDED(mutex_);
+  // CRIU is there from now on: the process of this descriptor, which stays open until this is gone, and of
+  // this number.
+  void Guard(int criu_pidfd, pid_t criu) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Who has died, when CRIU was ended for it.
   std::optional<pid_t> ended_for() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
-  std::optional<pid_t> FirstDead() const;
+  void LookAtTree();
+  // Whom `criu` has to wait for: of a dead one that it has seized somebody else may not take the exit status.
+  std::optional<pid_t> DeadOf(pid_t criu) const;
 
-  std::map<pid_t, uint64_t> processes_;  // when each began
+  const pid_t root_;
+  std::map<pid_t, uint64_t> processes_;  // when each began; the thread's once that is started
   mutable absl::Mutex mutex_;
-  int criu_ ABSL_GUARDED_BY(mutex_) = -1;
+  int criu_pidfd_ ABSL_GUARDED_BY(mutex_) = -1;
+  pid_t criu_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<pid_t> ended_for_ ABSL_GUARDED_BY(mutex_);
   StoppableThread thread_;
 };

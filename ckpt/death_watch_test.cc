@@ -83,7 +83,7 @@ TEST(DeathWatchTest, WhoWaitsForTheDeadIsEnded) {
   });
   DeathWatch watch(job.pid());
   ASSERT_TRUE(watch.Start().ok());
-  watch.Guard(criu.pidfd());
+  watch.Guard(criu.pidfd(), criu.pid());
   ASSERT_EQ(::kill(job.pid(), SIGKILL), 0);
   EXPECT_TRUE(AwaitExit(criu.pidfd(), absl::Seconds(60)));
   EXPECT_TRUE(AwaitExit(job.pidfd(), absl::Seconds(60)));  // not before its threads are reaped
@@ -101,7 +101,21 @@ TEST(DeathWatchTest, WhoWasDeadBeforeSaysNothing) {
   Child criu([](auto ready) { ready(); });
   DeathWatch watch(job.pid());
   ASSERT_TRUE(watch.Start().ok());
-  watch.Guard(criu.pidfd());
+  watch.Guard(criu.pidfd(), criu.pid());
+  EXPECT_FALSE(AwaitExit(criu.pidfd(), DeathWatch::kMayGoOn + absl::Seconds(2)));
+  EXPECT_FALSE(watch.ended_for().has_value());
+}
+
+// As the children of a job that starts programs all the time.
+TEST(DeathWatchTest, WhoEndedBeforeItWasSeizedIsNotWaitedFor) {
+  Child reaped([](auto ready) { ready(); }), zombie([](auto ready) { ready(); });
+  Child criu([](auto ready) { ready(); });
+  DeathWatch watch(::getpid());
+  ASSERT_TRUE(watch.Start().ok());
+  watch.Guard(criu.pidfd(), criu.pid());
+  ASSERT_EQ(::kill(reaped.pid(), SIGKILL), 0);
+  ASSERT_EQ(::kill(zombie.pid(), SIGKILL), 0);
+  reaped.Reap();
   EXPECT_FALSE(AwaitExit(criu.pidfd(), DeathWatch::kMayGoOn + absl::Seconds(2)));
   EXPECT_FALSE(watch.ended_for().has_value());
 }

@@ -217,19 +217,19 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   std::optional<DeathWatch> deaths;
   absl::Notification started;
   int criu_pidfd = -1;
+  pid_t criu_pid = 0;
   UntouchedJob untouched;
   std::unique_ptr<Gate> freeze_gate;
-  // Where device memory is out already the job stands, and nothing waits for a gate.
+  // Of a job with device memory it was asked before that is moved, and nothing waits for a gate.
   const bool tells_first = ask_first || gpu == nullptr;
   if (tells_first) {
     auto may_freeze = [&]() -> absl::Status {
       if (!untouched.Touch()) return absl::CancelledError("the capture was cancelled");
       if (ask_first) RK_RETURN_IF_ERROR(said = say->BeforeFreeze());
-      // Who has ended while the job ran is not missed by CRIU.
       deaths.emplace(root);
       RK_RETURN_IF_ERROR(deaths->Start());
       started.WaitForNotification();
-      deaths->Guard(criu_pidfd);
+      deaths->Guard(criu_pidfd, criu_pid);
       return absl::OkStatus();
     };
     RK_ASSIGN_OR_RETURN(freeze_gate,
@@ -255,9 +255,10 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   }
   RK_ASSIGN_OR_RETURN(Subprocess process, namespaces.Start(start));
   criu_pidfd = process.pidfd();
+  criu_pid = process.pid();
   untouched.CriuIs(criu_pidfd);
   started.Notify();
-  if (!tells_first) deaths->Guard(criu_pidfd);
+  if (!tells_first) deaths->Guard(criu_pidfd, criu_pid);
 
   absl::StatusOr<std::vector<std::string>> received = server->Serve(process.pidfd());
   watcher.Stop();

@@ -84,8 +84,13 @@ void ReadFiles::Fingerprint(const File& file, bool sampled, ReadableFiles* reada
   const int fd = file.fd.valid() ? file.fd.get() : later.get();
   if (fd >= 0) {
     const auto beginning = FileBeginning(fd, file.size), middle = FileMiddle(fd, file.size);
-    if (beginning.ok()) known->set_beginning(*beginning);
-    if (::fstat(fd, &info) != 0 || !IsFromBeforeFreeze(info)) return;
+    if (::fstat(fd, &info) != 0) return;
+    // One that has only grown since, as logs do, begins as it did; one that was written anew in place begins
+    // with what the job has not read.
+    const bool written_since = Nanos(info.st_mtim) > looked_at_unix_ns_;
+    const bool has_grown = static_cast<uint64_t>(info.st_size) > file.size;
+    if (beginning.ok() && (!written_since || has_grown)) known->set_beginning(*beginning);
+    if (!IsFromBeforeFreeze(info)) return;
     if (middle.ok()) known->set_middle(*middle);
   }
   known->set_inode(info.st_ino);

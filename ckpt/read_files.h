@@ -22,8 +22,8 @@ class ReadFiles {
   static ReadFiles Open(const std::map<std::string, std::string>& criu_files, ReadableFiles* readable);
 
   // Puts what the files are known by into `manifest`, which has the needed files. The job may run by then:
-  // what is behind the size that a file had in the freeze is not looked at, and what was written to since is
-  // known by its beginning alone, of those that were opened in the freeze.
+  // what is behind the size that a file had in the freeze is not looked at, and what has grown since is known
+  // by its beginning alone, of those that were opened in the freeze.
   void AddTo(v1::JobManifest* manifest) const;
 
  private:

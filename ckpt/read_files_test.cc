@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,19 @@ TEST_F(ReadFilesTest, WhatTheyBeginWithIsTakenAsTheFreezeHadThem) {
   EXPECT_EQ(manifest_.files(0).beginning(), BeginningOf(log, 4));
   EXPECT_EQ(manifest_.files(1).beginning(), BeginningOf(log, 4));
   EXPECT_EQ(manifest_.files(2).beginning(), BeginningOf(empty + ".old", 0));
+}
+
+TEST_F(ReadFilesTest, WhatIsWrittenAnewInPlaceHasNothingThatTheJobHasRead) {
+  const std::string edited = MakeOld("edited");
+  Has(edited, 5);
+  ReadFiles open = Open();
+  const UniqueFd writer = OpenFile(edited, O_WRONLY).value();
+  const time_t later = ::time(nullptr) + 60;  // whichever clock's tick it was
+  const timespec times[] = {{later, 0}, {later, 0}};
+  ASSERT_EQ(::write(writer.get(), "54321", 5), 5);
+  ASSERT_EQ(::futimens(writer.get(), times), 0);
+  open.AddTo(&manifest_);
+  EXPECT_EQ(manifest_.files(0).beginning(), 0u);
 }
 
 TEST_F(ReadFilesTest, OthersHaveNone) {

@@ -30,12 +30,14 @@ static int Look(int fd, struct statx* info) {
   return syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, info) == 0;
 }
 
-// A group of one's own has the number of its user.
+// May others put a link there that counts? A group of one's own has the number of its user. Of a user's own
+// links his group can change but the place: what root's job is led to by that would be more than they may
+// themselves.
 static int OnlyTheirs(const struct statx* folder, unsigned uid) {
   if (folder->stx_uid != 0 && folder->stx_uid != uid) return 0;
   if ((folder->stx_mode & S_ISVTX) != 0) return 1;
   if ((folder->stx_mode & S_IWOTH) != 0) return 0;
-  return (folder->stx_mode & S_IWGRP) == 0 || folder->stx_gid == folder->stx_uid;
+  return uid != 0 || (folder->stx_mode & S_IWGRP) == 0 || folder->stx_gid == folder->stx_uid;
 }
 
 struct Walk {

@@ -9,9 +9,10 @@ extern "C" {
 
 /* Opens `path`, which is looked up from the folder `root`, as openat() does. Symbolic links are followed only
  * where root or user `uid` made them, in folders that nobody else may change: all on the way to them are
- * owned by either, and others may not write to them, or not to what isn't theirs (sticky). So what an
- * administrator has moved is found, and what a stranger has put there is not. What is on the way is held
- * open, so that nobody can change it meanwhile.
+ * owned by either, and others may not write to them, or not to what isn't theirs (sticky); a group may where
+ * `uid` is not root, as users of clusters share folders. So what an administrator has moved is found, and
+ * what a stranger has put there is not. What is on the way is held open, so that nobody can change it
+ * meanwhile.
  *
  * A descriptor, or -1 with errno; ELOOP: another's link is on the way, or too many are. No O_CREAT. Neither
  * `path` nor a link may lead through /proc. Thread-safe. */

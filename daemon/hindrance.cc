@@ -8,6 +8,7 @@
 #include "base/machine.h"
 #include "criu/failure.h"
 #include "restore/compatibility.h"
+#include "restore/files_behind_links.h"
 #include "restore/left_connections.h"
 #include "restore/lock_check.h"
 
@@ -65,7 +66,8 @@ Hindrance HindranceOf(const absl::Status& status) {
   // What was read, and is wrong.
   if (absl::IsDataLoss(status) || absl::IsInvalidArgument(status)) return Hindrance::kImage;
   if (absl::StrContains(status.message(), restore::kMakeFolder) ||
-      absl::StrContains(status.message(), restore::kLibrariesMayComeBack))
+      absl::StrContains(status.message(), restore::kLibrariesMayComeBack) ||
+      absl::StrContains(status.message(), restore::kUntrustedLink))
     return Hindrance::kMachine;
   return NamesTroubleOfMachine(status.message()) ? Hindrance::kMachine : Hindrance::kImage;
 }

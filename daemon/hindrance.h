@@ -10,9 +10,9 @@ namespace rekindle::daemon {
 enum class Hindrance {
   kImage,   // another attempt would end in the same way
   kMoment,  // what it needs back, PIDs or file locks, is another's now; an older image may do without
-  // Whichever image is taken: memory, processes, disk space, a file server, a folder, a package's library
-  // that is being replaced, a kill from outside, a network address that is not there yet, a port or a
-  // terminal that another has.
+  // Whichever image is taken: memory, processes, disk space, a file server, a folder, a stranger's link on
+  // the way to a file, a package's library that is being replaced, a kill from outside, a network address
+  // that is not there yet, a port or a terminal that another has.
   kMachine,
   kName,  // another job has its name
   // The image is of a newer kernel or CRIU, or of another processor. An older image may do; else this lasts

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "criu/failure.h"
 #include "restore/compatibility.h"
+#include "restore/files_behind_links.h"
 #include "restore/left_connections.h"
 #include "restore/lock_check.h"
 
@@ -27,6 +28,13 @@ TEST(HindranceTest, TroubleOfTheMachineIsNoFaultOfTheImage) {
   EXPECT_EQ(HindranceOf(absl::FailedPreconditionError(
                 absl::StrCat("/data/log: it is gone, with its folder /data: ", restore::kMakeFolder))),
             Hindrance::kMachine);
+}
+
+TEST(HindranceTest, AStrangersLinkCanBeTakenAway) {
+  const absl::Status told = absl::PermissionDeniedError(
+      absl::StrCat("/data/x, which the job had in use, ", restore::kUntrustedLink, " (another user's)"));
+  EXPECT_EQ(HindranceOf(told), Hindrance::kMachine);
+  EXPECT_FALSE(MayFitOtherImage(told));
 }
 
 TEST(HindranceTest, ALibraryThatIsBeingReplacedIsThereAgainInAMoment) {

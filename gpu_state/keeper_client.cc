@@ -20,6 +20,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/companion_program.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/huge_pages.h"
 #include "base/log.h"
@@ -45,6 +46,8 @@ constexpr char kHugePagesVariable[] = "REKINDLE_GPU_HUGE_PAGES";
 constexpr size_t kLongestNote = 1 << 20;
 // For threads to stop, beyond the keeper's own time-out.
 constexpr absl::Duration kMayTake = absl::Seconds(60);
+// While we have no descriptor left for CRIU's connection.
+constexpr absl::Duration kPauseWhenFull = absl::Milliseconds(50), kFullMayTake = absl::Seconds(5);
 
 // Where the process can have none the driver's own request, which makes all of its pages at once, is better.
 bool HugePagesWanted(pid_t pid) {
@@ -428,12 +431,23 @@ std::string KeeperListener::variable() const {
 }
 
 void KeeperListener::Serve() {
+  std::optional<Deadline> since_full;
   for (;;) {
     const auto woken = thread_.Await(listener_.get());
     if (!woken.ok()) Log(LogLevel::kWarning, woken.status().message());
     if (!woken.ok() || *woken == StoppableThread::Woken::kStopped) return;
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!socket.valid()) continue;
+    if (!socket.valid()) {
+      if (errno == ECONNABORTED || errno == EINTR) continue;
+      if (!since_full) since_full.emplace(kFullMayTake);
+      if (!since_full->passed() && thread_.Pause(kPauseWhenFull)) continue;
+      // CRIU waits with the job frozen: that it is not connected any more is an answer.
+      Log(LogLevel::kWarning, ErrnoStatus(errno, "taking a connection of CRIU").message());
+      ::unlink(path_.c_str());
+      listener_.Reset();
+      return;
+    }
+    since_full.reset();
     KeeperMessage first = {};
     ssize_t n;
     while ((n = ::recv(socket.get(), &first, sizeof first, 0)) < 0 && errno == EINTR) {

@@ -22,9 +22,8 @@ absl::Status BehindLink(const std::string& path, absl::string_view had, LinksFor
   const UniqueFd leads_to(::open(path.c_str(), O_PATH | O_CLOEXEC));
   const absl::StatusOr<std::string> name = ReadLink(absl::StrCat("/proc/self/fd/", leads_to.get()));
   return absl::PermissionDeniedError(absl::StrCat(
-      path, ", ", had,
-      ", is reached by a symbolic link now that is not trusted (another user's, in a folder that others may "
-      "write to, or one of a loop): the job would go on with ",
+      path, ", ", had, ", ", kUntrustedLink,
+      " (another user's, in a folder that others may write to, or one of a loop): the job would go on with ",
       leads_to.valid() && name.ok() ? *name : "something else",
       ". Remove the link and put the file or folder back, then ",
       whom == LinksFor::kClone ? "clone again. No copy was made"

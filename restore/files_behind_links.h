@@ -17,6 +17,9 @@ namespace rekindle::restore {
 // Who asks, which says what can be done.
 enum class LinksFor { kRestore, kClone };
 
+// What CheckLinks says of one: whoever put it there can take it away.
+inline constexpr char kUntrustedLink[] = "is reached by a symbolic link now that is not trusted";
+
 // Of the files in `image` that had no name any more, and that CRIU makes again for a moment: the names they
 // had.
 absl::StatusOr<std::set<std::string>> NamesOfRemovedFiles(const store::ImageReader& image);

@@ -55,6 +55,7 @@ TEST_F(FilesBehindLinksTest, WhatOthersHavePutThereIsNotFollowed) {
     EXPECT_EQ(told.code(), absl::StatusCode::kPermissionDenied) << name;
     EXPECT_THAT(told.message(), HasSubstr(Path(name)));
     EXPECT_THAT(told.message(), HasSubstr("go on with " + Path("roots/file")));
+    EXPECT_THAT(told.message(), HasSubstr(kUntrustedLink));
     EXPECT_TRUE(Check(name, std::nullopt, {Path(name)}).ok()) << "it does not get that";
   }
 }
@@ -72,11 +73,22 @@ TEST_F(FilesBehindLinksTest, AJobsUserMayMoveItsFiles) {
   Link(Path("roots"), "theirs/folder", kNobody);
   EXPECT_TRUE(Check("theirs/folder/file", Owner{kNobody, kNobody, {}}).ok());
   EXPECT_FALSE(Check("theirs/folder/file", Owner{kNobody - 1, kNobody - 1, {}}).ok());
-  // Of a group that has others.
+  // In a folder of its group; a link of one of that is another's.
+  Link(Path("roots"), "theirs/others", kNobody - 1);
+  ASSERT_EQ(::chown(Path("theirs").c_str(), kNobody, 100), 0);
   ASSERT_EQ(::chmod(Path("theirs").c_str(), 0775), 0);
   EXPECT_TRUE(Check("theirs/folder/file", Owner{kNobody, kNobody, {}}).ok());
-  ASSERT_EQ(::chown(Path("theirs").c_str(), kNobody, 100), 0);
+  EXPECT_FALSE(Check("theirs/others/file", Owner{kNobody, kNobody, {}}).ok());
+  ASSERT_EQ(::chmod(Path("theirs").c_str(), 0777), 0);
   EXPECT_FALSE(Check("theirs/folder/file", Owner{kNobody, kNobody, {}}).ok());
+}
+
+TEST_F(FilesBehindLinksTest, AGroupDoesNotMoveRootsLinks) {
+  Link(Path("theirs"), "roots/link");
+  EXPECT_TRUE(Check("roots/link/file").ok());
+  ASSERT_EQ(::chown(Path("roots").c_str(), 0, 100), 0);
+  ASSERT_EQ(::chmod(Path("roots").c_str(), 0775), 0);
+  EXPECT_FALSE(Check("roots/link/file").ok());
 }
 
 TEST_F(FilesBehindLinksTest, InAStickyFolderEverybodysLinksAreTheirOwn) {

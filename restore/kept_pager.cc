@@ -28,9 +28,19 @@ PagerPlace KeptPager::PlaceFor(const std::string& store) const {
   return {runtime_directory_, store, cache_bytes_ ? *cache_bytes_ : DefaultCacheBytes()};
 }
 
+bool KeptPager::IsKept() const {
+  absl::MutexLock lock(&kept_mutex_);
+  return kept_ && !kept_->HasEnded();
+}
+
+void KeptPager::Keep(std::optional<PagerClient> client) {
+  absl::MutexLock lock(&kept_mutex_);
+  kept_ = std::move(client);
+}
+
 absl::StatusOr<PagerClient> KeptPager::Connect(const PagerPlace& place) {
   absl::StatusOr<PagerClient> client = PagerClient::ConnectToRunning(place);
-  if (client.ok() && is_kept_) return client;
+  if (client.ok() && IsKept()) return client;
   bool found = false;  // one that runs, and may have a cache of another size
   {
     absl::MutexLock lock(&mutex_);
@@ -41,18 +51,16 @@ absl::StatusOr<PagerClient> KeptPager::Connect(const PagerPlace& place) {
       is_new = started.running();
       if (is_new) {
         WaitFor(std::move(started));
-        kept_.reset();
-        is_kept_ = false;
+        Keep(std::nullopt);
       }
     }
-    if (client.ok() && !kept_) {
+    if (client.ok() && !IsKept()) {
       // One that makes sure that nobody wants it has another name for a moment.
       Subprocess started;
       auto kept = PagerClient::Connect(place, &started);
       if (started.running()) WaitFor(std::move(started));
-      if (kept.ok()) kept_.emplace(*std::move(kept));
-      is_kept_ = kept_.has_value();
-      found = is_kept_ && !is_new;
+      found = kept.ok() && !is_new;
+      Keep(kept.ok() ? std::optional(*std::move(kept)) : std::nullopt);
     }
   }
   // Not under the lock: it may be busy.
@@ -67,18 +75,21 @@ absl::StatusOr<PagerClient> KeptPager::Connect(const PagerPlace& place) {
 }
 
 void KeptPager::WaitFor(Subprocess pager) {
-  auto waiter = std::make_unique<StoppableThread>();
-  const auto waited_for = std::make_shared<Subprocess>(std::move(pager));
-  const absl::Status waits = waiter->Start([waiter = waiter.get(), waited_for] {
-    const auto woken = waiter->Await(waited_for->pidfd());
+  waiters_.erase(std::remove_if(waiters_.begin(), waiters_.end(),
+                                [](const auto& other) { return other->has_ended.load(); }),
+                 waiters_.end());
+  auto waiter = std::make_unique<Waiter>(std::move(pager));
+  const absl::Status waits = waiter->thread.Start([waiter = waiter.get()] {
+    const auto woken = waiter->thread.Await(waiter->pager.pidfd());
     if (woken.ok() && *woken == StoppableThread::Woken::kReady) {
-      waited_for->Wait().IgnoreError();
+      waiter->pager.Wait().IgnoreError();
     } else {
-      waited_for->Release();
+      waiter->pager.Release();
     }
+    waiter->has_ended = true;
   });
   if (waits.ok()) return waiters_.push_back(std::move(waiter));
-  waited_for->Release();
+  waiter->pager.Release();
   Log(LogLevel::kWarning, absl::StrCat("nobody waits for the end of the pager: ", waits.message()));
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -34,16 +35,23 @@ class KeptPager {
   absl::StatusOr<PagerClient> Connect(const PagerPlace& place) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // Collects it when it ends.
+  // Waits for the end of a pager that we have started, and collects it.
+  struct Waiter {
+    explicit Waiter(Subprocess started) : pager(std::move(started)) {}
+    Subprocess pager;
+    std::atomic<bool> has_ended{false};
+    StoppableThread thread;
+  };
   void WaitFor(Subprocess pager) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsKept() const ABSL_LOCKS_EXCLUDED(kept_mutex_);
+  void Keep(std::optional<PagerClient> client) ABSL_LOCKS_EXCLUDED(kept_mutex_);
 
   const std::string runtime_directory_;
   const std::optional<uint64_t> cache_bytes_;
-  std::atomic<bool> is_kept_{false};  // kept_ is there
-  absl::Mutex mutex_;                 // of who brings one up
-  std::optional<PagerClient> kept_ ABSL_GUARDED_BY(mutex_);
-  // One for each pager that we have started.
-  std::vector<std::unique_ptr<StoppableThread>> waiters_ ABSL_GUARDED_BY(mutex_);
+  absl::Mutex mutex_;  // of who brings one up
+  std::vector<std::unique_ptr<Waiter>> waiters_ ABSL_GUARDED_BY(mutex_);
+  mutable absl::Mutex kept_mutex_;  // never held for long
+  std::optional<PagerClient> kept_ ABSL_GUARDED_BY(kept_mutex_);
 };
 
 }  // namespace rekindle::restore

@@ -83,6 +83,21 @@ TEST_F(KeptPagerTest, OneThatRunsGetsTheSizeOfCacheThatIsAskedFor) {
   EXPECT_EQ(client->Stats().value().cache.budget_bytes, 2 * kCacheBytes);
 }
 
+TEST_F(KeptPagerTest, WhereItHasEndedTheOneThatSomebodyElseHasStartedIsKept) {
+  KeptPager pager(folder_->path(), kCacheBytes);
+  const PagerPlace place = pager.PlaceFor(Path("one"));
+  ASSERT_TRUE(pager.Connect(place).ok());
+  for (const pid_t pid : ProcessTree(::getpid())) {
+    if (pid != ::getpid()) ::kill(pid, SIGKILL);
+  }
+  EXPECT_TRUE(Eventually([&] { return ProcessTree(::getpid()).size() == 1; })) << "and is collected";
+  KeptPager other(folder_->path(), 2 * kCacheBytes);
+  ASSERT_TRUE(other.Connect(other.PlaceFor(Path("one"))).ok());
+  auto client = pager.Connect(place);
+  ASSERT_TRUE(client.ok()) << client.status();
+  EXPECT_EQ(client->Stats().value().cache.budget_bytes, kCacheBytes);
+}
+
 TEST_F(KeptPagerTest, WhoFindsOneDoesNotWaitForWhoBringsUpAnother) {
   KeptPager pager(folder_->path(), kCacheBytes);
   ASSERT_TRUE(pager.Connect(pager.PlaceFor(Path("one"))).ok());
