@@ -33,6 +33,7 @@
 #include "base/uuid.h"
 #include "cli/endpoint.h"
 #include "daemon/embedded_service.h"
+#include "cli/tls_probe.h"
 #include "daemon/named_calls.h"
 #include "daemon/tls_files.h"
 #include "daemon/told_by_daemon.h"
@@ -111,6 +112,7 @@ class GrpcClient final : public Client {
         of_functions_(endpoint.of_functions),
         host_(endpoint.host),
         certificate_(endpoint.tls_certificate),
+        key_(endpoint.tls_key),
         channel_(channel),
         stub_(v1::Rekindle::NewStub(channel)),
         groups_(v1::Groups::NewStub(channel)),
@@ -520,7 +522,16 @@ class GrpcClient final : public Client {
       }
       // It goes through all of TLS before it tells what it thinks of a certificate, and tells it by going
       // away. One that has accepted it before is ending, or what is in between has nobody to pass on to.
-      if (was_there && over_tcp && unmade) {
+      const bool went = was_there || absl::StrContains(why, "Endpoint read failed");
+      if (went && over_tcp && unmade) {
+        if (!connected_ && ProbeTls(host_, certificate_, key_) != TlsEnd::kAfter) {
+          return absl::UnavailableError(absl::StrCat(
+              "the daemon (rekindled) at ", host_,
+              " could not be reached: the connection was closed before it "
+              "was made: it is just ending or being started, or what passes connections on to it does not "
+              "reach it. See whether it runs there, and try again (",
+              why, ")"));
+        }
         const std::string told = absl::StrCat(
             "the daemon (rekindled) at ", host_, " has ended the connection before it was made: ",
             connected_ ? "it is most likely being started anew, so try again; if that lasts, it"
@@ -563,7 +574,7 @@ class GrpcClient final : public Client {
 
   std::unique_ptr<daemon::EmbeddedService> embedded_;
   const bool elsewhere_, of_functions_;
-  const std::string host_, certificate_;  // the second: its file, over TCP
+  const std::string host_, certificate_, key_;  // the latter two: their files, over TCP
   const std::shared_ptr<grpc::Channel> channel_;
   mutable std::atomic<bool> connected_ = false;  // it was at least once
   std::unique_ptr<v1::Rekindle::Stub> stub_;
