@@ -22,6 +22,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/error_cause.h"
 #include "base/file.h"
 #include "base/message_text.h"
 #include "base/process_stat.h"
@@ -32,8 +33,8 @@
 #include "base/utf8.h"
 #include "base/uuid.h"
 #include "cli/endpoint.h"
-#include "daemon/embedded_service.h"
 #include "cli/tls_probe.h"
+#include "daemon/embedded_service.h"
 #include "daemon/named_calls.h"
 #include "daemon/tls_files.h"
 #include "daemon/told_by_daemon.h"
@@ -86,11 +87,10 @@ gpr_timespec FromNow(absl::Duration limit) {
 absl::Status OfPlace(const absl::Status& status) {
   const absl::string_view message = status.message();
   const size_t cure = message.find(": the first 'rekindle ckpt' makes it");
-  if (!absl::StartsWith(message, "there is no store at ") || cure == absl::string_view::npos) return status;
-  return absl::Status(status.code(),
-                      absl::StrCat(message.substr(0, cure),
-                                   ": check the path of the place, and whether its file system "
-                                   "is mounted ('rekindle copy IMAGE --to' makes a store)"));
+  if (!IsOfNoStore(status) || cure == absl::string_view::npos) return status;
+  return WithMessage(status, absl::StrCat(message.substr(0, cure),
+                                          ": check the path of the place, and whether its file system "
+                                          "is mounted ('rekindle copy IMAGE --to' makes a store)"));
 }
 
 // Who listens at the Unix socket; 0: nobody, or somebody of another container.
@@ -568,7 +568,8 @@ class GrpcClient final : public Client {
           "no thread could be made for this call: Rekindle is at a limit of processes and threads "
           "(ulimit -u, pids.max), or of memory (ulimit -v): raise it");
     }
-    const absl::Status told(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+    const absl::Status told = daemon::WithToldCause(
+        call, absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message()));
     return elsewhere_ ? OfPlace(told) : told;
   }
 

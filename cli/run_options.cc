@@ -18,6 +18,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/error_cause.h"
 #include "base/status.h"
 #include "cli/arguments.h"
 #include "cli/copy_source.h"
@@ -100,8 +101,8 @@ bool IsNoStore(const absl::Status& status) {
 // later would not.
 bool IsNewPlace(const ImagePlace& place, const absl::Status& why) {
   if (!place.bucket.empty()) return false;
-  if (absl::StartsWith(place.where, "/")) return absl::StrContains(why.message(), "the folder is empty");
-  return !absl::StrContains(why.message(), "nothing is mounted");
+  if (absl::StartsWith(place.where, "/")) return CauseOf(why) == kCauseEmptyFolder;
+  return CauseOf(why) != kCauseNotMounted;
 }
 
 absl::StatusOr<ImagePlace> CopyPlace(const GlobalOptions& globals, const v1::CopyTo& to) {
