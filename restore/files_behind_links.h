@@ -14,9 +14,6 @@
 
 namespace rekindle::restore {
 
-// Who asks, which says what can be done.
-enum class LinksFor { kRestore, kClone };
-
 // Of the files in `image` that had no name any more, and that CRIU makes again for a moment: the names they
 // had.
 absl::StatusOr<std::set<std::string>> NamesOfRemovedFiles(const store::ImageReader& image);
@@ -29,6 +26,6 @@ absl::StatusOr<std::set<std::string>> NamesOfRemovedFiles(const store::ImageRead
 // told before anything has happened. Thread-safe.
 absl::Status CheckLinks(const v1::JobManifest& manifest, const std::optional<Owner>& user, SeenFrom place,
                         const std::set<std::string>& replaced, const std::set<std::string>& removed = {},
-                        LinksFor whom = LinksFor::kRestore);
+                        CheckedFor whom = CheckedFor::kRestore);
 
 }  // namespace rekindle::restore
