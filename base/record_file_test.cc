@@ -4,16 +4,14 @@
 #include <gmock/gmock.h>
 #include <google/protobuf/api.pb.h>
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <string>
 #include <vector>
 
 #include "base/file.h"
+#include "base/test_small_disk.h"
 
 namespace rekindle {
 namespace {
@@ -129,14 +127,7 @@ TEST_F(RecordFileTest, AFileOrFolderThatIsMissingIsNamed) {
 }
 
 TEST_F(RecordFileTest, AFullDiskLeavesTheOldRecordAndNothingElse) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can mount";
-  const pid_t child = ::fork();
-  if (child == 0) {
-    // A place of its own, which goes with the process.
-    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        ::mount("small", folder_.path().c_str(), "tmpfs", 0, "size=64k,mode=0700") != 0) {
-      ::_exit(77);
-    }
+  OnSmallDisk(folder_.path(), "64k", [&] {
     EXPECT_TRUE(WriteRecordFile(path_, Made("old")).ok());
     // Room for the beginning of the next one alone.
     EXPECT_TRUE(WriteFileAtomically(folder_.path() + "/filler", std::string(48 << 10, 'f')).ok());
@@ -145,13 +136,7 @@ TEST_F(RecordFileTest, AFullDiskLeavesTheOldRecordAndNothingElse) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(path_));
     EXPECT_THAT(Files(), ElementsAre("filler", "record.json"));
     EXPECT_EQ(ReadRecordFile<Record>(path_).value().name(), "old");
-    ::_exit(HasFailure() ? 1 : 0);
-  }
-  int state = 0;
-  ASSERT_EQ(::waitpid(child, &state, 0), child);
-  ASSERT_TRUE(WIFEXITED(state));
-  if (WEXITSTATUS(state) == 77) GTEST_SKIP() << "no mounts here";
-  EXPECT_EQ(WEXITSTATUS(state), 0);
+  });
 }
 
 }  // namespace

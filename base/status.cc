@@ -6,11 +6,10 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
+#include "base/error_cause.h"
 
 namespace rekindle {
 namespace {
-
-constexpr char kErrnoUrl[] = "rekindle/errno";
 
 absl::Status StatusOfErrno(int error_number, absl::string_view what) {
   char buffer[128];
@@ -55,12 +54,12 @@ absl::Status StatusOfErrno(int error_number, absl::string_view what) {
 
 absl::Status ErrnoStatus(int error_number, absl::string_view what) {
   absl::Status status = StatusOfErrno(error_number, what);
-  status.SetPayload(kErrnoUrl, absl::Cord(absl::StrCat(error_number)));
+  status.SetPayload(kErrnoPayload, absl::Cord(absl::StrCat(error_number)));
   return status;
 }
 
 int ErrnoOf(const absl::Status& status) {
-  const absl::optional<absl::Cord> payload = status.GetPayload(kErrnoUrl);
+  const absl::optional<absl::Cord> payload = status.GetPayload(kErrnoPayload);
   int error_number = 0;
   return payload && absl::SimpleAtoi(std::string(*payload), &error_number) ? error_number : 0;
 }

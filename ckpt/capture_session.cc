@@ -23,6 +23,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
+#include "base/held_lock.h"
 #include "base/kept_logs.h"
 #include "base/log.h"
 #include "base/number_claim.h"
@@ -53,9 +54,6 @@ constexpr absl::Duration kDyingMayTake = absl::Seconds(60);
 constexpr absl::Duration kLettingGoMayTake = absl::Seconds(45);
 constexpr absl::Duration kTellAfter = absl::Seconds(1);
 constexpr absl::Duration kLookAgainEvery = absl::Milliseconds(5);
-// A child that another thread has just forked has what a capture that is over had open, until it becomes its
-// program.
-constexpr absl::Duration kForkMayTake = absl::Milliseconds(500);
 
 std::string BeginningLock(const std::string& runtime_directory) {
   return absl::StrCat(runtime_directory, "/", kBeginningLock);

@@ -22,6 +22,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/error_cause.h"
 #include "base/file.h"
 #include "base/message_text.h"
 #include "base/process_stat.h"
@@ -32,6 +33,7 @@
 #include "base/utf8.h"
 #include "base/uuid.h"
 #include "cli/endpoint.h"
+#include "cli/tls_probe.h"
 #include "daemon/embedded_service.h"
 #include "daemon/named_calls.h"
 #include "daemon/tls_files.h"
@@ -85,11 +87,10 @@ gpr_timespec FromNow(absl::Duration limit) {
 absl::Status OfPlace(const absl::Status& status) {
   const absl::string_view message = status.message();
   const size_t cure = message.find(": the first 'rekindle ckpt' makes it");
-  if (!absl::StartsWith(message, "there is no store at ") || cure == absl::string_view::npos) return status;
-  return absl::Status(status.code(),
-                      absl::StrCat(message.substr(0, cure),
-                                   ": check the path of the place, and whether its file system "
-                                   "is mounted ('rekindle copy IMAGE --to' makes a store)"));
+  if (!IsOfNoStore(status) || cure == absl::string_view::npos) return status;
+  return WithMessage(status, absl::StrCat(message.substr(0, cure),
+                                          ": check the path of the place, and whether its file system "
+                                          "is mounted ('rekindle copy IMAGE --to' makes a store)"));
 }
 
 // Who listens at the Unix socket; 0: nobody, or somebody of another container.
@@ -111,6 +112,7 @@ class GrpcClient final : public Client {
         of_functions_(endpoint.of_functions),
         host_(endpoint.host),
         certificate_(endpoint.tls_certificate),
+        key_(endpoint.tls_key),
         channel_(channel),
         stub_(v1::Rekindle::NewStub(channel)),
         groups_(v1::Groups::NewStub(channel)),
@@ -520,7 +522,16 @@ class GrpcClient final : public Client {
       }
       // It goes through all of TLS before it tells what it thinks of a certificate, and tells it by going
       // away. One that has accepted it before is ending, or what is in between has nobody to pass on to.
-      if (was_there && over_tcp && unmade) {
+      const bool went = was_there || absl::StrContains(why, "Endpoint read failed");
+      if (went && over_tcp && unmade) {
+        if (!connected_ && ProbeTls(host_, certificate_, key_) != TlsEnd::kAfter) {
+          return absl::UnavailableError(absl::StrCat(
+              "the daemon (rekindled) at ", host_,
+              " could not be reached: the connection was closed before it "
+              "was made: it is just ending or being started, or what passes connections on to it does not "
+              "reach it. See whether it runs there, and try again (",
+              why, ")"));
+        }
         const std::string told = absl::StrCat(
             "the daemon (rekindled) at ", host_, " has ended the connection before it was made: ",
             connected_ ? "it is most likely being started anew, so try again; if that lasts, it"
@@ -557,13 +568,14 @@ class GrpcClient final : public Client {
           "no thread could be made for this call: Rekindle is at a limit of processes and threads "
           "(ulimit -u, pids.max), or of memory (ulimit -v): raise it");
     }
-    const absl::Status told(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+    const absl::Status told = daemon::WithToldCause(
+        call, absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message()));
     return elsewhere_ ? OfPlace(told) : told;
   }
 
   std::unique_ptr<daemon::EmbeddedService> embedded_;
   const bool elsewhere_, of_functions_;
-  const std::string host_, certificate_;  // the second: its file, over TCP
+  const std::string host_, certificate_, key_;  // the latter two: their files, over TCP
   const std::shared_ptr<grpc::Channel> channel_;
   mutable std::atomic<bool> connected_ = false;  // it was at least once
   std::unique_ptr<v1::Rekindle::Stub> stub_;

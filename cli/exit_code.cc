@@ -1,6 +1,9 @@
 #include "cli/exit_code.h"
 
-#include "absl/strings/match.h"
+#include <cerrno>
+
+#include "base/error_cause.h"
+#include "base/status.h"
 
 namespace rekindle::cli {
 
@@ -11,10 +14,9 @@ ExitCode ExitCodeFor(const absl::Status& status) {
     case absl::StatusCode::kInvalidArgument:
       return kBadUsage;
     case absl::StatusCode::kNotFound:
-      // The store's word for it, of an older daemon's, too.
-      if (absl::StartsWith(status.message(), "there is no store at ")) return kNoStore;
+      if (IsOfNoStore(status)) return kNoStore;
       // A file or folder of the user's: that says nothing of whether there is an image.
-      return absl::EndsWith(status.message(), ": No such file or directory") ? kFailed : kNotFound;
+      return ErrnoOf(status) == ENOENT ? kFailed : kNotFound;
     case absl::StatusCode::kPermissionDenied:
     case absl::StatusCode::kUnauthenticated:
       return kNotPermitted;

@@ -37,12 +37,6 @@ v1::CloneOptions::Network NetworkNamed(const std::string& name) {
                          : v1::CloneOptions::HOST;
 }
 
-bool NamesVariable(absl::string_view text) {
-  return !text.empty() && absl::ascii_isalpha(static_cast<unsigned char>(text[0])) &&
-         std::all_of(text.begin(), text.end(),
-                     [](unsigned char c) { return absl::ascii_isalnum(c) || c == '_'; });
-}
-
 // Of lines NAME=VALUE, as they are; what is empty or begins with # counts for nothing. Their values are
 // secret: no error shows them, nor what stands before a '=', which may be the end of one.
 absl::Status ReadVariables(const std::string& path,
@@ -72,7 +66,7 @@ absl::Status ReadVariables(const std::string& path,
     const size_t equals = line.find('=');
     if (equals == absl::string_view::npos || equals == 0) return wrong("line ", number, ": write NAME=VALUE");
     const absl::string_view name = line.substr(0, equals);
-    if (!NamesVariable(name)) {
+    if (!functions::IsVariableName(name)) {
       return wrong("line ", number,
                    ": write NAME=VALUE; what stands before '=' is no name of a variable, which has "
                    "letters, digits and '_', a letter first");

@@ -97,6 +97,9 @@ TEST(FunctionArgumentsTest, VariablesComeFromFilesToo) {
                                              file("more", "QUOTED=\"x\""), "--env", "LEVEL=high"});
   EXPECT_THAT(set.environment(), UnorderedElementsAre(Pair("TOKEN", "a=b # no remark"), Pair("EMPTY", ""),
                                                       Pair("LEVEL", "high"), Pair("QUOTED", "\"x\"")));
+  // What the daemon takes.
+  set = Parsed<v1::SetFunctionRequest>({"fn", "set", "f", "--env-file", file("letters", "CAF\u00c9=1\n")});
+  EXPECT_THAT(set.environment(), UnorderedElementsAre(Pair("CAF\u00c9", "1")));
   auto deploy = Parsed<v1::DeployFunctionRequest>(
       {"fn", "deploy", "f", "--runtime", "python", "--code", ".", "--env-file", good});
   EXPECT_EQ(deploy.spec().environment().at("LEVEL"), "low");

@@ -172,6 +172,7 @@ int RunJob(Client& client, absl::string_view host, const GlobalOptions& globals,
       break;
   }
   bool goes_on = false;
+  std::optional<v1::ListImagesResponse> listed_there;  // at the place of --copy-to
   const std::vector<std::string> command(request.argv().begin(), request.argv().end());
   const auto tell_of_command = [&](const v1::Job& job) {
     if (const std::string told = TellsOfOtherCommand(command, job); !told.empty()) output.Warning(told);
@@ -197,12 +198,13 @@ int RunJob(Client& client, absl::string_view host, const GlobalOptions& globals,
       attach.set_job(request.name());
       return session.Finish(client.AttachJob(attach, on_event));
     }
-    const absl::StatusOr<std::string> how = GoOnFromNewest(client, host, globals, &complete);
+    const absl::StatusOr<std::string> how = GoOnFromNewest(client, host, globals, &complete, &listed_there);
     if (!how.ok()) return session.Finish(how.status());
     output.Note(absl::StrCat("rekindle: ", *how, "\n"));
     goes_on = complete.argv().empty();
   }
-  if (const std::string late = TellsOfLateImage(client, globals, complete); !late.empty())
+  if (const std::string late = TellsOfLateImage(client, globals, complete, std::move(listed_there));
+      !late.empty())
     output.Warning(late);
   const int code = session.Finish(client.Run(complete, on_event));
   if (request.detach() && session.started() && code == kDone) PrintJob(output, session.started()->job());

@@ -18,6 +18,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/error_cause.h"
 #include "base/status.h"
 #include "cli/arguments.h"
 #include "cli/copy_source.h"
@@ -100,8 +101,8 @@ bool IsNoStore(const absl::Status& status) {
 // later would not.
 bool IsNewPlace(const ImagePlace& place, const absl::Status& why) {
   if (!place.bucket.empty()) return false;
-  if (absl::StartsWith(place.where, "/")) return absl::StrContains(why.message(), "the folder is empty");
-  return !absl::StrContains(why.message(), "nothing is mounted");
+  if (absl::StartsWith(place.where, "/")) return CauseOf(why) == kCauseEmptyFolder;
+  return CauseOf(why) != kCauseNotMounted;
 }
 
 absl::StatusOr<ImagePlace> CopyPlace(const GlobalOptions& globals, const v1::CopyTo& to) {
@@ -111,7 +112,8 @@ absl::StatusOr<ImagePlace> CopyPlace(const GlobalOptions& globals, const v1::Cop
 
 // It may have run on another node since: what was copied from there must be here, too.
 absl::Status CheckIsNewest(const GlobalOptions& globals, const v1::CopyTo& to, const std::string& job,
-                           const std::string& name, const std::vector<v1::Image>& here) {
+                           const std::string& name, const std::vector<v1::Image>& here,
+                           std::optional<v1::ListImagesResponse>* listed_there) {
   RK_ASSIGN_OR_RETURN(const ImagePlace place, CopyPlace(globals, to));
   absl::StatusOr<v1::ListImagesResponse> listed = ImagesElsewhere(globals, place.where, place.bucket);
   // What is not there may not be mounted on this node.
@@ -123,6 +125,7 @@ absl::Status CheckIsNewest(const GlobalOptions& globals, const v1::CopyTo& to, c
   }
   if (IsNoStore(listed.status())) listed = v1::ListImagesResponse();
   RK_RETURN_IF_ERROR(Annotate(listed.status(), kNotKnown));
+  *listed_there = *listed;
   std::vector<v1::Image> there = ImagesCalled(name, *std::move(listed));
   const std::optional<OthersImage> others = DropOthersImages(job, &there);
   if (here.empty() && there.empty() && others) return OnlyOthersImages(name, *others, to.place());
@@ -170,7 +173,8 @@ absl::StatusOr<std::optional<v1::Job>> JobThatRuns(Client& client, absl::string_
 }
 
 absl::StatusOr<std::string> GoOnFromNewest(Client& client, absl::string_view host,
-                                           const GlobalOptions& globals, v1::RunRequest* request) {
+                                           const GlobalOptions& globals, v1::RunRequest* request,
+                                           std::optional<v1::ListImagesResponse>* listed_there) {
   const std::string& given = request->supervision().image_name();
   const std::string name = given.empty() ? request->name() : given;
   v1::ListImagesRequest list;
@@ -183,8 +187,8 @@ absl::StatusOr<std::string> GoOnFromNewest(Client& client, absl::string_view hos
   const std::optional<OthersImage> others = DropOthersImages(request->name(), &own);
   RK_ASSIGN_OR_RETURN(const std::vector<v1::Image> images, ResumePoints(std::move(own)));
   if (request->supervision().has_copy_to())
-    RK_RETURN_IF_ERROR(
-        CheckIsNewest(globals, request->supervision().copy_to(), request->name(), name, images));
+    RK_RETURN_IF_ERROR(CheckIsNewest(globals, request->supervision().copy_to(), request->name(), name, images,
+                                     listed_there));
   const auto whole =
       std::find_if(images.begin(), images.end(), [](const v1::Image& image) { return !image.damaged(); });
   if (whole != images.end()) {
@@ -206,17 +210,21 @@ absl::StatusOr<std::string> GoOnFromNewest(Client& client, absl::string_view hos
   return absl::StrCat("there is no image of '", name, "' to go on from: the job begins with its command");
 }
 
-std::string TellsOfLateImage(Client& client, const GlobalOptions& globals, const v1::RunRequest& request) {
+std::string TellsOfLateImage(Client& client, const GlobalOptions& globals, const v1::RunRequest& request,
+                             std::optional<v1::ListImagesResponse> listed_there) {
   if (request.from_image().empty() || !request.supervision().has_copy_to()) return "";
   const std::string& to = request.supervision().copy_to().place();
   const std::string& from = request.from_image();
   const std::string& given = request.supervision().image_name();
   const std::string name = given.empty() ? from.substr(0, from.find_first_of(":@")) : given;
-  const absl::StatusOr<ImagePlace> place = CopyPlace(globals, request.supervision().copy_to());
-  if (!place.ok()) return "";  // which `run` says itself
-  absl::StatusOr<v1::ListImagesResponse> listed = ImagesElsewhere(globals, place->where, place->bucket);
-  if (!listed.ok()) return "";
-  const std::vector<v1::Image> there = ImagesCalled(name, *std::move(listed));
+  if (!listed_there) {
+    const absl::StatusOr<ImagePlace> place = CopyPlace(globals, request.supervision().copy_to());
+    if (!place.ok()) return "";  // which `run` says itself
+    absl::StatusOr<v1::ListImagesResponse> listed = ImagesElsewhere(globals, place->where, place->bucket);
+    if (!listed.ok()) return "";
+    listed_there = *std::move(listed);
+  }
+  const std::vector<v1::Image> there = ImagesCalled(name, *std::move(listed_there));
   if (there.empty()) return "";
   v1::ListImagesRequest list;
   list.set_name_contains(absl::StrCat(name, ":"));

@@ -3,13 +3,17 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "base/error_cause.h"
 #include "base/file.h"
+#include "base/status.h"
 #include "cli/client.h"
 #include "cli/commands.h"
+#include "cli/exit_code.h"
 #include "daemon/told_by_daemon.h"
 #include "daemon/version.h"
 #include "rekindle/v1/rekindle.grpc.pb.h"
@@ -134,6 +138,44 @@ TEST(ClientTest, WhatTheDaemonHasNotIsNotTakenForItsAbsence) {
       EXPECT_THAT(std::string(told.message()), HasSubstr("no answer from the daemon"));
     }
   }
+}
+
+// Fails as `status`; a daemon of before the causes has its message alone.
+class FailingService final : public v1::Rekindle::Service {
+ public:
+  FailingService(absl::Status status, bool older) : status_(std::move(status)), older_(older) {}
+  grpc::Status GetVersion(grpc::ServerContext* context, const v1::GetVersionRequest*,
+                          v1::GetVersionResponse*) override {
+    context->AddTrailingMetadata(daemon::kToldByDaemonMetadata, older_ ? "1" : daemon::kTellsCauses);
+    if (!older_) daemon::TellCause(status_, context);
+    return grpc::Status(static_cast<grpc::StatusCode>(status_.code()), std::string(status_.message()));
+  }
+
+ private:
+  const absl::Status status_;
+  const bool older_;
+};
+
+TEST(ClientTest, WhatAnErrorWasMadeOfIsToldBesideItsMessage) {
+  const TemporaryDirectory folder = TemporaryDirectory::Make("/tmp", "rk-cause-").value();
+  const auto told = [&](const absl::Status& status, bool older) {
+    FailingService service(status, older);
+    Endpoint endpoint;
+    endpoint.host = "unix:" + folder.path() + "/socket";
+    const std::unique_ptr<grpc::Server> server = Serve(service, endpoint.host);
+    absl::Status got = Client::Open(endpoint).value()->GetVersion({}).status();
+    server->Shutdown();
+    return got;
+  };
+  const absl::Status empty = told(WithCause(absl::NotFoundError("nothing"), kCauseEmptyFolder), false);
+  EXPECT_EQ(CauseOf(empty), kCauseEmptyFolder);
+  EXPECT_EQ(ExitCodeFor(empty), ExitCode::kNoStore);
+  EXPECT_EQ(ErrnoOf(told(ErrnoStatus(ENOENT, "opening /x"), false)), ENOENT);
+  const absl::Status words =
+      absl::NotFoundError("there is no store at /x yet, the folder is empty: see to it");
+  EXPECT_EQ(ExitCodeFor(told(words, false)), kNotFound);
+  EXPECT_EQ(CauseOf(told(words, true)), kCauseEmptyFolder);
+  EXPECT_EQ(ErrnoOf(told(absl::NotFoundError("opening /x: No such file or directory"), true)), ENOENT);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ class CallsService final : public v1::Calls::Service {
     // Who has all of his calls in work can have them end still.
     absl::StatusOr<Call> call = MakeCall(node_, resolve_, kNever, context, CallsOfUsers::Kind::kRelease);
     if (!call.ok()) return ToGrpc(call.status());
-    return Guarded([&]() -> absl::Status {
+    return Guarded(context, [&]() -> absl::Status {
       RK_RETURN_IF_ERROR(CheckRequest(*request));
       if (calls_->GiveUp(call->caller.uid, request->call())) return absl::OkStatus();
       return absl::NotFoundError(

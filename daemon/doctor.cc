@@ -57,10 +57,23 @@ std::string NearestExisting(std::string path) {
   return path;
 }
 
+constexpr const char* kStoreFolders[] = {"/packs", "/catalog", "/index", "/notes", "/tmp"};
+
+// The first of the store's folders that is a symbolic link; empty: none.
+std::string LinkedFolder(const std::string& store) {
+  for (const char* name : kStoreFolders) {
+    struct stat info;
+    std::string folder = absl::StrCat(store, name);
+    if (::lstat(folder.c_str(), &info) == 0 && S_ISLNK(info.st_mode)) return folder;
+  }
+  return "";
+}
+
 // The first of the store's folders that somebody else may write to than its owner; empty: none.
 std::string WritableForOthers(const std::string& store) {
-  for (const char* name : {"", "/packs", "/catalog", "/index", "/notes", "/tmp"}) {
-    const std::string folder = absl::StrCat(store, name);
+  std::vector<std::string> folders = {store};
+  for (const char* name : kStoreFolders) folders.push_back(absl::StrCat(store, name));
+  for (const std::string& folder : folders) {
     struct stat info;
     if (::stat(folder.c_str(), &info) != 0) continue;
     const bool by_group = (info.st_mode & S_IWGRP) != 0 && info.st_gid != info.st_uid;
@@ -110,6 +123,16 @@ v1::Check CheckStore(const std::string& path, const absl::Status& opened) {
   if (free_bytes < kLittleSpaceBytes) {
     return MakeCheck("store", v1::Check::WARNING, detail,
                      "free some: 'rekindle rm' and 'rekindle gc', or move the store to a larger disk");
+  }
+  if (const std::string link = LinkedFolder(path); !link.empty()) {
+    return MakeCheck("store", v1::Check::WARNING,
+                     absl::StrCat(detail, "; ", link,
+                                  " is a symbolic link, through which 'rekindle gc' and 'rekindle fsck "
+                                  "--repair' remove nothing: they refuse"),
+                     absl::StrCat("put the folder itself there: rm ", link,
+                                  ", and move what it led to there (mv), or mount "
+                                  "it there (mkdir ",
+                                  link, "; mount --bind)"));
   }
   if (const std::string open_to_others = WritableForOthers(path); !open_to_others.empty()) {
     return MakeCheck(

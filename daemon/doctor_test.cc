@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <string>
 
@@ -52,6 +53,22 @@ TEST(CheckRoomTest, TheNearestLimitCounts) {
   limits.store_max_bytes = 0;
   limits.high_water_percent = 0;
   EXPECT_THAT(CheckRoom("/s", stats, limits).detail(), HasSubstr("2.9 TiB more"));
+}
+
+TEST(CheckStoreTest, AFolderThatIsALink) {
+  const auto folder = TemporaryDirectory::Make(testing::TempDir(), "rk_doctor_test.");
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  const std::string notes = folder->path() + "/notes";
+  ASSERT_EQ(::mkdir(notes.c_str(), 0700), 0);
+  EXPECT_THAT(CheckStore(folder->path(), absl::OkStatus()).detail(), Not(HasSubstr("symbolic link")));
+  ASSERT_EQ(::rmdir(notes.c_str()), 0);
+  ASSERT_EQ(::symlink("/elsewhere", notes.c_str()), 0);
+  const v1::Check check = CheckStore(folder->path(), absl::OkStatus());
+  // Unless there is less room than is worth a warning of its own.
+  if (absl::StrContains(check.cure(), "rekindle gc")) GTEST_SKIP() << check.detail();
+  EXPECT_EQ(check.result(), v1::Check::WARNING);
+  EXPECT_THAT(check.detail(), HasSubstr(notes + " is a symbolic link"));
+  EXPECT_THAT(check.cure(), AllOf(HasSubstr("rm " + notes), HasSubstr("mount --bind")));
 }
 
 TEST(CheckStoreTest, OthersWhoMayWriteToIt) {

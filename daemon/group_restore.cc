@@ -329,11 +329,14 @@ absl::Status Groups::RestoreGroup(const Call& call, const v1::RestoreGroupReques
                    absl::StrCat("restoring group ", reference)));
     }
     RK_RETURN_IF_ERROR(Annotate(restore.Run(), absl::StrCat("restoring group ", reference)));
+    // What was not done is told also where nothing was asked for.
+    bool tells_files = request.has_rollback();
     for (int i = 0; i < group.parts_size(); ++i) {
       *event.mutable_restored()->add_members() = restore.TakeStarted(static_cast<size_t>(i));
-      if (request.has_rollback())
-        *event.mutable_restored()->add_files() = restore.TakeFiles(static_cast<size_t>(i));
+      *event.mutable_restored()->add_files() = restore.TakeFiles(static_cast<size_t>(i));
+      tells_files = tells_files || event.restored().files(i).files_size() > 0;
     }
+    if (!tells_files) event.mutable_restored()->clear_files();
   }
   Log(LogLevel::kInfo, absl::StrCat("group ", reference, " (", group.id(), ") runs again"));
   group.set_complete(true);

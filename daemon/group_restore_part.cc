@@ -5,13 +5,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "base/timed_await.h"
 #include "criu/process_tree.h"
 #include "daemon/group_member.h"
 #include "daemon/group_point.h"
 #include "daemon/groups.h"
+#include "daemon/job_log.h"
 #include "daemon/request_check.h"
 #include "daemon/rpcs.h"
 
@@ -106,6 +109,19 @@ class RestoredPart {
   absl::Status why_ ABSL_GUARDED_BY(mutex_);     // it is given up
 };
 
+// That other processes write to what this member's job had cut off. Its group's other members on this node
+// have gone back as well: they were restored since the group's restore `began`, and all of them run.
+void WarnOfCut(Node& node, const v1::FilesRolledBack& files, int64_t began_unix_ns, v1::JobStarted* started) {
+  if (files.files_size() == 0) return;
+  std::vector<pid_t> members = ProcessTree(started->job().pid());
+  for (const JobRecord& job : node.jobs().List().value_or(std::vector<JobRecord>())) {
+    if (job.exit || job.image.empty() || job.started_unix_ns < began_unix_ns) continue;
+    for (const pid_t pid : ProcessTree(job.pid)) members.push_back(pid);
+  }
+  for (auto& [file, warning] : WarnOfOthersCut(files.files(), std::move(members), /*caller=*/0))
+    started->add_warnings(std::move(warning));
+}
+
 }  // namespace
 
 void Groups::EndForsakenJobs() {
@@ -149,10 +165,13 @@ absl::Status Groups::RestorePart(const Call& call, const RestorePartCaller& coor
   inner.cancelled = [&part] { return part.gives_up(); };
   v1::RestoreRequest request = first.restore().restore();
   request.set_detach(true);
+  const int64_t began_unix_ns = UnixNanos();
   std::optional<v1::JobStarted> started;
+  v1::FilesRolledBack files;
   absl::Status restored = Restore(node_, inner, request, [&](const v1::JobEvent& event) {
     if (event.has_started()) started = event.started();
     if (event.has_rolled_back()) {
+      files = event.rolled_back();
       v1::RestorePartEvent rolled_back;
       *rolled_back.mutable_rolled_back() = event.rolled_back();
       coordinator.write(rolled_back);
@@ -181,6 +200,11 @@ absl::Status Groups::RestorePart(const Call& call, const RestorePartCaller& coor
     return absl::OkStatus();
   }
   if (const std::optional<JobRecord> job = node_.jobs().FindRunning(started->job().pid())) NoteKept(*job);
+  if (WarnOfCut(node_, files, began_unix_ns, &*started);
+      started->warnings_size() > running.running().warnings_size()) {
+    *running.mutable_running() = *started;
+    coordinator.write(running);
+  }
   PassGroupPoint(group_point::kMemberKept);
   v1::RestorePartEvent kept;
   kept.mutable_kept();

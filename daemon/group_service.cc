@@ -76,7 +76,7 @@ class GroupService final : public v1::Groups::Service {
     absl::StatusOr<Call> call = MakeCall(node_, resolve_, cancelled_, context);
     if (!call.ok()) return ToGrpc(call.status());
     GiveUpByName(calls_, *context, *call);
-    return Guarded([&] { return ForClient(node_, *call, cancelled_, work(*call)); });
+    return Guarded(context, [&] { return ForClient(node_, *call, cancelled_, work(*call)); });
   }
 
   template <typename Caller, typename Stream>

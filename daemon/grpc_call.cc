@@ -58,7 +58,7 @@ Peer PeerOf(const grpc::ServerContextBase& context) {
 absl::StatusOr<Call> MakeCall(Node& node, const CallerResolver& resolve,
                               const std::function<bool()>& cancelled, grpc::ServerContext* context,
                               CallsOfUsers::Kind kind) {
-  context->AddTrailingMetadata(kToldByDaemonMetadata, "1");
+  context->AddTrailingMetadata(kToldByDaemonMetadata, kTellsCauses);
   absl::StatusOr<Caller> caller = resolve(PeerOf(*context));
   if (!caller.ok()) return caller.status();
   Call call;
@@ -89,8 +89,8 @@ absl::Status ForClient(const Node& node, const Call& call, const std::function<b
   return absl::UnavailableError(absl::StrCat(kRekindledEnds, status.message()));
 }
 
-grpc::Status Guarded(const std::function<absl::Status()>& work) {
-  return ToGrpc(CatchNoMoreThreads([&]() -> absl::Status {
+grpc::Status Guarded(grpc::ServerContext* context, const std::function<absl::Status()>& work) {
+  const absl::Status ended = CatchNoMoreThreads([&]() -> absl::Status {
     try {
       return work();
     } catch (const std::bad_alloc&) {
@@ -98,7 +98,9 @@ grpc::Status Guarded(const std::function<absl::Status()>& work) {
           "there is no memory left for this call: raise the limit of what Rekindle may have (ulimit -v, "
           "MemoryMax= of rekindled's unit), or end something");
     }
-  }));
+  });
+  TellCause(ended, context);
+  return ToGrpc(ended);
 }
 
 }  // namespace rekindle::daemon

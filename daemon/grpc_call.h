@@ -45,8 +45,8 @@ bool WriteText(const Event& event, Writer* writer) {
 absl::Status ForClient(const Node& node, const Call& call, const std::function<bool()>& cancelled,
                        const absl::Status& status);
 
-// Runs `work`. The standard library throws where the kernel makes no more threads or gives no more memory:
-// ResourceExhausted.
-grpc::Status Guarded(const std::function<absl::Status()>& work);
+// Runs `work` for the call of `context`, whose client is told what its error was made of. The standard
+// library throws where the kernel makes no more threads or gives no more memory: ResourceExhausted.
+grpc::Status Guarded(grpc::ServerContext* context, const std::function<absl::Status()>& work);
 
 }  // namespace rekindle::daemon

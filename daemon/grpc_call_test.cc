@@ -95,7 +95,8 @@ TEST_F(GrpcCallTest, WhatTheDaemonsEndCancelsIsUnavailable) {
 }
 
 TEST(GuardedTest, WhatTheLibraryThrowsForWantOfMemory) {
-  const grpc::Status ended = Guarded([]() -> absl::Status { throw std::bad_alloc(); });
+  grpc::ServerContext context;
+  const grpc::Status ended = Guarded(&context, []() -> absl::Status { throw std::bad_alloc(); });
   EXPECT_EQ(ended.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(ended.error_message(), HasSubstr("ulimit -v"));
 }

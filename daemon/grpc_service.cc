@@ -177,7 +177,7 @@ class GrpcService final : public v1::Rekindle::Service {
     absl::StatusOr<Call> call = MakeCall(node_, resolve_, cancelled_, context);
     if (!call.ok()) return ToGrpc(call.status());
     GiveUpByName(calls_, *context, *call);
-    return Guarded([&]() -> absl::Status {
+    return Guarded(context, [&]() -> absl::Status {
       RK_RETURN_IF_ERROR(node_.CheckTakesWork());
       const absl::Status received = daemon::ReceiveImage(
           node_, *call, [stream](v1::ReceiveImageRequest* request) { return stream->Read(request); },
@@ -237,7 +237,7 @@ class GrpcService final : public v1::Rekindle::Service {
     absl::StatusOr<Call> call = MakeCall(node_, resolve_, cancelled_, context, kind);
     if (!call.ok()) return ToGrpc(call.status());
     GiveUpByName(calls_, *context, *call);
-    const grpc::Status status = Guarded([&]() -> absl::Status {
+    const grpc::Status status = Guarded(context, [&]() -> absl::Status {
       RK_RETURN_IF_ERROR(CheckRequest(*request));
       return ForClient(node_, *call, cancelled_, procedure(node_, *call, *request, response));
     });
@@ -264,7 +264,7 @@ class GrpcService final : public v1::Rekindle::Service {
     absl::StatusOr<Call> call = MakeCall(node_, resolve_, cancelled_, context);
     if (!call.ok()) return ToGrpc(call.status());
     GiveUpByName(calls_, *context, *call);
-    return Guarded([&]() -> absl::Status {
+    return Guarded(context, [&]() -> absl::Status {
       RK_RETURN_IF_ERROR(CheckRequest(*request));
       return ForClient(node_, *call, cancelled_,
                        procedure(node_, *call, *request,

@@ -2,12 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/inotify.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -23,6 +20,7 @@
 #include "base/machine.h"
 #include "base/process_stat.h"
 #include "base/test_descriptors.h"
+#include "base/test_small_disk.h"
 #include "criu/process_tree.h"
 #include "daemon/process_info.h"
 #include "daemon/proto_conversion.h"
@@ -186,16 +184,9 @@ void FillUp(const std::string& folder) {
 }
 
 TEST_F(JobRegistryTest, HowJobsEndedIsKeptWhereTheFolderIsFull) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can mount";
   std::vector<Subprocess> processes;
   for (int i = 0; i < 3; ++i) processes.push_back(StartProcess());
-  const pid_t child = ::fork();
-  if (child == 0) {
-    // A place of its own, which goes with the process.
-    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        ::mount("small", directory_->path().c_str(), "tmpfs", 0, "size=256k,mode=0700") != 0) {
-      ::_exit(77);
-    }
+  OnSmallDisk(directory_->path(), "256k", [&] {
     std::vector<JobRecord> jobs;
     for (size_t i = 0; i < processes.size(); ++i) {
       auto added = registry_->Add(Record(processes[i].pid(), absl::StrCat("job-", i)), false);
@@ -214,13 +205,7 @@ TEST_F(JobRegistryTest, HowJobsEndedIsKeptWhereTheFolderIsFull) {
       ++code;
     }
     EXPECT_EQ(registry_->List()->size(), jobs.size());
-    ::_exit(HasFailure() ? 1 : 0);
-  }
-  int state = 0;
-  ASSERT_EQ(::waitpid(child, &state, 0), child);
-  ASSERT_TRUE(WIFEXITED(state));
-  if (WEXITSTATUS(state) == 77) GTEST_SKIP() << "no mounts here";
-  EXPECT_EQ(WEXITSTATUS(state), 0);
+  });
 }
 
 // Opens of files in a folder, by whomever.

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/held_lock.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::daemon {
@@ -24,10 +25,10 @@ class SupervisedHold {
   void Remove();
 
  private:
-  SupervisedHold(std::string path, UniqueFd file) : path_(std::move(path)), file_(std::move(file)) {}
+  SupervisedHold(std::string path, UniqueFd file) : path_(std::move(path)), lock_(std::move(file)) {}
 
   std::string path_;
-  UniqueFd file_;
+  HeldLock lock_;
 };
 
 }  // namespace rekindle::daemon

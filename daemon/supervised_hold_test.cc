@@ -3,13 +3,17 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/file.h"
+#include "base/test_child.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::daemon {
@@ -57,6 +61,48 @@ TEST_F(SupervisedHoldTest, ItEndsWithWhoeverHasIt) {
   next->Remove();
   EXPECT_FALSE(PathExists(folder_.path() + "/.job.hold"));
   EXPECT_TRUE(SupervisedHold::Take(folder_.path(), "job").ok());
+}
+
+TEST_F(SupervisedHoldTest, AChildThatIsJustBeingMadeDoesNotKeepIt) {
+  absl::StatusOr<SupervisedHold> given_up = SupervisedHold::Take(folder_.path(), "job");
+  absl::StatusOr<SupervisedHold> removed = SupervisedHold::Take(folder_.path(), "other");
+  ASSERT_TRUE(given_up.ok() && removed.ok()) << given_up.status() << removed.status();
+  const TestChild child;  // as one that has not begun its program: it has what we have open
+  ASSERT_TRUE(child.prepared());
+  { const SupervisedHold ends_here = *std::move(given_up); }
+  removed->Remove();
+  for (const char* name : {"job", "other"}) {
+    EXPECT_TRUE(SupervisedHold::CheckIsFree(folder_.path(), name).ok()) << name;
+    EXPECT_TRUE(SupervisedHold::Take(folder_.path(), name).ok()) << name;
+  }
+}
+
+TEST_F(SupervisedHoldTest, AChildOfOneThatDiedIsWaitedFor) {
+  // The holder, and its child, whose start takes its time.
+  const TestChild holder([this] {
+    static absl::StatusOr<SupervisedHold> hold = SupervisedHold::Take(folder_.path(), "job");
+    const pid_t child = ::fork();
+    if (child == 0) {
+      absl::SleepFor(absl::Milliseconds(100));
+      ::_exit(0);
+    }
+    return hold.ok() && child > 0;
+  });
+  ASSERT_TRUE(holder.prepared());
+  EXPECT_TRUE(absl::IsAlreadyExists(SupervisedHold::CheckIsFree(folder_.path(), "job")));
+  holder.Kill();
+  ASSERT_TRUE(holder.AwaitEnd());
+  EXPECT_TRUE(SupervisedHold::CheckIsFree(folder_.path(), "job").ok());
+  EXPECT_TRUE(SupervisedHold::Take(folder_.path(), "job").ok());
+}
+
+TEST_F(SupervisedHoldTest, OneThatHasNotSaidWhoItIsIsNotNamed) {
+  const UniqueFd held = LockFile(folder_.path() + "/.job.hold", LOCK_EX | LOCK_NB).value();
+  for (const absl::Status& refused : {SupervisedHold::Take(folder_.path(), "job").status(),
+                                      SupervisedHold::CheckIsFree(folder_.path(), "job")}) {
+    EXPECT_TRUE(absl::IsAlreadyExists(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), Not(HasSubstr("PID")));
+  }
 }
 
 }  // namespace

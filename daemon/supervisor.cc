@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/deadline.h"
 #include "base/file.h"
+#include "base/held_lock.h"
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/parallel.h"
@@ -28,9 +29,7 @@ namespace {
 
 // How soon a job is taken over whose supervisor has died.
 constexpr absl::Duration kLookAtOthers = absl::Seconds(1);
-// A child that a daemon which was killed had just forked has what that had open, until it becomes its
-// program.
-constexpr absl::Duration kForkMayTake = absl::Milliseconds(500), kLookAgain = absl::Milliseconds(5);
+constexpr absl::Duration kLookAgain = absl::Milliseconds(5);
 // Jobs of other machines may be many, and their records far away.
 constexpr int64_t kLetOthersBeNanos = 60'000'000'000;
 

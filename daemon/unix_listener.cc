@@ -36,7 +36,8 @@ absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Start(const std::str
                                                       "), or name another --socket"));
   }
   RK_ASSIGN_OR_RETURN(UniqueFd lock, std::move(opened));
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+  RK_ASSIGN_OR_RETURN(const bool locked, LockWithin(lock, LOCK_EX, kForkMayTake, ListenerLockPath(path)));
+  if (!locked) {
     return absl::AlreadyExistsError(absl::StrCat("listening on ", path,
                                                  ": another rekindled has it, maybe one that is ending: stop "
                                                  "it and wait for its end, or give this one "

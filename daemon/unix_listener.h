@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/held_lock.h"
 #include "base/unique_fd.h"
 #include "daemon/accept_loop.h"
 
@@ -32,7 +33,7 @@ class UnixListener {
   UnixListener(std::string path, UniqueFd lock, std::unique_ptr<AcceptLoop> loop);
 
   const std::string path_;
-  const UniqueFd lock_;
+  const HeldLock lock_;
   std::unique_ptr<AcceptLoop> loop_;
 };
 

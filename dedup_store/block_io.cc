@@ -138,6 +138,9 @@ class RealMapping : public FileMapping {
 class RealFile : public BlockFile {
  public:
   RealFile(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+  ~RealFile() override {
+    if (locked_) flock(fd_.get(), LOCK_UN);
+  }
   const std::string& path() const override { return path_; }
 
   absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> out) const override {
@@ -219,6 +222,7 @@ class RealFile : public BlockFile {
       absl::SleepFor(pause);
       pause = std::min(2 * pause, kLongestPause);
     }
+    locked_ = true;
     return true;
   }
 
@@ -272,6 +276,7 @@ class RealFile : public BlockFile {
 
  private:
   UniqueFd fd_;
+  bool locked_ = false;  // to be given up as a HeldLock is
   std::string path_;
 };
 

@@ -15,9 +15,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
+#include "base/held_lock.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "base/unique_fd.h"
 #include "dedup_store/block_io.h"
 #include "dedup_store/direct_buffer.h"
 #include "dedup_store/frame_loader.h"
@@ -72,7 +72,7 @@ class InBackground {
 
 class Scrubber : public Scrub {
  public:
-  Scrubber(std::shared_ptr<StoreCore> core, UniqueFd lock, ScrubState state)
+  Scrubber(std::shared_ptr<StoreCore> core, HeldLock lock, ScrubState state)
       : core_(std::move(core)),
         lock_(std::move(lock)),
         state_(std::move(state)),
@@ -431,7 +431,7 @@ class Scrubber : public Scrub {
   }
 
   const std::shared_ptr<StoreCore> core_;
-  const UniqueFd lock_;
+  const HeldLock lock_;
   ScrubState state_;
   std::vector<uint64_t> queue_;              // packs, the next one last; those that were read are taken off
   std::unique_ptr<Pack> pack_;               // that is being read; closed
@@ -450,7 +450,7 @@ class Scrubber : public Scrub {
 
 absl::StatusOr<std::unique_ptr<Scrub>> OpenScrub(const std::shared_ptr<StoreCore>& core) {
   RK_RETURN_IF_ERROR(core->CheckWritable());
-  RK_ASSIGN_OR_RETURN(UniqueFd lock, LockScrub(core->path()));
+  RK_ASSIGN_OR_RETURN(HeldLock lock, LockScrub(core->path()));
   RK_ASSIGN_OR_RETURN(ScrubState state, ReadScrubState(core->path()));
   return std::make_unique<Scrubber>(core, std::move(lock), std::move(state));
 }

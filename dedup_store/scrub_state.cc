@@ -1,5 +1,6 @@
 #include "dedup_store/scrub_state.h"
 
+#include <fcntl.h>
 #include <sys/file.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/unique_fd.h"
 #include "dedup_store/catalog.h"
 #include "dedup_store/hashing.h"
 #include "dedup_store/small_file.h"
@@ -169,13 +171,14 @@ absl::Status WriteScrubState(const std::string& store_path, const ScrubState& st
                  : ReplaceFile(StatePath(store_path), state.Encode());
 }
 
-absl::StatusOr<UniqueFd> LockScrub(const std::string& store_path) {
-  auto lock = LockFile(absl::StrCat(store_path, "/", kScrubLock), LOCK_EX | LOCK_NB);
-  if (absl::IsUnavailable(lock.status())) {
+absl::StatusOr<HeldLock> LockScrub(const std::string& store_path) {
+  const std::string path = absl::StrCat(store_path, "/", kScrubLock);
+  RK_ASSIGN_OR_RETURN(UniqueFd file, OpenFile(path, O_RDWR | O_CREAT, 0600));
+  RK_ASSIGN_OR_RETURN(const bool locked, LockWithin(file, LOCK_EX, kForkMayTake, path));
+  if (!locked) {
     return absl::UnavailableError(
         absl::StrCat("another process looks for damage in the store ", store_path, " already"));
   }
-  RK_RETURN_IF_ERROR(lock.status());
   // Of one that was killed: nobody else writes now.
   RK_ASSIGN_OR_RETURN(std::vector<std::string> names, ListDirectory(store_path));
   for (const std::string& name : names) {
@@ -183,7 +186,7 @@ absl::StatusOr<UniqueFd> LockScrub(const std::string& store_path) {
       RK_RETURN_IF_ERROR(RemoveTree(absl::StrCat(store_path, "/", name)));
     }
   }
-  return lock;
+  return HeldLock(std::move(file));
 }
 
 absl::Status DropDamageThatIsGone(const StoreCore& core, std::vector<ScrubDamage>& damage) {

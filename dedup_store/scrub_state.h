@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/unique_fd.h"
+#include "base/held_lock.h"
 #include "dedup_store/scrub.h"
 #include "dedup_store/store_core.h"
 
@@ -20,8 +20,8 @@ namespace rekindle::store {
 absl::StatusOr<ScrubState> ReadScrubState(const std::string& store_path);
 // `durable`: it outlives a loss of power, too.
 absl::Status WriteScrubState(const std::string& store_path, const ScrubState& state, bool durable);
-// The lock of the one who scrubs, for as long as the descriptor is open. Unavailable: somebody has it.
-absl::StatusOr<UniqueFd> LockScrub(const std::string& store_path);
+// The lock of the one who scrubs, for as long as it is kept. Unavailable: somebody has it.
+absl::StatusOr<HeldLock> LockScrub(const std::string& store_path);
 
 // Takes out what is not there any more: the pack went, or the frame is dead, so that nobody reads it.
 absl::Status DropDamageThatIsGone(const StoreCore& core, std::vector<ScrubDamage>& damage);

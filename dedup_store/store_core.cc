@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/awaited_mount.h"
+#include "base/error_cause.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/near_words.h"
@@ -61,9 +62,10 @@ absl::Status CheckLeadsSomewhere(const std::string& path) {
       errno != ENOENT)
     return absl::OkStatus();
   RK_ASSIGN_OR_RETURN(const std::string target, ReadLink(path));
-  return absl::NotFoundError(
-      absl::StrCat("there is no store at ", path, ": it is a symbolic link to ", target,
-                   ", which is not there. Mount what is to be there, or make the folder"));
+  return WithCause(absl::NotFoundError(
+                       absl::StrCat("there is no store at ", path, ": it is a symbolic link to ", target,
+                                    ", which is not there. Mount what is to be there, or make the folder")),
+                   kCauseNotMounted);
 }
 
 absl::Status Create(const std::string& path, BlockIo* io) {
@@ -205,15 +207,19 @@ absl::StatusOr<std::shared_ptr<StoreCore>> StoreCore::Open(const StoreOptions& o
     RK_ASSIGN_OR_RETURN(const FolderKind kind, there ? LookAt(path) : FolderKind::kFresh);
     const bool fresh = kind == FolderKind::kFresh;
     if (const std::string awaited = fresh ? AwaitedMountPoint(path) : ""; !awaited.empty()) {
-      return absl::NotFoundError(absl::StrCat(
-          "there is no store at ", path, ", and nothing is mounted at ", awaited,
-          ", where /etc/fstab has a file system, which would hide a store that is made now: mount it (mount ",
-          awaited, "), or take it out of /etc/fstab"));
+      return WithCause(absl::NotFoundError(absl::StrCat(
+                           "there is no store at ", path, ", and nothing is mounted at ", awaited,
+                           ", where /etc/fstab has a file system, which would hide a store that is made "
+                           "now: mount it (mount ",
+                           awaited, "), or take it out of /etc/fstab")),
+                       kCauseNotMounted);
     }
     if (fresh && (options.read_only || !options.create)) {
-      return absl::NotFoundError(absl::StrCat(
-          "there is no store at ", path, there ? " yet, the folder is empty" : "",
-          ": the first 'rekindle ckpt' makes it, or name another with --store or REKINDLE_STORE"));
+      return WithCause(
+          absl::NotFoundError(absl::StrCat(
+              "there is no store at ", path, there ? " yet, the folder is empty" : "",
+              ": the first 'rekindle ckpt' makes it, or name another with --store or REKINDLE_STORE")),
+          there ? kCauseEmptyFolder : kCauseNoStore);
     }
     if (fresh) RK_RETURN_IF_ERROR(Create(path, options.io != nullptr ? options.io : RealBlockIo()));
   }

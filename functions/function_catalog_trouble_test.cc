@@ -1,9 +1,7 @@
 // A catalog whose daemon is killed, whose disk is full, damaged, away, or another one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <signal.h>
-#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/test_small_disk.h"
 #include "functions/function_catalog_for_tests.h"
 
 namespace rekindle::functions {
@@ -136,14 +135,7 @@ TEST_F(FunctionCatalogTest, AKillInTheFirstDeploymentOrTheRemovalLeavesNothing) 
 }
 
 TEST_F(FunctionCatalogTest, AFullDiskFailsTheDeploymentAlone) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can mount";
-  const pid_t child = ::fork();
-  if (child == 0) {
-    // A place of its own, which goes with the process.
-    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        ::mount("small", Store("").c_str(), "tmpfs", 0, "size=1m,mode=0700") != 0) {
-      ::_exit(77);
-    }
+  OnSmallDisk(Store(""), "1m", [&] {
     auto catalog = Open();
     EXPECT_TRUE(Deploy(*catalog, Spec()).ok());
     EXPECT_TRUE(WriteFileAtomically(Path("code/large"), std::string(2 << 20, 'x'), 0644).ok());
@@ -152,13 +144,7 @@ TEST_F(FunctionCatalogTest, AFullDiskFailsTheDeploymentAlone) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("is full"));
     EXPECT_EQ(CodeOf(*catalog), "version 1");
     EXPECT_THAT(Files("functions"), ElementsAre(".lock", "fn"));
-    ::_exit(HasFailure() ? 1 : 0);
-  }
-  int state = 0;
-  ASSERT_EQ(::waitpid(child, &state, 0), child);
-  ASSERT_TRUE(WIFEXITED(state));
-  if (WEXITSTATUS(state) == 77) GTEST_SKIP() << "no mounts here";
-  EXPECT_EQ(WEXITSTATUS(state), 0);
+  });
 }
 
 TEST_F(FunctionCatalogTest, ADamagedEntryIsNamedAndHarmsNoOther) {

@@ -56,7 +56,7 @@ constexpr absl::string_view kReserved[] = {
 };
 
 absl::Status CheckVariable(absl::string_view name, absl::string_view value) {
-  if (!IsIdentifier(name) || !absl::ascii_isalpha(name[0])) {
+  if (!IsVariableName(name)) {
     // Lambda's rule. _HANDLER and the like are named below, for they are more likely meant.
     if (std::find(std::begin(kReserved), std::end(kReserved), name) == std::end(kReserved)) {
       return Wrong("environment", "'", name,
@@ -190,6 +190,10 @@ absl::StatusOr<Runtime> ParseRuntime(absl::string_view text) {
       "' is not one of python, nodejs and provided, or Lambda's names of these (python3.11, nodejs20.x, "
       "provided.al2023). Anything else runs with provided: a program named bootstrap in the code folder "
       "that speaks the Lambda Runtime API");
+}
+
+bool IsVariableName(absl::string_view name) {
+  return IsIdentifier(name) && absl::ascii_isalpha(static_cast<unsigned char>(name[0]));
 }
 
 absl::Status CheckFunctionName(absl::string_view name) {

@@ -88,6 +88,8 @@ absl::StatusOr<FunctionSpec> FunctionSpecFrom(const v1::FunctionSpec& spec);
 v1::FunctionSpec ToProto(const FunctionSpec& spec);
 
 absl::Status CheckFunctionName(absl::string_view name);
+// Of the environment: letters, of whichever alphabet, digits and '_'; one of the Latin alphabet first.
+bool IsVariableName(absl::string_view name);
 // Folders of layers and a virtual environment, as `layers` and `venv` of a spec; checked as a spec's are.
 struct LayerNames {
   std::vector<std::string> layers;

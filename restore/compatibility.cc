@@ -363,7 +363,7 @@ class GrownFiles {
 
 absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, NeededFiles which,
                            const std::set<std::string>& replaced, const std::set<std::string>& cut_last,
-                           const std::vector<std::string>& ignored, EditedFiles edited,
+                           const std::vector<std::string>& ignored, EditedFiles edited, CheckedFor whom,
                            std::vector<std::string>* warnings) {
   std::vector<std::string> problems;
   struct stat info;
@@ -489,7 +489,7 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
         "own, and takes no other's place), then restore again"));
   }
   size_t count = problems.size();
-  const bool only_libraries = libraries == count;
+  const bool only_libraries = libraries == count, for_clone = whom == CheckedFor::kClone;
   if (count > 4) problems.resize(4);
   return RefusedForFiles(absl::StrCat(
       "files that the job had in use are not as it left them: ", absl::StrJoin(problems, "; "),
@@ -497,8 +497,14 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
       only_libraries
           ? absl::StrCat(" (", kLibrariesMayComeBack, "; after an upgrade the old version is needed)")
           : "",
-      may_be_put_back ? "; --rollback append does so with those whose content the image has" : "",
-      is_read ? "; with --ignore-path FILE it goes on with what such a file holds now" : "",
+      !may_be_put_back ? ""
+      : for_clone ? "; a restore that is no copy does so with --rollback append with those whose content the "
+                    "image has"
+                  : "; --rollback append does so with those whose content the image has",
+      !is_read    ? ""
+      : for_clone ? "; copies that are to go on with what such a file holds now are made of a later image: "
+                    "restore this one once, not as a copy, with --ignore-path FILE, and take one of that"
+                  : "; with --ignore-path FILE it goes on with what such a file holds now",
       is_output ? "; with --log FILE its output goes elsewhere" : ""));
 }
 
@@ -507,9 +513,9 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
 absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Owner>& user,
                         std::vector<std::string>* warnings, SeenFrom place, NeededFiles which,
                         const std::set<std::string>& replaced, const std::set<std::string>& cut_last,
-                        const std::vector<std::string>& ignored, EditedFiles edited) {
+                        const std::vector<std::string>& ignored, EditedFiles edited, CheckedFor whom) {
   const auto check = [&] {
-    return CheckFilesNow(manifest, place, which, replaced, cut_last, ignored, edited, warnings);
+    return CheckFilesNow(manifest, place, which, replaced, cut_last, ignored, edited, whom, warnings);
   };
   return user ? WithFileRightsOf(*user, check) : check();
 }

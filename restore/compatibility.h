@@ -52,6 +52,9 @@ enum class EditedFiles { kRefuseMapped, kWarn };
 // In the warning of such a file.
 inline constexpr char kEditedSince[] = "was edited since the image was taken";
 
+// Which says what can be done.
+enum class CheckedFor { kRestore, kClone };
+
 // Files that the job had open or mapped, and its working directory; what it was writing may have grown, which
 // is worth a warning with the cure, unless it is a log that it appends to. FailedPrecondition names what is
 // missing or has another size than it had. Looked up with the rights of `user`, nothing: our own; what lies
@@ -63,7 +66,8 @@ absl::Status CheckFiles(const v1::JobManifest& manifest, const std::optional<Own
                         NeededFiles which = NeededFiles::kAll, const std::set<std::string>& replaced = {},
                         const std::set<std::string>& cut_last = {},
                         const std::vector<std::string>& ignored = {},
-                        EditedFiles edited = EditedFiles::kRefuseMapped);
+                        EditedFiles edited = EditedFiles::kRefuseMapped,
+                        CheckedFor whom = CheckedFor::kRestore);
 
 // Is it CheckFiles' refusal, whatever was put before its message?
 bool IsRefusedForFiles(const absl::Status& status);

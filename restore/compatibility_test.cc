@@ -495,6 +495,12 @@ TEST_F(CheckFilesTest, WhatTheJobReadsMayNotHoldAnotherContentOfTheSameSize) {
                          {}, EditedFiles::kWarn)
                   .ok());
   EXPECT_THAT(warnings, ElementsAre(HasSubstr(kEditedSince)));
+  // What copies are made with has no such option.
+  const absl::Status for_clone =
+      CheckFiles(manifest_, std::nullopt, &warnings, SeenFrom::kMachine, NeededFiles::kAll, {}, {}, {},
+                 EditedFiles::kRefuseMapped, CheckedFor::kClone);
+  EXPECT_THAT(std::string(for_clone.message()),
+              HasSubstr("restore this one once, not as a copy, with --ignore-path"));
   manifest_.mutable_files(0)->clear_mapped();
   EXPECT_THAT(told(), AllOf(HasSubstr(data), HasSubstr(kEditedSince)));
 }

@@ -18,7 +18,7 @@ namespace rekindle::restore {
 
 namespace {
 
-absl::Status BehindLink(const std::string& path, absl::string_view had, LinksFor whom) {
+absl::Status BehindLink(const std::string& path, absl::string_view had, CheckedFor whom) {
   const UniqueFd leads_to(::open(path.c_str(), O_PATH | O_CLOEXEC));
   const absl::StatusOr<std::string> name = ReadLink(absl::StrCat("/proc/self/fd/", leads_to.get()));
   return absl::PermissionDeniedError(absl::StrCat(
@@ -26,9 +26,9 @@ absl::Status BehindLink(const std::string& path, absl::string_view had, LinksFor
       " (another user's, in a folder that others may write to, or one of a loop): the job would go on with ",
       leads_to.valid() && name.ok() ? *name : "something else",
       ". Remove the link and put the file or folder back, then ",
-      whom == LinksFor::kClone ? "clone again. No copy was made"
-                               : "restore again; root, who may know better, restores with "
-                                 "--ignore-mismatch. Nothing of the job has run"));
+      whom == CheckedFor::kClone ? "clone again. No copy was made"
+                                 : "restore again; root, who may know better, restores with "
+                                   "--ignore-mismatch. Nothing of the job has run"));
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ absl::StatusOr<std::set<std::string>> NamesOfRemovedFiles(const store::ImageRead
 
 absl::Status CheckLinks(const v1::JobManifest& manifest, const std::optional<Owner>& user, SeenFrom place,
                         const std::set<std::string>& replaced, const std::set<std::string>& removed,
-                        LinksFor whom) {
+                        CheckedFor whom) {
   std::set<std::string> elsewhere;
   for (const v1::WrittenFile& file : manifest.written_files()) {
     if (file.in_own_mounts() && place == SeenFrom::kMachine) elsewhere.insert(file.path());

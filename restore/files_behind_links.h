@@ -14,9 +14,6 @@
 
 namespace rekindle::restore {
 
-// Who asks, which says what can be done.
-enum class LinksFor { kRestore, kClone };
-
 // What CheckLinks says of one: whoever put it there can take it away.
 inline constexpr char kUntrustedLink[] = "is reached by a symbolic link now that is not trusted";
 
@@ -32,6 +29,6 @@ absl::StatusOr<std::set<std::string>> NamesOfRemovedFiles(const store::ImageRead
 // told before anything has happened. Thread-safe.
 absl::Status CheckLinks(const v1::JobManifest& manifest, const std::optional<Owner>& user, SeenFrom place,
                         const std::set<std::string>& replaced, const std::set<std::string>& removed = {},
-                        LinksFor whom = LinksFor::kRestore);
+                        CheckedFor whom = CheckedFor::kRestore);
 
 }  // namespace rekindle::restore

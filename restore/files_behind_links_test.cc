@@ -144,7 +144,8 @@ TEST_F(FilesBehindLinksTest, ACopyIsNotToldWhatOnlyARestoreMay) {
   Link(Path("roots/file"), "everybodys/link", kNobody);
   v1::JobManifest manifest;
   manifest.add_files()->set_path(Path("everybodys/link"));
-  const absl::Status told = CheckLinks(manifest, std::nullopt, SeenFrom::kMachine, {}, {}, LinksFor::kClone);
+  const absl::Status told =
+      CheckLinks(manifest, std::nullopt, SeenFrom::kMachine, {}, {}, CheckedFor::kClone);
   EXPECT_EQ(told.code(), absl::StatusCode::kPermissionDenied);
   EXPECT_THAT(told.message(), ::testing::Not(HasSubstr("--ignore-mismatch")));
 }

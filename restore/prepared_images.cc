@@ -97,13 +97,15 @@ absl::Status CheckFilesOf(const BoundPaths& bound, FileIdentities::Checked check
     if (bound.Cover(file.path())) elsewhere.insert(file.path());
   }
   RK_RETURN_IF_ERROR(
-      CheckLinks(manifest, prepared.user, SeenFrom::kMachine, elsewhere, {}, LinksFor::kClone));
+      CheckLinks(manifest, prepared.user, SeenFrom::kMachine, elsewhere, {}, CheckedFor::kClone));
   manifest = bound.OnMachine(std::move(manifest));
   std::vector<std::string> warnings;
-  prepared.outputs = CheckFiles(manifest, prepared.user, &warnings);
-  if (prepared.outputs.ok()) return absl::OkStatus();
-  return CheckFiles(manifest, prepared.user, &warnings, SeenFrom::kMachine, NeededFiles::kAll,
-                    FilesReplacedByLog(manifest));
+  const auto check = [&](const std::set<std::string>& replaced) {
+    return CheckFiles(manifest, prepared.user, &warnings, SeenFrom::kMachine, NeededFiles::kAll, replaced, {},
+                      {}, EditedFiles::kRefuseMapped, CheckedFor::kClone);
+  };
+  prepared.outputs = check({});
+  return prepared.outputs.ok() ? absl::OkStatus() : check(FilesReplacedByLog(manifest));
 }
 
 // Where they lie over files of the image.

@@ -80,6 +80,24 @@ class AddressTest(RekindleTest):
             refused = self.cli.finish(command)
         self.assert_refused(refused, FAILED, "no answer from the daemon", path, "its log says why")
 
+    def test_a_connection_over_tcp_that_is_closed_at_once(self):
+        """As by a proxy that reaches nobody: that says nothing of the certificate."""
+        file = self.certificates.file
+        options = ["--tls-ca", file("ca.pem"), "--tls-cert", file("other.pem"), "--tls-key", file("other.key")]
+        for heard in (0, 10, 10000):
+            with self.subTest(heard=heard), socket.create_server(("127.0.0.1", 0)) as listener:
+                address = f"127.0.0.1:{listener.getsockname()[1]}"
+                command = self.make_cli(host=address).start(*options, "ls")
+                while command.poll() is None:
+                    if select.select([listener], [], [], 0.1)[0]:
+                        connection = listener.accept()[0]
+                        if heard:
+                            connection.recv(heard)
+                        connection.close()
+                refused = self.cli.finish(command)
+                self.assert_refused(refused, FAILED, "could not be reached", address, "try again")
+                self.assertNotIn("does not accept", str(refused))
+
     def test_a_port_has_one_daemon(self):
         daemon = self.listen()
         for options in (("--listen", self.address, *self.tls()), ("--functions-http", self.address)):

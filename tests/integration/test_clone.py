@@ -229,6 +229,33 @@ def _maps(pid):
         return file.read()
 
 
+_MAPS = """import mmap, sys, time
+with open(sys.argv[1], "rb") as file:
+    area = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+class EditedFileTest(CloneTest):
+    def test_it_is_taken_by_a_restore_whose_image_copies_are_made_of(self):
+        mapped = self.path("mapped")
+        with open(mapped, "w", encoding="ascii") as file:
+            file.write("x" * 8192)
+        job = self.start_job([jobs.PYTHON, "-c", _MAPS, mapped], "maps")
+        waiting.until(lambda: os.path.exists(job.log) and os.path.getsize(job.log) > 0, "it is mapped")
+        self.checkpoint(job.pid, "maps:1", "--stop")
+        job.reap()
+        with open(mapped, "r+", encoding="ascii") as file:
+            file.write("y")
+        refused = self.cli.run("restore", "maps:1", "--clone", "--detach")
+        self.assert_refused(refused, FAILED, f"{mapped}, which it has mapped, was edited",
+                            "not as a copy, with --ignore-path")  # fmt: skip
+        pid = self.restore("maps:1", "--ignore-path", mapped)
+        self.checkpoint(pid, "maps:2", "--stop")
+        self.assertTrue(procfs.alive(self.clone("maps:2")["job"]["pid"]))
+
+
 # Writes into its working folder, under names that begin there.
 _WRITES = """import os, sys, time
 os.chdir(sys.argv[1])

@@ -253,6 +253,23 @@ class LifeTest(GroupTest):
         self.wait_for_lines([os.path.join(folder, "lines") for folder in folders])
         self.kill_restored()
 
+    def test_files_that_others_write_to(self):
+        """What these had written since the image went with what the job had."""
+        folders, members = self.start_writers()
+        lines = os.path.join(folders[0], "lines")
+        self.checkpoint_then_death(folders, members)
+        with open(lines, "ab") as file:
+            other = subprocess.Popen(["sleep", "1000"], stdout=file)
+        jobs.waited_elsewhere.add(other.pid)
+        self.addCleanup(other.wait)
+        self.addCleanup(other.kill)
+        data = self.succeed("group", "restore", "x:1", "--rollback", "append", cli=self.a.cli)
+        for member in data["members"]:
+            self.kill_job_at_end(member["job"]["pid"])
+        told = [member.get("warnings", []) for member in data["members"]]
+        self.assertTrue(any(lines in warning and f"process {other.pid} " in warning for warning in told[0]), told)
+        self.assertFalse(any("writes to it, too" in warning for warning in told[1]), told)
+
     def test_what_is_told_of_many_files_gets_there(self):
         """It is more than gRPC's clients take by themselves, 4 MiB."""
         folders, members = self.start_writers()
