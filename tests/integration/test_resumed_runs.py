@@ -314,17 +314,39 @@ class WithoutDaemonTest(RekindleTest):
         self.succeed("copy", late, "--from", self.store, cli=other)
         self.assertIn(f"goes on from {newest}", self.run_for_a_while(other, "--copy-to", place))
 
+    def test_what_has_come_of_an_image_is_newer_whatever_the_clocks_say(self):
+        for kind in ("", "rclone:"):
+            with self.subTest(kind=kind):
+                folder = self.path(f"place-{len(kind)}")
+                os.mkdir(folder)
+                behind = self.make_cli(store=folder + ".other", env={"LD_PRELOAD": jobs.program("earlier_clock.so")})
+                copies = ("--copy-to", kind + folder)
+                self.run_for_a_while(self.cli, *copies)
+                last = self.references()[-1]
+                self.succeed("copy", last, "--from", kind + folder, cli=behind)
+                told = self.run_for_a_while(behind, *copies)
+                newest = re.search(r"its last image is (job:\S+?)[.,]?\s", told).group(1)
+                self.assertLess(newest, last, "by its name it is older")
+                self.assertIn(f"the images here are older than {newest}", self.assert_refused(self.cli, *copies))
+                self.succeed("copy", newest, "--from", kind + folder)
+                self.assertIn(f"goes on from {newest}", self.run_for_a_while(self.cli, *copies))
+
     def test_copies_that_the_node_before_has_left_go(self):
-        other, place = self.make_cli(store=self.path("other")), self.path("place")
-        os.mkdir(place)
         for _ in range(2):
             self.run_for_a_while(self.cli, "--keep", "9")
         old, last = self.references()[0], self.references()[-1]
-        for image in (old, last):
-            self.succeed("copy", image, "--to", place)
-        self.succeed("copy", "job", "--from", place, cli=other)
-        self.run_for_a_while(other, "--copy-to", place, "--keep", "1")
-        self.assertEqual(self.references(cli=self.make_cli(store=place)), [self.references(cli=other)[-1]])
+        for kind in ("", "rclone:"):
+            with self.subTest(kind=kind):
+                folder = self.path(f"place-{len(kind)}")
+                os.mkdir(folder)
+                other, place = self.make_cli(store=folder + ".other"), kind + folder
+                for image in (old, last):
+                    self.succeed("copy", image, "--whole", "--to", place)
+                self.succeed("copy", "job", "--from", place, cli=other)
+                self.run_for_a_while(other, "--copy-to", place, "--keep", "1")
+                there = [image["reference"] for image in self.succeed("ls", "--from", place)["images"]]
+                self.assertIn(self.references(cli=other)[-1], there)
+                self.assertNotIn(old, there)
 
     def test_two_of_one_job_are_told(self):
         """As when a node was given up that had only lost its network."""
