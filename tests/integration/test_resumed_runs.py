@@ -161,6 +161,21 @@ class ResumeTest(ResumedTest):
         self.assertIn("no images of it are taken by interval", warning)
         self.wait_for_end()
 
+    def test_the_next_daemon_knows_what_it_has_come_from(self):
+        for _ in range(2):
+            command = self.start_again("--keep", "9")
+            self.wait_for_image()
+            self.succeed("stop", "job", "--checkpoint", cli=self.remote)
+            self.remote.finish(command)
+        earlier = set(self.references(cli=self.remote))
+        command = self.start_again("--keep", "1")
+        self.daemon.kill()
+        self.restart_daemon()
+        waiting.until(lambda: len(earlier & set(self.references(cli=self.remote))) <= 1, "those of before go", 60)
+        self.succeed("stop", "job", cli=self.remote)
+        self.remote.finish(command)
+        self.assert_each_number_once()
+
     def test_bad_usage(self):
         for words, wrong in (
             (["--resume"], "--resume is for jobs that are supervised"),
