@@ -178,6 +178,19 @@ TEST_F(EarlierStartsTest, AllThatLiesInThePastIsTheJobsOwn) {
               ElementsAre("job:first", "job:first-last", "job:a", "job:b", "job:begun-with"));
 }
 
+TEST_F(EarlierStartsTest, WhatItCanGoOnFromStaysUntilAnImageOfItsOwnIsOldEnough) {
+  record_.set_ancestors(absl::StrCat("88:", kLast, ",77:4"));
+  record_.mutable_policy()->set_keep_images(1);
+  BeginWith("job:begun-with");
+  const auto superfluous = [&](bool make_room, int64_t sound_before_ns) {
+    return ImageNames(points_.Superfluous(make_room, sound_before_ns));
+  };
+  EXPECT_THAT(superfluous(/*make_room=*/true, INT64_MAX), IsEmpty()) << "it is all there is";
+  for (int i = 1; i <= 2; ++i) points_.Add(PointOf(absl::StrCat("job:own-", i), 0, 9 * kPointSecond), false);
+  EXPECT_THAT(superfluous(/*make_room=*/true, 5 * kPointSecond), IsEmpty());
+  EXPECT_THAT(superfluous(/*make_room=*/false, 9 * kPointSecond), ElementsAre("job:begun-with", "job:own-1"));
+}
+
 TEST_F(EarlierStartsTest, NoImageOfAnEarlierStartHasANumberOfThisOne) {
   record_.set_ancestors("88:18446744073709551615");
   BeginWith("job:begun-with");
