@@ -20,10 +20,12 @@
 #include "cli/bucket_images.h"
 #include "cli/bucket_jobs.h"
 #include "cli/bucket_upload.h"
+#include "cli/image_descent.h"
 #include "cli/image_feed.h"
 #include "cli/json.h"
 #include "cli/progress_bar.h"
 #include "rekindle/v1/copy_link.h"
+#include "rekindle/v1/supervised_labels.h"
 
 namespace rekindle::cli {
 namespace {
@@ -319,6 +321,25 @@ absl::Status BucketCopies::Check(const std::string& name) {
   return bucket_.Remove(name, {object});
 }
 
+void BucketCopies::AddPast(const std::string& name, const v1::Image& sent, const BucketImages& images,
+                           std::map<std::string, std::string>* ours) {
+  // Others have none, and need not be asked for.
+  if (!sent.labels().contains(v1::kSupervisedAncestorsLabel)) return;
+  std::vector<std::string> markers;
+  for (const BucketImage& there : images.complete()) {
+    if (IsStrayLink(there) || ours->contains(there.origin) || said_.contains(there.origin)) continue;
+    if (markers.size() < kMostLookedAt) markers.push_back(there.JsonObject());
+  }
+  if (!markers.empty()) {
+    const absl::StatusOr<std::string> read = bucket_.Read(name, markers);
+    if (!read.ok()) return;  // the next time
+    for (v1::Image& one : ImagesOfMarkers(*read)) said_[IdOf(OriginOf(one))] = std::move(one);
+  }
+  for (const auto& [id, one] : said_) {
+    if (IsInPastOf(one, sent)) ours->emplace(id, OriginOf(one));
+  }
+}
+
 absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent,
                                  std::optional<std::vector<std::string>>* there) {
   if (options_.keep == 0) return absl::OkStatus();
@@ -328,6 +349,7 @@ absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent,
   RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> objects,
                       ObjectsOf(bucket_, name, Bucket::Times::kAsked));
   const BucketImages images(objects);
+  AddPast(name, sent, images, &ours);
   const std::vector<std::string> superfluous = images.Superfluous(
       options_.keep, IdOf(OriginOf(sent)), [&](const std::string& id) { return ours.contains(id); },
       UnfinishedBefore(objects));

@@ -20,6 +20,8 @@
 #include "base/timed_await.h"
 #include "cli/arguments.h"
 #include "cli/bucket_images.h"
+#include "cli/bucket_jobs.h"
+#include "cli/copy_source.h"
 #include "cli/endpoint.h"
 #include "cli/exit_code.h"
 #include "cli/table.h"
@@ -208,6 +210,32 @@ absl::StatusOr<v1::ListImagesResponse> ImagesElsewhere(const GlobalOptions& glob
                      RK_ASSIGN_OR_RETURN(const std::unique_ptr<Client> there, Client::Open(endpoint));
                      return there->ListImages({});
                    });
+}
+
+void AddLabelsInBucket(const std::string& bucket, const std::string& name, std::vector<v1::Image>* images) {
+  constexpr size_t kMostRead = 100;
+  Bucket there(bucket, kBucketPatience);
+  const absl::StatusOr<std::vector<BucketObject>> objects = there.List(name);
+  if (!objects.ok()) return;
+  std::vector<std::string> markers;
+  const BucketImages listed(*objects);
+  for (const BucketImage& copy : listed.complete()) {
+    if (!IsStrayLink(copy) && markers.size() < kMostRead) markers.push_back(copy.JsonObject());
+  }
+  if (markers.empty()) return;
+  const absl::StatusOr<std::string> said = there.Read(name, markers);
+  if (!said.ok()) return;
+  const auto key = [](const v1::Image& image) {
+    return std::pair(IdOf(OriginOf(image)), image.reference().substr(image.reference().rfind(':') + 1));
+  };
+  std::map<std::pair<std::string, std::string>, v1::Image> read;
+  for (v1::Image& image : ImagesOfMarkers(*said)) read[key(image)] = std::move(image);
+  for (v1::Image& image : *images) {
+    const auto taken = read.find(key(image));
+    if (taken == read.end()) continue;
+    *image.mutable_labels() = taken->second.labels();
+    (*image.mutable_labels())[v1::kOriginLabel] = OriginOf(taken->second);
+  }
 }
 
 int ListImagesElsewhere(const GlobalOptions& globals, const Output& output, const ImageListing& what) {

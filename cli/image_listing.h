@@ -30,6 +30,10 @@ int ListImages(Client& client, const Output& output, const ImageListing& what);
 absl::StatusOr<v1::ListImagesResponse> ImagesElsewhere(const GlobalOptions& globals, const std::string& from,
                                                        const std::string& bucket);
 
+// Completes the labels of images of this name which a listing of an object store has: with those that each
+// had where it was taken, as far as they can be read now, of the newest hundred.
+void AddLabelsInBucket(const std::string& bucket, const std::string& name, std::vector<v1::Image>* images);
+
 // Where `what.from` says. A place that does not answer is given up after a minute or two.
 int ListImagesElsewhere(const GlobalOptions& globals, const Output& output, const ImageListing& what);
 

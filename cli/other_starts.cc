@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/image_labels.h"
 #include "cli/copy_source.h"
+#include "cli/image_descent.h"
 #include "rekindle/v1/copy_trouble.h"
 #include "rekindle/v1/image_layout.h"
 #include "rekindle/v1/supervised_labels.h"
@@ -29,7 +30,7 @@ std::string TellsOfOtherStart(const v1::Image& ours, const v1::Image& there) {
   const std::string our_start = LabelOf(ours.labels(), v1::kSupervisedLabel),
                     start = LabelOf(there.labels(), v1::kSupervisedLabel);
   if (JobOf(ours).empty() || JobOf(ours) != JobOf(there) || our_start.empty() || start.empty() ||
-      our_start == start)
+      our_start == start || IsLaterByLabels(ours, there) == true)
     return "";
   int64_t submitted = 0;
   std::string since;

@@ -12,7 +12,8 @@
 namespace rekindle::cli {
 
 // What is to be said where `there`, which has come to the place, is of the job of `ours`, but of another
-// start of it; empty: it is not, or that is not known. Begins with v1::kGoesOnElsewhere.
+// start of it, and not what this one has come from; empty: it is not, or that is not known. Begins with
+// v1::kGoesOnElsewhere.
 std::string TellsOfOtherStart(const v1::Image& ours, const v1::Image& there);
 
 // What the place had of a name at the last look, by origins.

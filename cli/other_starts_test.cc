@@ -41,6 +41,16 @@ TEST(OtherStartsTest, OthersAreNot) {
   EXPECT_EQ(TellsOfOtherStart(Of("train~1", "1"), by_hand), "");
 }
 
+TEST(OtherStartsTest, WhatThisOneHasComeFromIsNot) {
+  v1::Image ours = Of("train~1", "2"), there = Of("train~1", "1");
+  (*ours.mutable_labels())[v1::kSupervisedNumberLabel] = "9";
+  (*ours.mutable_labels())[v1::kSupervisedAncestorsLabel] = "1:5";
+  (*there.mutable_labels())[v1::kSupervisedNumberLabel] = "5";
+  EXPECT_EQ(TellsOfOtherStart(ours, there), "");
+  (*there.mutable_labels())[v1::kSupervisedNumberLabel] = "6";
+  EXPECT_NE(TellsOfOtherStart(ours, there), "") << "that start has gone on";
+}
+
 TEST(OtherStartsTest, WhatWasThereAtFirstIsNoNews) {
   SeenThere seen;
   EXPECT_THAT(seen.NewForeign({"a", "b"}, {"a"}), IsEmpty());

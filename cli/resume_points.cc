@@ -2,18 +2,16 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "cli/copy_source.h"
+#include "cli/image_descent.h"
 #include "rekindle/v1/image_layout.h"
-#include "rekindle/v1/supervised_labels.h"
 
 namespace rekindle::cli {
 namespace {
@@ -25,24 +23,6 @@ bool CameFromElsewhere(const v1::Image& image) { return image.labels().contains(
 bool IsSure(const v1::Image& image) {
   return TimeOfTag(image.reference()).has_value() ||
          (image.labels().contains(v1::kSupervisedNumberLabel) && !CameFromElsewhere(image));
-}
-
-std::optional<uint64_t> NumberOf(const v1::Image& image) {
-  const auto found = image.labels().find(v1::kSupervisedNumberLabel);
-  uint64_t number = 0;
-  if (found == image.labels().end() || !absl::SimpleAtoi(found->second, &number)) return std::nullopt;
-  return number;
-}
-
-// Was `a` taken after `b`? Nothing: they are not of one start, or their numbers don't tell. (What the numbers
-// say of starts counts them, and not which of them goes on from which.)
-std::optional<bool> IsLaterByLabels(const v1::Image& a, const v1::Image& b) {
-  const auto start_a = a.labels().find(v1::kSupervisedLabel), start_b = b.labels().find(v1::kSupervisedLabel);
-  if (start_a == a.labels().end() || start_b == b.labels().end() || start_a->second != start_b->second)
-    return std::nullopt;
-  const auto number_a = NumberOf(a), number_b = NumberOf(b);
-  if (!number_a || !number_b || *number_a == *number_b) return std::nullopt;
-  return *number_a > *number_b;
 }
 
 // A later image has an earlier time in its tag. `all_in_order`: also what came from elsewhere is listed in
@@ -97,7 +77,8 @@ absl::Time MomentOf(const v1::Image& image) {
 absl::StatusOr<std::vector<v1::Image>> ResumePoints(std::vector<v1::Image> images) {
   std::map<std::string, size_t> oldest;  // of each digest
   for (size_t i = 0; i < images.size(); ++i) oldest[images[i].digest()] = i;
-  // What has come from elsewhere may have come in any order: of one start each gets its place by its number.
+  // What has come from elsewhere may have come in any order: each gets its place by its number in its start,
+  // and before the starts that descend from it.
   std::vector<v1::Image> points;  // the last one is the newest
   for (size_t i = images.size(); i > 0; --i) {
     v1::Image& image = images[i - 1];
@@ -136,8 +117,8 @@ absl::StatusOr<const v1::Image*> NewerElsewhere(const std::vector<v1::Image>& he
   for (const v1::Image& image : here) origins.insert(OriginOf(image));
   std::map<std::string, const v1::Image*> oldest;  // of each origin: an image's tags were given to it later
   for (const v1::Image& image : there) oldest[OriginOf(image)] = &image;
-  const v1::Image* newest = nullptr;         // of those of which labels say nothing
-  const v1::Image* of_same_start = nullptr;  // taken after the newest of here, by their labels
+  const v1::Image* newest = nullptr;  // of those of which labels say nothing
+  const v1::Image* later = nullptr;   // taken after the newest of here, by their labels
   bool has_ours = false, has_newest = false;
   for (const v1::Image& image : there) {
     const bool is_second_name = !OriginOf(image).empty() && oldest[OriginOf(image)] != &image;
@@ -147,17 +128,17 @@ absl::StatusOr<const v1::Image*> NewerElsewhere(const std::vector<v1::Image>& he
       continue;
     }
     if (origins.contains(OriginOf(image))) {
-      // Of what came there after one of here none was taken before that.
+      // Of what came there after one of here none was taken before that, as far as labels don't tell.
+      if (!has_ours) has_newest = OriginOf(image) == OriginOf(here.front());
       has_ours = true;
-      has_newest = OriginOf(image) == OriginOf(here.front());
-      break;
+      continue;
     }
     if (image.damaged() || !TimeOfTag(image.reference())) continue;
     const std::optional<bool> by_labels = IsLaterByLabels(image, here.front());
-    if (by_labels == true && of_same_start == nullptr) of_same_start = &image;
-    if (!by_labels && newest == nullptr) newest = &image;
+    if (by_labels == true && (later == nullptr || IsLaterByLabels(image, *later) == true)) later = &image;
+    if (!by_labels && newest == nullptr && !has_ours) newest = &image;
   }
-  if (of_same_start != nullptr) return of_same_start;
+  if (later != nullptr) return later;
   if (newest == nullptr || has_newest) return newest;
   if (has_ours) {
     return absl::FailedPreconditionError(absl::StrCat(

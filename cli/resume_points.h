@@ -22,16 +22,17 @@ absl::Time MomentOf(const v1::Image& image);
 
 // Of `images`, of one name and as a store lists them (what was committed last comes first, whatever the
 // clocks say), the newest first, damaged ones too. An image and its tags are there once, under the oldest
-// name. The store's order counts, and of one start of a job the numbers of its images: what came from
-// elsewhere may have come in any order. FailedPrecondition: it can't be told which is the newest, since one
-// has a name that was given to it later than the newest of a supervised job was taken, and may show any
-// moment, or since what came here last was taken earlier by its clock.
+// name. The store's order counts, but labels where they tell, since what came from elsewhere may have come in
+// any order: of one start of a job the numbers of its images, and of a start that descends from an image of
+// another that it is the later one. FailedPrecondition: it can't be told which is the newest, since one has a
+// name that was given to it later than the newest of a supervised job was taken, and may show any moment, or
+// since what came here last was taken earlier by its clock.
 absl::StatusOr<std::vector<v1::Image>> ResumePoints(std::vector<v1::Image> images);
 
 // What a job left elsewhere after all of `here`, points as above. Null: nothing. `there`: of the same name,
 // as the place lists them, the last one first; where there are no points here, any of them that is not
-// damaged is newer. Where the newest of `here` is there, the place's order counts; of one start, the numbers.
-// Where nothing of `here` is there, the clocks. FailedPrecondition: it can't be told.
+// damaged is newer. Where labels tell, they count; else where the newest of `here` is there, the place's
+// order, and where nothing of `here` is there, the clocks. FailedPrecondition: it can't be told.
 absl::StatusOr<const v1::Image*> NewerElsewhere(const std::vector<v1::Image>& here,
                                                 const std::vector<v1::Image>& there);
 

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "rekindle/v1/image_layout.h"
+#include "rekindle/v1/supervised_labels.h"
 
 namespace rekindle::cli {
 namespace {
@@ -97,6 +98,28 @@ TEST(ResumePointsTest, OfOneStartTheNumbersTellAndOfSeveralTheStore) {
               ElementsAre("20261130-104000.123", "20261130-102900.123", "20261130-103000.123"));
 }
 
+// Whose start went on from such an image of another one.
+v1::Image ComeFrom(v1::Image image, const std::string& ancestors) {
+  (*image.mutable_labels())[v1::kSupervisedAncestorsLabel] = ancestors;
+  return image;
+}
+
+TEST(ResumePointsTest, WhatDescendsFromAnImageIsNewer) {
+  const v1::Image first = OfStart(Taken(40), "1", 0, 5),
+                  second = ComeFrom(OfStart(Taken(20), "2", 1, 2), "1:5"),
+                  third = ComeFrom(OfStart(Taken(30), "3", 2, 2), "2:4294967298,1:5"),
+                  other_way = OfStart(Taken(10), "1", 0, 6);
+  // In whatever order they came, and whatever their clocks say.
+  for (const std::vector<v1::Image>& listed : {std::vector{CameIn(first), CameIn(second), CameIn(third)},
+                                               std::vector{CameIn(first), third, CameIn(second)},
+                                               std::vector{CameIn(second), CameIn(third), CameIn(first)}})
+    EXPECT_THAT(Points(listed),
+                ElementsAre("20261130-103000.123", "20261130-102000.123", "20261130-104000.123"));
+  // What that start took later is no past of it.
+  const auto points = ResumePoints({CameIn(other_way), CameIn(second), CameIn(first)});
+  EXPECT_TRUE(absl::IsFailedPrecondition(points.status())) << points.status();
+}
+
 TEST(ResumePointsTest, WhereTheStoreAndTheClocksDifferOfWhatCameInNobodyGuesses) {
   const auto points = ResumePoints({CameIn(Taken(13)), Taken(11), Taken(14)});
   EXPECT_TRUE(absl::IsFailedPrecondition(points.status())) << points.status();
@@ -164,6 +187,21 @@ TEST(ResumePointsTest, OfWhatIsElsewhereTheNumbersOfOneStartTell) {
   // All are looked at.
   EXPECT_EQ(Newer(here, {OfStart(Taken(42), "1", 0, 4), Taken(41)}), "20261130-104100.123");
   EXPECT_EQ(Newer(here, {Taken(41), OfStart(Taken(40), "1", 0, 6)}), "20261130-104000.123");
+}
+
+TEST(ResumePointsTest, WhatDescendsFromTheOneOfHereIsNewerElsewhere) {
+  const v1::Image ours = OfStart(Taken(30), "1", 0, 5), before = OfStart(Taken(12), "1", 0, 3),
+                  next = ComeFrom(OfStart(Taken(10), "2", 1, 2), "1:5"),
+                  after_next = ComeFrom(OfStart(Taken(11), "3", 2, 2), "2:4294967298,1:5");
+  EXPECT_EQ(Newer({ours}, {next}), "20261130-101000.123");
+  EXPECT_EQ(Newer({ours}, {next, after_next, ours}), "20261130-101100.123") << "the last of them";
+  EXPECT_EQ(Newer({next, ours}, {before, next}), "") << "a late copy";
+  EXPECT_EQ(Newer({next}, {before}), "");
+  EXPECT_EQ(Newer({ours, before}, {before, next}), "20261130-101000.123") << "behind a late copy";
+  // It went on from an image before.
+  EXPECT_EQ(Newer({ours}, {ComeFrom(OfStart(Taken(31), "2", 1, 2), "1:4"), ours}), "20261130-103100.123");
+  EXPECT_THAT(Newer({ours, before}, {ComeFrom(OfStart(Taken(31), "2", 1, 2), "1:4"), before}),
+              HasSubstr("it can't be told"));
 }
 
 TEST(ResumePointsTest, WhatCameThereAfterAnOlderOneOfHereIsNotPassedOver) {

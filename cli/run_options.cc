@@ -129,6 +129,7 @@ absl::Status CheckIsNewest(const GlobalOptions& globals, const v1::CopyTo& to, c
   std::vector<v1::Image> there = ImagesCalled(name, *std::move(listed));
   const std::optional<OthersImage> others = DropOthersImages(job, &there);
   if (here.empty() && there.empty() && others) return OnlyOthersImages(name, *others, to.place());
+  if (!place.bucket.empty() && !here.empty() && !there.empty()) AddLabelsInBucket(place.bucket, name, &there);
   absl::StatusOr<const v1::Image*> newer = NewerElsewhere(here, there);
   if (absl::IsFailedPrecondition(newer.status()))
     return Annotate(newer.status(), absl::StrCat("comparing with the images in ", to.place()));

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/status.h"
 #include "cli/bucket_images.h"
+#include "cli/image_descent.h"
 #include "cli/progress_bar.h"
 #include "rekindle/v1/copy_link.h"
 #include "rekindle/v1/image_layout.h"
@@ -145,10 +146,16 @@ absl::Status StoreCopies::Prune(const std::string& name, const v1::Image& sent,
   RK_ASSIGN_OR_RETURN(std::set<std::string> ours, source_.Ours(sent));
   ours.insert(OriginOf(sent));
   RK_ASSIGN_OR_RETURN(v1::ListImagesResponse images, ImagesIn(to_, absl::StrCat(name, ":")));
+  // What other nodes have copied of earlier starts goes with them, as far as it is the same user's there.
+  std::optional<uint32_t> owner;
+  for (const v1::Image& image : images.images()) {
+    if (NameOf(image.reference()) == name && OriginOf(image) == OriginOf(sent)) owner = image.owner_uid();
+  }
   std::vector<v1::Image> copies;
   for (v1::Image& image : *images.mutable_images()) {
     if (NameOf(image.reference()) == name && image.labels().contains(v1::kOriginLabel) &&
-        ours.contains(OriginOf(image)) && !v1::IsCopyLink(image.reference(), image.labels()))
+        (ours.contains(OriginOf(image)) || (owner == image.owner_uid() && IsInPastOf(image, sent))) &&
+        !v1::IsCopyLink(image.reference(), image.labels()))
       copies.push_back(std::move(image));
   }
   std::stable_partition(copies.begin(), copies.end(),

@@ -168,34 +168,38 @@ std::vector<v1::RestartPoint> RestartPoints::Superfluous(bool make_room, int64_t
   return old;
 }
 
-bool RestartPoints::HasAsManyAsAreKept() const {
+StartsBefore RestartPoints::StartsInPast(const std::vector<store::ImageInfo>& images) const {
+  if (!record_.ancestors().empty()) return ParseAncestors(record_.ancestors());
+  // As earlier versions left it.
   const uint64_t before = NumbersBeforeStart(record_);
-  const auto own = std::count_if(
-      record_.points().begin(), record_.points().end(),
-      [before](const v1::RestartPoint& point) { return point.ours() && point.number() > before; });
-  return own >= int64_t{record_.policy().keep_images()};
+  const auto first =
+      std::find_if(record_.points().begin(), record_.points().end(),
+                   [before](const v1::RestartPoint& point) { return point.number() <= before; });
+  if (first == record_.points().end()) return {};
+  const auto begun_with = std::find_if(images.begin(), images.end(), [&](const store::ImageInfo& image) {
+    return image.reference == first->image() && image.digest == first->digest();
+  });
+  if (begun_with == images.end()) return {};
+  const std::string start = LabelOf(begun_with->labels, v1::kSupervisedLabel);
+  const std::optional<uint64_t> last = NumberOfPoint(*begun_with);
+  if (start.empty() || !last) return {};
+  return {{start, *last}};
 }
 
 std::vector<v1::RestartPoint> RestartPoints::OfEarlierStarts(
     const std::vector<store::ImageInfo>& images) const {
   std::vector<v1::RestartPoint> earlier;
+  const StartsBefore past = StartsInPast(images);
+  if (past.empty()) return earlier;
   const uint64_t before = NumbersBeforeStart(record_);
-  const auto first =
-      std::find_if(record_.points().begin(), record_.points().end(),
-                   [before](const v1::RestartPoint& point) { return point.number() <= before; });
-  if (first == record_.points().end()) return earlier;
-  const auto begun_with = std::find_if(images.begin(), images.end(), [&](const store::ImageInfo& image) {
-    return image.reference == first->image() && image.digest == first->digest();
-  });
-  if (begun_with == images.end()) return earlier;
-  const std::string start = LabelOf(begun_with->labels, v1::kSupervisedLabel);
-  const std::optional<uint64_t> last = NumberOfPoint(*begun_with);
-  if (start.empty() || !last) return earlier;
-  // Others may be of a start that went another way, and the store has them in the order in which they came.
+  std::set<std::string> points;
+  for (const v1::RestartPoint& point : record_.points()) points.insert(point.image());
+  // The store has them in the order in which they came.
   for (auto image = images.rbegin(); image != images.rend(); ++image) {
+    const auto start = past.find(LabelOf(image->labels, v1::kSupervisedLabel));
     const std::optional<uint64_t> number = NumberOfPoint(*image);
-    if (image->reference == first->image() || LabelOf(image->labels, v1::kSupervisedLabel) != start ||
-        !number || *number > *last || !MayRemoveOfEarlierStart(*image, record_))
+    if (start == past.end() || !number || *number > std::min(start->second, before) ||
+        points.contains(image->reference) || !MayRemoveOfEarlierStart(*image, record_))
       continue;
     v1::RestartPoint& point = earlier.emplace_back();
     point.set_image(image->reference);
@@ -206,6 +210,19 @@ std::vector<v1::RestartPoint> RestartPoints::OfEarlierStarts(
     return a.number() < b.number();
   });
   return earlier;
+}
+
+std::vector<v1::RestartPoint> RestartPoints::BeyondKept(std::vector<v1::RestartPoint> of_earlier_starts,
+                                                        const std::vector<v1::RestartPoint>& going) const {
+  std::set<std::string> gone;
+  for (const v1::RestartPoint& point : going) gone.insert(point.image());
+  // All points are newer.
+  size_t kept = record_.policy().keep_images();
+  for (const v1::RestartPoint& point : record_.points()) {
+    if (kept > 0 && point.ours() && !gone.contains(point.image())) --kept;
+  }
+  of_earlier_starts.resize(of_earlier_starts.size() - std::min(of_earlier_starts.size(), kept));
+  return of_earlier_starts;
 }
 
 std::vector<v1::RestartPoint> RestartPoints::OfHang(int64_t hung_since_ns) const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "base/job_descent.h"
 #include "dedup_store/store.h"
 #include "rekindle/v1/supervised_job.pb.h"
 #include "supervise/restart_policy.h"
@@ -53,16 +54,20 @@ class RestartPoints {
   // Those that may go. Images from after `sound_before_ns` (CLOCK_MONOTONIC) may hold a death or a hang.
   // `make_room`: also those that the policy would keep, but for the newest and the one to go back to.
   std::vector<v1::RestartPoint> Superfluous(bool make_room, int64_t sound_before_ns) const;
-  // Are there as many that were taken since this start as the policy keeps?
-  bool HasAsManyAsAreKept() const;
-  // Of `images`, as the store lists them (newest first): those of the start that this one went on from, up to
-  // the image which it has begun with, but for that and those that somebody has asked for; the oldest first.
-  // None once that is no point any more.
+  // Of `images`, as the store lists them (newest first): those of the starts that this one descends from, as
+  // far as they lie in its past, but for the points and those that somebody has asked for; the oldest first.
+  // Of a record that does not say what that is: those of the start that it went on from, and none once the
+  // image which it has begun with is no point any more.
   std::vector<v1::RestartPoint> OfEarlierStarts(const std::vector<store::ImageInfo>& images) const;
+  // Of those: which the policy does not keep beside the points, once the `going` ones of these have gone.
+  std::vector<v1::RestartPoint> BeyondKept(std::vector<v1::RestartPoint> of_earlier_starts,
+                                           const std::vector<v1::RestartPoint>& going) const;
   // Those of a job that hung already since then, which would only hang again.
   std::vector<v1::RestartPoint> OfHang(int64_t hung_since_ns) const;
 
  private:
+  // What of the job's images lies in the past of this start.
+  StartsBefore StartsInPast(const std::vector<store::ImageInfo>& images) const;
   void RemoveIf(const std::function<bool(const v1::RestartPoint&)>& goes);
   void Sort();
 

@@ -106,14 +106,21 @@ TEST_F(RestartPointsTest, WhatTheStoreHasIsWhatThereIs) {
   EXPECT_EQ(record_.last_number(), 12u);
 }
 
-TEST_F(RestartPointsTest, ImagesOfEarlierStartsGoOnceThereAreEnoughOfThisOne) {
-  record_.set_name("job");
-  record_.set_uid(1000);
-  record_.set_submitted_unix_ns(99);
-  record_.set_first_submitted_unix_ns(77);
-  record_.mutable_policy()->set_keep_images(2);
-  constexpr uint64_t kStart = uint64_t{2} << 32, kLast = kStart - 1000;
-  const auto of_start = [](const std::string& tag, const char* start, uint64_t number) {
+// Of a job "job" that was submitted first at 77, the images of its starts.
+class EarlierStartsTest : public RestartPointsTest {
+ protected:
+  // Of the third start, after two others.
+  static constexpr uint64_t kStart = uint64_t{2} << 32, kLast = kStart - 1000;
+
+  EarlierStartsTest() {
+    record_.set_name("job");
+    record_.set_uid(1000);
+    record_.set_submitted_unix_ns(99);
+    record_.set_first_submitted_unix_ns(77);
+    record_.mutable_policy()->set_keep_images(2);
+  }
+
+  static store::ImageInfo OfStart(const std::string& tag, const char* start, uint64_t number) {
     store::ImageInfo info;
     info.reference = "job:" + tag;
     info.digest = "sha256:" + info.reference;
@@ -123,37 +130,101 @@ TEST_F(RestartPointsTest, ImagesOfEarlierStartsGoOnceThereAreEnoughOfThisOne) {
                    {v1::kSupervisedNumberLabel, absl::StrCat(number)}};
     if (std::string(start) != "77") info.labels[v1::kSupervisedFirstLabel] = "77";
     return info;
-  };
-  store::ImageInfo asked = of_start("asked", "88", kLast - 3), taken_in = of_start("in", "88", kLast - 4),
-                   tagged = of_start("tagged", "88", kLast - 5),
-                   other_owner = of_start("owner", "88", kLast - 6),
-                   other_job = of_start("other", "88", kLast - 7);
-  asked.labels[v1::kSupervisedAskedLabel] = "yes";
-  taken_in.labels[v1::kOriginLabel] = "sha256:x";
-  tagged.labels = {{v1::kJobNameLabel, "job"}};
-  other_owner.owner = 1001;
-  other_job.labels[v1::kJobNameLabel] = "other";
-  const std::vector<store::ImageInfo> images = {of_start("own", "99", kStart + 1),
-                                                of_start("passed-over", "88", kLast + 1),
-                                                of_start("first", "88", kLast),
-                                                of_start("b", "88", kLast - 1),
-                                                of_start("another-way", "66", kLast - 2),
-                                                asked,
-                                                taken_in,
-                                                tagged,
-                                                other_owner,
-                                                other_job,
-                                                of_start("a", "88", kLast - 8),
-                                                of_start("before", "77", 1)};
-  points_.Add(PointOf("job:first", kLast), false);
-  record_.set_last_number(kStart);
+  }
+  // As the store lists them, with one of each that is not to go.
+  static std::vector<store::ImageInfo> Stored() {
+    store::ImageInfo asked = OfStart("asked", "88", kLast - 3), taken_in = OfStart("in", "88", kLast - 4),
+                     tagged = OfStart("tagged", "88", kLast - 5),
+                     other_owner = OfStart("owner", "88", kLast - 6),
+                     other_job = OfStart("other", "88", kLast - 7),
+                     other_images = OfStart("else", "88", kLast - 9);
+    asked.labels[v1::kSupervisedAskedLabel] = "yes";
+    taken_in.labels[v1::kOriginLabel] = "sha256:x";
+    tagged.labels = {{v1::kJobNameLabel, "job"}};
+    other_owner.owner = 1001;
+    other_job.labels[v1::kJobNameLabel] = "other";
+    other_images.reference = "other:else";
+    return {OfStart("own", "99", kStart + 1),
+            OfStart("passed-over", "88", kLast + 1),
+            OfStart("begun-with", "88", kLast),
+            OfStart("b", "88", kLast - 1),
+            OfStart("another-way", "66", kLast - 2),
+            asked,
+            taken_in,
+            tagged,
+            other_owner,
+            other_job,
+            other_images,
+            OfStart("a", "88", kLast - 8),
+            OfStart("first-went-on", "77", 5),
+            OfStart("first-last", "77", 4),
+            OfStart("first", "77", 1)};
+  }
+  void BeginWith(const std::string& image) {
+    points_.Add(PointOf(image, kLast), false);
+    record_.set_last_number(kStart);
+  }
+};
+
+TEST_F(EarlierStartsTest, AllThatLiesInThePastIsTheJobsOwn) {
+  record_.set_ancestors(absl::StrCat("88:", kLast, ",77:4"));
+  BeginWith("job:begun-with");
   points_.Add(PointOf("job:own"), false);
-  EXPECT_FALSE(points_.HasAsManyAsAreKept());
-  EXPECT_THAT(ImageNames(points_.OfEarlierStarts(images)), ElementsAre("job:a", "job:b"));
-  points_.Add(PointOf("job:own2"), false);
-  EXPECT_TRUE(points_.HasAsManyAsAreKept());
-  points_.Remove("job:first");
-  EXPECT_THAT(points_.OfEarlierStarts(images), IsEmpty());
+  EXPECT_THAT(ImageNames(points_.OfEarlierStarts(Stored())),
+              ElementsAre("job:first", "job:first-last", "job:a", "job:b"));
+  // Also the one that it has begun with, where that is none any more that it goes back to.
+  points_.Remove("job:begun-with");
+  EXPECT_THAT(ImageNames(points_.OfEarlierStarts(Stored())),
+              ElementsAre("job:first", "job:first-last", "job:a", "job:b", "job:begun-with"));
+}
+
+TEST_F(EarlierStartsTest, WhatItCanGoOnFromStaysUntilAnImageOfItsOwnIsOldEnough) {
+  record_.set_ancestors(absl::StrCat("88:", kLast, ",77:4"));
+  record_.mutable_policy()->set_keep_images(1);
+  BeginWith("job:begun-with");
+  const auto superfluous = [&](bool make_room, int64_t sound_before_ns) {
+    return ImageNames(points_.Superfluous(make_room, sound_before_ns));
+  };
+  EXPECT_THAT(superfluous(/*make_room=*/true, INT64_MAX), IsEmpty()) << "it is all there is";
+  for (int i = 1; i <= 2; ++i) points_.Add(PointOf(absl::StrCat("job:own-", i), 0, 9 * kPointSecond), false);
+  EXPECT_THAT(superfluous(/*make_room=*/true, 5 * kPointSecond), IsEmpty());
+  EXPECT_THAT(superfluous(/*make_room=*/false, 9 * kPointSecond), ElementsAre("job:begun-with", "job:own-1"));
+}
+
+TEST_F(EarlierStartsTest, NoImageOfAnEarlierStartHasANumberOfThisOne) {
+  record_.set_ancestors("88:18446744073709551615");
+  BeginWith("job:begun-with");
+  EXPECT_THAT(
+      ImageNames(points_.OfEarlierStarts({OfStart("forged", "88", kStart + 1), OfStart("a", "88", 1)})),
+      ElementsAre("job:a"));
+}
+
+TEST_F(EarlierStartsTest, ARecordOfAnEarlierVersionKnowsTheStartBeforeAlone) {
+  BeginWith("job:begun-with");
+  points_.Add(PointOf("job:own"), false);
+  EXPECT_THAT(ImageNames(points_.OfEarlierStarts(Stored())), ElementsAre("job:a", "job:b"));
+  points_.Remove("job:begun-with");
+  EXPECT_THAT(points_.OfEarlierStarts(Stored()), IsEmpty());
+}
+
+TEST_F(EarlierStartsTest, WhatThereAreTooManyOfGoesTheOldestFirst) {
+  record_.set_ancestors(absl::StrCat("88:", kLast, ",77:4"));
+  record_.mutable_policy()->set_keep_images(4);
+  BeginWith("job:begun-with");
+  const auto beyond = [&](const std::vector<v1::RestartPoint>& going = {}) {
+    return ImageNames(points_.BeyondKept(points_.OfEarlierStarts(Stored()), going));
+  };
+  EXPECT_THAT(beyond(), ElementsAre("job:first")) << "three newer ones stay beside the point";
+  points_.Add(PointOf("job:own"), false);
+  points_.Add(PointOf("job:own-2"), false);
+  EXPECT_THAT(beyond(), ElementsAre("job:first", "job:first-last", "job:a"));
+  EXPECT_THAT(beyond({PointOf("job:own")}), ElementsAre("job:first", "job:first-last"));
+  points_.Add(PointOf("job:asked-for", 0, kPointSecond, /*ours=*/false), false);
+  EXPECT_THAT(beyond(), ElementsAre("job:first", "job:first-last", "job:a")) << "somebody else's is besides";
+  for (const char* image : {"job:own-3", "job:own-4"}) points_.Add(PointOf(image), false);
+  EXPECT_THAT(beyond(), ElementsAre("job:first", "job:first-last", "job:a", "job:b"));
+  record_.mutable_policy()->set_keep_images(9);
+  EXPECT_THAT(beyond(), IsEmpty());
 }
 
 TEST_F(RestartPointsTest, ANumberThatNoJobComesToIsNone) {

@@ -68,6 +68,7 @@ SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record, std::op
       owner_(record.uid()),
       submitted_unix_ns_(record.submitted_unix_ns()),
       first_submitted_unix_ns_(record.first_submitted_unix_ns()),
+      ancestors_(record.ancestors()),
       notices_(record.name(), node.options().daemon),
       restart_policy_(RestartOptionsOf(record.policy()), RestartStateOf(record)),
       interval_(IntervalOptionsOf(record.policy()), IntervalStateOf(record)),
@@ -598,6 +599,7 @@ std::map<std::string, std::string> SupervisedJob::LabelsOfImage(uint64_t number)
                                                {v1::kSupervisedNumberLabel, absl::StrCat(number)}};
   if (first_submitted_unix_ns_ != 0)
     labels[v1::kSupervisedFirstLabel] = absl::StrCat(first_submitted_unix_ns_);
+  if (!ancestors_.empty()) labels[v1::kSupervisedAncestorsLabel] = ancestors_;
   if (const std::string host = ToUtf8(ThisHostName()); !host.empty()) labels[v1::kSupervisedHostLabel] = host;
   return labels;
 }

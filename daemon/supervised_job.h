@@ -242,8 +242,8 @@ class SupervisedJob {
   // `make_room`: also those that --keep would keep, but for the newest and the one to go back to. False:
   // none could be removed.
   bool RemoveOldImages(bool make_room = false);
-  // Of earlier starts, as the policy wants it.
-  std::vector<v1::RestartPoint> OldImagesOfEarlierStarts(bool make_room) ABSL_LOCKS_EXCLUDED(mutex_);
+  // See RestartPoints::OfEarlierStarts.
+  std::vector<v1::RestartPoint> ImagesOfEarlierStarts() ABSL_LOCKS_EXCLUDED(mutex_);
   // Takes out those of earlier starts that are needed elsewhere, or may be.
   void LeaveWhatOthersNeed(std::vector<v1::RestartPoint>* images) ABSL_LOCKS_EXCLUDED(mutex_);
   bool RemoveToMakeRoom(const std::vector<v1::RestartPoint>& images);
@@ -333,6 +333,7 @@ class SupervisedJob {
   const uid_t owner_;
   const int64_t submitted_unix_ns_;
   const int64_t first_submitted_unix_ns_;  // of one that began with an image; 0: it did not, or not known
+  const std::string ancestors_;            // of such a one
   JobNotices notices_;
   // Changed by the loop's thread alone, with the mutex: whoever saves the record has what they remember.
   supervise::RestartPolicy restart_policy_;

@@ -563,16 +563,18 @@ bool SupervisedJob::RemoveOldImages(bool make_room) {
     old = points_.Superfluous(make_room, sound_before);
   }
   // Nobody goes back to them as long as there is a newer one; those of this start are worth more.
-  std::vector<v1::RestartPoint> earlier = OldImagesOfEarlierStarts(make_room);
+  std::vector<v1::RestartPoint> earlier = ImagesOfEarlierStarts();
   LeaveWhatOthersNeed(&earlier);
   LeaveWhatOthersNeed(&old);
-  // Whether there is room then the next attempt tells.
-  if (make_room && earlier.size() > 1) earlier.resize(1);
-  if (make_room && !earlier.empty()) {
-    if (RemoveToMakeRoom(earlier)) return true;
-    earlier.clear();
+  if (make_room) {
+    // Whether there is room then the next attempt tells.
+    if (earlier.size() > 1) earlier.resize(1);
+    return RemoveToMakeRoom(earlier) || RemoveToMakeRoom(old);
   }
-  if (make_room) return RemoveToMakeRoom(old);
+  {
+    absl::MutexLock lock(&mutex_);
+    earlier = points_.BeyondKept(std::move(earlier), old);
+  }
   old.insert(old.begin(), std::make_move_iterator(earlier.begin()), std::make_move_iterator(earlier.end()));
   return RemoveImagesOf(old);
 }
@@ -612,12 +614,8 @@ void SupervisedJob::LeaveWhatOthersNeed(std::vector<v1::RestartPoint>* images) {
   });
 }
 
-std::vector<v1::RestartPoint> SupervisedJob::OldImagesOfEarlierStarts(bool make_room) {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!earlier_images_ || first_submitted_unix_ns_ == 0 || (!make_room && !points_.HasAsManyAsAreKept()))
-      return {};
-  }
+std::vector<v1::RestartPoint> SupervisedJob::ImagesOfEarlierStarts() {
+  if (!earlier_images_ || first_submitted_unix_ns_ == 0) return {};
   const auto store = node_.OpenStore(Node::Access::kRead);
   if (!store.ok()) return {};
   const absl::StatusOr<std::vector<store::ImageInfo>> images = (*store)->List();

@@ -14,6 +14,7 @@
 #include "base/file_patterns.h"
 #include "base/image_labels.h"
 #include "base/image_reference.h"
+#include "base/job_descent.h"
 #include "base/machine.h"
 #include "base/message_text.h"
 #include "base/record_file.h"
@@ -186,6 +187,9 @@ void GoOnFromStart(const store::ImageInfo& image, v1::SupervisedJobRecord* recor
       number >> v1::kBitsOfNumberInStart >= kMostStarts)
     number = 0;
   first->set_number(std::max<uint64_t>(number, 1));
+  record->set_ancestors(number == 0 ? ""
+                                    : AncestorsOfNext(LabelOf(image.labels, v1::kSupervisedLabel), number,
+                                                      LabelOf(image.labels, v1::kSupervisedAncestorsLabel)));
   record->set_last_number(((number >> v1::kBitsOfNumberInStart) + 1) << v1::kBitsOfNumberInStart);
 }
 

@@ -61,7 +61,7 @@ std::string NameOfImages(const v1::SupervisedJobRecord& record);
 absl::Status CheckImagesNameIsFree(const std::string& directory, const v1::SupervisedJobRecord& record);
 
 // Of a job that goes on from this image, as far as that was taken of a supervised job: when it was submitted
-// first, the number of that image, and those of its own, which are greater.
+// first, the number of that image, those of its own, which are greater, and which starts it descends from.
 void GoOnFromStart(const store::ImageInfo& image, v1::SupervisedJobRecord* record, v1::RestartPoint* first);
 // Whose the job is. `User` is a Caller, or has uid, gid and groups as one.
 template <typename User>

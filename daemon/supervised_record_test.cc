@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/message_text.h"
 #include "rekindle/v1/image_layout.h"
+#include "rekindle/v1/supervised_labels.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -81,6 +82,7 @@ TEST_F(SupervisedRecordTest, NumbersGrowFromStartToStart) {
   EXPECT_EQ(first.number(), 9u);
   EXPECT_EQ(record.last_number(), uint64_t{1} << 32);
   EXPECT_EQ(NumbersBeforeStart(record), uint64_t{1} << 32);
+  EXPECT_EQ(record.ancestors(), "77:9");
   image.labels = {{v1::kSupervisedLabel, "99"},
                   {v1::kSupervisedFirstLabel, "77"},
                   {v1::kSupervisedNumberLabel, std::to_string((uint64_t{4} << 32) + 7)}};
@@ -88,9 +90,14 @@ TEST_F(SupervisedRecordTest, NumbersGrowFromStartToStart) {
   EXPECT_EQ(record.first_submitted_unix_ns(), 77);
   EXPECT_EQ(first.number(), (uint64_t{4} << 32) + 7);
   EXPECT_EQ(record.last_number(), uint64_t{5} << 32);
+  EXPECT_EQ(record.ancestors(), "99:17179869191") << "where it came from the image does not say";
+  image.labels[v1::kSupervisedAncestorsLabel] = "88:12,77:9";
+  GoOnFromStart(image, &record, &first);
+  EXPECT_EQ(record.ancestors(), "99:17179869191,88:12,77:9");
   image.labels[v1::kSupervisedNumberLabel] = "18446744073709551615";
   GoOnFromStart(image, &record, &first);
   EXPECT_EQ(record.last_number(), uint64_t{1} << 32) << "no job comes to that";
+  EXPECT_EQ(record.ancestors(), "");
 }
 
 TEST_F(SupervisedRecordTest, WhatIsWrittenIsReadUntilItIsRemoved) {

@@ -161,6 +161,21 @@ class ResumeTest(ResumedTest):
         self.assertIn("no images of it are taken by interval", warning)
         self.wait_for_end()
 
+    def test_the_next_daemon_knows_what_it_has_come_from(self):
+        for _ in range(2):
+            command = self.start_again("--keep", "9")
+            self.wait_for_image()
+            self.succeed("stop", "job", "--checkpoint", cli=self.remote)
+            self.remote.finish(command)
+        earlier = set(self.references(cli=self.remote))
+        command = self.start_again("--keep", "1")
+        self.daemon.kill()
+        self.restart_daemon()
+        waiting.until(lambda: len(earlier & set(self.references(cli=self.remote))) <= 1, "those of before go", 60)
+        self.succeed("stop", "job", cli=self.remote)
+        self.remote.finish(command)
+        self.assert_each_number_once()
+
     def test_bad_usage(self):
         for words, wrong in (
             (["--resume"], "--resume is for jobs that are supervised"),
@@ -279,14 +294,74 @@ class WithoutDaemonTest(RekindleTest):
     def test_images_of_earlier_starts_count_for_those_that_are_kept(self):
         self.run_for_a_while(self.cli, "--keep", "1")
         self.succeed("tag", self.references()[-1], "job:milestone")
-        starts = 4
-        for _ in range(starts):
+        for _ in range(4):
             self.run_for_a_while(self.cli, "--keep", "1")
         images = self.references()
         self.assertIn("job:milestone", images)
-        # Of each start the one that the next has gone on from, of the last one those that it keeps: the newest, and the
-        # one to go back to if that holds a failure.
-        self.assertLessEqual(len(images), 1 + starts + 2, images)
+        # The newest, the one to go back to if that holds a failure, and the next that will be old enough for that.
+        self.assertLessEqual(len(images), 1 + 3, images)
+
+    def test_images_of_another_way_stay(self):
+        self.run_for_a_while(self.cli, "--keep", "9")
+        self.run_for_a_while(self.cli, "--keep", "9")
+        first, *others = self.references()
+        command = self.cli.start("run", "--from", first, *EVERY, "--keep", "1", "--stop-on", "TERM", json_output=False)
+        waiting.until(lambda: set(self.references()) - {first, *others}, "an image of it", 60)
+        command.send_signal(signal.SIGTERM)
+        self.cli.finish(command)
+        self.assertLessEqual(set(others), set(self.references()))
+        self.run_for_a_while(self.cli, "--keep", "1")
+        self.run_for_a_while(self.cli, "--keep", "1")
+        images = self.references()
+        self.assertLessEqual(set(others), set(images))
+        self.assertLessEqual(len(images), len(others) + 3, images)
+
+    def test_a_late_copy_of_what_it_has_gone_on_from_is_no_newer(self):
+        other, place = self.make_cli(store=self.path("other")), self.path("place")
+        os.mkdir(place)
+        for _ in range(2):
+            self.run_for_a_while(self.cli, "--keep", "9")
+        late, last = self.references()[0], self.references()[-1]
+        self.succeed("copy", last, "--from", self.store, cli=other)
+        self.run_for_a_while(other, "--copy-to", place)
+        newest = self.references(cli=other)[-1]
+        self.succeed("copy", late, "--to", place)
+        self.succeed("copy", late, "--from", self.store, cli=other)
+        self.assertIn(f"goes on from {newest}", self.run_for_a_while(other, "--copy-to", place))
+
+    def test_what_has_come_of_an_image_is_newer_whatever_the_clocks_say(self):
+        for kind in ("", "rclone:"):
+            with self.subTest(kind=kind):
+                folder = self.path(f"place-{len(kind)}")
+                os.mkdir(folder)
+                behind = self.make_cli(store=folder + ".other", env={"LD_PRELOAD": jobs.program("earlier_clock.so")})
+                copies = ("--copy-to", kind + folder)
+                self.run_for_a_while(self.cli, *copies)
+                last = self.references()[-1]
+                self.succeed("copy", last, "--from", kind + folder, cli=behind)
+                told = self.run_for_a_while(behind, *copies)
+                newest = re.search(r"its last image is (job:\S+?)[.,]?\s", told).group(1)
+                self.assertLess(newest, last, "by its name it is older")
+                self.assertIn(f"the images here are older than {newest}", self.assert_refused(self.cli, *copies))
+                self.succeed("copy", newest, "--from", kind + folder)
+                self.assertIn(f"goes on from {newest}", self.run_for_a_while(self.cli, *copies))
+
+    def test_copies_that_the_node_before_has_left_go(self):
+        for _ in range(2):
+            self.run_for_a_while(self.cli, "--keep", "9")
+        old, last = self.references()[0], self.references()[-1]
+        for kind in ("", "rclone:"):
+            with self.subTest(kind=kind):
+                folder = self.path(f"place-{len(kind)}")
+                os.mkdir(folder)
+                other, place = self.make_cli(store=folder + ".other"), kind + folder
+                for image in (old, last):
+                    self.succeed("copy", image, "--whole", "--to", place)
+                self.succeed("copy", "job", "--from", place, cli=other)
+                self.run_for_a_while(other, "--copy-to", place, "--keep", "1")
+                there = [image["reference"] for image in self.succeed("ls", "--from", place)["images"]]
+                self.assertIn(self.references(cli=other)[-1], there)
+                self.assertNotIn(old, there)
 
     def test_two_of_one_job_are_told(self):
         """As when a node was given up that had only lost its network."""

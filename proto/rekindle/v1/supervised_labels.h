@@ -13,4 +13,7 @@ inline constexpr char kSupervisedHostLabel[] = "rekindle.supervised-host";
 // nothing there.
 inline constexpr int kBitsOfNumberInStart = 32;
 
+// From which images of earlier starts its own one has come, from one to the other (base/job_descent.h).
+inline constexpr char kSupervisedAncestorsLabel[] = "rekindle.supervised-ancestors";
+
 }  // namespace rekindle::v1

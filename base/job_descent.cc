@@ -1,0 +1,63 @@
+#include "base/job_descent.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace rekindle {
+namespace {
+
+constexpr size_t kMostAncestors = 64;
+
+struct Ancestor {
+  absl::string_view start;
+  uint64_t number;
+};
+
+bool IsStart(absl::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
+}
+
+// At most kMostAncestors.
+std::vector<Ancestor> Split(absl::string_view ancestors) {
+  std::vector<Ancestor> split;
+  for (const absl::string_view word : absl::StrSplit(ancestors, ',', absl::SkipEmpty())) {
+    const size_t colon = word.find(':');
+    Ancestor ancestor{word.substr(0, colon), 0};
+    if (colon == absl::string_view::npos || !IsStart(ancestor.start) ||
+        !absl::SimpleAtoi(word.substr(colon + 1), &ancestor.number) || split.size() == kMostAncestors)
+      break;
+    split.push_back(ancestor);
+  }
+  return split;
+}
+
+}  // namespace
+
+std::string AncestorsOfNext(absl::string_view start, uint64_t number, absl::string_view ancestors) {
+  if (!IsStart(start)) return "";
+  std::string next = absl::StrCat(start, ":", number);
+  std::vector<Ancestor> before = Split(ancestors);
+  if (before.size() == kMostAncestors) before.pop_back();
+  for (const Ancestor& ancestor : before) absl::StrAppend(&next, ",", ancestor.start, ":", ancestor.number);
+  return next;
+}
+
+StartsBefore ParseAncestors(absl::string_view ancestors) {
+  StartsBefore before;
+  for (const Ancestor& ancestor : Split(ancestors))
+    before.emplace(std::string(ancestor.start), ancestor.number);
+  return before;
+}
+
+bool IsInPast(absl::string_view ancestors, absl::string_view start, uint64_t number) {
+  const StartsBefore before = ParseAncestors(ancestors);
+  const auto of_start = before.find(start);
+  return of_start != before.end() && number <= of_start->second;
+}
+
+}  // namespace rekindle
