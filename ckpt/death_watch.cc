@@ -1,9 +1,17 @@
 #include "ckpt/death_watch.h"
 
 #include <signal.h>
+#include <sys/syscall.h>
 
+#include <string>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/deadline.h"
+#include "base/file.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
 
@@ -13,14 +21,25 @@ namespace {
 // Most dumps have ended by then.
 constexpr absl::Duration kLookAtJobEvery = absl::Milliseconds(500);
 
+// As long as it goes on with others it is left alone: to end it in the middle of that could harm them.
+bool IsWaitedForBy(pid_t criu, pid_t dead) {
+  const absl::StatusOr<std::string> call = ReadFile(absl::StrCat("/proc/", criu, "/syscall"));
+  if (!call.ok()) return true;  // a kernel that does not tell
+  const std::vector<std::string> words = absl::StrSplit(*call, ' ');
+  uint64_t whom = 0;
+  if (words.size() < 2 || words[0] != absl::StrCat(SYS_wait4) || !absl::SimpleHexAtoi(words[1], &whom))
+    return false;
+  // In the numbers of its namespace.
+  return absl::c_linear_search(NamespaceNumbers(absl::StrCat(dead)), static_cast<pid_t>(whom));
+}
+
 }  // namespace
 
 DeathWatch::DeathWatch(pid_t root) : root_(root) { LookAtTree(); }
 
 void DeathWatch::LookAtTree() {
-  for (pid_t pid : ProcessTree(root_)) {
-    const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
-    if (stat.ok() && !stat->ending()) processes_[pid] = stat->start_ticks;
+  for (const pid_t pid : ProcessTree(root_, Zombies::kToo)) {
+    if (const auto stat = ReadProcessStat(pid); stat.ok()) processes_[pid] = stat->start_ticks;
   }
 }
 
@@ -42,14 +61,16 @@ std::optional<pid_t> DeathWatch::ended_for() const {
 std::optional<pid_t> DeathWatch::DeadOf(pid_t criu) const {
   for (const auto& [pid, began] : processes_) {
     const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
-    if (stat.ok() && stat->start_ticks == began && stat->ending() && TracerOf(absl::StrCat(pid)) == criu)
+    if (stat.ok() && stat->start_ticks == began && stat->ending() && TracerOf(absl::StrCat(pid)) == criu &&
+        IsWaitedForBy(criu, pid))
       return pid;
   }
   return std::nullopt;
 }
 
 void DeathWatch::Run() {
-  std::optional<Deadline> patience;  // since one was seen dead
+  std::optional<pid_t> waited_for;
+  std::optional<Deadline> patience;  // since then
   while (thread_.Pause(kLookAtJobEvery)) {
     pid_t criu;
     {
@@ -58,8 +79,8 @@ void DeathWatch::Run() {
     }
     LookAtTree();
     const std::optional<pid_t> dead = criu != 0 ? DeadOf(criu) : std::nullopt;
-    if (!dead) patience.reset();
-    if (dead && !patience) patience.emplace(kMayGoOn);
+    if (dead && dead != waited_for) patience.emplace(kMayGoOn);
+    waited_for = dead;
     if (!dead || !patience->passed()) continue;
     absl::MutexLock lock(&mutex_);
     SendSignal(criu_pidfd_, SIGKILL);

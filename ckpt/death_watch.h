@@ -17,14 +17,14 @@
 
 namespace rekindle::ckpt {
 
-// Ends a CRIU that has waited for a dead process of the job for some seconds: there can be no image any more,
-// and without its tracer the rest of the job runs on. Those that ended before CRIU had seized them are not
-// meant: it does without them. Thread-safe.
+// Ends a CRIU that waits for a dead process of the job for some seconds, and does nothing else meanwhile:
+// there can be no image any more, and without its tracer the rest of the job runs on. Those that ended before
+// CRIU had seized them are not meant: it does without them. Thread-safe.
 class DeathWatch {
  public:
   static constexpr absl::Duration kMayGoOn = absl::Seconds(3);
 
-  // Of `root` and all that descends from it and lives, now or when it is looked at.
+  // Of `root` and all that descends from it, now or when it is looked at.
   explicit DeathWatch(pid_t root);
   DeathWatch(const DeathWatch&) = delete;
   DeathWatch& operator=(const DeathWatch&) = delete;

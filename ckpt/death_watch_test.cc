@@ -61,8 +61,8 @@ void HaveThreads() {
   for (int i = 0; i < 3; ++i) std::thread([] { ::pause(); }).detach();
 }
 
-// As CRIU does: all threads are seized, and then it waits for the first.
-void SeizeAndWait(pid_t job) {
+// As CRIU does, which then waits for the first.
+void Seize(pid_t job) {
   const auto threads = ListDirectory(absl::StrCat("/proc/", job, "/task"));
   for (const std::string& name : *threads) {
     pid_t thread = 0;
@@ -76,7 +76,7 @@ TEST(DeathWatchTest, WhoWaitsForTheDeadIsEnded) {
     ready();
   });
   Child criu([&job](auto ready) {
-    SeizeAndWait(job.pid());
+    Seize(job.pid());
     ready();
     ::waitpid(job.pid(), nullptr, __WALL);
     for (;;) ::pause();
@@ -89,6 +89,24 @@ TEST(DeathWatchTest, WhoWaitsForTheDeadIsEnded) {
   EXPECT_TRUE(AwaitExit(job.pidfd(), absl::Seconds(60)));  // not before its threads are reaped
   EXPECT_EQ(watch.ended_for(), job.pid());
   EXPECT_EQ(WTERMSIG(criu.Reap()), SIGKILL);
+}
+
+TEST(DeathWatchTest, WhoIsBusyWithOthersIsNotEnded) {
+  Child job([](auto ready) {
+    HaveThreads();
+    ready();
+  });
+  Child criu([&job](auto ready) {
+    Seize(job.pid());
+    ready();
+  });
+  DeathWatch watch(job.pid());
+  ASSERT_TRUE(watch.Start().ok());
+  watch.Guard(criu.pidfd(), criu.pid());
+  ASSERT_EQ(::kill(job.pid(), SIGKILL), 0);
+  EXPECT_FALSE(AwaitExit(criu.pidfd(), DeathWatch::kMayGoOn + absl::Seconds(2)));
+  EXPECT_FALSE(watch.ended_for().has_value());
+  ::kill(criu.pid(), SIGKILL);  // lets it go
 }
 
 TEST(DeathWatchTest, WhoWasDeadBeforeSaysNothing) {

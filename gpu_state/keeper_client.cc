@@ -438,11 +438,15 @@ void KeeperListener::Serve() {
     if (!woken.ok() || *woken == StoppableThread::Woken::kStopped) return;
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!socket.valid()) {
-      if (errno == ECONNABORTED || errno == EINTR) continue;
+      const int error = errno;
+      if (error == ECONNABORTED || error == EINTR) continue;
       if (!since_full) since_full.emplace(kFullMayTake);
-      if (!since_full->passed() && thread_.Pause(kPauseWhenFull)) continue;
+      if (!since_full->passed()) {
+        if (thread_.Pause(kPauseWhenFull)) continue;
+        return;
+      }
       // CRIU waits with the job frozen: that it is not connected any more is an answer.
-      Log(LogLevel::kWarning, ErrnoStatus(errno, "taking a connection of CRIU").message());
+      Log(LogLevel::kWarning, ErrnoStatus(error, "taking a connection of CRIU").message());
       ::unlink(path_.c_str());
       listener_.Reset();
       return;
