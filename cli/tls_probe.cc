@@ -13,7 +13,8 @@
 namespace rekindle::cli {
 namespace {
 
-constexpr timeval kPatience = {5, 0};
+constexpr int kPatienceSeconds = 5, kNapMs = 10;
+constexpr timeval kPatience = {kPatienceSeconds, 0};
 constexpr unsigned char kHttp2[] = {2, 'h', '2'};
 
 struct Free {
@@ -38,8 +39,9 @@ TlsEnd Probe(const std::string& host, const std::string& certificate, const std:
     return TlsEnd::kBefore;
   }
   ::SSL_set_bio(connection.get(), socket, socket);  // the connection's now
-  if (BIO_do_connect(socket) != 1) return TlsEnd::kBefore;
+  if (::BIO_do_connect_retry(socket, kPatienceSeconds, kNapMs) != 1) return TlsEnd::kBefore;
   const int descriptor = ::SSL_get_fd(connection.get());
+  if (::BIO_socket_nbio(descriptor, 0) != 1) return TlsEnd::kBefore;  // as it was for that
   ::setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof kPatience);
   ::setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof kPatience);
   if (::SSL_connect(connection.get()) != 1) return IsAlert() ? TlsEnd::kAfter : TlsEnd::kBefore;
