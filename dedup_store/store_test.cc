@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <random>
 #include <thread>
 
 #include "absl/strings/match.h"

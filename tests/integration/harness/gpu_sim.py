@@ -128,7 +128,8 @@ def start_tree_job(test, sim, children, name="tree", **options):
 
 def _words(options):
     words = []
-    for option, value in {"bytes": 16 * MIB, "step_ms": 2, **options}.items():
+    # A step is some milliseconds of work: without a rest the jobs would take from the tests what these wait for.
+    for option, value in {"bytes": 16 * MIB, "step_ms": 20, **options}.items():
         words.append("--" + option.replace("_", "-"))
         if value is not True:
             words.append(str(value))

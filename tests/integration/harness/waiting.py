@@ -12,6 +12,8 @@ _POLL_SECONDS = 0.002
 # A look at the condition is followed by a rest of so many times what it took, of so many seconds at most. Who asks by a
 # command that starts for each question would else keep a processor busy that what is waited for could use.
 _REST, _LONGEST_REST = 2, 0.25
+# Nor does who has waited for long look as often as at first: again after this share of it, and so many seconds at most.
+_SHARE, _LONGEST_SHARE = 0.05, 0.02
 
 
 def until(condition, what, seconds=DEFAULT_SECONDS, poll_seconds=_POLL_SECONDS):
@@ -19,7 +21,8 @@ def until(condition, what, seconds=DEFAULT_SECONDS, poll_seconds=_POLL_SECONDS):
     `poll_seconds` of less than a usual one's, which there is no rest beside.
     """
     seconds *= PATIENCE
-    deadline = time.monotonic() + seconds
+    start = time.monotonic()
+    deadline = start + seconds
     while True:
         began = time.monotonic()
         value = condition()
@@ -28,8 +31,8 @@ def until(condition, what, seconds=DEFAULT_SECONDS, poll_seconds=_POLL_SECONDS):
         now = time.monotonic()
         if now > deadline:
             raise TimeoutError(f"{what}: not within {seconds:g} s")
-        rest = 0 if poll_seconds < _POLL_SECONDS else min(_REST * (now - began), _LONGEST_REST)
-        time.sleep(max(poll_seconds, rest))
+        rest = max(min(_REST * (now - began), _LONGEST_REST), min(_SHARE * (now - start), _LONGEST_SHARE))
+        time.sleep(poll_seconds if poll_seconds < _POLL_SECONDS else max(poll_seconds, rest))
 
 
 def for_exit(pid, seconds=DEFAULT_SECONDS):
