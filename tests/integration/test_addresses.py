@@ -14,6 +14,22 @@ from harness.cli import DONE, FAILED, NOT_PERMITTED, USAGE, Cli, Daemon, binary,
 from harness.nodes import Certificates
 
 
+_CONNECTS = """import socket, sys
+taken = []
+for _ in range(int(sys.argv[2])):
+    one = socket.socket(socket.AF_UNIX)
+    one.settimeout(60)
+    one.connect(sys.argv[1])
+    try:
+        if one.recv(1) == b"":
+            continue
+    except ConnectionResetError:
+        continue
+    taken.append(one)
+print(len(taken))
+"""
+
+
 class AddressTest(RekindleTest):
     def setUp(self):
         super().setUp()
@@ -186,6 +202,28 @@ class AddressTest(RekindleTest):
         daemon = Daemon(folder, folder + "/store", settings, ["--standby", "0", "--listen", self.address, *tls])
         self.addCleanup(daemon.stop)
         self.assertRegex(daemon.log_text(), r"--tls-cert: .*old\.pem has expired on")
+
+    def test_a_user_who_has_gone_leaves_room_for_others(self):
+        """Another group of his makes no other user of him, and what he had is free again."""
+        folder, settings = self.settings("few")
+        os.chmod(folder, 0o755)
+        limit = ["prlimit", "--nofile=1024:1024"]
+        daemon = Daemon(folder, folder + "/store", settings, ["--standby", "0"], prefix=limit)
+        self.addCleanup(daemon.stop)
+
+        def connected(user, group, count):
+            """As many of so many connections as the daemon takes, which says the first word on them."""
+            done = subprocess.run(
+                [jobs.PYTHON, "-c", _CONNECTS, daemon.socket, str(count)],
+                user=user, group=group, extra_groups=[], cwd="/", stdout=subprocess.PIPE, check=True, timeout=120,
+            )
+            return int(done.stdout)
+
+        for user, group in ((61001, 61001), (61001, 62001), (61002, 61002), (61003, 61003)):
+            with self.subTest(user=user, group=group):
+                # What the one before has closed the daemon notices a moment later.
+                waiting.until(lambda user=user, group=group: connected(user, group, 256) == 256, "256 connections")
+        self.assertEqual(connected(61001, 61001, 300), 256)
 
     def test_connections_that_nobody_vouches_for(self):
         """They leave descriptors for the users of the machine, and for others over TCP."""
