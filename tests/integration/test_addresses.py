@@ -5,6 +5,7 @@ import select
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import unittest
 
@@ -177,6 +178,37 @@ class AddressTest(RekindleTest):
         options[1] = later.file("ca.pem")
         refused = cli.run(*options, "version")
         self.assert_refused(refused, NOT_PERMITTED, "does not accept", "--tls-cert", "--tls-client-ca")
+
+    def test_clients_that_tls_refuses_are_logged(self):
+        """gRPC tells nobody, and whoever looks for them has the daemon's log alone."""
+        daemon = self.listen()
+        strangers = Certificates(self.path("strangers"))
+        strangers.issue("stranger", "127.0.0.1")
+        port = int(self.address.split(":")[1])
+
+        def refuse(certificate):
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            context.set_alpn_protocols(["h2"])
+            if certificate is not None:
+                context.load_cert_chain(strangers.file("stranger.pem"), strangers.file("stranger.key"))
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as plain:
+                ours = "127.0.0.1:%d" % plain.getsockname()[1]
+                with self.assertRaises(OSError), context.wrap_socket(plain) as client:
+                    # With TLS 1.3 a client knows only when it reads.
+                    if client.recv(1) == b"":
+                        raise ConnectionResetError
+            return ours
+
+        for certificate, why in ((None, "did not return a certificate"), ("stranger", "verify failed")):
+            with self.subTest(why=why):
+
+                def told(certificate=certificate, why=why):
+                    # A second has one such line.
+                    ours = refuse(certificate)
+                    return any(ours in line and why in line for line in daemon.log_text().splitlines())
+
+                waiting.until(told, "the warning", 60)
 
     def test_a_certificate_of_no_user(self):
         self.listen()
