@@ -62,5 +62,22 @@ TEST_F(RefusedRequestsTest, AJobThatIsToGoOnDoesNotBeginAnew) {
   EXPECT_FALSE(PathExists(file));
 }
 
+TEST_F(RefusedRequestsTest, CopiesGetVariablesThatHaveNames) {
+  for (const char* name : {"", "a=b", "=x"}) EXPECT_TRUE(absl::IsInvalidArgument(CheckClone(name))) << name;
+  EXPECT_TRUE(CheckClone("NAME").ok());
+}
+
+TEST_F(RefusedRequestsTest, ACopyWithoutTheHookWasNotToldItsEnvironment) {
+  v1::CloneOptions clone;
+  v1::JobStarted started;
+  WarnOfEnvironment(clone, /*has_hook=*/false, &started);
+  (*clone.mutable_environment())["NAME"] = "1";
+  WarnOfEnvironment(clone, /*has_hook=*/true, &started);
+  EXPECT_EQ(started.warnings_size(), 0);
+  WarnOfEnvironment(clone, /*has_hook=*/false, &started);
+  ASSERT_EQ(started.warnings_size(), 1);
+  EXPECT_THAT(started.warnings(0), HasSubstr("environment"));
+}
+
 }  // namespace
 }  // namespace rekindle::daemon
