@@ -79,5 +79,34 @@ TEST_F(RefusedRequestsTest, ACopyWithoutTheHookWasNotToldItsEnvironment) {
   EXPECT_THAT(started.warnings(0), HasSubstr("environment"));
 }
 
+TEST_F(RefusedRequestsTest, NoImageComesInUnderANameOfFunctions) {
+  v1::ImageStreamHeader header;
+  header.set_reference("functions/u0/hello:1");
+  std::string stream;
+  store::ImageStreamWriter writer([&stream](absl::string_view bytes) {
+    stream.append(bytes.data(), bytes.size());
+    return absl::OkStatus();
+  });
+  v1::ImageStreamRecord record;
+  header.set_version(store::kImageStreamVersion);
+  *record.mutable_header() = header;
+  ASSERT_TRUE(writer.Put(record, "").ok());
+  ASSERT_TRUE(writer.End().ok());
+  for (const char* name : {"", "deps/python:bare", "functions/u1000/f:1"}) {
+    int messages = 0;
+    const absl::Status refused = daemon::ReceiveImage(
+        *node_, call_,
+        [&](v1::ReceiveImageRequest* message) {
+          message->Clear();
+          if (++messages == 1) message->mutable_begin()->set_reference(name);
+          if (messages == 2) message->set_data(stream);
+          return messages <= 2;
+        },
+        [](const v1::ReceiveImageEvent&) { return true; });
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("choose another"));
+  }
+}
+
 }  // namespace
 }  // namespace rekindle::daemon
