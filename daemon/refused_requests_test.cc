@@ -79,6 +79,35 @@ TEST_F(RefusedRequestsTest, ACopyWithoutTheHookWasNotToldItsEnvironment) {
   EXPECT_THAT(started.warnings(0), HasSubstr("environment"));
 }
 
+TEST_F(RefusedRequestsTest, LabelsHaveKeys) {
+  for (const char* key : {"", "a=b", "="}) {
+    google::protobuf::Map<std::string, std::string> labels;
+    labels[key] = "value";
+    EXPECT_TRUE(absl::IsInvalidArgument(CheckLabelsOfCaller(labels))) << key;
+  }
+}
+
+TEST_F(RefusedRequestsTest, AJobGetsThreeDescriptorsOrNone) {
+  for (const bool detach : {false, true}) {
+    v1::RestoreRequest request;
+    request.set_image("job:1");
+    request.set_detach(detach);
+    request.add_stdio_fds(-1);
+    const absl::Status refused = daemon::Restore(*node_, call_, request, [](const v1::JobEvent&) { return true; });
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("stdio_fds"));
+  }
+}
+
+TEST_F(RefusedRequestsTest, APlaceForCopiesHasANameThatACommandTakes) {
+  v1::CopyTo to;
+  to.set_place("/" + std::string(size_t{256} << 10, 'x'));
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckCopyTo(to)));
+  to.set_place("/elsewhere");
+  EXPECT_TRUE(CheckCopyTo(to).ok());
+}
+
+// It would be taken for one that the daemon has made for functions.
 TEST_F(RefusedRequestsTest, NoImageComesInUnderANameOfFunctions) {
   v1::ImageStreamHeader header;
   header.set_reference("functions/u0/hello:1");
