@@ -33,6 +33,7 @@ absl::Status StatusOfErrno(int error_number, absl::string_view what) {
     case ENFILE:
     case ENOMEM:
       return absl::ResourceExhaustedError(message);
+    case E2BIG:
     case EINVAL:
     case ENAMETOOLONG:
     case ELOOP:

@@ -133,6 +133,10 @@ absl::StatusOr<store::ImageInfo> ImportCriuDirectory(store::Store& store, const 
         "--file; unpack the archive of a container's checkpoint (podman's, the kubelet's), and name its "
         "folder checkpoint"));
   }
+  if (ErrnoOf(folder.status()) == ENOTDIR) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(context, ": it is no folder: name the one that 'criu dump' made"));
+  }
   if (!folder.ok()) return Annotate(folder.status(), context);
   auto names = folder->Names();
   if (!names.ok()) return Annotate(names.status(), context);

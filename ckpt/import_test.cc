@@ -45,6 +45,14 @@ class ImportTest : public store::StoreTest {
   }
 };
 
+TEST_F(ImportTest, WhatIsNoFolder) {
+  for (const std::string& path : {std::string("/dev/null"), folder_->path() + "/secret/below"}) {
+    const absl::Status status = ImportCriuDirectory(*store_, path, "in:1", "", 0, nullptr, nullptr).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("no folder"));
+  }
+}
+
 TEST_F(ImportTest, LinksAreNotFollowed) {
   for (const char* name : {"core-1.img", "pages-1.img"}) {
     ASSERT_EQ(::symlink("../secret", (images() + "/" + name).c_str()), 0);

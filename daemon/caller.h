@@ -25,12 +25,6 @@ struct Caller {
   pid_t pid = 0;                          // kLocal; 0: not known
   std::shared_ptr<const UniqueFd> pidfd;  // kLocal: of the process that connected; null when not known
   bool admin_certificate = false;         // kRemote: the certificate says "admin"
-
-  // What access checks look at. Two connections with equal identities may do the same things.
-  bool SameIdentity(const Caller& other) const {
-    return kind == other.kind && uid == other.uid && gid == other.gid && groups == other.groups &&
-           admin_certificate == other.admin_certificate;
-  }
 };
 
 }  // namespace rekindle::daemon

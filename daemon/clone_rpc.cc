@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
@@ -101,6 +102,7 @@ class CloneCall {
     RK_ASSIGN_OR_RETURN(restore::CloneResult clone, node_.clones().Start(store_, criu_, options));
     timeline.Started(&clone);
     const pid_t root = clone.root;
+    const bool has_hook = clone.channel.valid();
     const UniqueFd init(::fcntl(clone.sandbox.init.get(), F_DUPFD_CLOEXEC, 0));
     CopyDetails details;
     details.name = options.name;
@@ -111,6 +113,7 @@ class CloneCall {
     v1::JobEvent event;
     RK_ASSIGN_OR_RETURN(RegisteredJob job, RegisterCopy(node_, call_.caller, std::move(clone), details, watch,
                                                         cancel_fd, event.mutable_started()));
+    WarnOfEnvironment(request_.clone(), has_hook, event.mutable_started());
     EndRecordingOf(node_, store_, event.started());
     event.mutable_started()->set_number(number);
     const std::optional<v1::JobEvent> followed = timeline.Finish(event.started());
@@ -158,6 +161,12 @@ absl::Status CheckCloneOptions(const Node& node, const Caller& caller, const v1:
         "less than ",
         FormatBytes(kLeastMemoryOfCopy), "; write 512M for 512 MiB, or leave it out for no limit"));
   }
+  for (const auto& [name, value] : clone.environment()) {
+    if (!name.empty() && !absl::StrContains(name, '=')) continue;
+    return absl::InvalidArgumentError(absl::StrCat("'", name,
+                                                   "' in environment of the request is no name for a "
+                                                   "variable: give one that is not empty and has no '='"));
+  }
   // Over /etc, say, a bind could deceive a set-uid program of the copy.
   if (clone.binds_size() > 0 && !node.policy().IsAdmin(caller)) {
     return absl::PermissionDeniedError("--bind is for administrators: see 'rekindled --help', --group");
@@ -167,6 +176,14 @@ absl::Status CheckCloneOptions(const Node& node, const Caller& caller, const v1:
     RK_RETURN_IF_ERROR(CheckAbsolute(bind.to(), "the bind's target"));
   }
   return absl::OkStatus();
+}
+
+void WarnOfEnvironment(const v1::CloneOptions& clone, bool has_hook, v1::JobStarted* started) {
+  if (has_hook || clone.environment().empty()) return;
+  started->add_warnings(
+      "the copy was not told its environment, which takes a job with the runtime hook: in this image none "
+      "waits "
+      "for it");
 }
 
 absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreRequest& request,

@@ -178,9 +178,20 @@ absl::StatusOr<Subprocess> StartCopying(const NodeOptions& node, const CopyPlan&
   return process;
 }
 
+namespace {
+
+constexpr size_t kLongestNameOfPlace = 4096;  // as whoever copies tells it
+
+}  // namespace
+
 absl::Status CheckCopyTo(const v1::CopyTo& to) {
   absl::string_view place = to.place();
   if (place.empty()) return absl::InvalidArgumentError("the place for copies has no name");
+  for (const std::string& one : {to.place(), to.tls_ca(), to.tls_certificate(), to.tls_key()}) {
+    if (one.size() <= kLongestNameOfPlace) continue;
+    return absl::InvalidArgumentError(absl::StrCat("the place for copies, or a file for it, has a name of ",
+                                                   one.size(), " bytes: it may have ", kLongestNameOfPlace));
+  }
   if (!absl::ConsumePrefix(&place, "rclone:") || absl::StartsWith(place, "/")) return absl::OkStatus();
   const size_t colon = place.find(':', 1), comma = place.find(',');
   if (comma == absl::string_view::npos || comma > colon) return absl::OkStatus();

@@ -209,8 +209,7 @@ absl::Status LaunchError(const Failure& failure, const LaunchOptions& options,
     case Step::kBecomeUser:
       return ErrnoStatus(failure.error, absl::StrCat("starting ", program, " as user ", options.run_as->uid));
     case Step::kEnterFolder:
-      return ErrnoStatus(failure.error,
-                         absl::StrCat("starting ", program, ": entering ", options.working_directory));
+      return WhyNotEntered(failure.error, options);
     case Step::kOpenLog:
       return ErrnoStatus(failure.error,
                          absl::StrCat("starting ", program, ": opening its log ", options.log));
@@ -355,6 +354,10 @@ absl::StatusOr<UniqueFd> OpenFileAs(const std::optional<RunAs>& user, const std:
   if (error == EISDIR) {
     return absl::FailedPreconditionError(
         absl::StrCat("opening ", path, ": it is a folder: name a file in it"));
+  }
+  if (error == ENOTDIR) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "opening ", path, ": what should be a folder on the way to it is a file: name another one"));
   }
   if (error == ENOENT && (flags & O_CREAT) != 0) {
     return absl::FailedPreconditionError(

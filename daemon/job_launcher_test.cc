@@ -308,8 +308,21 @@ TEST_F(JobLauncherTest, WhatCanNotBeStarted) {
   options = Shell("true");
   options.working_directory = Path("absent");
   refused = LaunchJob(options);
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(refused.status().code(), kFailed);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr(options.working_directory));
+  options.working_directory = Path("script");
+  refused = LaunchJob(options);
+  EXPECT_EQ(refused.status().code(), kFailed);
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr(options.working_directory + " is no folder"));
+
+  const auto below = OpenFileAs(std::nullopt, Path("script/log"), O_WRONLY | O_CREAT, 0600);
+  EXPECT_EQ(below.status().code(), kFailed) << below.status();
+
+  options = Shell(": " + std::string(size_t{256} << 10, 'x'));
+  refused = LaunchJob(options);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("shorten them"));
 
   options.argv.clear();
   EXPECT_EQ(LaunchJob(options).status().code(), absl::StatusCode::kInvalidArgument);

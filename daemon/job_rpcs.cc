@@ -66,10 +66,25 @@ void AddProgress(const Node& node, const JobRecord& job, v1::Job* out) {
   ToProto(file->job, UnixNanos(), out->mutable_progress());
 }
 
+// Else the job would begin anew, over what it has written.
+absl::Status CheckGoesOnSupervised(const v1::RunRequest& request) {
+  if (request.from_image().empty() && request.older_images_size() > 0) {
+    return absl::InvalidArgumentError(
+        "older_images of the request are for a job that goes on from from_image, which is missing: name the "
+        "image that is to be tried first in it");
+  }
+  if (request.from_image().empty() || request.has_supervision()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "from_image of the request, ", request.from_image(),
+      ", is for a supervised job, and supervision is missing: add it (an empty one takes no images "
+      "and never restarts), or bring the image back with Restore"));
+}
+
 }  // namespace
 
 absl::Status Run(Node& node, const Call& call, const v1::RunRequest& request,
                  const EventSink<v1::JobEvent>& send) {
+  RK_RETURN_IF_ERROR(CheckGoesOnSupervised(request));
   if (request.has_supervision()) return RunSupervised(node, call, request, send);
   Stopwatch stopwatch;
   RK_ASSIGN_OR_RETURN(std::shared_ptr<void> room, TakeRoomForJob(node, call.caller));

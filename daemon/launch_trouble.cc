@@ -90,8 +90,34 @@ std::string WhyDenied(const Executed& program, const std::string& path) {
 
 }  // namespace
 
+absl::Status WhyNotEntered(int error, const LaunchOptions& options) {
+  const std::string what =
+      absl::StrCat("starting ", options.argv[0], ": its working directory ", options.working_directory);
+  switch (error) {
+    case ENOENT:  // not NotFound: that would be an image that is not there
+      return absl::FailedPreconditionError(
+          absl::StrCat(what, " is not there: make it, or give another folder"));
+    case ENOTDIR:
+      return absl::FailedPreconditionError(absl::StrCat(what, " is no folder: give a folder"));
+    case EACCES:
+      return absl::PermissionDeniedError(
+          absl::StrCat(what,
+                       " is closed to the job's user: open it and the folders above it to him (chmod +x), or "
+                       "give another folder"));
+    default:
+      return ErrnoStatus(error, what);
+  }
+}
+
 absl::Status WhyNotExecuted(int error, const std::string& path, const LaunchOptions& options) {
   const std::string what = absl::StrCat("starting ", options.argv[0]);
+  if (error == E2BIG) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what,
+                     ": its arguments and environment are longer than the kernel takes, which is 128 KiB for "
+                     "one of them, and a quarter of the stack's limit (ulimit -s) for all: shorten them, or "
+                     "give what is long in a file"));
+  }
   // There a path may lead to something else.
   if (options.mounts.valid()) {
     if (error != ENOENT) return ErrnoStatus(error, what);

@@ -13,4 +13,7 @@ namespace rekindle::daemon {
 // execve's.
 absl::Status WhyNotExecuted(int error, const std::string& path, const LaunchOptions& options);
 
+// The same of its working directory, and chdir's error.
+absl::Status WhyNotEntered(int error, const LaunchOptions& options);
+
 }  // namespace rekindle::daemon

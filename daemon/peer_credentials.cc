@@ -1,8 +1,8 @@
 #include "daemon/peer_credentials.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -72,13 +72,21 @@ absl::StatusOr<Caller> ReadPeerCredentials(int socket) {
   return caller;
 }
 
+void PeerRegistry::ForgetClosed() {
+  std::erase_if(known_, [](const auto& entry) {
+    struct stat info;
+    return ::fstat(entry.first, &info) != 0 || info.st_dev != entry.second.device ||
+           info.st_ino != entry.second.inode;
+  });
+}
+
 void PeerRegistry::LetGoOfTheDead() {
   std::vector<pollfd> entries;
   std::vector<Caller*> callers;
-  for (auto& [number, caller] : callers_) {
-    if (!caller.pidfd) continue;
-    entries.push_back({caller.pidfd->get(), POLLIN, 0});
-    callers.push_back(&caller);
+  for (auto& [number, known] : known_) {
+    if (!known.caller.pidfd) continue;
+    entries.push_back({known.caller.pidfd->get(), POLLIN, 0});
+    callers.push_back(&known.caller);
   }
   if (::poll(entries.data(), entries.size(), 0) <= 0) return;
   for (size_t i = 0; i < entries.size(); ++i) {
@@ -86,58 +94,61 @@ void PeerRegistry::LetGoOfTheDead() {
   }
 }
 
-absl::StatusOr<UniqueFd> PeerRegistry::Admit(UniqueFd connection, Caller caller, bool administrator) {
-  absl::MutexLock lock(&mutex_);
-  LetGoOfTheDead();
+void PeerRegistry::ShareProcess(Caller* caller) {
+  if (!caller->pidfd) return;
+  // Connections are taken in the order in which they were made: as long as the process of an earlier one
+  // lives, its number is nobody else's.
+  for (const auto& [number, known] : known_) {
+    if (known.caller.pid != caller->pid || !known.caller.pidfd) continue;
+    caller->pidfd = known.caller.pidfd;
+    return;
+  }
+}
+
+absl::Status PeerRegistry::HasRoom(const Caller& caller, bool administrator) const {
   const size_t most = users_numbers_.value_or(DescriptorLimit() / 2);
   const size_t most_own =
       administrator ? std::max<size_t>(kNumbersPerIdentity, DescriptorLimit() / 4) : kNumbersPerIdentity;
-  size_t own_numbers = 0, users_numbers = 0;
-  for (const auto& [number, owner] : callers_) {
-    own_numbers += owner.SameIdentity(caller);
-    users_numbers += owner.uid != 0;
+  size_t own = 0, of_users = 0;
+  for (const auto& [number, known] : known_) {
+    own += known.caller.uid == caller.uid;
+    of_users += known.caller.uid != 0;
   }
-  if (callers_.find(connection.get()) == callers_.end()) {
-    // Beside what else comes and goes here a connection gets ever new numbers. One that was this identity's
-    // before does as well; asking for it by F_DUPFD takes it only if it is free.
-    for (const auto& [number, owner] : callers_) {
-      if (!owner.SameIdentity(caller)) continue;
-      UniqueFd again(::fcntl(connection.get(), F_DUPFD_CLOEXEC, number));
-      if (again.get() != number) continue;
-      connection = std::move(again);
-      break;
-    }
+  if (own >= most_own) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("user ", caller.uid, " has too many connections (", most_own, "): close some",
+                     administrator ? ", or raise the daemon's limit of descriptors" : ""));
   }
-  for (;;) {
-    auto known = callers_.find(connection.get());
-    if (known == callers_.end() && own_numbers >= most_own) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("user ", caller.uid, " has too many connections (", most_own, "): close some",
-                       administrator ? ", or raise the daemon's limit of descriptors" : ""));
-    }
-    if (known == callers_.end() && caller.uid != 0 && users_numbers >= most) {
-      return absl::ResourceExhaustedError(absl::StrCat("user ", caller.uid,
-                                                       " is one too many: others have had all ", most,
-                                                       " connections that there are for users. Raise the "
-                                                       "daemon's limit of descriptors, and start it anew"));
-    }
-    if (known == callers_.end() || known->second.SameIdentity(caller)) {
-      callers_.insert_or_assign(connection.get(), std::move(caller));
-      return connection;
-    }
-    UniqueFd other(::fcntl(connection.get(), F_DUPFD_CLOEXEC, connection.get() + 1));
-    if (!other.valid()) return ErrnoStatus(errno, "taking a connection");
-    connection = std::move(other);
+  if (caller.uid != 0 && of_users >= most) {
+    return absl::ResourceExhaustedError(absl::StrCat("user ", caller.uid,
+                                                     " is one too many: others have all ", most,
+                                                     " connections that there are for users. Close some, or "
+                                                     "raise the daemon's limit of descriptors, and start it "
+                                                     "anew"));
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<UniqueFd> PeerRegistry::Admit(UniqueFd connection, Caller caller, bool administrator) {
+  struct stat info;
+  if (::fstat(connection.get(), &info) != 0) return ErrnoStatus(errno, "looking at a connection");
+  absl::MutexLock lock(&mutex_);
+  ForgetClosed();
+  known_.erase(connection.get());  // of one that was closed
+  LetGoOfTheDead();
+  RK_RETURN_IF_ERROR(HasRoom(caller, administrator));
+  ShareProcess(&caller);
+  known_.emplace(connection.get(), Known{std::move(caller), info.st_dev, info.st_ino});
+  return connection;
 }
 
 std::optional<Caller> PeerRegistry::Find(absl::string_view peer) const {
   int number = -1;
   if (!absl::ConsumePrefix(&peer, "fd:") || !absl::SimpleAtoi(peer, &number)) return std::nullopt;
   absl::MutexLock lock(&mutex_);
-  auto known = callers_.find(number);
-  if (known == callers_.end()) return std::nullopt;
-  return known->second;
+  auto known = known_.find(number);
+  if (known == known_.end()) return std::nullopt;
+  return known->second.caller;
 }
 
 }  // namespace rekindle::daemon

@@ -3,6 +3,8 @@
 // descriptor: "fd:N".
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -10,6 +12,7 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
@@ -22,21 +25,20 @@ namespace rekindle::daemon {
 // unmapped users appear as the overflow user.
 absl::StatusOr<Caller> ReadPeerCredentials(int socket);
 
-// Which descriptor number belongs to whom. A number is never given to another identity than its first one: a
-// late call of a connection that is closed already can then not be taken for a call of its number's next
-// user. Thread-safe.
+// Which descriptor number belongs to whom. gRPC keeps a connection's descriptor open until the last call that
+// came over it has ended, so no call is taken for one of its number's next user. Thread-safe.
 class PeerRegistry {
  public:
-  // Descriptor numbers that one user may take over the life of the daemon, and so its connections at a time.
-  // An administrator may have a quarter of what this process may have open.
+  // Connections that one user, whatever his groups, may have at a time. An administrator may have a quarter
+  // of what this process may have open.
   static constexpr size_t kNumbersPerIdentity = 256;
 
   // `users_numbers`: how many all users but root may have together; by default half of what this process may
   // have open, so that root's calls and the daemon's own work always have some.
   explicit PeerRegistry(std::optional<size_t> users_numbers = std::nullopt) : users_numbers_(users_numbers) {}
 
-  // Gives the connection a number that was never another identity's and remembers `caller` for it. The result
-  // is the descriptor to hand to gRPC. ResourceExhausted: too many connections of this user, or descriptors.
+  // Remembers `caller` for the connection until that is closed, by whoever. The result is the descriptor to
+  // hand to gRPC. ResourceExhausted: too many connections of this user, or of all users.
   absl::StatusOr<UniqueFd> Admit(UniqueFd connection, Caller caller, bool administrator)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -44,12 +46,21 @@ class PeerRegistry {
   std::optional<Caller> Find(absl::string_view peer) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // A number's last caller is remembered, but its process's descriptor is of no use once that has ended.
+  struct Known {
+    Caller caller;
+    dev_t device;
+    ino_t inode;
+  };
+  void ForgetClosed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A process's descriptor is of no use once that has ended.
   void LetGoOfTheDead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // One descriptor of a process serves all its connections.
+  void ShareProcess(Caller* caller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status HasRoom(const Caller& caller, bool administrator) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::optional<size_t> users_numbers_;
   mutable absl::Mutex mutex_;
-  std::map<int, Caller> callers_ ABSL_GUARDED_BY(mutex_);
+  std::map<int, Known> known_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rekindle::daemon

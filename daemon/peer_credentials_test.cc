@@ -3,6 +3,9 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <grpcpp/create_channel_posix.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/server_posix.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -11,15 +14,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <memory>
 #include <optional>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/descriptor_limit.h"
 #include "base/file.h"
 #include "base/test_user.h"
+#include "base/unix_socket.h"
 #include "daemon/listener_note.h"
 #include "daemon/unix_listener.h"
+#include "rekindle/v1/calls.grpc.pb.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -111,38 +121,140 @@ TEST_F(PeerCredentialsTest, TheKernelTellsWhoConnected) {
   EXPECT_NE(info->find(absl::StrCat("Pid:\t", nobody.pid(), "\n")), std::string::npos) << *info;
 }
 
-TEST_F(PeerCredentialsTest, ANumberNeverPassesToAnotherUser) {
-  PeerRegistry registry;
-  int nobodys_number = -1;
-  {
-    ConnectedProcess nobody(path_, kNobody, kNobody, {});
-    UniqueFd connection = NextConnection();
-    auto caller = ReadPeerCredentials(connection.get());
-    ASSERT_TRUE(caller.ok());
-    auto admitted = registry.Admit(std::move(connection), *caller, false);
-    ASSERT_TRUE(admitted.ok()) << admitted.status();
-    nobodys_number = admitted->get();
-    EXPECT_EQ(registry.Find(absl::StrCat("fd:", nobodys_number))->uid, kNobody);
+// A caller without a process, and a connection that is nobody else's.
+Caller CallerOf(uid_t uid, gid_t gid = 0) {
+  Caller caller;
+  caller.kind = Caller::Kind::kLocal;
+  caller.uid = uid;
+  caller.gid = gid;
+  return caller;
+}
+UniqueFd NewSocket() { return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
+
+TEST(PeerRegistry, NumbersComeBackWhenConnectionsClose) {
+  constexpr uid_t kOne = 61000, kOther = 61001;
+  PeerRegistry registry(2 * PeerRegistry::kNumbersPerIdentity);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<UniqueFd> held;
+    // Another group makes no other user.
+    for (size_t i = 0; i < PeerRegistry::kNumbersPerIdentity; ++i) {
+      auto admitted = registry.Admit(NewSocket(), CallerOf(kOne, static_cast<gid_t>(i % 2)), false);
+      ASSERT_TRUE(admitted.ok()) << round << ", " << i << ": " << admitted.status();
+      held.push_back(*std::move(admitted));
+    }
+    for (gid_t gid : {0, 1, 2}) {
+      EXPECT_EQ(registry.Admit(NewSocket(), CallerOf(kOne, gid), false).status().code(),
+                absl::StatusCode::kResourceExhausted);
+    }
+    const auto other = registry.Admit(NewSocket(), CallerOf(kOther), false);
+    EXPECT_TRUE(other.ok()) << other.status();
+    held.erase(held.begin());
+    EXPECT_TRUE(registry.Admit(NewSocket(), CallerOf(kOne), false).ok());
   }
-  // Closed: the kernel would give the lowest free number, this one, to the next connection.
-  ConnectedProcess root(path_, 0, 0, {});
+}
+
+TEST(PeerRegistry, ANumberIsItsNextUsers) {
+  PeerRegistry registry;
+  auto first = registry.Admit(NewSocket(), CallerOf(61000), false);
+  ASSERT_TRUE(first.ok()) << first.status();
+  const int number = first->Release();
+  ASSERT_EQ(::dup3(NewSocket().get(), number, O_CLOEXEC), number);
+  auto second = registry.Admit(UniqueFd(number), CallerOf(61001), false);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->get(), number);
+  EXPECT_EQ(registry.Find(absl::StrCat("fd:", number))->uid, 61001u);
+}
+
+TEST_F(PeerCredentialsTest, AClosedConnectionLeavesNothing) {
+  PeerRegistry registry;
+  ConnectedProcess living(path_, kNobody, kNobody, {});
   UniqueFd connection = NextConnection();
   auto caller = ReadPeerCredentials(connection.get());
-  ASSERT_TRUE(caller.ok());
-  EXPECT_EQ(caller->uid, 0u);
-  if (connection.get() != nobodys_number) {
-    ASSERT_EQ(::dup3(connection.get(), nobodys_number, O_CLOEXEC), nobodys_number);
-    connection.Reset(nobodys_number);
-  }
-  auto admitted = registry.Admit(std::move(connection), *caller, false);
+  ASSERT_TRUE(caller.ok()) << caller.status();
+  const std::weak_ptr<const UniqueFd> pidfd = caller->pidfd;
+  ASSERT_FALSE(pidfd.expired());
+  auto admitted = registry.Admit(std::move(connection), *std::move(caller), false);
   ASSERT_TRUE(admitted.ok()) << admitted.status();
-  EXPECT_NE(admitted->get(), nobodys_number);
-  EXPECT_EQ(registry.Find(absl::StrCat("fd:", nobodys_number))->uid, kNobody);
-  EXPECT_EQ(registry.Find(absl::StrCat("fd:", admitted->get()))->uid, 0u);
-  // It is the same connection still.
-  auto again = ReadPeerCredentials(admitted->get());
-  ASSERT_TRUE(again.ok());
-  EXPECT_EQ(again->pid, root.pid());
+  const std::string name = absl::StrCat("fd:", admitted->get());
+  EXPECT_NE(registry.Find(name)->pidfd, nullptr);
+  admitted->Reset();
+  EXPECT_TRUE(registry.Admit(NewSocket(), CallerOf(0), true).ok());
+  EXPECT_TRUE(pidfd.expired());
+}
+
+TEST_F(PeerCredentialsTest, ConnectionsOfAProcessShareItsDescriptor) {
+  PeerRegistry registry;
+  UniqueFd ours[2];
+  std::vector<UniqueFd> held;
+  std::vector<std::string> names;
+  for (UniqueFd& end : ours) {
+    auto connected = ConnectTo(path_);
+    ASSERT_TRUE(connected.ok()) << connected.status();
+    end = *std::move(connected);
+    UniqueFd connection = NextConnection();
+    auto caller = ReadPeerCredentials(connection.get());
+    ASSERT_TRUE(caller.ok()) << caller.status();
+    auto admitted = registry.Admit(std::move(connection), *std::move(caller), false);
+    ASSERT_TRUE(admitted.ok()) << admitted.status();
+    names.push_back(absl::StrCat("fd:", admitted->get()));
+    held.push_back(*std::move(admitted));
+  }
+  ASSERT_NE(registry.Find(names[0])->pidfd, nullptr);
+  EXPECT_EQ(registry.Find(names[0])->pidfd, registry.Find(names[1])->pidfd);
+}
+
+// A call that goes on until it is let go.
+class HeldCall final : public v1::Calls::Service {
+ public:
+  grpc::Status GiveUp(grpc::ServerContext* context, const v1::GiveUpRequest*, v1::GiveUpResponse*) override {
+    peer_ = context->peer();
+    begun_.Notify();
+    while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
+    cancelled_.Notify();
+    let_go_.WaitForNotification();
+    return grpc::Status::OK;
+  }
+  const std::string& AwaitPeer() {
+    begun_.WaitForNotification();
+    return peer_;
+  }
+  void AwaitCancellation() { cancelled_.WaitForNotification(); }
+  void LetGo() { let_go_.Notify(); }
+
+ private:
+  std::string peer_;
+  absl::Notification begun_, cancelled_, let_go_;
+};
+
+// Else a late call of a closed connection could be taken for one of its number's next user.
+TEST(PeerRegistry, GrpcKeepsANumberUntilItsLastCallHasEnded) {
+  HeldCall service;
+  grpc::ServerBuilder builder;
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  ASSERT_NE(server, nullptr);
+  int pair[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+  struct stat ours, now;
+  ASSERT_EQ(::fstat(pair[0], &ours), 0);
+  const auto is_open = [&] { return ::fstat(pair[0], &now) == 0 && now.st_ino == ours.st_ino; };
+  const UniqueFd client_end(::fcntl(pair[1], F_DUPFD_CLOEXEC, 3));
+  grpc::AddInsecureChannelFromFd(server.get(), pair[0]);
+  std::thread client([&] {
+    const auto stub = v1::Calls::NewStub(grpc::CreateInsecureChannelFromFd("peer", pair[1]));
+    grpc::ClientContext context;
+    v1::GiveUpResponse response;
+    EXPECT_FALSE(stub->GiveUp(&context, {}, &response).ok());
+  });
+  EXPECT_EQ(service.AwaitPeer(), absl::StrCat("fd:", pair[0]));
+  ASSERT_EQ(::shutdown(client_end.get(), SHUT_RDWR), 0);
+  client.join();
+  service.AwaitCancellation();
+  EXPECT_TRUE(is_open());
+  service.LetGo();
+  server->Shutdown();
+  server->Wait();
+  EXPECT_FALSE(is_open());
 }
 
 TEST_F(PeerCredentialsTest, ProcessesThatHaveEndedAreLetGoOf) {

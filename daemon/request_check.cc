@@ -50,6 +50,12 @@ absl::Status CheckNumber(const FieldDescriptor& field, double value) {
   return absl::OkStatus();
 }
 
+absl::Status CheckTime(const FieldDescriptor& field, int64_t value) {
+  if (value >= 0 || !absl::EndsWith(field.name(), "_ns")) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("'", field.name(), "' of the request is ", value,
+                                                 ": no time is negative; leave it out for the default"));
+}
+
 absl::Status CheckBytes(const FieldDescriptor& field, absl::string_view bytes) {
   const size_t nul = bytes.find('\0');
   if (nul == absl::string_view::npos || IsPayload(field)) return absl::OkStatus();
@@ -78,8 +84,10 @@ absl::Status CheckField(const Message& message, const FieldDescriptor& field, in
     case FieldDescriptor::CPPTYPE_STRING:
       return CheckBytes(field, repeated ? from.GetRepeatedStringReference(message, &field, index, &scratch)
                                         : from.GetStringReference(message, &field, &scratch));
-    case FieldDescriptor::CPPTYPE_INT32:
     case FieldDescriptor::CPPTYPE_INT64:
+      return CheckTime(
+          field, repeated ? from.GetRepeatedInt64(message, &field, index) : from.GetInt64(message, &field));
+    case FieldDescriptor::CPPTYPE_INT32:
     case FieldDescriptor::CPPTYPE_UINT32:
     case FieldDescriptor::CPPTYPE_UINT64:
     case FieldDescriptor::CPPTYPE_BOOL:

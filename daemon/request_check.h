@@ -15,7 +15,7 @@ namespace rekindle::daemon {
 //  - a value of an enum that this version does not know: a later one means something by it, and what this
 //    one would do instead could be the opposite;
 //  - a number that is not finite: it passes many a comparison;
-//  - a negative time (a number whose field ends in _seconds): it would be taken for the default;
+//  - a negative time (a number whose field ends in _seconds or _ns): it would be taken for the default;
 //  - a NUL byte in a text, or in bytes that the kernel takes as such (paths, arguments, variables): it would
 //    be cut off there.
 absl::Status CheckRequest(const google::protobuf::Message& request);

@@ -76,6 +76,14 @@ TEST(RequestCheckTest, NegativeTimes) {
   ExpectRefused(run, "hang_seconds");
 }
 
+TEST(RequestCheckTest, NegativeTimesInNanoseconds) {
+  v1::FunctionLogsRequest logs;
+  logs.set_since_unix_ns(-1);
+  ExpectRefused(logs, "since_unix_ns");
+  logs.set_since_unix_ns(1);
+  EXPECT_TRUE(CheckRequest(logs).ok());
+}
+
 TEST(RequestCheckTest, NulBytes) {
   const std::string nul("/tmp/a\0b", 8);
   v1::RunRequest argv, folder, variable, log;

@@ -383,6 +383,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
 
 absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& request,
                      const EventSink<v1::JobEvent>& send) {
+  RK_RETURN_IF_ERROR(CheckStdio(request));
   if (request.has_rollback() && request.has_clone()) {
     return absl::InvalidArgumentError(
         "--clone excludes --rollback, and its --dry-run: copies of one job share its files, and each writes "

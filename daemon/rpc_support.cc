@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
 #include <ctime>
@@ -35,6 +36,10 @@ namespace rekindle::daemon {
 
 absl::Status CheckLabelsOfCaller(const google::protobuf::Map<std::string, std::string>& labels) {
   for (const auto& [key, value] : labels) {
+    if (key.empty() || absl::StrContains(key, '=')) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", key, "' can't be the key of a label: give one that is not empty and has no '='"));
+    }
     for (const char* own : {"rekindle.group", "rekindle.supervised", "rekindle.job-",
                             v1::kConnectionLockLabel, v1::kOwnMountsLabel, v1::kCommandLabel}) {
       if (!absl::StartsWith(key, own)) continue;
@@ -312,6 +317,10 @@ absl::Status NotTaken(const Caller& caller, const absl::Status& why, absl::strin
 absl::StatusOr<std::vector<UniqueFd>> TakeDescriptors(const Caller& caller, absl::Span<const int> numbers,
                                                       absl::string_view cure) {
   std::vector<UniqueFd> taken;
+  for (const int fd : numbers) {
+    if (fd < 0)
+      return absl::InvalidArgumentError(absl::StrCat(fd, " is no descriptor of the calling process: ", cure));
+  }
   if (caller.kind == Caller::Kind::kRemote || (caller.kind == Caller::Kind::kLocal && !caller.pidfd)) {
     return absl::FailedPreconditionError(
         absl::StrCat("the job can't have what a client on another machine has open: ", cure));
@@ -326,6 +335,10 @@ absl::StatusOr<std::vector<UniqueFd>> TakeDescriptors(const Caller& caller, absl
     taken.emplace_back(caller.kind == Caller::Kind::kSelf
                            ? ::fcntl(fd, F_DUPFD_CLOEXEC, 3)
                            : static_cast<int>(::syscall(SYS_pidfd_getfd, caller.pidfd->get(), fd, 0)));
+    if (!taken.back().valid() && errno == EBADF) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "descriptor ", fd, " of the calling process is not open: give one that is, or ", cure));
+    }
     if (!taken.back().valid())
       return ErrnoStatus(errno, absl::StrCat("taking descriptor ", fd, " of the calling process"));
   }
@@ -339,10 +352,16 @@ absl::StatusOr<std::vector<UniqueFd>> TakeDescriptors(const Caller& caller, absl
   return taken;
 }
 
+absl::Status CheckStdio(const v1::RestoreRequest& request) {
+  const auto& numbers = request.stdio_fds();
+  const bool all = numbers.size() == 3 &&
+                   std::all_of(numbers.begin(), numbers.end(), [](int number) { return number >= 0; });
+  if (numbers.empty() || all) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "stdio_fds of the request: give three descriptors, for 0, 1 and 2, or none");
+}
+
 absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::RestoreRequest& request) {
-  if (request.stdio_fds_size() != 3) {
-    return absl::InvalidArgumentError("stdio_fds: give three descriptors, for 0, 1 and 2, or none");
-  }
   return TakeDescriptors(caller, request.stdio_fds(), "restore with --detach");
 }
 

@@ -102,7 +102,9 @@ absl::StatusOr<JobLog> MakeDefaultLog(const Node& node, const Caller& caller, ab
 // names it; and not from a set-uid program that has taken its place. Errors end with `cure`.
 absl::StatusOr<std::vector<UniqueFd>> TakeDescriptors(const Caller& caller, absl::Span<const int> numbers,
                                                       absl::string_view cure);
-// Of the three that the caller gives to a job.
+// InvalidArgument: the descriptors that the caller gives to a job are neither none nor three.
+absl::Status CheckStdio(const v1::RestoreRequest& request);
+// These three.
 absl::StatusOr<std::vector<UniqueFd>> TakeStdio(const Caller& caller, const v1::RestoreRequest& request);
 // Descriptors 0, 1 and 2 of the process `pid`, shared with it. NotFound: it has ended, or has none of that
 // number.

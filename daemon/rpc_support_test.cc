@@ -55,6 +55,17 @@ TEST(TakeStdioTest, FromAProcessThatIsTheCallers) {
   EXPECT_EQ(taken->size(), 3u);
 }
 
+TEST(TakeStdioTest, WhatIsNotOpenIsTheCallersMistake) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to be others";
+  const TestChild child([] { return Become(kUser) && ::prctl(PR_SET_DUMPABLE, 1) == 0; });
+  ASSERT_TRUE(child.prepared());
+  for (const int number : {-1, 12345}) {
+    const absl::Status refused = TakeDescriptors(LocalCaller(child.pid()), {number}, "say so").status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+    EXPECT_NE(refused.message().find("say so"), absl::string_view::npos) << refused;
+  }
+}
+
 TEST(TakeStdioTest, NotFromASetUidProgramThatHasTakenItsPlace) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to be others";
   for (const uid_t effective : {uid_t{0}, kUser}) {

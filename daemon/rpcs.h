@@ -52,6 +52,8 @@ absl::Status Restore(Node& node, const Call& call, const v1::RestoreRequest& req
 absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1::RestoreRequest& request,
                                          const EventSink<v1::JobEvent>& send);
 
+// clone_rpc.cc: a copy without the hook has none of the variables that it was to have.
+void WarnOfEnvironment(const v1::CloneOptions& clone, bool has_hook, v1::JobStarted* started);
 // clone_rpc.cc: what Restore does when clones are asked for.
 absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreRequest& request,
                            store::Store& store, const store::ImageInfo& info, const criu::Installation& criu,

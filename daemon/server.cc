@@ -46,6 +46,7 @@
 #include "daemon/supervisor.h"
 #include "daemon/tcp_listener.h"
 #include "daemon/tls_files.h"
+#include "daemon/tls_refusals.h"
 #include "daemon/unix_listener.h"
 #include "daemon/user_groups.h"
 #include "rekindle/v1/rekindle.grpc.pb.h"
@@ -97,6 +98,19 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsCredentials(const Tl
   return grpc::experimental::TlsServerCredentials(options);
 }
 
+// Of the process, as gRPC's log is.
+TlsRefusals& Refused() {
+  static auto& refused = *new TlsRefusals(kHandshakeMayTake);
+  return refused;
+}
+
+void LogOfGrpc(absl::string_view words) {
+  static auto& sparing = *new SparingLog();
+  Log(LogLevel::kDebug, absl::StrCat("grpc: ", words));
+  if (const std::string refusal = Refused().Explain(words); !refusal.empty())
+    sparing(LogLevel::kWarning, refusal);
+}
+
 class GrpcServer final : public Server {
  public:
   explicit GrpcServer(ServerOptions options) : options_(std::move(options)), node_(options_.node) {}
@@ -113,8 +127,7 @@ class GrpcServer final : public Server {
     // of its own that polls on behalf of a connection whose bytes nobody takes any more.
     grpc_init();
     gpr_set_log_function([](gpr_log_func_args* entry) {
-      if (entry->severity == GPR_LOG_SEVERITY_ERROR)
-        Log(LogLevel::kDebug, absl::StrCat("grpc: ", entry->message));
+      if (entry->severity == GPR_LOG_SEVERITY_ERROR) LogOfGrpc(entry->message);
     });
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -294,6 +307,7 @@ class GrpcServer final : public Server {
       return refused_(LogLevel::kWarning, may.message());
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters accepted;
     accepted.fd = connection.Release();
+    Refused().Begins(accepted.fd);
     tcp_acceptor_->HandleNewConnection(&accepted);
   }
 

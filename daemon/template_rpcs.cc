@@ -169,6 +169,7 @@ absl::Status StartFromTemplate(Node& node, const Call& call, const v1::StartFrom
     }
     if (!copy.ok()) return counted(copy.status());
     timeline.Started(&*copy);
+    WarnOfEnvironment(request.clone(), copy->channel.valid(), event.mutable_started());
     const UniqueFd root = std::move(copy->root_pidfd);
     const UniqueFd init(::fcntl(copy->sandbox.init.get(), F_DUPFD_CLOEXEC, 0));
     CopyDetails details;

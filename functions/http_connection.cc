@@ -3,7 +3,9 @@
 #include <sys/ioctl.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -29,6 +31,19 @@ constexpr size_t kMostReadAhead = 64 << 10;
 // What room a body of unknown length has at first.
 constexpr size_t kFirstRoom = 64 << 10;
 constexpr absl::Duration kLingerTime = absl::Seconds(10);
+
+// Where a body is said to be coded otherwise than in chunks alone, nobody here knows where it ends: the
+// parser takes it for none, and what follows for the next request (RFC 9112, 6.1 and 6.3). Empty: it is not.
+std::string TroubleWithCodings(const HttpRequestHead& head, unsigned minor, int* status) {
+  const auto codings = head.equal_range(http::field::transfer_encoding);
+  if (codings.first == codings.second) return "";
+  *status = 400;
+  if (minor == 0) return "HTTP/1.0 has no Transfer-Encoding; send Content-Length";
+  const absl::string_view coding = View(codings.first->value());
+  if (std::next(codings.first) == codings.second && absl::EqualsIgnoreCase(coding, "chunked")) return "";
+  *status = 501;
+  return "of Transfer-Encoding only \"chunked\" is known, once; send that, or Content-Length";
+}
 
 }  // namespace
 
@@ -195,6 +210,11 @@ bool HttpConnection::OnHead() {
   if (refusal_) {
     HttpAnswer refusal = *std::exchange(refusal_, std::nullopt);
     Refuse(handler_->InsteadOfRefusal(head).value_or(std::move(refusal)));
+    return false;
+  }
+  int status = 0;
+  if (const std::string trouble = TroubleWithCodings(head, minor_, &status); !trouble.empty()) {
+    Refuse(handler_->OnBadRequest(shared_from_this(), status, trouble));
     return false;
   }
   largest_body_ = 0;

@@ -334,6 +334,39 @@ TEST_P(InvokeApiTest, WhatIsNoCallIsRefused) {
   EXPECT_EQ(garbage.Ask("hello\r\n\r\n").status, 400);
 }
 
+// Whatever stands between client and daemon may see another end of such a body than the daemon does.
+TEST_P(InvokeApiTest, ABodyOfUnknownCodingIsNotTheNextRequest) {
+  Start();
+  const std::string smuggled =
+      absl::StrCat("POST ", InvokePath("smuggled"), " HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}");
+  const auto ask = [&](absl::string_view version, absl::string_view headers) {
+    HttpClient client(address_);
+    EXPECT_TRUE(
+        client.Send(absl::StrCat("POST ", InvokePath("f"), " ", version, "\r\n", headers, "\r\n", smuggled)));
+    const HttpReply reply = client.Read();
+    EXPECT_EQ(reply.headers.count("x-amz-executed-version"), 0u) << headers;
+    EXPECT_TRUE(client.ReadEnd()) << headers;
+    return reply.status;
+  };
+  for (absl::string_view codings :
+       {"gzip", "identity", "xchunked", "\"chunked\"", "chunked, chunked", "", "gzip, chunked", "chunked;q=1",
+        "chunked\r\nTransfer-Encoding: chunked"}) {
+    EXPECT_THAT(ask("HTTP/1.1", absl::StrCat("Transfer-Encoding: ", codings, "\r\n")),
+                ::testing::AnyOf(400, 501))
+        << codings;
+  }
+  EXPECT_THAT(ask("HTTP/1.1", "Content-Length: 0\r\nTransfer-Encoding: gzip\r\n"),
+              ::testing::AnyOf(400, 501));
+  EXPECT_EQ(ask("HTTP/1.0", "Connection: keep-alive\r\nTransfer-Encoding: chunked\r\n"), 400);
+  EXPECT_EQ(invoker_->last().function, "");
+  HttpClient client(address_);
+  EXPECT_EQ(client
+                .Ask(absl::StrCat("POST ", InvokePath("f"),
+                                  " HTTP/1.1\r\nTransfer-Encoding: \tChunked \r\n\r\n2\r\n{}\r\n0\r\n\r\n"))
+                .status,
+            200);
+}
+
 TEST_P(InvokeApiTest, HeadIsGetWithoutTheBody) {
   Start();
   HttpClient client(address_);

@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -57,6 +58,44 @@ def run(text, *path):
 
 def has(module):
     return subprocess.run([sys.executable, "-c", "import " + module], check=False, capture_output=True).returncode == 0
+
+
+class GeneratedModulesTest(unittest.TestCase):
+    """What protoc makes of rekindle/v1/*.proto lies in a package of the hook's name."""
+
+    PROGRAM = """
+        import importlib.util, json, os, sys
+        folder = os.environ["GENERATED"]
+        if os.environ["WHEN"] == "before":
+            sys.path.insert(0, folder)
+        import rekindle
+        if os.environ["WHEN"] == "after":
+            sys.path.append(folder)
+        found = importlib.util.find_spec("rekindle.v1.rekindle_pb2")
+        own = importlib.util.find_spec("rekindle.randomness")
+        missing = importlib.util.find_spec("rekindle.absent")
+        print(json.dumps([found and found.origin, own and own.origin, missing, rekindle.ready()]))
+        """
+
+    @unittest.skipUnless(shutil.which("protoc"), "protoc is not installed")
+    def test_beside_the_hook(self):
+        with tempfile.TemporaryDirectory(prefix="rk-generated.") as folder:
+            protos = os.path.join(PACKAGE, "..", "..", "proto")
+            names = [os.path.join("rekindle", "v1", name)
+                     for name in os.listdir(os.path.join(protos, "rekindle", "v1")) if name.endswith(".proto")]
+            subprocess.run(["protoc", "-I", protos, "--python_out=" + folder, *names], check=True, cwd=protos)
+            for when in ("before", "after"):
+                with self.subTest(when=when):
+                    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": PACKAGE, "GENERATED": folder, "WHEN": when}
+                    done = subprocess.run([sys.executable, "-B", "-c", textwrap.dedent(self.PROGRAM)], check=False,
+                                          capture_output=True, text=True, env=environment, timeout=SECONDS)
+                    self.assertEqual(done.returncode, 0, done.stderr)
+                    found, own, missing, ready = json.loads(done.stdout)
+                    self.assertEqual(found, os.path.join(folder, "rekindle", "v1", "rekindle_pb2.py"))
+                    self.assertEqual(os.path.realpath(own), os.path.realpath(os.path.join(PACKAGE, "rekindle",
+                                                                                        "randomness.py")))
+                    self.assertIsNone(missing)
+                    self.assertEqual(ready, "not held")
 
 
 class SnapStartTest(unittest.TestCase):

@@ -5,6 +5,7 @@ import select
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import unittest
 
@@ -12,6 +13,22 @@ from harness import jobs, waiting
 from harness.case import RekindleTest
 from harness.cli import DONE, FAILED, NOT_PERMITTED, USAGE, Cli, Daemon, binary, environment
 from harness.nodes import Certificates
+
+
+_CONNECTS = """import socket, sys
+taken = []
+for _ in range(int(sys.argv[2])):
+    one = socket.socket(socket.AF_UNIX)
+    one.settimeout(60)
+    one.connect(sys.argv[1])
+    try:
+        if one.recv(1) == b"":
+            continue
+    except ConnectionResetError:
+        continue
+    taken.append(one)
+print(len(taken))
+"""
 
 
 class AddressTest(RekindleTest):
@@ -180,6 +197,37 @@ class AddressTest(RekindleTest):
         refused = cli.run(*options, "version")
         self.assert_refused(refused, NOT_PERMITTED, "does not accept", "--tls-cert", "--tls-client-ca")
 
+    def test_clients_that_tls_refuses_are_logged(self):
+        """gRPC tells nobody, and whoever looks for them has the daemon's log alone."""
+        daemon = self.listen()
+        strangers = Certificates(self.path("strangers"))
+        strangers.issue("stranger", "127.0.0.1")
+        port = int(self.address.split(":")[1])
+
+        def refuse(certificate):
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            context.set_alpn_protocols(["h2"])
+            if certificate is not None:
+                context.load_cert_chain(strangers.file("stranger.pem"), strangers.file("stranger.key"))
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as plain:
+                ours = "127.0.0.1:%d" % plain.getsockname()[1]
+                with self.assertRaises(OSError), context.wrap_socket(plain) as client:
+                    # With TLS 1.3 a client knows only when it reads.
+                    if client.recv(1) == b"":
+                        raise ConnectionResetError
+            return ours
+
+        for certificate, why in ((None, "did not return a certificate"), ("stranger", "verify failed")):
+            with self.subTest(why=why):
+
+                def told(certificate=certificate, why=why):
+                    # A second has one such line.
+                    ours = refuse(certificate)
+                    return any(ours in line and why in line for line in daemon.log_text().splitlines())
+
+                waiting.until(told, "the warning", 60)
+
     def test_a_certificate_of_no_user(self):
         self.listen()
         file = self.certificates.file
@@ -204,6 +252,28 @@ class AddressTest(RekindleTest):
         daemon = Daemon(folder, folder + "/store", settings, ["--standby", "0", "--listen", self.address, *tls])
         self.addCleanup(daemon.stop)
         self.assertRegex(daemon.log_text(), r"--tls-cert: .*old\.pem has expired on")
+
+    def test_a_user_who_has_gone_leaves_room_for_others(self):
+        """Another group of his makes no other user of him, and what he had is free again."""
+        folder, settings = self.settings("few")
+        os.chmod(folder, 0o755)
+        limit = ["prlimit", "--nofile=1024:1024"]
+        daemon = Daemon(folder, folder + "/store", settings, ["--standby", "0"], prefix=limit)
+        self.addCleanup(daemon.stop)
+
+        def connected(user, group, count):
+            """As many of so many connections as the daemon takes, which says the first word on them."""
+            done = subprocess.run(
+                [jobs.PYTHON, "-c", _CONNECTS, daemon.socket, str(count)],
+                user=user, group=group, extra_groups=[], cwd="/", stdout=subprocess.PIPE, check=True, timeout=120,
+            )
+            return int(done.stdout)
+
+        for user, group in ((61001, 61001), (61001, 62001), (61002, 61002), (61003, 61003)):
+            with self.subTest(user=user, group=group):
+                # What the one before has closed the daemon notices a moment later.
+                waiting.until(lambda user=user, group=group: connected(user, group, 256) == 256, "256 connections")
+        self.assertEqual(connected(61001, 61001, 300), 256)
 
     def test_connections_that_nobody_vouches_for(self):
         """They leave descriptors for the users of the machine, and for others over TCP."""

@@ -104,7 +104,9 @@ class HookTest(ProbeTest):
 class SandboxTest(ProbeTest):
     def test_without_the_hook(self):
         image = self.prepare(park="file")
-        answers = [self.clone(image, "--name", name) for name in ("one", "two")]
+        answers = [self.clone(image, "--name", name, *more) for name, more in (("one", ()), ("two", ("--env", "A=b")))]
+        self.assertEqual(answers[0]["warnings"], [])
+        self.assertRegex(" ".join(answers[1]["warnings"]), "not told its environment")
         for answer, name in zip(answers, ("one", "two")):
             report = self.report(name)
             self.assertEqual(report["pid"], self.root)
@@ -512,7 +514,7 @@ class LeftoversTest(ProbeTest):
         for _ in range(4):
             self.run_clones(image, 5)
         waiting.until(
-            # The daemon keeps a pidfd for each number that a connection of a user ever had: as many as were open at once.
+            # What a connection held of its process goes when the next one comes.
             lambda: all(now <= then + 4 for now, then in zip(self.descriptors(), before)),
             f"descriptors as before ({before}): {self.descriptors()}",
         )

@@ -34,6 +34,20 @@ NOT_HELD = "not held"
 CONTINUED = "continued"
 RESTORED = "restored"
 
+
+class _Path(list):
+    """Where submodules are: here, and in other folders `rekindle` of sys.path, where what is generated from
+    rekindle/v1/*.proto lies. Looked at only for modules that are not here."""
+
+    def __iter__(self):
+        yield from list.__iter__(self)
+        for folder in sys.path:
+            if isinstance(folder, str):
+                yield os.path.join(folder or os.curdir, "rekindle")
+
+
+__path__ = _Path(__path__)
+
 _LIBRARY = "librekindle_hook.so"
 _MESSAGE_LIMIT = 65536
 

@@ -1,0 +1,65 @@
+#include "daemon/tls_refusals.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "base/clock.h"
+
+namespace rekindle::daemon {
+namespace {
+
+// As many are remembered, and as many of them named.
+constexpr size_t kMostKnown = 64, kMostNamed = 3;
+
+std::string AddressOf(int connection) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
+  if (::getpeername(connection, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+      ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host, sizeof host, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+    return "";
+  absl::string_view name = host;
+  absl::ConsumePrefix(&name, "::ffff:");  // one of IPv4, to a socket of both
+  return absl::StrContains(name, ':') ? absl::StrCat("[", name, "]:", port) : absl::StrCat(name, ":", port);
+}
+
+}  // namespace
+
+void TlsRefusals::Begins(int connection) {
+  struct stat info;
+  std::string address = AddressOf(connection);
+  if (address.empty() || ::fstat(connection, &info) != 0) return;
+  absl::MutexLock lock(&mutex_);
+  if (known_.size() == kMostKnown) known_.pop_front();
+  known_.push_back({connection, info.st_dev, info.st_ino, std::move(address), SteadyNow()});
+}
+
+std::string TlsRefusals::Explain(absl::string_view words) {
+  if (!absl::StrContains(words, "andshake failed")) return "";
+  absl::MutexLock lock(&mutex_);
+  // It is still open where gRPC says so.
+  std::erase_if(known_, [&](const Known& one) {
+    struct stat info;
+    return SteadyNow() - one.began > patience_ || ::fstat(one.connection, &info) != 0 ||
+           info.st_dev != one.device || info.st_ino != one.inode;
+  });
+  std::vector<std::string> addresses;
+  for (auto one = known_.rbegin(); one != known_.rend() && addresses.size() < kMostNamed; ++one)
+    addresses.push_back(one->address);
+  return absl::StrCat(
+      "a client over TCP was refused by TLS: ", words,
+      addresses.empty() ? "" : absl::StrCat(" It came from ", absl::StrJoin(addresses, " or ")),
+      addresses.empty() ? "" : ".",
+      " Clients need a certificate that an authority in --tls-client-ca has signed");
+}
+
+}  // namespace rekindle::daemon

@@ -1,0 +1,44 @@
+// Clients over TCP that TLS has not let in. gRPC closes their connections and says why to its log alone,
+// without saying of whom.
+#pragma once
+
+#include <sys/types.h>
+
+#include <deque>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace rekindle::daemon {
+
+// Thread-safe.
+class TlsRefusals {
+ public:
+  // `patience`: how long a handshake may take.
+  explicit TlsRefusals(absl::Duration patience) : patience_(patience) {}
+
+  // A connection that is about to prove who it is.
+  void Begins(int connection) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // What to log where `words` are gRPC's of a handshake that has failed: why, and with whom that may have
+  // been. Empty: they are of something else.
+  std::string Explain(absl::string_view words) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Known {
+    int connection;
+    dev_t device;
+    ino_t inode;
+    std::string address;
+    absl::Time began;  // of SteadyNow()
+  };
+
+  const absl::Duration patience_;
+  absl::Mutex mutex_;
+  std::deque<Known> known_ ABSL_GUARDED_BY(mutex_);  // the oldest first
+};
+
+}  // namespace rekindle::daemon
