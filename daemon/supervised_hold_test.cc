@@ -14,6 +14,8 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/file.h"
+#include "base/machine.h"
+#include "base/pid_namespace.h"
 #include "base/test_child.h"
 #include "base/unique_fd.h"
 
@@ -122,10 +124,8 @@ TEST_F(SupervisedHoldTest, AProcessThatHasTheNumberOfAnEarlierOneIsNotTheHolder)
   const absl::StatusOr<SupervisedHold> hold = SupervisedHold::Take(folder_.path(), "job");
   ASSERT_TRUE(hold.ok()) << hold.status();
   const std::string path = folder_.path() + "/.job.hold";
-  std::string content = ReadFile(path).value();
-  const size_t ticks = content.rfind(' ');
-  ASSERT_NE(ticks, std::string::npos);
-  content = content.substr(0, ticks) + " 1\n";
+  const std::string content =
+      absl::StrCat(::getpid(), " ", ThisHostName(), " ", ThisMachineId(), " ", OurPidNamespace(), " 1\n");
   const UniqueFd file = OpenFile(path, O_WRONLY | O_TRUNC).value();
   ASSERT_TRUE(WriteFully(file.get(), content.data(), content.size(), path).ok());
   const absl::Status refused = SupervisedHold::CheckIsFree(folder_.path(), "job");
