@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
 namespace rekindle {
@@ -21,6 +22,12 @@ inline constexpr char kCauseNotMounted[] = "store-not-mounted";
 
 inline absl::Status WithCause(absl::Status status, absl::string_view cause) {
   status.SetPayload(kCausePayload, absl::Cord(cause));
+  return status;
+}
+
+// 0: it was made of none.
+inline absl::Status WithErrno(absl::Status status, int error_number) {
+  if (error_number != 0) status.SetPayload(kErrnoPayload, absl::Cord(absl::StrCat(error_number)));
   return status;
 }
 

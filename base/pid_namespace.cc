@@ -15,4 +15,9 @@ std::optional<bool> IsInOurPidNamespace(pid_t pid) {
   return its.st_dev == ours.st_dev && its.st_ino == ours.st_ino;
 }
 
+uint64_t OurPidNamespace() {
+  struct stat ours;
+  return ::stat("/proc/self/ns/pid", &ours) == 0 ? ours.st_ino : 0;
+}
+
 }  // namespace rekindle

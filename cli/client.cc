@@ -111,6 +111,7 @@ class GrpcClient final : public Client {
         elsewhere_(endpoint.elsewhere),
         of_functions_(endpoint.of_functions),
         host_(endpoint.host),
+        ca_(endpoint.tls_ca),
         certificate_(endpoint.tls_certificate),
         key_(endpoint.tls_key),
         channel_(channel),
@@ -524,7 +525,7 @@ class GrpcClient final : public Client {
       // away. One that has accepted it before is ending, or what is in between has nobody to pass on to.
       const bool went = was_there || absl::StrContains(why, "Endpoint read failed");
       if (went && over_tcp && unmade) {
-        if (!connected_ && ProbeTls(host_, certificate_, key_) != TlsEnd::kAfter) {
+        if (!connected_ && ProbeTls(host_, {ca_, certificate_, key_}) != TlsEnd::kAfter) {
           return absl::UnavailableError(absl::StrCat(
               "the daemon (rekindled) at ", host_,
               " could not be reached: the connection was closed before it "
@@ -575,7 +576,7 @@ class GrpcClient final : public Client {
 
   std::unique_ptr<daemon::EmbeddedService> embedded_;
   const bool elsewhere_, of_functions_;
-  const std::string host_, certificate_, key_;  // the latter two: their files, over TCP
+  const std::string host_, ca_, certificate_, key_;  // the latter three: their files, over TCP
   const std::shared_ptr<grpc::Channel> channel_;
   mutable std::atomic<bool> connected_ = false;  // it was at least once
   std::unique_ptr<v1::Rekindle::Stub> stub_;

@@ -13,8 +13,13 @@ enum class TlsEnd {
   kNone,    // it has taken the certificate
 };
 
-// Makes a connection to `host` ("HOST:PORT") with the PEM files of this side, and closes it. Takes some
-// seconds at most. Thread-safe.
-TlsEnd ProbeTls(const std::string& host, const std::string& certificate, const std::string& key);
+// PEM files: who vouches for the daemon, and this side's.
+struct TlsProbeFiles {
+  std::string ca, certificate, key;
+};
+
+// Makes a connection to `host` ("HOST:PORT"), and closes it. One that `files.ca` does not vouch for is not
+// shown the certificate: kBefore. Takes some seconds at most. Thread-safe.
+TlsEnd ProbeTls(const std::string& host, const TlsProbeFiles& files);
 
 }  // namespace rekindle::cli

@@ -16,6 +16,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/awaited_mount.h"
 #include "base/cgroup_folders.h"
@@ -124,22 +125,24 @@ v1::Check CheckStore(const std::string& path, const absl::Status& opened) {
     return MakeCheck("store", v1::Check::WARNING, detail,
                      "free some: 'rekindle rm' and 'rekindle gc', or move the store to a larger disk");
   }
-  if (const std::string link = LinkedFolder(path); !link.empty()) {
-    return MakeCheck("store", v1::Check::WARNING,
-                     absl::StrCat(detail, "; ", link,
-                                  " is a symbolic link, through which 'rekindle gc' and 'rekindle fsck "
-                                  "--repair' remove nothing: they refuse"),
-                     absl::StrCat("put the folder itself there: rm ", link,
-                                  ", and move what it led to there (mv), or mount "
-                                  "it there (mkdir ",
-                                  link, "; mount --bind)"));
-  }
-  if (const std::string open_to_others = WritableForOthers(path); !open_to_others.empty()) {
-    return MakeCheck(
-        "store", v1::Check::WARNING,
-        absl::StrCat(detail, "; others may write to ", open_to_others,
-                     ": they can put other memory, and other programs, into what jobs come back as"),
-        absl::StrCat("chmod go-w ", open_to_others));
+  const std::string open_to_others = WritableForOthers(path), link = LinkedFolder(path);
+  if (!open_to_others.empty() || !link.empty()) {
+    std::vector<std::string> cures;
+    if (!open_to_others.empty()) {
+      absl::StrAppend(&detail, "; others may write to ", open_to_others,
+                      ": they can put other memory, and other programs, into what jobs come back as");
+      cures.push_back(absl::StrCat("chmod go-w ", open_to_others));
+    }
+    if (!link.empty()) {
+      absl::StrAppend(&detail, "; ", link,
+                      " is a symbolic link, through which 'rekindle gc' and 'rekindle fsck --repair' remove "
+                      "nothing: they refuse");
+      cures.push_back(
+          absl::StrCat("stop rekindled, then put the folder itself there: rm ", link,
+                       ", and move what it led to there (mv), or mount it there (mkdir ", link,
+                       "; mount --bind, and a line in /etc/fstab for the next start of the machine)"));
+    }
+    return MakeCheck("store", v1::Check::WARNING, detail, absl::StrJoin(cures, "; "));
   }
   if (const std::string option = LocalLocksOption(there); !option.empty()) {
     return MakeCheck(

@@ -13,6 +13,8 @@
 namespace rekindle::daemon {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -68,7 +70,14 @@ TEST(CheckStoreTest, AFolderThatIsALink) {
   if (absl::StrContains(check.cure(), "rekindle gc")) GTEST_SKIP() << check.detail();
   EXPECT_EQ(check.result(), v1::Check::WARNING);
   EXPECT_THAT(check.detail(), HasSubstr(notes + " is a symbolic link"));
-  EXPECT_THAT(check.cure(), AllOf(HasSubstr("rm " + notes), HasSubstr("mount --bind")));
+  EXPECT_THAT(check.cure(), AllOf(HasSubstr("stop rekindled"), HasSubstr("rm " + notes),
+                                  HasSubstr("mount --bind"), HasSubstr("/etc/fstab")));
+  EXPECT_THAT(check.cure(), Not(HasSubstr("chmod")));
+  // That comes first where others may write to it.
+  ASSERT_EQ(::chmod(folder->path().c_str(), 0777), 0);
+  const v1::Check open = CheckStore(folder->path(), absl::OkStatus());
+  EXPECT_THAT(open.detail(), ContainsRegex("others may write to .*notes is a symbolic link"));
+  EXPECT_THAT(open.cure(), ContainsRegex("^chmod go-w .*rm "));
 }
 
 TEST(CheckStoreTest, OthersWhoMayWriteToIt) {

@@ -21,7 +21,7 @@ namespace {
 
 // That a member can't be reached is not to look as if this daemon could not be.
 absl::Status OfPeer(const std::string& host, const grpc::ClientContext& call, const grpc::Status& ended) {
-  absl::Status status = FromGrpc(ended);
+  const absl::Status status = WithToldCause(call, FromGrpc(ended));
   if (absl::IsUnimplemented(status) && status.message().empty()) {
     return absl::FailedPreconditionError(absl::StrCat("the daemon at ", host.empty() ? "this node" : host,
                                                       " does not know this call: it is of an older version. "

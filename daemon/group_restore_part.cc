@@ -111,14 +111,17 @@ class RestoredPart {
 
 // That other processes write to what this member's job had cut off. Its group's other members on this node
 // have gone back as well: they were restored since the group's restore `began`, and all of them run.
-void WarnOfCut(Node& node, const v1::FilesRolledBack& files, int64_t began_unix_ns, v1::JobStarted* started) {
+// `caller`: the coordinator, if it is on this node.
+void WarnOfCut(Node& node, const v1::FilesRolledBack& files, int64_t began_unix_ns, pid_t caller,
+               v1::JobStarted* started) {
   if (files.files_size() == 0) return;
-  std::vector<pid_t> members = ProcessTree(started->job().pid());
+  const ProcessChildren now;
+  std::vector<pid_t> members = now.Tree(started->job().pid());
   for (const JobRecord& job : node.jobs().List().value_or(std::vector<JobRecord>())) {
     if (job.exit || job.image.empty() || job.started_unix_ns < began_unix_ns) continue;
-    for (const pid_t pid : ProcessTree(job.pid)) members.push_back(pid);
+    for (const pid_t pid : now.Tree(job.pid)) members.push_back(pid);
   }
-  for (auto& [file, warning] : WarnOfOthersCut(files.files(), std::move(members), /*caller=*/0))
+  for (auto& [file, warning] : WarnOfOthersCut(files.files(), std::move(members), caller))
     started->add_warnings(std::move(warning));
 }
 
@@ -200,7 +203,7 @@ absl::Status Groups::RestorePart(const Call& call, const RestorePartCaller& coor
     return absl::OkStatus();
   }
   if (const std::optional<JobRecord> job = node_.jobs().FindRunning(started->job().pid())) NoteKept(*job);
-  if (WarnOfCut(node_, files, began_unix_ns, &*started);
+  if (WarnOfCut(node_, files, began_unix_ns, call.caller.pid, &*started);
       started->warnings_size() > running.running().warnings_size()) {
     *running.mutable_running() = *started;
     coordinator.write(running);

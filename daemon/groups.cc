@@ -8,6 +8,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/cause_in_words.h"
+#include "base/error_cause.h"
 #include "base/image_labels.h"
 #include "base/log.h"
 #include "base/machine.h"
@@ -127,12 +129,17 @@ v1::PartFailure ToProto(const absl::Status& status) {
   v1::PartFailure failure;
   failure.set_code(static_cast<int>(status.code()));
   failure.set_message(std::string(status.message()));
+  failure.set_error_number(ErrnoOf(status));
+  failure.set_cause(CauseOf(status));
   return failure;
 }
 
 absl::Status FromProto(const v1::PartFailure& failure) {
   if (failure.code() == 0) return absl::InternalError("a member failed without saying why");
-  return absl::Status(static_cast<absl::StatusCode>(failure.code()), failure.message());
+  absl::Status status(static_cast<absl::StatusCode>(failure.code()), failure.message());
+  if (!failure.has_error_number()) return WithCauseInWords(std::move(status));
+  if (!failure.cause().empty()) status = WithCause(std::move(status), failure.cause());
+  return WithErrno(std::move(status), failure.error_number());
 }
 
 Groups::Groups(Node& node, GroupPeerOptions peers)

@@ -93,7 +93,8 @@ TEST_F(RefusedRequestsTest, AJobGetsThreeDescriptorsOrNone) {
     request.set_image("job:1");
     request.set_detach(detach);
     request.add_stdio_fds(-1);
-    const absl::Status refused = daemon::Restore(*node_, call_, request, [](const v1::JobEvent&) { return true; });
+    const absl::Status refused =
+        daemon::Restore(*node_, call_, request, [](const v1::JobEvent&) { return true; });
     EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
     EXPECT_THAT(std::string(refused.message()), HasSubstr("stdio_fds"));
   }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -13,12 +14,15 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/file.h"
+#include "base/machine.h"
+#include "base/pid_namespace.h"
 #include "base/test_child.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::daemon {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -94,6 +98,53 @@ TEST_F(SupervisedHoldTest, AChildOfOneThatDiedIsWaitedFor) {
   ASSERT_TRUE(holder.AwaitEnd());
   EXPECT_TRUE(SupervisedHold::CheckIsFree(folder_.path(), "job").ok());
   EXPECT_TRUE(SupervisedHold::Take(folder_.path(), "job").ok());
+}
+
+TEST_F(SupervisedHoldTest, TheHolderInAnotherContainerIsNoProcessHere) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root for a PID namespace";
+  // The first of a namespace has it there, as process 1.
+  const TestChild outside([this] {
+    if (::unshare(CLONE_NEWPID) != 0) return false;
+    static const TestChild inside([this] {
+      static absl::StatusOr<SupervisedHold> hold = SupervisedHold::Take(folder_.path(), "job");
+      // Its /proc is still that of the test, where it has no such number.
+      return hold.ok() && ::getpid() == 1;
+    });
+    return inside.prepared();
+  });
+  ASSERT_TRUE(outside.prepared());
+  for (const absl::Status& refused : {SupervisedHold::Take(folder_.path(), "job").status(),
+                                      SupervisedHold::CheckIsFree(folder_.path(), "job")}) {
+    EXPECT_TRUE(absl::IsAlreadyExists(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr("container"), Not(HasSubstr("kill"))));
+  }
+}
+
+TEST_F(SupervisedHoldTest, AProcessThatHasTheNumberOfAnEarlierOneIsNotTheHolder) {
+  const absl::StatusOr<SupervisedHold> hold = SupervisedHold::Take(folder_.path(), "job");
+  ASSERT_TRUE(hold.ok()) << hold.status();
+  const std::string path = folder_.path() + "/.job.hold";
+  const std::string content =
+      absl::StrCat(::getpid(), " ", ThisHostName(), " ", ThisMachineId(), " ", OurPidNamespace(), " 1\n");
+  const UniqueFd file = OpenFile(path, O_WRONLY | O_TRUNC).value();
+  ASSERT_TRUE(WriteFully(file.get(), content.data(), content.size(), path).ok());
+  const absl::Status refused = SupervisedHold::CheckIsFree(folder_.path(), "job");
+  EXPECT_TRUE(absl::IsAlreadyExists(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), Not(HasSubstr(absl::StrCat(::getpid()))));
+}
+
+TEST_F(SupervisedHoldTest, OneThatIsNotSeenIsNotNamed) {
+  const TestChild gone;
+  gone.Kill();
+  ASSERT_TRUE(gone.AwaitEnd());
+  const UniqueFd held = LockFile(folder_.path() + "/.job.hold", LOCK_EX | LOCK_NB).value();
+  const std::string content = absl::StrCat(gone.pid(), " here \n");
+  ASSERT_TRUE(WriteFully(held.get(), content.data(), content.size(), "it").ok());
+  for (const absl::Status& refused : {SupervisedHold::Take(folder_.path(), "job").status(),
+                                      SupervisedHold::CheckIsFree(folder_.path(), "job")}) {
+    EXPECT_TRUE(absl::IsAlreadyExists(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), Not(HasSubstr("kill")));
+  }
 }
 
 TEST_F(SupervisedHoldTest, OneThatHasNotSaidWhoItIsIsNotNamed) {

@@ -1,11 +1,10 @@
 #include "daemon/told_by_daemon.h"
 
-#include <cerrno>
 #include <string>
 
 #include "absl/strings/cord.h"
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/cause_in_words.h"
 #include "base/error_cause.h"
 
 namespace rekindle::daemon {
@@ -16,20 +15,6 @@ struct Carried {
   const char* metadata;
 };
 constexpr Carried kCarried[] = {{kErrnoPayload, "rekindle-errno"}, {kCausePayload, "rekindle-cause"}};
-
-// Of a daemon that only has its message to tell it.
-absl::Status WithCauseInWords(absl::Status status) {
-  const absl::string_view message = status.message();
-  if (!absl::IsNotFound(status)) return status;
-  if (absl::StartsWith(message, "there is no store at ")) {
-    return WithCause(std::move(status), absl::StrContains(message, "the folder is empty")  ? kCauseEmptyFolder
-                                        : absl::StrContains(message, "nothing is mounted") ? kCauseNotMounted
-                                                                                           : kCauseNoStore);
-  }
-  if (absl::EndsWith(message, ": No such file or directory"))
-    status.SetPayload(kErrnoPayload, absl::Cord(absl::StrCat(ENOENT)));
-  return status;
-}
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_json.h"
 
 namespace rekindle::gpu {
 namespace {
@@ -58,8 +59,8 @@ absl::StatusOr<HelperRequest> HelperRequest::Decode(absl::string_view packet) {
 }
 
 std::string HelperAnswer::Encode() const {
-  Json json = {
-      {"id", id}, {"code", static_cast<int>(status.code())}, {"message", std::string(status.message())}};
+  Json json = {{"id", id}};
+  PutStatus(status, &json, "message");
   if (driver_version != 0) {
     json["driver_version"] = driver_version;
     json["driver"] = driver;
@@ -112,8 +113,7 @@ absl::StatusOr<HelperAnswer> HelperAnswer::Decode(absl::string_view packet) {
     const Json json = Json::parse(packet.begin(), packet.end());
     HelperAnswer answer;
     answer.id = json.at("id");
-    answer.status = absl::Status(static_cast<absl::StatusCode>(json.at("code").get<int>()),
-                                 json.at("message").get<std::string>());
+    answer.status = StatusOf(json, "message");
     answer.driver_version = json.value("driver_version", 0);
     answer.driver = json.value("driver", "");
     answer.means = json.value("means", "");

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
+
+#include "base/status.h"
+
 namespace rekindle::gpu {
 namespace {
 
@@ -28,7 +32,7 @@ TEST(HelperProtocol, RequestsAreReadBack) {
 TEST(HelperProtocol, AnswersAreReadBack) {
   HelperAnswer answer;
   answer.id = 9;
-  answer.status = absl::ResourceExhaustedError("no \"room\"\xff");
+  answer.status = ErrnoStatus(ENOSPC, "no \"room\"\xff");
   answer.driver_version = 13000;
   answer.driver = "580.95.05";
   answer.means = "libcuda.so.1";
@@ -45,6 +49,7 @@ TEST(HelperProtocol, AnswersAreReadBack) {
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->id, 9u);
   EXPECT_TRUE(absl::IsResourceExhausted(read->status));
+  EXPECT_EQ(ErrnoOf(read->status), ENOSPC);
   EXPECT_EQ(read->driver_version, 13000);
   EXPECT_EQ(read->driver, "580.95.05");
   EXPECT_EQ(read->state, ProcessState::kCheckpointed);

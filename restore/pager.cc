@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/packet_socket.h"
 #include "base/status.h"
+#include "base/status_json.h"
 #include "restore/descriptor_share.h"
 #include "restore/lazy_clone.h"
 #include "restore/pager_name.h"
@@ -104,7 +105,8 @@ class Client : public PagerSource, public std::enable_shared_from_this<Client> {
     if (no_descriptors)
       status = absl::ResourceExhaustedError(absl::StrCat(kNoDescriptors, ": ", status.message()));
     if (!status.ok()) {
-      answer = {{"error", std::string(status.message())}, {"code", static_cast<int>(status.code())}};
+      answer = Json::object();
+      PutStatus(status, &answer);
     }
     return AgainIf(
         SendPacket(socket_.get(), answer.dump(-1, ' ', false, Json::error_handler_t::replace)).ok());
@@ -246,8 +248,8 @@ class ClientListener : public PagerSource {
       const timeval patience{1, 0};
       ::setsockopt(accepted.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
       ReceivePacket(accepted.get()).status().IgnoreError();
-      const Json answer = {{"error", kNoDescriptors},
-                           {"code", static_cast<int>(absl::StatusCode::kResourceExhausted)}};
+      Json answer;
+      PutStatus(absl::ResourceExhaustedError(kNoDescriptors), &answer);
       SendPacket(accepted.get(), answer.dump()).IgnoreError();
       accepted.Reset();
     }

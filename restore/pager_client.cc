@@ -23,6 +23,7 @@
 #include "base/file.h"
 #include "base/stable_hash.h"
 #include "base/status.h"
+#include "base/status_json.h"
 #include "base/subprocess.h"
 #include "restore/pager_protocol.h"
 #include "restore/pager_record.h"
@@ -119,10 +120,12 @@ class PagerClient::Answer {
     if (!json.is_object()) return Nonsense("it is no object");
     const Answer answer(std::move(bytes), std::move(json));
     if (!answer.json_.contains("error")) return answer;
-    RK_ASSIGN_OR_RETURN(const std::string error, answer.Needed<std::string>("error"));
-    RK_ASSIGN_OR_RETURN(const int code, answer.Get("code", static_cast<int>(absl::StatusCode::kInternal)));
-    if (code == 0) return absl::InternalError(error);
-    return absl::Status(static_cast<absl::StatusCode>(code), error);
+    try {
+      absl::Status error = StatusOf(answer.json_);
+      return error.ok() ? Nonsense("an error that is none") : error;
+    } catch (const Json::exception& e) {
+      return Nonsense(e.what());
+    }
   }
 
   const std::string& bytes() const { return bytes_; }

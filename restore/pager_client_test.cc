@@ -3,13 +3,17 @@
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 
+#include <cerrno>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <thread>
 #include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "base/file.h"
+#include "base/status.h"
+#include "base/status_json.h"
 
 namespace rekindle::restore {
 namespace {
@@ -88,6 +92,17 @@ TEST_F(PagerClientTest, WhatAPagerOfAnotherBuildSaysOtherwiseIsAnErrorOfTheCall)
   }
   // What it leaves out or adds is none.
   EXPECT_TRUE(Answered(pager_.get(), R"({"images": 3, "new": []})", stats).ok());
+}
+
+TEST_F(PagerClientTest, WhatAnErrorWasMadeOfComesBesideItsWords) {
+  const auto ready = [this] { return client_->Ready("clone"); };
+  nlohmann::json answer;
+  PutStatus(WithMessage(ErrnoStatus(ENOENT, "opening /x"), "it has gone"), &answer);
+  EXPECT_EQ(ErrnoOf(Answered(pager_.get(), answer.dump().c_str(), ready)), ENOENT);
+  // An older one's words are all there is.
+  EXPECT_EQ(ErrnoOf(Answered(pager_.get(), R"({"error": "opening /x: No such file or directory", "code": 5})",
+                             ready)),
+            ENOENT);
 }
 
 TEST_F(PagerClientTest, APagerThatHasDied) {

@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/pidfd.h"
 #include "base/status.h"
+#include "base/status_json.h"
 #include "criu/enter_mounts.h"
 #include "criu/kernel_facts.h"
 #include "criu/restore_preload.h"
@@ -46,10 +47,7 @@ absl::StatusOr<Packet> Converse(int socket, const std::string& request, const st
   if (!answer->has_value()) return absl::UnavailableError(absl::StrCat(who, " has died"));
   try {
     const Json json = Json::parse((*answer)->bytes);
-    if (json.contains("error")) {
-      return absl::Status(static_cast<absl::StatusCode>(json.value("code", 13)),
-                          json.at("error").get<std::string>());
-    }
+    if (json.contains("error")) return StatusOf(json);
     if (json.contains("event")) {
       return absl::UnavailableError(
           absl::StrCat(who, " has ended: ", json.value("why", std::string("its job did"))));

@@ -32,6 +32,7 @@
 #include "base/pidfd.h"
 #include "base/session_keyring.h"
 #include "base/status.h"
+#include "base/status_json.h"
 #include "base/subprocess.h"
 #include "restore/own_temporary.h"
 #include "restore/sandbox_making.h"
@@ -114,7 +115,8 @@ class Init {
     if (status.ok()) {
       body["ok"] = true;
     } else {
-      body = {{"error", std::string(status.message())}, {"code", static_cast<int>(status.code())}};
+      body = Json::object();
+      PutStatus(status, &body);
     }
     SendPacket(asked_on_, body.dump(-1, ' ', false, Json::error_handler_t::replace), descriptors)
         .IgnoreError();

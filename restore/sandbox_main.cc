@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/oom_score.h"
 #include "base/packet_socket.h"
+#include "base/status_json.h"
 #include "restore/sandbox_making.h"
 #include "restore/sandbox_protocol.h"
 
@@ -43,7 +44,8 @@ void Serve() {
       status = absl::InternalError(absl::StrCat("a request for a sandbox makes no sense: ", e.what()));
     }
     if (!status.ok()) {
-      answer = {{"error", std::string(status.message())}, {"code", static_cast<int>(status.code())}};
+      answer = Json::object();
+      PutStatus(status, &answer);
     }
     const int pidfd = made.pidfd.get();
     SendPacket(kFactorySocket, answer.dump(-1, ' ', false, Json::error_handler_t::replace),
