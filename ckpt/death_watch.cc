@@ -29,8 +29,13 @@ bool IsWaitedForBy(pid_t criu, pid_t dead) {
   uint64_t whom = 0;
   if (words.size() < 2 || words[0] != absl::StrCat(SYS_wait4) || !absl::SimpleHexAtoi(words[1], &whom))
     return false;
-  // In the numbers of its namespace.
-  return absl::c_linear_search(NamespaceNumbers(absl::StrCat(dead)), static_cast<pid_t>(whom));
+  // One of its threads, in the numbers of CRIU's namespace.
+  const absl::StatusOr<std::vector<std::string>> threads =
+      ListDirectory(absl::StrCat("/proc/", dead, "/task"));
+  return threads.ok() && absl::c_any_of(*threads, [&](const std::string& thread) {
+           return absl::c_linear_search(NamespaceNumbers(absl::StrCat(dead, "/task/", thread)),
+                                        static_cast<pid_t>(whom));
+         });
 }
 
 }  // namespace

@@ -42,6 +42,17 @@ int Carry(SSL* connection, const Deadline& deadline, int (*step)(SSL*)) {
   }
 }
 
+bool Connect(BIO* socket, const Deadline& deadline) {
+  ::BIO_set_nbio(socket, 1);
+  while (::BIO_do_connect(socket) != 1) {
+    if (!::BIO_should_retry(socket)) return false;
+    pollfd descriptor{static_cast<int>(::BIO_get_fd(socket, nullptr)), POLLOUT, 0};
+    const int ready = ::poll(&descriptor, 1, deadline.left_ms());
+    if (ready == 0 || (ready < 0 && errno != EINTR)) return false;
+  }
+  return true;
+}
+
 int ReadOne(SSL* connection) {
   char first;
   return ::SSL_read(connection, &first, 1);
@@ -65,11 +76,10 @@ TlsEnd Probe(const std::string& host, const TlsProbeFiles& files) {
     return TlsEnd::kBefore;
   }
   ::SSL_set_bio(connection.get(), socket, socket);  // the connection's now
+  // As gRPC, which takes one that is vouched for by any of the file's certificates.
+  ::X509_VERIFY_PARAM_set_flags(::SSL_get0_param(connection.get()), X509_V_FLAG_PARTIAL_CHAIN);
   const Deadline deadline(kPatience);
-  constexpr int kLookAgainInMs = 10;
-  if (::BIO_do_connect_retry(socket, static_cast<int>(absl::ToInt64Seconds(kPatience)), kLookAgainInMs) != 1)
-    return TlsEnd::kBefore;
-  // What it has tried in vain before.
+  if (!Connect(socket, deadline)) return TlsEnd::kBefore;
   ::ERR_clear_error();
   if (Carry(connection.get(), deadline, ::SSL_connect) != 1)
     return IsAlert() ? TlsEnd::kAfter : TlsEnd::kBefore;

@@ -153,9 +153,15 @@ absl::Status SetQuota(Node& node, const Call& call, const v1::SetQuotaRequest& r
     return absl::InvalidArgumentError("a limit of an owner needs the owner: give a user's name or number");
   if (!request.owner().empty()) {
     RK_ASSIGN_OR_RETURN(uid_t uid, UserOfText(request.owner()));
-    // Earlier clients leave out a 0.
+    // Earlier clients leave out a 0, and mean it.
     const bool others = request.has_store_max_bytes() || request.has_high_water_percent();
-    if (request.has_owner_max_bytes() || !others) change.owner = {uid, request.owner_max_bytes()};
+    if (others && !request.has_owner_max_bytes()) {
+      return absl::InvalidArgumentError(
+          "an owner is given without a limit (owner_max_bytes; 0: none), beside other limits: give it, or "
+          "leave "
+          "out the owner. Of an earlier Rekindle: take an owner's limit off in a request of its own");
+    }
+    change.owner = {uid, request.owner_max_bytes()};
   }
   if (request.has_store_max_bytes()) change.store_max_bytes = request.store_max_bytes();
   if (request.has_high_water_percent()) change.high_water_percent = request.high_water_percent();

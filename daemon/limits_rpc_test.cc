@@ -30,12 +30,15 @@ class LimitsRpcTest : public ::testing::Test {
   Call call_;
 };
 
-TEST_F(LimitsRpcTest, AnOwnersLimitStaysWhereAnotherIsChanged) {
+// An earlier client may have meant that there is none.
+TEST_F(LimitsRpcTest, AnOwnerWithoutALimitBesideOtherLimitsIsRefused) {
   v1::SetQuotaRequest first = OfOwner(), second = OfOwner(), third = OfOwner();
   first.set_owner_max_bytes(kLimit);
   EXPECT_EQ(Set(first), kLimit);
   second.set_high_water_percent(90);
-  EXPECT_EQ(Set(second), kLimit);
+  v1::GetQuotaResponse response;
+  const absl::Status refused = daemon::SetQuota(*node_, call_, second, &response);
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
   third.set_owner_max_bytes(0);
   third.set_high_water_percent(80);
   EXPECT_EQ(Set(third), 0u);

@@ -117,8 +117,9 @@ absl::StatusOr<SupervisedHold> SupervisedHold::Take(const std::string& directory
     if (absl::IsUnavailable(file.status())) {
       const Holder holder = ReadHolder(path);
       const Sight sight = Look(holder);
-      if ((sight == Sight::kNone ? fork_takes : looks_take).passed())
-        return HeldByAnother(holder, sight, name);
+      // One in another container may have ended as well.
+      const bool may_go = sight == Sight::kNone || sight == Sight::kOtherContainer;
+      if ((may_go ? fork_takes : looks_take).passed()) return HeldByAnother(holder, sight, name);
       absl::SleepFor(kTryAgainIn);
       continue;
     }

@@ -32,6 +32,19 @@ std::string AddressOf(int connection) {
   return absl::StrContains(name, ':') ? absl::StrCat("[", name, "]:", port) : absl::StrCat(name, ":", port);
 }
 
+// As OpenSSL says it.
+absl::string_view CureOf(absl::string_view words) {
+  if (absl::StrContains(words, " alert "))
+    return " The other side does not accept our certificate: its --tls-ca is to vouch for --tls-cert here";
+  if (absl::StrContains(words, "certificate verify failed") ||
+      absl::StrContains(words, "did not return a certificate")) {
+    return " A client needs a certificate that an authority in --tls-client-ca here has signed, and a node "
+           "of "
+           "a group one that our --tls-ca vouches for";
+  }
+  return "";
+}
+
 }  // namespace
 
 void TlsRefusals::Begins(int connection) {
@@ -55,11 +68,12 @@ std::string TlsRefusals::Explain(absl::string_view words) {
   std::vector<std::string> addresses;
   for (auto one = known_.rbegin(); one != known_.rend() && addresses.size() < kMostNamed; ++one)
     addresses.push_back(one->address);
-  return absl::StrCat(
-      "a client over TCP was refused by TLS: ", words,
-      addresses.empty() ? "" : absl::StrCat(" It came from ", absl::StrJoin(addresses, " or ")),
-      addresses.empty() ? "" : ".",
-      " Clients need a certificate that an authority in --tls-client-ca has signed");
+  return absl::StrCat("a TLS handshake, with a client over TCP or with another node, failed: ", words,
+                      addresses.empty()
+                          ? ""
+                          : absl::StrCat(" Connected in the last ", absl::FormatDuration(patience_), ": ",
+                                         absl::StrJoin(addresses, ", "), "."),
+                      CureOf(words));
 }
 
 }  // namespace rekindle::daemon

@@ -1,5 +1,5 @@
-// Clients over TCP that TLS has not let in. gRPC closes their connections and says why to its log alone,
-// without saying of whom.
+// Handshakes of TLS that failed: clients over TCP that were not let in, and other nodes of a group that this
+// one has called. gRPC closes such connections and says why to its log alone, without saying which they were.
 #pragma once
 
 #include <sys/types.h>
@@ -23,8 +23,8 @@ class TlsRefusals {
   // A connection that is about to prove who it is.
   void Begins(int connection) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What to log where `words` are gRPC's of a handshake that has failed: why, and with whom that may have
-  // been. Empty: they are of something else.
+  // What to log where `words` are gRPC's of a handshake that has failed: why, who has connected of late, and
+  // what can be done. Empty: they are of something else.
   std::string Explain(absl::string_view words) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

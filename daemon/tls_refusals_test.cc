@@ -52,11 +52,22 @@ TEST(TlsRefusalsTest, SaysWhyAndOfWhom) {
   const Pair there = ConnectByTcp();
   refusals.Begins(gone.accepted.get());
   refusals.Begins(there.accepted.get());
-  EXPECT_THAT(refusals.Explain(kWords), HasSubstr(absl::StrCat(there.address, " or ", gone.address, ".")));
+  EXPECT_THAT(refusals.Explain(kWords), HasSubstr(absl::StrCat(there.address, ", ", gone.address, ".")));
   gone.accepted.Reset();
   const std::string explained = refusals.Explain(kWords);
   EXPECT_THAT(explained, HasSubstr(there.address));
   EXPECT_THAT(explained, Not(HasSubstr(gone.address)));
+}
+
+TEST(TlsRefusalsTest, TheCureIsThatOfTheSideThatRefuses) {
+  TlsRefusals refusals(absl::Minutes(5));
+  constexpr char kAlert[] =
+      "Handshake failed with fatal error SSL_ERROR_SSL: error:0A000418:SSL routines::tlsv1 alert unknown ca.";
+  EXPECT_THAT(refusals.Explain(kWords), HasSubstr("--tls-client-ca"));
+  EXPECT_THAT(refusals.Explain(kAlert), HasSubstr("--tls-cert"));
+  EXPECT_THAT(refusals.Explain(kAlert), Not(HasSubstr("--tls-client-ca")));
+  EXPECT_THAT(refusals.Explain("Handshake failed with fatal error SSL_ERROR_SYSCALL."),
+              Not(HasSubstr("--tls")));
 }
 
 TEST(TlsRefusalsTest, WhoHasBeenThereForLongIsNotMeant) {

@@ -18,7 +18,8 @@ TEST(UnixListenerTest, AChildThatIsJustBeingMadeDoesNotKeepItsPlace) {
   const auto start = [&path] { return UnixListener::Start(path, 0600, "", [](UniqueFd) {}); };
   absl::StatusOr<std::unique_ptr<UnixListener>> first = start();
   ASSERT_TRUE(first.ok()) << first.status();
-  // As one that has not begun its program has what is open here.
+  // As one that has not begun its program has what is open here. (The listener's thread does nothing that a
+  // child needs, which only waits.)
   const TestChild child;
   ASSERT_TRUE(child.prepared());
   EXPECT_TRUE(absl::IsAlreadyExists(start().status()));
