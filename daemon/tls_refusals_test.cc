@@ -20,13 +20,13 @@ using ::testing::Not;
 constexpr char kWords[] =
     "Handshake failed with fatal error SSL_ERROR_SSL: peer did not return a certificate.";
 
-struct Pair {
+struct TcpPair {
   UniqueFd client, accepted;
   std::string address;
 };
 
-Pair ConnectByTcp() {
-  Pair pair;
+TcpPair ConnectByTcp() {
+  TcpPair pair;
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -48,8 +48,8 @@ TEST(TlsRefusalsTest, SaysWhyAndOfWhom) {
   TlsRefusals refusals(absl::Minutes(5));
   EXPECT_EQ(refusals.Explain("Failed to bind"), "");
   EXPECT_THAT(refusals.Explain(kWords), HasSubstr(kWords));
-  Pair gone = ConnectByTcp();
-  const Pair there = ConnectByTcp();
+  TcpPair gone = ConnectByTcp();
+  const TcpPair there = ConnectByTcp();
   refusals.Begins(gone.accepted.get());
   refusals.Begins(there.accepted.get());
   EXPECT_THAT(refusals.Explain(kWords), HasSubstr(absl::StrCat(there.address, ", ", gone.address, ".")));
@@ -72,7 +72,7 @@ TEST(TlsRefusalsTest, TheCureIsThatOfTheSideThatRefuses) {
 
 TEST(TlsRefusalsTest, WhoHasBeenThereForLongIsNotMeant) {
   TlsRefusals refusals(absl::ZeroDuration());
-  const Pair there = ConnectByTcp();
+  const TcpPair there = ConnectByTcp();
   refusals.Begins(there.accepted.get());
   EXPECT_THAT(refusals.Explain(kWords), Not(HasSubstr(there.address)));
 }
