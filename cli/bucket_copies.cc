@@ -25,6 +25,7 @@
 #include "cli/json.h"
 #include "cli/progress_bar.h"
 #include "rekindle/v1/copy_link.h"
+#include "rekindle/v1/image_layout.h"
 #include "rekindle/v1/supervised_labels.h"
 
 namespace rekindle::cli {
@@ -344,8 +345,10 @@ absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent,
   RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> objects,
                       ObjectsOf(bucket_, name, Bucket::Times::kAsked));
   const BucketImages images(objects);
-  // Without it `sent` has come from no other start.
-  const bool has_past = sent.labels().contains(v1::kSupervisedAncestorsLabel);
+  // Else `sent` has come from no other start, or what it has come from is not for this node to tell: it has
+  // only been taken in here.
+  const bool has_past =
+      sent.labels().contains(v1::kSupervisedAncestorsLabel) && !sent.labels().contains(v1::kOriginLabel);
   if (has_past) AskLabels(name, sent, images);
   using Claim = BucketImages::Claim;
   std::map<Key, Claim> by_labels;

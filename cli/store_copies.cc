@@ -152,8 +152,10 @@ absl::Status StoreCopies::Prune(const std::string& name, const v1::Image& sent,
   for (const v1::Image& image : images.images()) {
     if (NameOf(image.reference()) == name && OriginOf(image) == OriginOf(sent)) owner = image.owner_uid();
   }
-  // Without it `sent` has come from no other start.
-  const bool has_past = sent.labels().contains(v1::kSupervisedAncestorsLabel);
+  // Else `sent` has come from no other start, or what it has come from is not for this node to tell: it has
+  // only been taken in here.
+  const bool has_past =
+      sent.labels().contains(v1::kSupervisedAncestorsLabel) && !sent.labels().contains(v1::kOriginLabel);
   const auto is_ours = [&](const v1::Image& image) {
     const std::string &origin = OriginOf(image), tag = TagOf(image.reference());
     if (origin == OriginOf(sent) && tag == TagOf(sent.reference())) return true;
@@ -166,9 +168,9 @@ absl::Status StoreCopies::Prune(const std::string& name, const v1::Image& sent,
       continue;
     const bool of_ours = is_ours(image);
     if (!of_ours && owner != image.owner_uid()) continue;
-    if (IsOfEarlierStart(image, sent)) {
+    if (has_past && IsOfEarlierStart(image, sent)) {
       earlier.push_back(std::move(image));
-    } else if (of_ours || IsInPastOf(image, sent)) {
+    } else if (of_ours || (has_past && IsInPastOf(image, sent))) {
       copies.push_back(std::move(image));
     }
   }

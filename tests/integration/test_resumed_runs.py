@@ -271,6 +271,13 @@ class WithoutDaemonTest(RekindleTest):
         self.assertEqual(self.numbers(), [str(number) for number in range(len(self.numbers()))])
         return result.err
 
+    def run_until_there_are(self, images):
+        """Of two starts at least."""
+        self.run_for_a_while(self.cli, "--keep", "9")
+        self.run_for_a_while(self.cli, "--keep", "9")
+        while len(self.references()) < images:
+            self.run_for_a_while(self.cli, "--keep", "9")
+
     def assert_refused(self, cli, *options):
         before = self.numbers()
         result = cli.run(*self.words(*options))
@@ -348,8 +355,7 @@ class WithoutDaemonTest(RekindleTest):
                 self.assertIn(f"goes on from {newest}", self.run_for_a_while(self.cli, *copies))
 
     def test_copies_that_the_node_before_has_left_go(self):
-        while len(self.references()) < 4:
-            self.run_for_a_while(self.cli, "--keep", "9")
+        self.run_until_there_are(4)
         images = self.references()
         old, before, last = images[0], *images[-2:]
         self.succeed("tag", last, "job:milestone")
@@ -368,17 +374,18 @@ class WithoutDaemonTest(RekindleTest):
                 self.assertEqual(there & {*images, "job:milestone"}, {before, last, "job:milestone"})
 
     def test_what_another_job_needs_stays_at_the_place(self):
-        while len(self.references()) < 5:
-            self.run_for_a_while(self.cli, "--keep", "9")
-        needed, old, *_, last = self.references()
+        self.run_until_there_are(4)
+        earlier = self.references()
+        self.run_for_a_while(self.cli, "--keep", "9")
+        needed, old, last = *earlier[:2], self.references()[-1]
         place = self.path("place")
         os.mkdir(place)
-        for image in (needed, old):
+        for image in earlier:
             self.succeed("copy", image, "--to", place)
         there = self.make_cli(store=place)
         another = there.start("run", "--name", "another", "--from", needed, "--every", "1h", "--restarts", "3",
                               json_output=False)  # fmt: skip
-        self.addCleanup(lambda: another.poll() is None and another.kill())
+        self.addCleanup(lambda: there.run("stop", "another"))
         waiting.until(lambda: self.succeed("ps", cli=there)["jobs"], "it runs", 60)
         follower = self.cli.start("copy", "job", "--follow", "--keep", "1", "--to", place, json_output=False)
         self.addCleanup(lambda: follower.poll() is None and follower.kill())
@@ -387,6 +394,8 @@ class WithoutDaemonTest(RekindleTest):
         self.assertIn(needed, self.references(cli=there))
         self.succeed("stop", "another", cli=there)
         there.finish(another)
+        follower.terminate()
+        self.cli.finish(follower)
 
     def test_two_of_one_job_are_told(self):
         """As when a node was given up that had only lost its network."""
