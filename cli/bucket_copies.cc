@@ -410,7 +410,9 @@ absl::Status TakeFromBucket(Bucket& bucket, Client& client, const Output& output
   if (last.reference().empty()) last.set_reference(absl::StrCat(name, ":", wanted->tag));
   if (!absl::StrContains(last.reference(), ':'))
     last.set_reference(absl::StrCat(last.reference(), ":latest"));
-  const std::vector<BucketImage> chain = images.Chain(wanted->origin);
+  std::vector<BucketImage> chain = images.Chain(wanted->origin);
+  // Under another name the same image has other labels.
+  if (chain.back().base == wanted->base) chain.back() = *wanted;
 
   RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse here, ImagesIn(client));
   std::set<std::string> links = LinksOf(name, chain);

@@ -384,15 +384,15 @@ class WithoutDaemonTest(RekindleTest):
             self.succeed("copy", image, "--to", place)
         there = self.make_cli(store=place)
         another = there.start("run", "--name", "another", "--from", needed, "--every", "1h", "--restarts", "3",
-                              json_output=False)  # fmt: skip
-        self.addCleanup(lambda: there.run("stop", "another"))
+                              "--stop-on", "TERM", json_output=False)  # fmt: skip
+        self.addCleanup(lambda: another.poll() is None and another.terminate())
         waiting.until(lambda: self.succeed("ps", cli=there)["jobs"], "it runs", 60)
         follower = self.cli.start("copy", "job", "--follow", "--keep", "1", "--to", place, json_output=False)
         self.addCleanup(lambda: follower.poll() is None and follower.kill())
         waiting.until(lambda: last in self.references(cli=there), "the last one is there", 60)
         waiting.until(lambda: old not in self.references(cli=there), "those that are too many go", 60)
         self.assertIn(needed, self.references(cli=there))
-        self.succeed("stop", "another", cli=there)
+        another.terminate()
         there.finish(another)
         follower.terminate()
         self.cli.finish(follower)
