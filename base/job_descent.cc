@@ -55,9 +55,10 @@ StartsBefore ParseAncestors(absl::string_view ancestors) {
 }
 
 bool IsInPast(absl::string_view ancestors, absl::string_view start, uint64_t number) {
-  const StartsBefore before = ParseAncestors(ancestors);
-  const auto of_start = before.find(start);
-  return of_start != before.end() && number <= of_start->second;
+  const std::vector<Ancestor> before = Split(ancestors);
+  const auto of_start = std::find_if(before.begin(), before.end(),
+                                     [start](const Ancestor& ancestor) { return ancestor.start == start; });
+  return of_start != before.end() && number <= of_start->number;
 }
 
 }  // namespace rekindle

@@ -25,6 +25,7 @@
 #include "cli/json.h"
 #include "cli/progress_bar.h"
 #include "rekindle/v1/copy_link.h"
+#include "rekindle/v1/image_layout.h"
 #include "rekindle/v1/supervised_labels.h"
 
 namespace rekindle::cli {
@@ -36,11 +37,6 @@ constexpr uint64_t kMostBeside = uint64_t{1} << 30;
 constexpr size_t kTagsNamed = 10;
 // Whose jobs run now shows in the latest images.
 constexpr size_t kMostLookedAt = 100;
-
-std::string TagOf(const std::string& reference) {
-  const size_t colon = reference.rfind(':');
-  return colon == std::string::npos ? "" : reference.substr(colon + 1);
-}
 
 std::string ObjectIn(const std::string& name, const std::string& object) {
   return absl::StrCat(name, "/", object);
@@ -321,22 +317,22 @@ absl::Status BucketCopies::Check(const std::string& name) {
   return bucket_.Remove(name, {object});
 }
 
-void BucketCopies::AddPast(const std::string& name, const v1::Image& sent, const BucketImages& images,
-                           std::map<std::string, std::string>* ours) {
-  // Others have none, and need not be asked for.
-  if (!sent.labels().contains(v1::kSupervisedAncestorsLabel)) return;
+void BucketCopies::AskLabels(const std::string& name, const v1::Image& sent, const BucketImages& images) {
+  said_[{IdOf(OriginOf(sent)), TagOf(sent.reference())}] = sent;
+  std::set<Key> asked;
   std::vector<std::string> markers;
   for (const BucketImage& there : images.complete()) {
-    if (IsStrayLink(there) || ours->contains(there.origin) || said_.contains(there.origin)) continue;
-    if (markers.size() < kMostLookedAt) markers.push_back(there.JsonObject());
+    const Key key(there.origin, there.tag);
+    if (IsStrayLink(there) || said_.contains(key) || markers.size() == kMostLookedAt) continue;
+    if (asked.insert(key).second) markers.push_back(there.JsonObject());
   }
-  if (!markers.empty()) {
-    const absl::StatusOr<std::string> read = bucket_.Read(name, markers);
-    if (!read.ok()) return;  // the next time
-    for (v1::Image& one : ImagesOfMarkers(*read)) said_[IdOf(OriginOf(one))] = std::move(one);
-  }
-  for (const auto& [id, one] : said_) {
-    if (IsInPastOf(one, sent)) ours->emplace(id, OriginOf(one));
+  if (markers.empty()) return;
+  const absl::StatusOr<std::string> read = bucket_.Read(name, markers);
+  if (!read.ok()) return;  // the next time
+  for (v1::Image& one : ImagesOfMarkers(*read)) {
+    // What they say of themselves counts for nothing else.
+    const Key key(IdOf(OriginOf(one)), TagOf(one.reference()));
+    if (asked.contains(key)) said_[key] = std::move(one);
   }
 }
 
@@ -349,18 +345,52 @@ absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent,
   RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> objects,
                       ObjectsOf(bucket_, name, Bucket::Times::kAsked));
   const BucketImages images(objects);
-  AddPast(name, sent, images, &ours);
-  const std::vector<std::string> superfluous = images.Superfluous(
-      options_.keep, IdOf(OriginOf(sent)), [&](const std::string& id) { return ours.contains(id); },
-      UnfinishedBefore(objects));
+  // Else `sent` has come from no other start, or what it has come from is not for this node to tell: it has
+  // only been taken in here.
+  const bool has_past =
+      sent.labels().contains(v1::kSupervisedAncestorsLabel) && !sent.labels().contains(v1::kOriginLabel);
+  if (has_past) AskLabels(name, sent, images);
+  using Claim = BucketImages::Claim;
+  std::map<Key, Claim> by_labels;
+  std::vector<v1::Image> earlier;
+  for (const BucketImage& image : images.complete()) {
+    if (!has_past || IsStrayLink(image) || !images.HasChain(image.origin)) continue;
+    const Key key(image.origin, image.tag);
+    const auto said = said_.find(key);
+    // Ours, or of an earlier start: the next time.
+    if (said == said_.end()) {
+      by_labels[key] = Claim::kStays;
+    } else if (IsOfEarlierStart(said->second, sent)) {
+      by_labels[key] = Claim::kStays;
+      earlier.push_back(said->second);
+    } else if (IsInPastOf(said->second, sent)) {
+      by_labels[key] = Claim::kCounted;
+    }
+  }
+  for (const v1::Image& image : BeyondKeptOfEarlier(std::move(earlier), options_.keep))
+    by_labels[{IdOf(OriginOf(image)), TagOf(image.reference())}] = Claim::kGoes;
+  const auto is_ours = [&](const BucketImage& image) {
+    if (image.origin == IdOf(OriginOf(sent)) && image.tag == TagOf(sent.reference())) return true;
+    const auto our = ours.find(image.origin);
+    return our != ours.end() && source_.IsOurName(our->second, image.tag) &&
+           !(has_past && source_.CameHere(our->second));
+  };
+  const auto claim = [&](const BucketImage& image) {
+    const auto labels_say = by_labels.find({image.origin, image.tag});
+    if (labels_say != by_labels.end()) return labels_say->second;
+    return is_ours(image) || (IsStrayLink(image) && ours.contains(image.origin)) ? Claim::kCounted
+                                                                                 : Claim::kStays;
+  };
+  const std::vector<std::string> superfluous =
+      images.Superfluous(options_.keep, IdOf(OriginOf(sent)), claim, UnfinishedBefore(objects));
   const std::set<std::string> going(superfluous.begin(), superfluous.end());
   const absl::Status removed = bucket_.Remove(name, superfluous);
-  // What could not be removed now is to be known to whoever copies next.
+  // What could not be removed now is to be known to whoever copies next. What others have copied does not
+  // become ours by that.
   there->emplace();
   for (auto image = images.complete().rbegin(); image != images.complete().rend(); ++image) {
-    const auto our = ours.find(image->origin);
-    if (our != ours.end() && (!removed.ok() || !going.contains(image->JsonObject())))
-      (*there)->push_back(our->second);
+    if (is_ours(*image) && (!removed.ok() || !going.contains(image->JsonObject())))
+      (*there)->push_back(ours.at(image->origin));
   }
   return removed;
 }
@@ -380,7 +410,9 @@ absl::Status TakeFromBucket(Bucket& bucket, Client& client, const Output& output
   if (last.reference().empty()) last.set_reference(absl::StrCat(name, ":", wanted->tag));
   if (!absl::StrContains(last.reference(), ':'))
     last.set_reference(absl::StrCat(last.reference(), ":latest"));
-  const std::vector<BucketImage> chain = images.Chain(wanted->origin);
+  std::vector<BucketImage> chain = images.Chain(wanted->origin);
+  // Under another name the same image has other labels.
+  if (chain.back().base == wanted->base) chain.back() = *wanted;
 
   RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse here, ImagesIn(client));
   std::set<std::string> links = LinksOf(name, chain);

@@ -44,9 +44,9 @@ class BucketCopies : public CopyTarget {
   // In the objects' names, so that the newest is the last one that was taken, not the one with the latest
   // time.
   absl::StatusOr<int64_t> CreatedFor(const v1::Image& image, const BucketImages& images);
-  // Adds to `ours` what other nodes have put there of what `sent` has come from, as far as can be told now.
-  void AddPast(const std::string& name, const v1::Image& sent, const BucketImages& images,
-               std::map<std::string, std::string>* ours);
+  using Key = std::pair<std::string, std::string>;  // of an object: the image's IdOf, and the tag
+  // Asks what is there of its labels, as far as that was not done and can be done now.
+  void AskLabels(const std::string& name, const v1::Image& sent, const BucketImages& images);
   absl::Status CopyOnce(const v1::Image& image);
   // All objects. What fails leaves parts alone. `copy` gets the base that it has there.
   absl::StatusOr<v1::TransferResult> Put(const v1::SendImageRequest& request, const std::string& name,
@@ -62,7 +62,7 @@ class BucketCopies : public CopyTarget {
   bool has_part_ = false;  // of the image on its way, complete
   bool left_parts_ = false;
   std::string other_start_;
-  std::map<std::string, v1::Image> said_;  // by images that are not ours, as far as they were asked, by IdOf
+  std::map<Key, v1::Image> said_;  // by what is there, as far as it was asked
 };
 
 // Takes in the image of this name and tag, without a tag the newest one of this name, and before it what it

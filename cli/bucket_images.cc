@@ -204,9 +204,9 @@ uint64_t BucketImages::BytesOf(const BucketImage& image) const {
   return bytes;
 }
 
-std::vector<std::string> BucketImages::Superfluous(size_t keep, absl::string_view newest,
-                                                   const std::function<bool(const std::string& id)>& ours,
-                                                   absl::Time unfinished_before) const {
+std::vector<std::string> BucketImages::Superfluous(
+    size_t keep, absl::string_view newest, const std::function<Claim(const BucketImage& image)>& claim,
+    absl::Time unfinished_before) const {
   std::vector<size_t> order(complete_.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_partition(order.begin(), order.end(), [&](size_t i) { return complete_[i].origin == newest; });
@@ -225,18 +225,20 @@ std::vector<std::string> BucketImages::Superfluous(size_t keep, absl::string_vie
   for (const size_t i : order) {
     const BucketImage& image = complete_[i];
     if (IsStrayLink(image)) continue;
-    if (ours(image.origin) && (!HasChain(image.origin) || kept++ >= keep)) continue;
+    const Claim claimed = claim(image);
+    if (claimed == Claim::kGoes) continue;
+    if (claimed == Claim::kCounted && (!HasChain(image.origin) || kept++ >= keep)) continue;
     need(i);
   }
   // Parts go with their image; what others build upon may be of one on its way.
   std::set<std::string> parts;
   for (size_t i = 0; i < complete_.size(); ++i) {
-    if (needed[i] || !ours(complete_[i].origin)) continue;
+    if (needed[i] || claim(complete_[i]) == Claim::kStays) continue;
     for (const BucketImage& part : PartsOf(complete_[i])) parts.insert(part.origin);
   }
   for (size_t i = 0; i < complete_.size(); ++i) {
     const BucketImage& image = complete_[i];
-    if (!needed[i] && IsStrayLink(image) && !ours(image.origin) && !parts.contains(image.origin) &&
+    if (!needed[i] && IsStrayLink(image) && claim(image) == Claim::kStays && !parts.contains(image.origin) &&
         image.written >= unfinished_before)
       need(i);
   }
@@ -249,7 +251,7 @@ std::vector<std::string> BucketImages::Superfluous(size_t keep, absl::string_vie
     if (!needed[i]) remove(complete_[i]);
   }
   for (const BucketImage& image : incomplete_) {
-    if (ours(image.origin) && image.written < unfinished_before) remove(image);
+    if (claim(image) != Claim::kStays && image.written < unfinished_before) remove(image);
   }
   markers.insert(markers.end(), images.begin(), images.end());
   return markers;

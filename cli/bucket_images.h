@@ -69,13 +69,18 @@ class BucketImages {
   std::vector<BucketImage> PartsOf(const BucketImage& image) const;
   // With its parts.
   uint64_t BytesOf(const BucketImage& image) const;
-  // Objects to be removed so that of the images that are `ours` only the `keep` newest stay, of which
-  // `newest` is the first, whenever it was taken, and what they and others build upon. Of ours that are not
+  enum class Claim {
+    kStays,    // another's, or kept besides
+    kCounted,  // stays as one of the newest
+    kGoes,
+  };
+  // Objects to be removed so that of the images that are counted only the `keep` newest stay, of which
+  // `newest` is the first, whenever it was taken, and what they and others build upon. Of such that are not
   // complete only what was there `unfinished_before`: the others may be on their way; of parts that no image
-  // needs, whoever put them, likewise. In this order: an image
-  // whose removal is interrupted is no longer complete.
+  // needs, whoever put them, likewise. In this order: an image whose removal is interrupted is no longer
+  // complete.
   std::vector<std::string> Superfluous(size_t keep, absl::string_view newest,
-                                       const std::function<bool(const std::string& id)>& ours,
+                                       const std::function<Claim(const BucketImage& image)>& claim,
                                        absl::Time unfinished_before) const;
   // The tags of images that have a chain, newest first, each once.
   std::vector<std::string> Tags() const;

@@ -54,7 +54,11 @@ class Folder {
   std::vector<std::string> Left(size_t keep, const std::set<std::string>& ours,
                                 absl::string_view newest = "") const {
     const std::vector<std::string> removed = Images().Superfluous(
-        keep, newest, [&](const std::string& id) { return ours.contains(id); }, kUnfinishedBefore);
+        keep, newest,
+        [&](const BucketImage& image) {
+          return ours.contains(image.origin) ? BucketImages::Claim::kCounted : BucketImages::Claim::kStays;
+        },
+        kUnfinishedBefore);
     std::vector<std::string> left;
     for (const BucketObject& object : objects_) {
       if (std::find(removed.begin(), removed.end(), object.name) == removed.end())
@@ -176,9 +180,25 @@ TEST(BucketImagesTest, WhatWasInterruptedGoesIfItIsOursAndIsNotOnItsWay) {
 
 TEST(BucketImagesTest, AnImageThatIsRemovedIsNoLongerCompleteFromTheFirstStepOn) {
   const Folder folder = Folder().Add(Image('1', 0, 100, "a")).Add(Image('2', 0, 100, "b"));
-  EXPECT_THAT(folder.Images().Superfluous(
-                  1, Id('2'), [](const std::string&) { return true; }, kUnfinishedBefore),
-              ElementsAre(Image('1', 0, 100, "a").JsonObject(), Image('1', 0, 100, "a").ImageObject()));
+  EXPECT_THAT(
+      folder.Images().Superfluous(
+          1, Id('2'), [](const BucketImage&) { return BucketImages::Claim::kCounted; }, kUnfinishedBefore),
+      ElementsAre(Image('1', 0, 100, "a").JsonObject(), Image('1', 0, 100, "a").ImageObject()));
+}
+
+TEST(BucketImagesTest, OfTwoNamesOfOneImageOneMayGo) {
+  const BucketImage taken = Image('1', 0, 100, "taken"), milestone = Image('1', 0, 100, "milestone"),
+                    last = Image('2', 0, 100, "last");
+  const std::vector<std::string> superfluous =
+      Folder().Add(taken).Add(milestone).Add(last).Images().Superfluous(
+          1, Id('2'),
+          [](const BucketImage& image) {
+            return image.tag == "taken"       ? BucketImages::Claim::kGoes
+                   : image.tag == "milestone" ? BucketImages::Claim::kStays
+                                              : BucketImages::Claim::kCounted;
+          },
+          kUnfinishedBefore);
+  EXPECT_THAT(superfluous, ElementsAre(taken.JsonObject(), taken.ImageObject()));
 }
 
 TEST(BucketImagesTest, WhatWasJustCopiedStaysWhateverTheClocksSay) {
@@ -261,11 +281,12 @@ TEST(BucketImagesTest, ManyImagesTakeLittleTime) {
   EXPECT_THAT(images.Tags(), ElementsAre("whole"));
   EXPECT_EQ(images.Newest("1"), nullptr);
   EXPECT_EQ(images.Newest("")->tag, "whole");
-  EXPECT_EQ(images
-                .Superfluous(
-                    1, "", [](const std::string&) { return true; }, kUnfinishedBefore)
-                .size(),
-            2 * kMany);
+  EXPECT_EQ(
+      images
+          .Superfluous(
+              1, "", [](const BucketImage&) { return BucketImages::Claim::kCounted; }, kUnfinishedBefore)
+          .size(),
+      2 * kMany);
 }
 
 }  // namespace

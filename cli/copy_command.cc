@@ -19,6 +19,7 @@
 #include "cli/copy_trace.h"
 #include "cli/endpoint.h"
 #include "cli/exit_code.h"
+#include "cli/image_descent.h"
 #include "cli/store_copies.h"
 
 namespace rekindle::cli {
@@ -34,6 +35,7 @@ void Follow(const CopySource& source, CopyTarget& target, const Output& output, 
   std::string copied, waiting_for, gone, told;
   std::optional<v1::Image>
       begun;  // of which parts are there: to go on with it is less than to begin the next one
+  std::optional<v1::Image> last;  // after which what older copies there are is told
   absl::Duration try_again_after = kTryAgainAfter;
   for (;;) {
     absl::Duration wait = kLookEvery;
@@ -59,7 +61,9 @@ void Follow(const CopySource& source, CopyTarget& target, const Output& output, 
       if (!status.ok() && target.LeftParts()) begun = image;
       if (status.ok()) {
         std::optional<std::vector<std::string>> there;
-        status = target.Prune(name, image, &there);
+        // What was brought here of an earlier start is no newer for that.
+        if (!last || !IsOfEarlierStart(image, *last)) last = image;
+        status = target.Prune(name, *last, &there);
         trace.Copied(image, there);
         if (const std::string& other = target.OtherStart(); !other.empty()) {
           trace.Failed(absl::FailedPreconditionError(other));

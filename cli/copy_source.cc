@@ -39,6 +39,11 @@ std::string RequestFor(const v1::Image& image) {
 
 std::string NameOf(const std::string& reference) { return std::string(NameOfReference(reference)); }
 
+std::string TagOf(const std::string& reference) {
+  const size_t colon = reference.rfind(':');
+  return colon == std::string::npos ? "" : reference.substr(colon + 1);
+}
+
 bool IsWorthAnAttempt(const absl::Status& status) {
   return absl::IsCancelled(status) || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
@@ -101,8 +106,17 @@ absl::StatusOr<std::set<std::string>> CopySource::Ours(const v1::Image& image) {
 
 void CopySource::NoteOurs(const std::vector<v1::Image>& images, const v1::Image& image) {
   for (const v1::Image& one : images) {
-    if (IsOwn(one, image)) ours_.insert(OriginOf(one));
+    if (!IsOwn(one, image)) continue;
+    const std::string& origin = OriginOf(one);
+    ours_.insert(origin);
+    tags_[origin].insert(TagOf(one.reference()));
+    if (one.labels().contains(v1::kOriginLabel)) came_here_.insert(origin);
   }
+}
+
+bool CopySource::IsOurName(const std::string& origin, const std::string& tag) const {
+  const auto known = tags_.find(origin);
+  return known == tags_.end() || known->second.contains(tag);
 }
 
 absl::StatusOr<CopySource::Order> CopySource::OrderAround(const v1::Image& image) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -27,6 +28,8 @@ std::string JobOf(const v1::Image& image);
 std::string RequestFor(const v1::Image& image);
 // "train" of "train:7".
 std::string NameOf(const std::string& reference);
+// "7" of it; empty: it has none.
+std::string TagOf(const std::string& reference);
 
 // May another attempt get further?
 bool IsWorthAnAttempt(const absl::Status& status);
@@ -65,6 +68,11 @@ class CopySource {
   // The origins of what the store has under the name of this image, or had when it was asked before: other
   // stores copy to the same place. What came from one of those itself only if it is of the same job.
   absl::StatusOr<std::set<std::string>> Ours(const v1::Image& image);
+  // Of what Ours has told: is a copy of this origin and tag one of ours, and not the name that somebody has
+  // given it elsewhere? As far as the store had it when it was asked.
+  bool IsOurName(const std::string& origin, const std::string& tag) const;
+  // Of that: it was taken elsewhere, and has come here.
+  bool CameHere(const std::string& origin) const { return came_here_.contains(origin); }
   // These are ours, too: the store had them before it was asked.
   void Remember(const std::vector<std::string>& origins) { ours_.insert(origins.begin(), origins.end()); }
 
@@ -77,7 +85,8 @@ class CopySource {
 
   Client& client_;
   mutable bool knows_names_ = true;  // the daemon: ListImagesRequest.name and what came with it
-  std::set<std::string> ours_;
+  std::set<std::string> ours_, came_here_;
+  std::map<std::string, std::set<std::string>> tags_;  // by origin
 };
 
 struct CopyOptions {

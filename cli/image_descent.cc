@@ -1,7 +1,9 @@
 #include "cli/image_descent.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "base/image_labels.h"
@@ -19,6 +21,16 @@ std::optional<uint64_t> NumberOf(const v1::Image& image) {
   return number;
 }
 
+// The starts that it has come from and its own, each up to what lies in its past.
+StartsBefore WayOf(const v1::Image& image) {
+  StartsBefore way = ParseAncestors(LabelOf(image.labels(), v1::kSupervisedAncestorsLabel));
+  const std::string start = LabelOf(image.labels(), v1::kSupervisedLabel);
+  if (const auto number = NumberOf(image); number && !start.empty()) way[start] = *number;
+  return way;
+}
+
+constexpr size_t kLeastOfEarlierStarts = 2;
+
 }  // namespace
 
 std::optional<bool> IsLaterByLabels(const v1::Image& a, const v1::Image& b) {
@@ -32,10 +44,35 @@ std::optional<bool> IsLaterByLabels(const v1::Image& a, const v1::Image& b) {
   return std::nullopt;
 }
 
+bool WentDifferentWays(const v1::Image& a, const v1::Image& b) {
+  if (LabelOf(a.labels(), v1::kSupervisedLabel) == LabelOf(b.labels(), v1::kSupervisedLabel) ||
+      IsLaterByLabels(a, b))
+    return false;
+  const StartsBefore way_a = WayOf(a), way_b = WayOf(b);
+  return std::any_of(way_a.begin(), way_a.end(),
+                     [&](const auto& start) { return way_b.contains(start.first); });
+}
+
 bool IsInPastOf(const v1::Image& one, const v1::Image& image) {
   return !JobOf(one).empty() && JobOf(one) == JobOf(image) &&
+         LabelOf(one.labels(), v1::kJobNameLabel) == LabelOf(image.labels(), v1::kJobNameLabel) &&
          !one.labels().contains(v1::kSupervisedAskedLabel) && !one.labels().contains(v1::kGroupIdLabel) &&
          IsLaterByLabels(image, one) == true;
+}
+
+bool IsOfEarlierStart(const v1::Image& one, const v1::Image& image) {
+  return LabelOf(one.labels(), v1::kSupervisedLabel) != LabelOf(image.labels(), v1::kSupervisedLabel) &&
+         IsInPastOf(one, image);
+}
+
+std::vector<v1::Image> BeyondKeptOfEarlier(std::vector<v1::Image> copies, size_t keep) {
+  // Along one way the numbers grow. What can't be restored stays in nobody's place.
+  std::stable_sort(copies.begin(), copies.end(), [](const v1::Image& a, const v1::Image& b) {
+    return std::pair(!a.damaged(), NumberOf(a).value_or(0)) <
+           std::pair(!b.damaged(), NumberOf(b).value_or(0));
+  });
+  copies.resize(copies.size() - std::min(copies.size(), std::max(keep, kLeastOfEarlierStarts)));
+  return copies;
 }
 
 }  // namespace rekindle::cli

@@ -1,7 +1,9 @@
 // What the labels of a job's images tell of their order. Pure.
 #pragma once
 
+#include <cstddef>
 #include <optional>
+#include <vector>
 
 #include "rekindle/v1/rekindle.pb.h"
 
@@ -11,8 +13,21 @@ namespace rekindle::cli {
 // images say of starts counts them, and not which of them goes on from which.)
 std::optional<bool> IsLaterByLabels(const v1::Image& a, const v1::Image& b);
 
+// Have both come from one start, each its own way? Neither shows the other's work then, whatever the clocks
+// say.
+bool WentDifferentWays(const v1::Image& a, const v1::Image& b);
+
 // Has a supervisor taken `one`, for nobody but itself, of the job of `image` and before that, on whatever
 // node: of the same start, or of one from which that has come?
 bool IsInPastOf(const v1::Image& one, const v1::Image& image);
+
+// Of the latter alone.
+bool IsOfEarlierStart(const v1::Image& one, const v1::Image& image);
+
+// Of copies at a place that are all of earlier starts than one image's: those that are too many, the oldest
+// first, where `keep` stay, but no fewer than two. They count by themselves: who copies does not know whether
+// images of the later start hold the beginning of a failure already, nor whether the last one before them
+// does.
+std::vector<v1::Image> BeyondKeptOfEarlier(std::vector<v1::Image> copies, size_t keep);
 
 }  // namespace rekindle::cli

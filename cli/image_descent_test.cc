@@ -37,6 +37,37 @@ TEST(ImageDescentTest, OfTwoWaysNothingIsKnown) {
   }
 }
 
+TEST(ImageDescentTest, WhatHasComeOfOneStartOnlyGoesOneWayWhereOneHasComeOfTheOther) {
+  const v1::Image second = ImageOfStart("2", 9, "1:5"), beside = ImageOfStart("1", 6),
+                  third = ImageOfStart("3", 9, "1:4"), same_image = ImageOfStart("4", 9, "1:5");
+  for (const v1::Image& other : {beside, third, same_image, ImageOfStart("5", 12, "3:9,1:4")}) {
+    EXPECT_TRUE(WentDifferentWays(second, other)) << other.ShortDebugString();
+    EXPECT_TRUE(WentDifferentWays(other, second)) << other.ShortDebugString();
+  }
+  for (const v1::Image& other :
+       {ImageOfStart("1", 5), ImageOfStart("3", 12, "2:9,1:5"), ImageOfStart("2", 10, "1:5"), second,
+        ImageOfStart("6", 1), ImageOfStart("7", 3, "6:1"), ImageOfStart("", 1), v1::Image()}) {
+    EXPECT_FALSE(WentDifferentWays(second, other)) << other.ShortDebugString();
+    EXPECT_FALSE(WentDifferentWays(other, second)) << other.ShortDebugString();
+  }
+}
+
+TEST(ImageDescentTest, OfEarlierStartsTheNewestStay) {
+  v1::Image damaged = ImageOfStart("2", 12);
+  damaged.set_damaged(true);
+  const auto numbers = [&](size_t keep) {
+    std::string going;
+    for (const v1::Image& image : BeyondKeptOfEarlier({ImageOfStart("1", 7), ImageOfStart("2", 11),
+                                                       ImageOfStart("1", 9), damaged, ImageOfStart("1", 8)},
+                                                      keep))
+      absl::StrAppend(&going, image.labels().at(v1::kSupervisedNumberLabel), " ");
+    return going;
+  };
+  EXPECT_EQ(numbers(3), "12 7 ");
+  EXPECT_EQ(numbers(1), "12 7 8 ") << "the last one alone may hold a failure";
+  EXPECT_EQ(numbers(9), "");
+}
+
 TEST(ImageDescentTest, WhatSomebodyWantsIsNoPastOfAnother) {
   const v1::Image second = ImageOfStart("2", 9, "1:5");
   EXPECT_TRUE(IsInPastOf(ImageOfStart("1", 5), second));
@@ -49,6 +80,13 @@ TEST(ImageDescentTest, WhatSomebodyWantsIsNoPastOfAnother) {
   v1::Image other_job = ImageOfStart("1", 5);
   (*other_job.mutable_labels())[v1::kJobMarkLabel] = "other~1";
   EXPECT_FALSE(IsInPastOf(other_job, second));
+  // Which has gone on from an image of a job of another name.
+  v1::Image other_name = second;
+  (*other_name.mutable_labels())[v1::kJobNameLabel] = "exp";
+  EXPECT_FALSE(IsInPastOf(ImageOfStart("1", 5), other_name));
+  EXPECT_FALSE(IsOfEarlierStart(ImageOfStart("1", 5), other_name));
+  EXPECT_TRUE(IsOfEarlierStart(ImageOfStart("1", 5), second));
+  EXPECT_FALSE(IsOfEarlierStart(ImageOfStart("2", 8, "1:5"), second));
 }
 
 }  // namespace

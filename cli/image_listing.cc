@@ -212,30 +212,30 @@ absl::StatusOr<v1::ListImagesResponse> ImagesElsewhere(const GlobalOptions& glob
                    });
 }
 
-void AddLabelsInBucket(const std::string& bucket, const std::string& name, std::vector<v1::Image>* images) {
+absl::Status AddLabelsInBucket(const std::string& bucket, const std::string& name,
+                               std::vector<v1::Image>* images) {
   constexpr size_t kMostRead = 100;
   Bucket there(bucket, kBucketPatience);
-  const absl::StatusOr<std::vector<BucketObject>> objects = there.List(name);
-  if (!objects.ok()) return;
+  RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> objects, there.List(name));
   std::vector<std::string> markers;
-  const BucketImages listed(*objects);
+  const BucketImages listed(objects);
   for (const BucketImage& copy : listed.complete()) {
     if (!IsStrayLink(copy) && markers.size() < kMostRead) markers.push_back(copy.JsonObject());
   }
-  if (markers.empty()) return;
-  const absl::StatusOr<std::string> said = there.Read(name, markers);
-  if (!said.ok()) return;
+  if (markers.empty()) return absl::OkStatus();
+  RK_ASSIGN_OR_RETURN(const std::string said, there.Read(name, markers));
   const auto key = [](const v1::Image& image) {
     return std::pair(IdOf(OriginOf(image)), image.reference().substr(image.reference().rfind(':') + 1));
   };
   std::map<std::pair<std::string, std::string>, v1::Image> read;
-  for (v1::Image& image : ImagesOfMarkers(*said)) read[key(image)] = std::move(image);
+  for (v1::Image& image : ImagesOfMarkers(said)) read[key(image)] = std::move(image);
   for (v1::Image& image : *images) {
     const auto taken = read.find(key(image));
     if (taken == read.end()) continue;
     *image.mutable_labels() = taken->second.labels();
     (*image.mutable_labels())[v1::kOriginLabel] = OriginOf(taken->second);
   }
+  return absl::OkStatus();
 }
 
 int ListImagesElsewhere(const GlobalOptions& globals, const Output& output, const ImageListing& what) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cli/bucket.h"
 #include "cli/client.h"
@@ -31,8 +32,9 @@ absl::StatusOr<v1::ListImagesResponse> ImagesElsewhere(const GlobalOptions& glob
                                                        const std::string& bucket);
 
 // Completes the labels of images of this name which a listing of an object store has: with those that each
-// had where it was taken, as far as they can be read now, of the newest hundred.
-void AddLabelsInBucket(const std::string& bucket, const std::string& name, std::vector<v1::Image>* images);
+// had where it was taken, of the newest hundred. Fails where they can't be read now.
+absl::Status AddLabelsInBucket(const std::string& bucket, const std::string& name,
+                               std::vector<v1::Image>* images);
 
 // Where `what.from` says. A place that does not answer is given up after a minute or two.
 int ListImagesElsewhere(const GlobalOptions& globals, const Output& output, const ImageListing& what);

@@ -54,6 +54,13 @@ absl::Status ClocksDoNotTell(const v1::Image& a, const v1::Image& b) {
       "to count"));
 }
 
+absl::Status WentTwoWays(const v1::Image& a, const v1::Image& b) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "it can't be told whether ", a.reference(), " or ", b.reference(),
+      " is to be gone on from: both have come from one start of the job, each its own way, and neither shows "
+      "what the other has done. Give one of the two with --from, or remove the one that is not to count"));
+}
+
 }  // namespace
 
 std::optional<absl::Time> TimeOfTag(absl::string_view reference) {
@@ -91,7 +98,15 @@ absl::StatusOr<std::vector<v1::Image>> ResumePoints(std::vector<v1::Image> image
   std::reverse(points.begin(), points.end());
   for (const v1::Image& point : points) {
     const v1::Image& front = points.front();
-    if (&point == &front || IsLaterByLabels(front, point)) continue;
+    const std::optional<bool> is_later = IsLaterByLabels(front, point);
+    if (&point == &front || is_later == true) continue;
+    if (is_later == false) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("it can't be told whether ", front.reference(), " or ", point.reference(),
+                       " shows the job further: the first one was stored later, and was taken earlier, as "
+                       "their labels say. Give one of the two with --from, or remove the one that is not to "
+                       "count"));
+    }
     if (!IsSure(front) && IsSure(point)) {
       return absl::FailedPreconditionError(
           absl::StrCat("it can't be told whether ", front.reference(), " or ", point.reference(),
@@ -147,6 +162,11 @@ absl::StatusOr<const v1::Image*> NewerElsewhere(const std::vector<v1::Image>& he
         "one is not there. Give one of the two with --from (the first one once 'rekindle copy ",
         newest->reference(), " --from' has brought it here), or remove the one that is not to count"));
   }
+  // Whatever the clocks say.
+  const auto other_way = std::find_if(there.begin(), there.end(), [&](const v1::Image& image) {
+    return !image.damaged() && TimeOfTag(image.reference()) && WentDifferentWays(image, here.front());
+  });
+  if (other_way != there.end()) return WentTwoWays(*other_way, here.front());
   const bool clocks_wrong =
       ClocksWereWrong(here, /*all_in_order=*/false) || ClocksWereWrong(there, /*all_in_order=*/true);
   if (clocks_wrong && TimeOfTag(here.front().reference())) return ClocksDoNotTell(*newest, here.front());

@@ -120,6 +120,13 @@ TEST(ResumePointsTest, WhatDescendsFromAnImageIsNewer) {
   EXPECT_TRUE(absl::IsFailedPrecondition(points.status())) << points.status();
 }
 
+TEST(ResumePointsTest, WhereTheStoreAndTheLabelsDifferNobodyGuesses) {
+  const v1::Image first = OfStart(Taken(10), "1", 0, 5),
+                  second = ComeFrom(OfStart(Taken(20), "2", 1, 2), "1:5");
+  const auto points = ResumePoints({first, second});
+  EXPECT_TRUE(absl::IsFailedPrecondition(points.status())) << points.status();
+}
+
 TEST(ResumePointsTest, WhereTheStoreAndTheClocksDifferOfWhatCameInNobodyGuesses) {
   const auto points = ResumePoints({CameIn(Taken(13)), Taken(11), Taken(14)});
   EXPECT_TRUE(absl::IsFailedPrecondition(points.status())) << points.status();
@@ -187,6 +194,20 @@ TEST(ResumePointsTest, OfWhatIsElsewhereTheNumbersOfOneStartTell) {
   // All are looked at.
   EXPECT_EQ(Newer(here, {OfStart(Taken(42), "1", 0, 4), Taken(41)}), "20261130-104100.123");
   EXPECT_EQ(Newer(here, {Taken(41), OfStart(Taken(40), "1", 0, 6)}), "20261130-104000.123");
+}
+
+TEST(ResumePointsTest, WhatWentAnotherWayElsewhereIsNobodysToChoose) {
+  // A node that was cut off has run on, and another one has gone on from what it had copied before.
+  const v1::Image further = OfStart(Taken(50), "1", 0, 12),
+                  other = ComeFrom(OfStart(Taken(20), "2", 1, 3), "1:9"),
+                  later = ComeFrom(OfStart(Taken(59), "2", 1, 4), "1:9");
+  for (const v1::Image& there : {other, later}) {
+    EXPECT_THAT(Newer({further}, {there}), HasSubstr("each its own way")) << there.reference();
+    EXPECT_THAT(Newer({there}, {further}), HasSubstr("each its own way")) << there.reference();
+  }
+  EXPECT_THAT(Newer({further}, {ComeFrom(OfStart(Taken(20), "3", 2, 3), "2:4294967299,1:9")}),
+              HasSubstr("each its own way"));
+  EXPECT_EQ(Newer({further}, {ComeFrom(OfStart(Taken(20), "2", 1, 3), "4:9")}), "") << "nothing in common";
 }
 
 TEST(ResumePointsTest, WhatDescendsFromTheOneOfHereIsNewerElsewhere) {

@@ -21,6 +21,7 @@
 #include "base/error_cause.h"
 #include "base/status.h"
 #include "cli/arguments.h"
+#include "cli/bucket_images.h"
 #include "cli/copy_source.h"
 #include "cli/exit_code.h"
 #include "cli/image_listing.h"
@@ -129,7 +130,10 @@ absl::Status CheckIsNewest(const GlobalOptions& globals, const v1::CopyTo& to, c
   std::vector<v1::Image> there = ImagesCalled(name, *std::move(listed));
   const std::optional<OthersImage> others = DropOthersImages(job, &there);
   if (here.empty() && there.empty() && others) return OnlyOthersImages(name, *others, to.place());
-  if (!place.bucket.empty() && !here.empty() && !there.empty()) AddLabelsInBucket(place.bucket, name, &there);
+  if (!place.bucket.empty() && !here.empty() && !there.empty()) {
+    RK_RETURN_IF_ERROR(Annotate(AddLabelsInBucket(place.bucket, name, &there), kNotKnown));
+    DropOthersImages(job, &there);
+  }
   absl::StatusOr<const v1::Image*> newer = NewerElsewhere(here, there);
   if (absl::IsFailedPrecondition(newer.status()))
     return Annotate(newer.status(), absl::StrCat("comparing with the images in ", to.place()));
@@ -232,7 +236,9 @@ std::string TellsOfLateImage(Client& client, const GlobalOptions& globals, const
   const absl::StatusOr<v1::ListImagesResponse> here = client.ListImages(list);
   if (!here.ok()) return "";
   const bool is_ours = std::any_of(here->images().begin(), here->images().end(), [&](const v1::Image& image) {
-    return !image.labels().contains(v1::kOriginLabel) && image.digest() == OriginOf(there.front());
+    // An object store's listing has no whole digests.
+    return !image.labels().contains(v1::kOriginLabel) &&
+           IdOf(image.digest()) == IdOf(OriginOf(there.front()));
   });
   return is_ours ? "" : WarnsOfLateImage(there.front(), to, absl::FromUnixNanos(UnixNanos()));
 }

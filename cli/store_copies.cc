@@ -19,6 +19,7 @@
 #include "cli/progress_bar.h"
 #include "rekindle/v1/copy_link.h"
 #include "rekindle/v1/image_layout.h"
+#include "rekindle/v1/supervised_labels.h"
 
 namespace rekindle::cli {
 namespace {
@@ -146,32 +147,82 @@ absl::Status StoreCopies::Prune(const std::string& name, const v1::Image& sent,
   RK_ASSIGN_OR_RETURN(std::set<std::string> ours, source_.Ours(sent));
   ours.insert(OriginOf(sent));
   RK_ASSIGN_OR_RETURN(v1::ListImagesResponse images, ImagesIn(to_, absl::StrCat(name, ":")));
-  // What other nodes have copied of earlier starts goes with them, as far as it is the same user's there.
+  // What other nodes have copied of earlier starts goes, too, as far as it is the same user's there.
   std::optional<uint32_t> owner;
   for (const v1::Image& image : images.images()) {
     if (NameOf(image.reference()) == name && OriginOf(image) == OriginOf(sent)) owner = image.owner_uid();
   }
-  std::vector<v1::Image> copies;
+  // Else `sent` has come from no other start, or what it has come from is not for this node to tell: it has
+  // only been taken in here.
+  const bool has_past =
+      sent.labels().contains(v1::kSupervisedAncestorsLabel) && !sent.labels().contains(v1::kOriginLabel);
+  const auto is_ours = [&](const v1::Image& image) {
+    const std::string &origin = OriginOf(image), tag = TagOf(image.reference());
+    if (origin == OriginOf(sent) && tag == TagOf(sent.reference())) return true;
+    return ours.contains(origin) && source_.IsOurName(origin, tag) && !(has_past && source_.CameHere(origin));
+  };
+  std::vector<v1::Image> copies, earlier;
   for (v1::Image& image : *images.mutable_images()) {
-    if (NameOf(image.reference()) == name && image.labels().contains(v1::kOriginLabel) &&
-        (ours.contains(OriginOf(image)) || (owner == image.owner_uid() && IsInPastOf(image, sent))) &&
-        !v1::IsCopyLink(image.reference(), image.labels()))
+    if (NameOf(image.reference()) != name || !image.labels().contains(v1::kOriginLabel) ||
+        v1::IsCopyLink(image.reference(), image.labels()))
+      continue;
+    const bool of_ours = is_ours(image);
+    if (!of_ours && owner != image.owner_uid()) continue;
+    if (has_past && IsOfEarlierStart(image, sent)) {
+      earlier.push_back(std::move(image));
+    } else if (of_ours || (has_past && IsInPastOf(image, sent))) {
       copies.push_back(std::move(image));
+    }
   }
   std::stable_partition(copies.begin(), copies.end(),
                         [&](const v1::Image& image) { return OriginOf(image) == OriginOf(sent); });
-  absl::Status removed;
-  const size_t keep = std::min<size_t>(copies.size(), options_.keep);
-  if (copies.size() > keep) {
-    v1::RemoveImagesRequest old;
-    for (size_t i = keep; i < copies.size(); ++i) old.add_images(RequestFor(copies[i]));
-    removed = to_.RemoveImages(old).status();
-  }
-  // What could not be removed now is to be known to whoever copies next.
+  std::vector<v1::Image> going = BeyondKeptOfEarlier(earlier, options_.keep);
+  for (size_t i = std::min<size_t>(copies.size(), options_.keep); i < copies.size(); ++i)
+    going.push_back(copies[i]);
+  const absl::StatusOr<std::set<std::string>> removed = RemoveUnlessNeeded(name, going);
+  // What could not be removed now is to be known to whoever copies next. What others have copied does not
+  // become ours by that.
   there->emplace();
-  for (size_t i = removed.ok() ? keep : copies.size(); i > 0; --i)
-    (*there)->push_back(OriginOf(copies[i - 1]));
-  return removed;
+  for (const std::vector<v1::Image>* const some : {&earlier, &copies}) {
+    for (auto image = some->rbegin(); image != some->rend(); ++image) {
+      const bool is_gone = removed.ok() && removed->contains(RequestFor(*image));
+      if (!is_gone && is_ours(*image)) (*there)->push_back(OriginOf(*image));
+    }
+  }
+  return removed.status();
+}
+
+absl::StatusOr<std::set<std::string>> StoreCopies::RemoveUnlessNeeded(const std::string& name,
+                                                                      const std::vector<v1::Image>& images) {
+  std::set<std::string> going;
+  if (images.empty()) return going;
+  for (const v1::Image& image : images) going.insert(RequestFor(image));
+  // No rule but one that keeps nothing: what stays by that another job, a template or a function there needs.
+  v1::PruneImagesRequest asked;
+  asked.add_names(name);
+  asked.set_keep_within_ns(1);
+  asked.set_groups(true);
+  asked.set_dry_run(true);
+  RK_ASSIGN_OR_RETURN(const v1::PruneImagesResponse there, to_.PruneImages(asked));
+  for (const v1::PrunedImage& pruned : there.images()) {
+    if (pruned.keep()) going.erase(RequestFor(pruned.image()));
+  }
+  if (going.empty()) return going;
+  v1::RemoveImagesRequest old;
+  for (const std::string& image : going) old.add_images(image);
+  absl::Status removed = to_.RemoveImages(old).status();
+  if (absl::IsNotFound(removed)) {
+    // Another node removes them, too; of a list of which one has gone none goes.
+    removed = absl::OkStatus();
+    for (const std::string& image : going) {
+      v1::RemoveImagesRequest one;
+      one.add_images(image);
+      const absl::Status status = to_.RemoveImages(one).status();
+      if (!absl::IsNotFound(status)) removed.Update(status);
+    }
+  }
+  RK_RETURN_IF_ERROR(removed);
+  return going;
 }
 
 absl::Status StoreCopies::Check(const std::string&) {

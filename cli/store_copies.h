@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,6 +48,9 @@ class StoreCopies : public CopyTarget {
   absl::StatusOr<std::optional<v1::Image>> BaseAmong(const v1::Image& image,
                                                      const v1::ListImagesResponse& there) const;
   absl::Status NoteOtherStart(const v1::Image& image, const v1::ListImagesResponse& of_name);
+  // Of these images there, as RequestFor names them, those that are gone: but for what somebody there needs.
+  absl::StatusOr<std::set<std::string>> RemoveUnlessNeeded(const std::string& name,
+                                                           const std::vector<v1::Image>& images);
   absl::Status Transfer(const v1::SendImageRequest& request);
   v1::ReceiveImageBegin BeginOf(const v1::SendImagePart& part) const;
   // Of this image those that are there, where it has some; those that `known` has.

@@ -213,7 +213,8 @@ std::vector<v1::RestartPoint> RestartPoints::OfEarlierStarts(
 }
 
 std::vector<v1::RestartPoint> RestartPoints::BeyondKept(std::vector<v1::RestartPoint> of_earlier_starts,
-                                                        const std::vector<v1::RestartPoint>& going) const {
+                                                        const std::vector<v1::RestartPoint>& going,
+                                                        size_t at_least) const {
   std::set<std::string> gone;
   for (const v1::RestartPoint& point : going) gone.insert(point.image());
   // All points are newer.
@@ -221,8 +222,19 @@ std::vector<v1::RestartPoint> RestartPoints::BeyondKept(std::vector<v1::RestartP
   for (const v1::RestartPoint& point : record_.points()) {
     if (kept > 0 && point.ours() && !gone.contains(point.image())) --kept;
   }
+  kept = std::max(kept, at_least);
   of_earlier_starts.resize(of_earlier_starts.size() - std::min(of_earlier_starts.size(), kept));
   return of_earlier_starts;
+}
+
+bool RestartPoints::HasSoundOwn(const std::vector<store::ImageInfo>& images, int64_t sound_before_ns) const {
+  std::set<std::pair<std::string, std::string>> there;
+  for (const store::ImageInfo& image : images) there.emplace(image.reference, image.digest);
+  const uint64_t before = NumbersBeforeStart(record_);
+  return std::any_of(record_.points().begin(), record_.points().end(), [&](const v1::RestartPoint& point) {
+    return point.number() > before && point.taken_ns() <= sound_before_ns &&
+           there.contains({point.image(), point.digest()});
+  });
 }
 
 std::vector<v1::RestartPoint> RestartPoints::OfHang(int64_t hung_since_ns) const {

@@ -59,9 +59,13 @@ class RestartPoints {
   // Of a record that does not say what that is: those of the start that it went on from, and none once the
   // image which it has begun with is no point any more.
   std::vector<v1::RestartPoint> OfEarlierStarts(const std::vector<store::ImageInfo>& images) const;
-  // Of those: which the policy does not keep beside the points, once the `going` ones of these have gone.
+  // Of those: which the policy does not keep beside the points, once the `going` ones of these have gone; but
+  // for the newest `at_least`.
   std::vector<v1::RestartPoint> BeyondKept(std::vector<v1::RestartPoint> of_earlier_starts,
-                                           const std::vector<v1::RestartPoint>& going) const;
+                                           const std::vector<v1::RestartPoint>& going, size_t at_least) const;
+  // Is one of this start's own images, of those that the store has, old enough to go back to? Also what it
+  // has begun with may hold the death that ended the start before.
+  bool HasSoundOwn(const std::vector<store::ImageInfo>& images, int64_t sound_before_ns) const;
   // Those of a job that hung already since then, which would only hang again.
   std::vector<v1::RestartPoint> OfHang(int64_t hung_since_ns) const;
 

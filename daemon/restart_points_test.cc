@@ -211,8 +211,8 @@ TEST_F(EarlierStartsTest, WhatThereAreTooManyOfGoesTheOldestFirst) {
   record_.set_ancestors(absl::StrCat("88:", kLast, ",77:4"));
   record_.mutable_policy()->set_keep_images(4);
   BeginWith("job:begun-with");
-  const auto beyond = [&](const std::vector<v1::RestartPoint>& going = {}) {
-    return ImageNames(points_.BeyondKept(points_.OfEarlierStarts(Stored()), going));
+  const auto beyond = [&](const std::vector<v1::RestartPoint>& going = {}, size_t at_least = 0) {
+    return ImageNames(points_.BeyondKept(points_.OfEarlierStarts(Stored()), going, at_least));
   };
   EXPECT_THAT(beyond(), ElementsAre("job:first")) << "three newer ones stay beside the point";
   points_.Add(PointOf("job:own"), false);
@@ -223,8 +223,23 @@ TEST_F(EarlierStartsTest, WhatThereAreTooManyOfGoesTheOldestFirst) {
   EXPECT_THAT(beyond(), ElementsAre("job:first", "job:first-last", "job:a")) << "somebody else's is besides";
   for (const char* image : {"job:own-3", "job:own-4"}) points_.Add(PointOf(image), false);
   EXPECT_THAT(beyond(), ElementsAre("job:first", "job:first-last", "job:a", "job:b"));
+  EXPECT_THAT(beyond({}, /*at_least=*/1), ElementsAre("job:first", "job:first-last", "job:a"));
   record_.mutable_policy()->set_keep_images(9);
   EXPECT_THAT(beyond(), IsEmpty());
+}
+
+TEST_F(EarlierStartsTest, SoundIsAnOwnOneThatIsOldEnoughAndStillThere) {
+  BeginWith("job:begun-with");
+  const auto has_sound = [&](int64_t sound_before_ns) {
+    return points_.HasSoundOwn(Stored(), sound_before_ns);
+  };
+  EXPECT_FALSE(has_sound(INT64_MAX))
+      << "the one that it has begun with may hold the death of the start before";
+  points_.Add(PointOf("job:removed", 0, 2 * kPointSecond), false);
+  EXPECT_FALSE(has_sound(INT64_MAX));
+  points_.Add(PointOf("job:own", 0, 3 * kPointSecond), false);
+  EXPECT_FALSE(has_sound(2 * kPointSecond));
+  EXPECT_TRUE(has_sound(3 * kPointSecond));
 }
 
 TEST_F(RestartPointsTest, ANumberThatNoJobComesToIsNone) {

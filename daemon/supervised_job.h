@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -242,10 +243,14 @@ class SupervisedJob {
   // `make_room`: also those that --keep would keep, but for the newest and the one to go back to. False:
   // none could be removed.
   bool RemoveOldImages(bool make_room = false);
-  // See RestartPoints::OfEarlierStarts.
-  std::vector<v1::RestartPoint> ImagesOfEarlierStarts() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Takes out those of earlier starts that are needed elsewhere, or may be.
-  void LeaveWhatOthersNeed(std::vector<v1::RestartPoint>* images) ABSL_LOCKS_EXCLUDED(mutex_);
+  // See RestartPoints::OfEarlierStarts. `images`: of the store, where it was asked.
+  std::vector<v1::RestartPoint> ImagesOfEarlierStarts(std::vector<store::ImageInfo>* images)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes those out of `going` that were taken `before` this start and are needed elsewhere, or may be.
+  // `images`: of the store; none: it has not been asked.
+  void LeaveWhatOthersNeed(uint64_t before, std::vector<store::ImageInfo> images,
+                           std::initializer_list<std::vector<v1::RestartPoint>*> going);
+  absl::StatusOr<std::vector<store::ImageInfo>> StoredImages();
   bool RemoveToMakeRoom(const std::vector<v1::RestartPoint>& images);
   // False: it could remove none.
   bool RemoveImagesOf(const std::vector<v1::RestartPoint>& images);

@@ -562,19 +562,32 @@ bool SupervisedJob::RemoveOldImages(bool make_room) {
     if (record_.policy().hang_seconds() > 0) sound_before = std::min(sound_before, SoundUntilNanos());
     old = points_.Superfluous(make_room, sound_before);
   }
-  // Nobody goes back to them as long as there is a newer one; those of this start are worth more.
-  std::vector<v1::RestartPoint> earlier = ImagesOfEarlierStarts();
-  LeaveWhatOthersNeed(&earlier);
-  LeaveWhatOthersNeed(&old);
+  std::vector<store::ImageInfo> images;
+  std::vector<v1::RestartPoint> earlier = ImagesOfEarlierStarts(&images);
+  uint64_t before;
+  size_t at_least = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    before = NumbersBeforeStart(record_);
+    // What it has begun with may hold a death, as may all that it has taken since.
+    if (!earlier.empty() && !points_.HasSoundOwn(images, sound_before)) at_least = 1;
+  }
+  const auto beyond_kept = [&] {
+    absl::MutexLock lock(&mutex_);
+    return points_.BeyondKept(earlier, old, at_least);
+  };
+  const auto is_earlier = [before](const v1::RestartPoint& image) { return image.number() <= before; };
+  // What others need is asked for only where something may go.
+  if (std::any_of(old.begin(), old.end(), is_earlier) ||
+      (make_room ? !earlier.empty() : !beyond_kept().empty()))
+    LeaveWhatOthersNeed(before, std::move(images), {&earlier, &old});
   if (make_room) {
+    if (earlier.size() <= at_least) earlier.clear();
     // Whether there is room then the next attempt tells.
     if (earlier.size() > 1) earlier.resize(1);
     return RemoveToMakeRoom(earlier) || RemoveToMakeRoom(old);
   }
-  {
-    absl::MutexLock lock(&mutex_);
-    earlier = points_.BeyondKept(std::move(earlier), old);
-  }
+  earlier = beyond_kept();
   old.insert(old.begin(), std::make_move_iterator(earlier.begin()), std::make_move_iterator(earlier.end()));
   return RemoveImagesOf(old);
 }
@@ -588,43 +601,44 @@ bool SupervisedJob::RemoveToMakeRoom(const std::vector<v1::RestartPoint>& images
   return RemoveImagesOf(images);
 }
 
-void SupervisedJob::LeaveWhatOthersNeed(std::vector<v1::RestartPoint>* images) {
-  uint64_t before;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (record_.first_submitted_unix_ns() == 0) return;
-    before = NumbersBeforeStart(record_);
+void SupervisedJob::LeaveWhatOthersNeed(uint64_t before, std::vector<store::ImageInfo> images,
+                                        std::initializer_list<std::vector<v1::RestartPoint>*> going) {
+  if (first_submitted_unix_ns_ == 0) return;
+  absl::Status known;
+  if (images.empty()) {
+    absl::StatusOr<std::vector<store::ImageInfo>> listed = StoredImages();
+    known = listed.status();
+    if (listed.ok()) images = *std::move(listed);
   }
-  const auto is_earlier = [before](const v1::RestartPoint& image) { return image.number() <= before; };
-  if (std::none_of(images->begin(), images->end(), is_earlier)) return;
   std::map<std::string, store::ImageInfo> there;
-  const absl::Status known = [&]() -> absl::Status {
-    RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
-    RK_ASSIGN_OR_RETURN(std::vector<store::ImageInfo> all, store->List());
-    for (store::ImageInfo& info : all) there.emplace(info.reference, std::move(info));
-    return absl::OkStatus();
-  }();
+  for (store::ImageInfo& info : images) there.emplace(info.reference, std::move(info));
   const absl::StatusOr<ImageNeeds> needs = ImageNeeds::Of(node_, name_);
   // What this start has taken is its own.
-  std::erase_if(*images, [&](const v1::RestartPoint& image) {
-    if (!is_earlier(image)) return false;
-    if (!known.ok() || !needs.ok()) return true;
-    const auto info = there.find(image.image());
-    return info != there.end() && !needs->ReasonsFor(info->second).empty();
-  });
+  for (std::vector<v1::RestartPoint>* const some : going) {
+    std::erase_if(*some, [&](const v1::RestartPoint& image) {
+      if (image.number() > before) return false;
+      if (!known.ok() || !needs.ok()) return true;
+      const auto info = there.find(image.image());
+      return info != there.end() && !needs->ReasonsFor(info->second).empty();
+    });
+  }
 }
 
-std::vector<v1::RestartPoint> SupervisedJob::ImagesOfEarlierStarts() {
+std::vector<v1::RestartPoint> SupervisedJob::ImagesOfEarlierStarts(std::vector<store::ImageInfo>* images) {
   if (!earlier_images_ || first_submitted_unix_ns_ == 0) return {};
-  const auto store = node_.OpenStore(Node::Access::kRead);
-  if (!store.ok()) return {};
-  const absl::StatusOr<std::vector<store::ImageInfo>> images = (*store)->List();
-  if (!images.ok()) return {};
+  absl::StatusOr<std::vector<store::ImageInfo>> listed = StoredImages();
+  if (!listed.ok()) return {};
+  *images = *std::move(listed);
   absl::MutexLock lock(&mutex_);
   std::vector<v1::RestartPoint> earlier = points_.OfEarlierStarts(*images);
   // No more of them are taken.
   if (earlier.empty()) earlier_images_ = false;
   return earlier;
+}
+
+absl::StatusOr<std::vector<store::ImageInfo>> SupervisedJob::StoredImages() {
+  RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
+  return store->List();
 }
 
 absl::Status SupervisedJob::RemoveImageOf(const v1::RestartPoint& image) {

@@ -271,6 +271,13 @@ class WithoutDaemonTest(RekindleTest):
         self.assertEqual(self.numbers(), [str(number) for number in range(len(self.numbers()))])
         return result.err
 
+    def run_until_there_are(self, images):
+        """Of two starts at least."""
+        self.run_for_a_while(self.cli, "--keep", "9")
+        self.run_for_a_while(self.cli, "--keep", "9")
+        while len(self.references()) < images:
+            self.run_for_a_while(self.cli, "--keep", "9")
+
     def assert_refused(self, cli, *options):
         before = self.numbers()
         result = cli.run(*self.words(*options))
@@ -298,8 +305,9 @@ class WithoutDaemonTest(RekindleTest):
             self.run_for_a_while(self.cli, "--keep", "1")
         images = self.references()
         self.assertIn("job:milestone", images)
-        # The newest, the one to go back to if that holds a failure, and the next that will be old enough for that.
-        self.assertLessEqual(len(images), 1 + 3, images)
+        # The newest, the one to go back to if that holds a failure, the next that will be old enough for that, and
+        # until then one of the start before.
+        self.assertLessEqual(len(images), 1 + 4, images)
 
     def test_images_of_another_way_stay(self):
         self.run_for_a_while(self.cli, "--keep", "9")
@@ -314,7 +322,7 @@ class WithoutDaemonTest(RekindleTest):
         self.run_for_a_while(self.cli, "--keep", "1")
         images = self.references()
         self.assertLessEqual(set(others), set(images))
-        self.assertLessEqual(len(images), len(others) + 3, images)
+        self.assertLessEqual(len(images), len(others) + 4, images)
 
     def test_a_late_copy_of_what_it_has_gone_on_from_is_no_newer(self):
         other, place = self.make_cli(store=self.path("other")), self.path("place")
@@ -347,21 +355,47 @@ class WithoutDaemonTest(RekindleTest):
                 self.assertIn(f"goes on from {newest}", self.run_for_a_while(self.cli, *copies))
 
     def test_copies_that_the_node_before_has_left_go(self):
-        for _ in range(2):
-            self.run_for_a_while(self.cli, "--keep", "9")
-        old, last = self.references()[0], self.references()[-1]
+        self.run_until_there_are(4)
+        images = self.references()
+        old, before, last = images[0], *images[-2:]
+        self.succeed("tag", last, "job:milestone")
         for kind in ("", "rclone:"):
             with self.subTest(kind=kind):
                 folder = self.path(f"place-{len(kind)}")
                 os.mkdir(folder)
                 other, place = self.make_cli(store=folder + ".other"), kind + folder
-                for image in (old, last):
+                for image in (before, old, last, "job:milestone"):  # in whatever order
                     self.succeed("copy", image, "--whole", "--to", place)
-                self.succeed("copy", "job", "--from", place, cli=other)
+                self.succeed("copy", last, "--from", place, cli=other)
                 self.run_for_a_while(other, "--copy-to", place, "--keep", "1")
-                there = [image["reference"] for image in self.succeed("ls", "--from", place)["images"]]
+                there = {image["reference"] for image in self.succeed("ls", "--from", place)["images"]}
                 self.assertIn(self.references(cli=other)[-1], there)
-                self.assertNotIn(old, there)
+                # Of before the last one stays, with one to go back to; so does what somebody has named.
+                self.assertEqual(there & {*images, "job:milestone"}, {before, last, "job:milestone"})
+
+    def test_what_another_job_needs_stays_at_the_place(self):
+        self.run_until_there_are(4)
+        earlier = self.references()
+        self.run_for_a_while(self.cli, "--keep", "9")
+        needed, old, last = *earlier[:2], self.references()[-1]
+        place = self.path("place")
+        os.mkdir(place)
+        for image in earlier:
+            self.succeed("copy", image, "--to", place)
+        there = self.make_cli(store=place)
+        another = there.start("run", "--name", "another", "--from", needed, "--every", "1h", "--restarts", "3",
+                              "--stop-on", "TERM", json_output=False)  # fmt: skip
+        self.addCleanup(lambda: another.poll() is None and another.terminate())
+        waiting.until(lambda: self.succeed("ps", cli=there)["jobs"], "it runs", 60)
+        follower = self.cli.start("copy", "job", "--follow", "--keep", "1", "--to", place, json_output=False)
+        self.addCleanup(lambda: follower.poll() is None and follower.kill())
+        waiting.until(lambda: last in self.references(cli=there), "the last one is there", 60)
+        waiting.until(lambda: old not in self.references(cli=there), "those that are too many go", 60)
+        self.assertIn(needed, self.references(cli=there))
+        another.terminate()
+        there.finish(another)
+        follower.terminate()
+        self.cli.finish(follower)
 
     def test_two_of_one_job_are_told(self):
         """As when a node was given up that had only lost its network."""
