@@ -43,7 +43,6 @@ class Receiving {
     RK_ASSIGN_OR_RETURN(
         reference_,
         store::NormalizeReference(options_.reference.empty() ? header_.reference() : options_.reference));
-    if (options_.check_name) RK_RETURN_IF_ERROR(options_.check_name(reference_));
     RK_ASSIGN_OR_RETURN(const std::vector<store::ImageInfo> images, store_.List());
     if (const std::optional<store::ImageInfo> there = WhatIsThere(images)) return ReceivedImage{*there, true};
     RK_RETURN_IF_ERROR(FindBase(images));

@@ -5,12 +5,9 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "ckpt/capture.h"
 #include "dedup_store/image_stream.h"
 #include "dedup_store/store.h"
@@ -19,9 +16,7 @@ namespace rekindle::ckpt {
 
 struct ReceiveOptions {
   std::string reference;  // empty: the one that it had
-  // Of the name that it is to get, normalized: may it? Null: any.
-  std::function<absl::Status(absl::string_view reference)> check_name;
-  bool replace = false;  // take over the name from another image
+  bool replace = false;   // take over the name from another image
   uid_t owner = 0;
   uint64_t staging_budget_bytes = 0;  // RAM for what comes; 0: half of what is available
   std::string spill_directory;        // for what does not fit in there

@@ -157,7 +157,6 @@ absl::Status ReceiveImage(Node& node, const Call& call,
   RK_RETURN_IF_ERROR(CheckRequest(message));
   ckpt::ReceiveOptions options;
   options.reference = message.begin().reference();
-  options.check_name = CheckNoNameOfFunctions;
   options.replace = message.begin().replace();
   options.owner = call.caller.uid;
   if (!message.begin().owner().empty()) {

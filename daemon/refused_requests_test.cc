@@ -12,7 +12,6 @@
 #include "daemon/rpc_support.h"
 #include "daemon/rpcs.h"
 #include "daemon/test_node.h"
-#include "dedup_store/image_stream.h"
 #include "dedup_store/store_testing.h"
 
 namespace rekindle::daemon {
@@ -106,36 +105,6 @@ TEST_F(RefusedRequestsTest, APlaceForCopiesHasANameThatACommandTakes) {
   EXPECT_TRUE(absl::IsInvalidArgument(CheckCopyTo(to)));
   to.set_place("/elsewhere");
   EXPECT_TRUE(CheckCopyTo(to).ok());
-}
-
-// It would be taken for one that the daemon has made for functions.
-TEST_F(RefusedRequestsTest, NoImageComesInUnderANameOfFunctions) {
-  v1::ImageStreamHeader header;
-  header.set_reference("functions/u0/hello:1");
-  std::string stream;
-  store::ImageStreamWriter writer([&stream](absl::string_view bytes) {
-    stream.append(bytes.data(), bytes.size());
-    return absl::OkStatus();
-  });
-  v1::ImageStreamRecord record;
-  header.set_version(store::kImageStreamVersion);
-  *record.mutable_header() = header;
-  ASSERT_TRUE(writer.Put(record, "").ok());
-  ASSERT_TRUE(writer.End().ok());
-  for (const char* name : {"", "deps/python:bare", "functions/u1000/f:1"}) {
-    int messages = 0;
-    const absl::Status refused = daemon::ReceiveImage(
-        *node_, call_,
-        [&](v1::ReceiveImageRequest* message) {
-          message->Clear();
-          if (++messages == 1) message->mutable_begin()->set_reference(name);
-          if (messages == 2) message->set_data(stream);
-          return messages <= 2;
-        },
-        [](const v1::ReceiveImageEvent&) { return true; });
-    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
-    EXPECT_THAT(std::string(refused.message()), HasSubstr("choose another"));
-  }
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ absl::StatusOr<CsvFile> CsvFile::Open(const std::string& path) {
   CsvFile csv;
   csv.path_ = path;
   csv.file_.reset(std::fopen(path.c_str(), "re"));
-  if (!csv.file_) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open the trace '", path, "'"));
+  if (!csv.file_) return ErrnoStatus(errno, absl::StrCat("cannot open the trace '", path, "'"));
   std::setvbuf(csv.file_.get(), nullptr, _IOFBF, 1 << 20);
   RK_ASSIGN_OR_RETURN(bool any, csv.Next());
   if (!any) return absl::InvalidArgumentError(absl::StrCat("the trace '", path, "' is empty"));
@@ -33,7 +33,7 @@ absl::StatusOr<bool> CsvFile::Next() {
     std::unique_ptr<char, decltype(&std::free)> owned(line, &std::free);
     if (length < 0) {
       if (std::ferror(file_.get()))
-        return absl::ErrnoToStatus(errno, absl::StrCat("cannot read '", path_, "'"));
+        return ErrnoStatus(errno, absl::StrCat("cannot read '", path_, "'"));
       return false;
     }
     ++number_;

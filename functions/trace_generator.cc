@@ -186,7 +186,7 @@ class Writer {
     void operator()(FILE* file) const { std::fclose(file); }
   };
   absl::Status Failed() const {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot write the trace '", path_, "'"));
+    return ErrnoStatus(errno, absl::StrCat("cannot write the trace '", path_, "'"));
   }
   std::string path_;
   std::unique_ptr<FILE, Closer> file_;
