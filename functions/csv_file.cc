@@ -32,8 +32,7 @@ absl::StatusOr<bool> CsvFile::Next() {
     ssize_t length = ::getline(&line, &capacity, file_.get());
     std::unique_ptr<char, decltype(&std::free)> owned(line, &std::free);
     if (length < 0) {
-      if (std::ferror(file_.get()))
-        return ErrnoStatus(errno, absl::StrCat("cannot read '", path_, "'"));
+      if (std::ferror(file_.get())) return ErrnoStatus(errno, absl::StrCat("cannot read '", path_, "'"));
       return false;
     }
     ++number_;
