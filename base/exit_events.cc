@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/status.h"
 #include "base/wait_status.h"
 
@@ -28,6 +30,9 @@ constexpr int kAnswerMs = 1000;
 // A filter has 4096 instructions at most, two for each process.
 constexpr size_t kMostExpected = 1000;
 constexpr int kRoomBytes = 1 << 20;
+// What is told of a process's end comes so much later at most, on a busy machine; and nothing behind it.
+constexpr absl::Duration kMayComeLater = absl::Milliseconds(500);
+constexpr int kQuietMs = 5;
 
 // Of proc_event::what; their place in <linux/cn_proc.h> has changed.
 constexpr uint32_t kAnswer = 0, kExit = 0x80000000;
@@ -133,10 +138,18 @@ absl::Status ExitEvents::Expect(pid_t pid) {
 
 std::optional<ExitState> ExitEvents::Take(pid_t pid) {
   absl::MutexLock lock(&mutex_);
-  Read();
-  const auto taken = expected_.extract(pid);
+  const auto expected = expected_.find(pid);
+  if (expected == expected_.end()) return std::nullopt;
+  const Deadline patience(kMayComeLater);
+  for (bool more = true; more && !patience.passed();) {
+    Read();
+    // That of its last thread may come behind those of others.
+    pollfd socket{socket_.get(), POLLIN, 0};
+    more = ::poll(&socket, 1, expected->second ? kQuietMs : patience.left_ms()) != 0;
+  }
+  const auto taken = expected_.extract(expected);
   Filter().IgnoreError();
-  return taken ? taken.mapped() : std::nullopt;
+  return taken.mapped();
 }
 
 absl::Status ExitEvents::Filter() {

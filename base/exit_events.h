@@ -30,8 +30,9 @@ class ExitEvents {
 
   // The end of this process is kept from now on, until it is taken.
   absl::Status Expect(pid_t pid) ABSL_LOCKS_EXCLUDED(mutex_);
-  // How one that was expected has ended; it is not expected any longer. Nothing: it has not, or the kernel
-  // had too much to tell.
+  // How one that was expected has ended; it is not expected any longer. The kernel tells it a moment after
+  // the process can be waited for, which is waited for here. Nothing: it has not, or the kernel had too much
+  // to tell.
   std::optional<ExitState> Take(pid_t pid) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
