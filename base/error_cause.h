@@ -20,8 +20,9 @@ inline constexpr char kCauseNoStore[] = "no-store";
 inline constexpr char kCauseEmptyFolder[] = "no-store-in-folder";
 inline constexpr char kCauseNotMounted[] = "store-not-mounted";
 
+// Empty: none is known.
 inline absl::Status WithCause(absl::Status status, absl::string_view cause) {
-  status.SetPayload(kCausePayload, absl::Cord(cause));
+  if (!cause.empty()) status.SetPayload(kCausePayload, absl::Cord(cause));
   return status;
 }
 

@@ -54,9 +54,7 @@ absl::Status StatusOfErrno(int error_number, absl::string_view what) {
 }  // namespace
 
 absl::Status ErrnoStatus(int error_number, absl::string_view what) {
-  absl::Status status = StatusOfErrno(error_number, what);
-  status.SetPayload(kErrnoPayload, absl::Cord(absl::StrCat(error_number)));
-  return status;
+  return WithErrno(StatusOfErrno(error_number, what), error_number);
 }
 
 int ErrnoOf(const absl::Status& status) {

@@ -31,8 +31,7 @@ absl::Status StatusOf(const nlohmann::json& json, const char* message) {
   absl::Status status(code, json.at(message).get<std::string>());
   if (status.ok()) return status;
   if (!json.contains(kErrnoKey)) return WithCauseInWords(std::move(status));
-  const std::string cause = json.value(kCauseKey, "");
-  return WithErrno(cause.empty() ? status : WithCause(status, cause), json.at(kErrnoKey));
+  return WithErrno(WithCause(std::move(status), json.value(kCauseKey, "")), json.at(kErrnoKey));
 }
 
 }  // namespace rekindle

@@ -21,20 +21,25 @@ namespace {
 // Most dumps have ended by then.
 constexpr absl::Duration kLookAtJobEvery = absl::Milliseconds(500);
 
-// As long as it goes on with others it is left alone: to end it in the middle of that could harm them.
-bool IsWaitedForBy(pid_t criu, pid_t dead) {
+// For whom it waits alone, in the numbers of its namespace. Nothing: for nobody, and as long as it goes on
+// with others it is left alone, since to end it in the middle of that could harm them. 0: the kernel does not
+// tell.
+std::optional<pid_t> AwaitedBy(pid_t criu) {
   const absl::StatusOr<std::string> call = ReadFile(absl::StrCat("/proc/", criu, "/syscall"));
-  if (!call.ok()) return true;  // a kernel that does not tell
+  if (!call.ok()) return 0;
   const std::vector<std::string> words = absl::StrSplit(*call, ' ');
   uint64_t whom = 0;
   if (words.size() < 2 || words[0] != absl::StrCat(SYS_wait4) || !absl::SimpleHexAtoi(words[1], &whom))
-    return false;
-  // One of its threads, in the numbers of CRIU's namespace.
+    return std::nullopt;
+  const auto pid = static_cast<pid_t>(whom);
+  return pid > 0 ? std::optional(pid) : std::nullopt;
+}
+
+bool HasThread(pid_t dead, pid_t number) {
   const absl::StatusOr<std::vector<std::string>> threads =
       ListDirectory(absl::StrCat("/proc/", dead, "/task"));
   return threads.ok() && absl::c_any_of(*threads, [&](const std::string& thread) {
-           return absl::c_linear_search(NamespaceNumbers(absl::StrCat(dead, "/task/", thread)),
-                                        static_cast<pid_t>(whom));
+           return absl::c_linear_search(NamespaceNumbers(absl::StrCat(dead, "/task/", thread)), number);
          });
 }
 
@@ -63,11 +68,14 @@ std::optional<pid_t> DeathWatch::ended_for() const {
   return ended_for_;
 }
 
-std::optional<pid_t> DeathWatch::DeadOf(pid_t criu) const {
+std::optional<pid_t> DeathWatch::DeadOf(pid_t criu) {
+  const std::optional<pid_t> awaited = AwaitedBy(criu);
+  if (!awaited) return std::nullopt;  // as nearly always: then the tree need not be walked in the freeze
+  LookAtTree();
   for (const auto& [pid, began] : processes_) {
     const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
     if (stat.ok() && stat->start_ticks == began && stat->ending() && TracerOf(absl::StrCat(pid)) == criu &&
-        IsWaitedForBy(criu, pid))
+        (*awaited == 0 || HasThread(pid, *awaited)))
       return pid;
   }
   return std::nullopt;
@@ -82,7 +90,6 @@ void DeathWatch::Run() {
       absl::MutexLock lock(&mutex_);
       criu = criu_;
     }
-    LookAtTree();
     const std::optional<pid_t> dead = criu != 0 ? DeadOf(criu) : std::nullopt;
     if (dead && dead != waited_for) patience.emplace(kMayGoOn);
     waited_for = dead;

@@ -43,7 +43,7 @@ class DeathWatch {
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   void LookAtTree();
   // Whom `criu` has to wait for: of a dead one that it has seized somebody else may not take the exit status.
-  std::optional<pid_t> DeadOf(pid_t criu) const;
+  std::optional<pid_t> DeadOf(pid_t criu);
 
   const pid_t root_;
   std::map<pid_t, uint64_t> processes_;  // when each began; the thread's once that is started

@@ -70,6 +70,11 @@ void Seize(pid_t job) {
   }
 }
 
+void ExpectIsLeftAlone(const Child& criu, const DeathWatch& watch) {
+  EXPECT_FALSE(AwaitExit(criu.pidfd(), DeathWatch::kMayGoOn + absl::Seconds(2)));
+  EXPECT_FALSE(watch.ended_for().has_value());
+}
+
 TEST(DeathWatchTest, WhoWaitsForTheDeadIsEnded) {
   Child job([](auto ready) {
     HaveThreads();
@@ -104,8 +109,7 @@ TEST(DeathWatchTest, WhoIsBusyWithOthersIsNotEnded) {
   ASSERT_TRUE(watch.Start().ok());
   watch.Guard(criu.pidfd(), criu.pid());
   ASSERT_EQ(::kill(job.pid(), SIGKILL), 0);
-  EXPECT_FALSE(AwaitExit(criu.pidfd(), DeathWatch::kMayGoOn + absl::Seconds(2)));
-  EXPECT_FALSE(watch.ended_for().has_value());
+  ExpectIsLeftAlone(criu, watch);
   ::kill(criu.pid(), SIGKILL);  // lets it go
 }
 
@@ -120,8 +124,7 @@ TEST(DeathWatchTest, WhoWasDeadBeforeSaysNothing) {
   DeathWatch watch(job.pid());
   ASSERT_TRUE(watch.Start().ok());
   watch.Guard(criu.pidfd(), criu.pid());
-  EXPECT_FALSE(AwaitExit(criu.pidfd(), DeathWatch::kMayGoOn + absl::Seconds(2)));
-  EXPECT_FALSE(watch.ended_for().has_value());
+  ExpectIsLeftAlone(criu, watch);
 }
 
 // As the children of a job that starts programs all the time.
@@ -134,8 +137,7 @@ TEST(DeathWatchTest, WhoEndedBeforeItWasSeizedIsNotWaitedFor) {
   ASSERT_EQ(::kill(reaped.pid(), SIGKILL), 0);
   ASSERT_EQ(::kill(zombie.pid(), SIGKILL), 0);
   reaped.Reap();
-  EXPECT_FALSE(AwaitExit(criu.pidfd(), DeathWatch::kMayGoOn + absl::Seconds(2)));
-  EXPECT_FALSE(watch.ended_for().has_value());
+  ExpectIsLeftAlone(criu, watch);
 }
 
 TEST(DeathWatchTest, WithoutADescriptorForItItDoesNotStartAndEndsAllTheSame) {

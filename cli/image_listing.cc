@@ -225,7 +225,7 @@ absl::Status AddLabelsInBucket(const std::string& bucket, const std::string& nam
   if (markers.empty()) return absl::OkStatus();
   RK_ASSIGN_OR_RETURN(const std::string said, there.Read(name, markers));
   const auto key = [](const v1::Image& image) {
-    return std::pair(IdOf(OriginOf(image)), image.reference().substr(image.reference().rfind(':') + 1));
+    return std::pair(IdOf(OriginOf(image)), TagOf(image.reference()));
   };
   std::map<std::pair<std::string, std::string>, v1::Image> read;
   for (v1::Image& image : ImagesOfMarkers(said)) read[key(image)] = std::move(image);

@@ -182,8 +182,7 @@ void WarnOfEnvironment(const v1::CloneOptions& clone, bool has_hook, v1::JobStar
   if (has_hook || clone.environment().empty()) return;
   started->add_warnings(
       "the copy was not told its environment, which takes a job with the runtime hook: in this image none "
-      "waits "
-      "for it");
+      "waits for it");
 }
 
 absl::Status RestoreClones(Node& node, const Call& call, const v1::RestoreRequest& request,

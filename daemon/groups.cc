@@ -138,8 +138,7 @@ absl::Status FromProto(const v1::PartFailure& failure) {
   if (failure.code() == 0) return absl::InternalError("a member failed without saying why");
   absl::Status status(static_cast<absl::StatusCode>(failure.code()), failure.message());
   if (!failure.has_error_number()) return WithCauseInWords(std::move(status));
-  if (!failure.cause().empty()) status = WithCause(std::move(status), failure.cause());
-  return WithErrno(std::move(status), failure.error_number());
+  return WithErrno(WithCause(std::move(status), failure.cause()), failure.error_number());
 }
 
 Groups::Groups(Node& node, GroupPeerOptions peers)

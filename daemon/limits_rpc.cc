@@ -158,8 +158,7 @@ absl::Status SetQuota(Node& node, const Call& call, const v1::SetQuotaRequest& r
     if (others && !request.has_owner_max_bytes()) {
       return absl::InvalidArgumentError(
           "an owner is given without a limit (owner_max_bytes; 0: none), beside other limits: give it, or "
-          "leave "
-          "out the owner. Of an earlier Rekindle: take an owner's limit off in a request of its own");
+          "leave out the owner. Of an earlier Rekindle: take an owner's limit off in a request of its own");
     }
     change.owner = {uid, request.owner_max_bytes()};
   }

@@ -39,8 +39,7 @@ absl::string_view CureOf(absl::string_view words) {
   if (absl::StrContains(words, "certificate verify failed") ||
       absl::StrContains(words, "did not return a certificate")) {
     return " A client needs a certificate that an authority in --tls-client-ca here has signed, and a node "
-           "of "
-           "a group one that our --tls-ca vouches for";
+           "of a group one that our --tls-ca vouches for";
   }
   return "";
 }
