@@ -54,6 +54,8 @@ class CopySource {
   absl::StatusOr<v1::Image> Find(const std::string& image) const;
   // The last committed one of this name; no copy link (copy_link.h), here and below. NotFound: there is none.
   absl::StatusOr<v1::Image> Newest(const std::string& name) const;
+  // The newest of its name that was taken after it of the same job, as labels say; nothing: there is none.
+  absl::StatusOr<std::optional<v1::Image>> NewestAfter(const v1::Image& image) const;
   // The newest other image of this name and owner of which `has` says that the other place has it (by its
   // origin): names belong to nobody, and the copy is to depend on nobody else.
   absl::StatusOr<std::optional<v1::Image>> BaseOf(

@@ -134,7 +134,7 @@ absl::Status CheckIsNewest(const GlobalOptions& globals, const v1::CopyTo& to, c
     RK_RETURN_IF_ERROR(Annotate(AddLabelsInBucket(place.bucket, name, &there), kNotKnown));
     DropOthersImages(job, &there);
   }
-  absl::StatusOr<const v1::Image*> newer = NewerElsewhere(here, there);
+  absl::StatusOr<const v1::Image*> newer = NewerElsewhere(here, there, to.place());
   if (absl::IsFailedPrecondition(newer.status()))
     return Annotate(newer.status(), absl::StrCat("comparing with the images in ", to.place()));
   RK_ASSIGN_OR_RETURN(const v1::Image* const newest, std::move(newer));
