@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <utility>
@@ -167,6 +168,22 @@ absl::StatusOr<std::vector<v1::Image>> ResumePoints(std::vector<v1::Image> image
     }
   }
   return points;
+}
+
+void DropOtherUsersImages(const std::vector<v1::Image>& here, std::vector<v1::Image>* there) {
+  std::set<std::string> origins, jobs;
+  for (const v1::Image& image : here) {
+    origins.insert(OriginOf(image));
+    jobs.insert(JobOf(image));
+  }
+  std::set<uint32_t> owners;
+  for (const v1::Image& image : *there) {
+    if (origins.contains(OriginOf(image))) owners.insert(image.owner_uid());
+  }
+  if (owners.empty()) return;
+  std::erase_if(*there, [&](const v1::Image& image) {
+    return !owners.contains(image.owner_uid()) && !JobOf(image).empty() && !jobs.contains(JobOf(image));
+  });
 }
 
 absl::StatusOr<const v1::Image*> NewerElsewhere(const std::vector<v1::Image>& here,

@@ -279,6 +279,26 @@ TEST(ResumePointsTest, WhereOnlyAWrongClockTellsOfElsewhereNobodyGuesses) {
     EXPECT_THAT(told, HasSubstr("it can't be told"));
 }
 
+TEST(ResumePointsTest, WhatAnotherUserHasUnderTheSameNamesIsNotNewer) {
+  const auto of = [](v1::Image image, const std::string& job, uint32_t owner) {
+    (*image.mutable_labels())[v1::kJobMarkLabel] = job;
+    image.set_owner_uid(owner);
+    return image;
+  };
+  const auto left = [](const std::vector<v1::Image>& here, std::vector<v1::Image> there) {
+    DropOtherUsersImages(here, &there);
+    return there.size();
+  };
+  const v1::Image ours = of(Taken(12), "1", 1000), theirs = of(Taken(14), "2", 2000);
+  EXPECT_EQ(left({ours}, {theirs, ours}), 1);
+  // That may be theirs as well: a start of it that began anew, another node's user, or not known.
+  EXPECT_EQ(left({ours}, {of(Taken(14), "2", 1000), ours}), 2);
+  EXPECT_EQ(left({ours}, {of(Taken(14), "1", 2000), ours}), 2);
+  EXPECT_EQ(left({ours}, {of(Taken(14), "", 2000), ours}), 2);
+  EXPECT_EQ(left({ours}, {theirs}), 1);
+  EXPECT_EQ(left({}, {theirs}), 1);
+}
+
 TEST(ResumePointsTest, WithNothingHereAllThatIsElsewhereIsNewer) {
   EXPECT_EQ(Newer({}, {Named(Taken(11), "best", 50)}), "best");
   EXPECT_EQ(Newer({}, {}), "");

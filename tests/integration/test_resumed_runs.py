@@ -435,13 +435,13 @@ class WithoutDaemonTest(RekindleTest):
                 self.follow_until(place, newest)
                 self.succeed("copy", old, "--from", side)
                 self.follow_until(place, old)
+                self.succeed("rm", old)
                 there = [image["reference"] for image in self.succeed("ls", "--from", place)["images"]]
                 self.assertIn(newest, there)
-                self.succeed("rm", old)
 
     def follow_until(self, place, image):
         """It is there, and what is too many there has gone."""
-        follower = self.cli.start("copy", "job", "--follow", "--keep", "1", "--to", place, json_output=False)
+        follower = self.cli.start("copy", "job", "--follow", "--whole", "--keep", "1", "--to", place, json_output=False)
         self.addCleanup(lambda: follower.poll() is None and follower.kill())
         waiting.until(lambda: self.is_followed(place, image), f"{image} is there", 60)
         follower.terminate()
