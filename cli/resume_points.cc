@@ -92,9 +92,7 @@ const v1::Image* UnseenOtherWay(const v1::Image& tip, const std::vector<v1::Imag
 }  // namespace
 
 std::optional<absl::Time> TimeOfTag(absl::string_view reference) {
-  const size_t colon = reference.rfind(':');
-  if (colon == absl::string_view::npos) return std::nullopt;
-  const absl::string_view tag = reference.substr(colon + 1);
+  const std::string tag = TagOf(std::string(reference));
   constexpr absl::string_view kForm = "dddddddd-dddddd.ddd";
   const auto fits = [](char form, char c) { return form == 'd' ? absl::ascii_isdigit(c) : form == c; };
   if (!std::equal(kForm.begin(), kForm.end(), tag.begin(), tag.end(), fits)) return std::nullopt;
