@@ -472,7 +472,7 @@ class WithoutDaemonTest(RekindleTest):
                 self.assert_names(self.assert_refused(cut_off, *copies), ours, theirs)
                 before = set(self.references(cli=cut_off))
                 command = cut_off.start("run", "--from", ours, *EVERY, *copies, "--stop-on", "TERM", json_output=False)
-                waiting.until(lambda: set(self.references(cli=cut_off)) - before, "an image of it", 60)  # pylint: disable=cell-var-from-loop
+                waiting.until(lambda: set(self.references(cli=cut_off)) - before, "an image of it", 60)
                 command.send_signal(signal.SIGTERM)
                 self.assertEqual(cut_off.finish(command).code, 128 + signal.SIGTERM)
                 for _ in range(2):
