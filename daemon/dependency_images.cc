@@ -59,7 +59,7 @@ constexpr char kRunAsLabel[] = "rekindle.deps.run-as";
 constexpr char kKeptLabel[] = "rekindle.deps.kept";
 constexpr char kDrawnLabel[] = "rekindle.deps.drawn";
 // In the list of what a runtime has loaded, before what is none of its files.
-constexpr absl::string_view kDrawn = "drawn:";
+constexpr absl::string_view kDrawn = "drawn: ";
 constexpr size_t kMostDrawn = 16, kLongestDrawn = 200;
 constexpr absl::Duration kLongestLoad = absl::Minutes(5);
 constexpr absl::Duration kLookIfHeld = absl::Milliseconds(5);
@@ -262,6 +262,21 @@ std::optional<DependencyImage> DependencyImageFrom(const store::ImageInfo& info)
 
 bool DependencyImage::MayBeUsedBy(const Owner& user) const {
   return is_shared() || (info.owner == user.uid && run_as == RunAsText(user));
+}
+
+std::string SomeOf(const std::vector<std::string>& texts) {
+  constexpr size_t kShown = 3, kShownBytes = 300;
+  const std::vector<std::string> shown(
+      texts.begin(), texts.begin() + static_cast<std::ptrdiff_t>(std::min(texts.size(), kShown)));
+  return absl::StrCat(ToUtf8(absl::StrJoin(shown, "; "), kShownBytes),
+                      texts.size() > kShown ? "; and others" : "");
+}
+
+std::string WarnOfDrawnIn(const std::string& reference, const std::vector<std::string>& drawn) {
+  return absl::StrCat(
+      "all functions that start from dependency image '", reference,
+      "' have in common what was drawn at random when its modules were loaded, by: ", SomeOf(drawn),
+      ". Leave that module out, so that each function loads its own, or deploy with --no-image");
 }
 
 bool HasModulesOfLayers(const store::ImageInfo& image) { return image.labels.contains(kLayersLabel); }

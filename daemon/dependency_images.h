@@ -54,6 +54,10 @@ struct DependencyImage {
 
 // Nothing: it is none, whatever it says of itself.
 std::optional<DependencyImage> DependencyImageFrom(const store::ImageInfo& info);
+// For people: the first few of these, which users' code may have written.
+std::string SomeOf(const std::vector<std::string>& texts);
+// What those should know who start from an image in which this was drawn.
+std::string WarnOfDrawnIn(const std::string& reference, const std::vector<std::string>& drawn);
 // Says so of itself; whether it is a dependency image Find tells.
 bool HasModulesOfLayers(const store::ImageInfo& image);
 

@@ -19,36 +19,19 @@
 namespace rekindle::daemon {
 namespace {
 
-// For people, what a function's code may have written.
-std::string SomeOf(const std::vector<std::string>& all) {
-  constexpr size_t kShown = 3, kShownBytes = 300;
-  const std::vector<std::string> shown(
-      all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), kShown)));
-  return absl::StrCat(ToUtf8(absl::StrJoin(shown, "; "), kShownBytes),
-                      all.size() > kShown ? "; and others" : "");
-}
-
 std::string WarnOfGenerators(const std::vector<std::string>& generators) {
   return absl::StrCat(
       "instances that start from its image would draw the same random numbers from: ", SomeOf(generators),
       ". Have them seeded in each with register_after_restore (docs/hook.md), or deploy it with --no-image");
 }
 
-std::string WarnOfDrawn(const std::vector<std::string>& drawn, const functions::Runtime& runtime) {
+std::string WarnOfDrawnBy(const std::vector<std::string>& drawn, const functions::Runtime& runtime) {
   return absl::StrCat(
       "instances that start from its image would have in common what was drawn at random when it was loaded, "
       "such as IDs and keys, by: ",
       SomeOf(drawn), ". Have it drawn in the handler, or anew in each with ",
       runtime.kind == functions::RuntimeKind::kNode ? "registerAfterRestore" : "register_after_restore",
       " (docs/hook.md), or deploy it with --no-image");
-}
-
-std::string WarnOfDrawnInImage(const std::string& reference, const std::vector<std::string>& drawn) {
-  return absl::StrCat("all functions that start from dependency image '", reference,
-                      "' have in common what was drawn at random when its modules were loaded, by: ",
-                      SomeOf(drawn),
-                      ". Leave that module out of --deps, so that each function loads its own, or deploy it "
-                      "with --no-image");
 }
 
 }  // namespace
@@ -84,7 +67,7 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
       if (record.spec.starts_from_images() && !found->unrenewed.empty())
         warnings->push_back(WarnOfGenerators(found->unrenewed));
       if (record.spec.starts_from_images() && !found->drawn.empty()) {
-        warnings->push_back(WarnOfDrawn(found->drawn, record.spec.runtime));
+        warnings->push_back(WarnOfDrawnBy(found->drawn, record.spec.runtime));
         told = found->drawn;
       }
       images.of_layers.insert(images.of_layers.end(), found->of_layers.begin(), found->of_layers.end());
@@ -125,7 +108,7 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
       std::erase_if(drawn, [&](const std::string& what) {
         return std::find(told.begin(), told.end(), what) != told.end();
       });
-      if (!drawn.empty()) warnings->push_back(WarnOfDrawnInImage(images.dependency_image, drawn));
+      if (!drawn.empty()) warnings->push_back(WarnOfDrawnIn(images.dependency_image, drawn));
       for (std::string& warning : WarnOfEarlyVariables(record.spec, images.dependencies))
         warnings->push_back(std::move(warning));
     } else if (CanNotLoadOneOf(record.spec.dependencies, covered.status())) {

@@ -142,7 +142,7 @@ class PythonDrawsTest(DrawsTest):
         self.deploy("blind", "--deps", "none", files=files)
         self.invoke("blind")
         self.wait_for_image("blind")
-        self.assertIn("drawn at random while it was loaded (app: uuid.uuid4)", self.log_of("blind"))
+        self.assertIn("drawn at random when it was loaded, by: app: uuid.uuid4", self.log_of("blind"))
 
 
 class SharedDrawsTest(DrawsTest):
@@ -173,6 +173,8 @@ class SharedDrawsTest(DrawsTest):
         self.assertEqual(len(deployed["warnings"]), 1, str(deployed["warnings"]))
         self.assertIn(f"{self.library}.ids: os.urandom", deployed["warnings"][0])
         self.assertIn("all functions that start from dependency image", deployed["warnings"][0])
+        built = self.succeed("deps", "build", "--runtime", "python", *named.split(","))
+        self.assertIn(f"{self.library}.ids: os.urandom", built["warnings"][0])
         theirs = self.function("asks")["dependency_image"]
         self.deploy("clean", "--deps", self.library + ".clean", files=self.files)
         self.assertNotEqual(self.function("clean")["dependency_image"], theirs)

@@ -17,7 +17,8 @@ const AFTER_RESTORE_FAILED = 65;
 const UNHANDLED_REJECTION = 128;
 const UNCAUGHT_EXCEPTION = 129;
 
-const DRAWN = 'drawn:'; // in the list of loaded files, before what is none
+const DRAWN = 'drawn: '; // in the list of loaded files, before what is none
+const MOST_LOGGED = 8;
 
 // At the first ready point it goes from the environment.
 const held = process.env.REKINDLE_HOLD === '1';
@@ -121,12 +122,11 @@ function tellLoadedFiles() {
   fs.writeFileSync(list, [...Object.keys(require.cache), ...drawn].join('\0'));
 }
 
+/** For who makes the image, who tells the function's owner. */
 function logDrawn() {
   const drawn = held ? handlers.hooksFile('draws.js').drawn().map(({ text }) => text) : [];
   if (drawn.length === 0) return;
-  process.stderr.write('rekindle: instances that start from this function\'s image have in common what was drawn at ' +
-    `random while it was loaded (${drawn.slice(0, 8).join('; ')}): have it drawn in the handler, or anew in each with ` +
-    'registerAfterRestore\n');
+  fs.writeSync(2, `rekindle: ${DRAWN}${drawn.slice(0, MOST_LOGGED).join('; ')}\n`);
 }
 
 /** A point to take an image at. A callback that fails is reported as on Lambda. */

@@ -14,7 +14,8 @@ _AFTER_RESTORE_FAILED = 65
 
 # At the first ready point it goes from the environment.
 _held = os.environ.get("REKINDLE_HOLD") == "1"
-_DRAWN = "drawn:"  # in the list of loaded files, before what is none
+_DRAWN = "drawn: "  # in the list of loaded files, before what is none
+_MOST_LOGGED = 8
 _runtimes = frozenset(sys.modules)
 _loading = False  # the function
 
@@ -88,11 +89,10 @@ def _drawn():
 
 
 def _log_drawn():
+    """For who makes the image, who tells the function's owner."""
     found = _drawn()
     if found:
-        sys.stderr.write("rekindle: instances that start from this function's image have in common what was drawn at random"
-                         " while it was loaded (%s): have it drawn in the handler, or anew in each with"
-                         " register_after_restore\n" % "; ".join(found[:8]))
+        os.write(2, ("rekindle: %s%s\n" % (_DRAWN, "; ".join(found[:_MOST_LOGGED]))).encode("utf-8", "replace"))
 
 
 def _tell_loaded_files():
