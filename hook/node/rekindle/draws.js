@@ -69,8 +69,9 @@ function usesCrypto() {
 }
 
 function wrap(holder, name, note) {
-  const real = holder[name];
-  if (typeof real !== 'function') return;
+  const property = Object.getOwnPropertyDescriptor(holder, name);
+  if (property === undefined || typeof property.value !== 'function' || !property.configurable) return;
+  const real = property.value;
   const wrapper = function (...args) {
     const result = Reflect.apply(real, this, args); // what throws has drawn nothing
     if (watching) {
@@ -79,7 +80,7 @@ function wrap(holder, name, note) {
     return result;
   };
   Object.defineProperties(wrapper, Object.getOwnPropertyDescriptors(real));
-  Object.defineProperty(holder, name, { ...Object.getOwnPropertyDescriptor(holder, name), value: wrapper });
+  Object.defineProperty(holder, name, { ...property, value: wrapper });
 }
 
 function isWhole([array, offset, size]) {
@@ -98,20 +99,20 @@ function isPool(array) {
 function filled(array, whole, name) {
   used = true;
   const draw = trace(name);
-  if (whole && isPool(array)) {
-    keep(array);
-    // A library's own, filled when it was loaded: nobody has taken anything from it by then.
-    if (draw.calls === 1) return;
-  }
+  const kept = whole && isPool(array) && keep(array);
+  // A library's own, filled when it was loaded: nobody has taken anything from it by then.
+  if (kept && draw.calls === 1) return;
   note(draw);
 }
 
+/** False: there are too many. */
 function keep(array) {
-  if (known.has(array)) return;
+  if (known.has(array)) return true;
   if (pools.length >= MOST_POOLS) pools = pools.filter((pool) => pool.deref() !== undefined);
-  if (pools.length >= MOST_POOLS) return;
+  if (pools.length >= MOST_POOLS) return false;
   known.add(array);
   pools.push(new WeakRef(array));
+  return true;
 }
 
 function drew(name) {
