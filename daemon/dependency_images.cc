@@ -32,6 +32,7 @@
 #include "base/stable_hash.h"
 #include "base/status.h"
 #include "base/timed_await.h"
+#include "base/utf8.h"
 #include "ckpt/capture.h"
 #include "ckpt/held_job.h"
 #include "ckpt/temporary_files.h"
@@ -56,6 +57,10 @@ constexpr char kLayersLabel[] = "rekindle.deps.layers";
 constexpr char kOfLayersLabel[] = "rekindle.deps.of-layers";
 constexpr char kRunAsLabel[] = "rekindle.deps.run-as";
 constexpr char kKeptLabel[] = "rekindle.deps.kept";
+constexpr char kDrawnLabel[] = "rekindle.deps.drawn";
+// In the list of what a runtime has loaded, before what is none of its files.
+constexpr absl::string_view kDrawn = "drawn: ";
+constexpr size_t kMostDrawn = 16, kLongestDrawn = 200;
 constexpr absl::Duration kLongestLoad = absl::Minutes(5);
 constexpr absl::Duration kLookIfHeld = absl::Milliseconds(5);
 constexpr absl::Duration kLookIfGivenUp = absl::Milliseconds(50);
@@ -103,6 +108,7 @@ std::map<std::string, std::string> LabelsOf(const DependencyImage& image) {
                                                {kResidentLabel, absl::StrCat(image.resident_bytes)},
                                                {kSecondsLabel, absl::StrCat(image.build_seconds)},
                                                {kAskedByLabel, absl::StrCat(image.asked_by)}};
+  if (!image.drawn.empty()) labels[kDrawnLabel] = absl::StrJoin(image.drawn, "\n");
   if (image.is_shared()) return labels;
   labels[kLayersLabel] = absl::StrJoin(image.layers, ",");
   labels[kRunAsLabel] = image.run_as;
@@ -168,6 +174,18 @@ class ModuleList {
   ClockReading began_ = ClockReading::Now();
 };
 
+// Modules of a user's may have written the list.
+std::vector<std::string> DrawnIn(absl::string_view list) {
+  std::vector<std::string> drawn;
+  for (absl::string_view entry : absl::StrSplit(list, '\0')) {
+    if (!absl::ConsumePrefix(&entry, kDrawn) || drawn.size() == kMostDrawn) continue;
+    std::string text = ToUtf8(entry, kLongestDrawn);
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    drawn.push_back(std::move(text));
+  }
+  return drawn;
+}
+
 constexpr char kModuleListVariable[] = "REKINDLE_LOADED_FILES";
 
 // An image without is made anew when it is looked at the next time.
@@ -188,6 +206,7 @@ const DependencyImage* BestOf(const std::vector<DependencyImage>& images,
   for (const DependencyImage& image : images) {
     const std::set<std::string> has(image.modules.begin(), image.modules.end());
     if (has == needed) return &image;
+    if (image.is_shared() && !image.drawn.empty()) continue;
     if (!std::includes(has.begin(), has.end(), needed.begin(), needed.end())) {
       if (std::includes(needed.begin(), needed.end(), has.begin(), has.end()))
         least = std::min(least, image.resident_bytes);
@@ -226,6 +245,7 @@ std::optional<DependencyImage> DependencyImageFrom(const store::ImageInfo& info)
   image.of_layers = absl::StrSplit(label(kOfLayersLabel), ',', absl::SkipEmpty());
   image.run_as = label(kRunAsLabel);
   image.kept = info.labels.contains(kKeptLabel);
+  image.drawn = absl::StrSplit(label(kDrawnLabel), '\n', absl::SkipEmpty());
   // Anybody can put labels on an image of his own, and functions of others would start from it.
   if (image.is_shared()) {
     if (info.owner != ::geteuid() || info.reference != ReferenceOf(*runtime, image.modules))
@@ -242,6 +262,21 @@ std::optional<DependencyImage> DependencyImageFrom(const store::ImageInfo& info)
 
 bool DependencyImage::MayBeUsedBy(const Owner& user) const {
   return is_shared() || (info.owner == user.uid && run_as == RunAsText(user));
+}
+
+std::string SomeOf(const std::vector<std::string>& texts) {
+  constexpr size_t kShown = 3, kShownBytes = 300;
+  const std::vector<std::string> shown(
+      texts.begin(), texts.begin() + static_cast<std::ptrdiff_t>(std::min(texts.size(), kShown)));
+  return absl::StrCat(ToUtf8(absl::StrJoin(shown, "; "), kShownBytes),
+                      texts.size() > kShown ? "; and others" : "");
+}
+
+std::string WarnOfDrawnIn(const std::string& reference, const std::vector<std::string>& drawn) {
+  return absl::StrCat(
+      "all functions that start from dependency image '", reference,
+      "' have in common what was drawn at random when its modules were loaded, by: ", SomeOf(drawn),
+      ". Leave that module out, so that each function loads its own, or deploy with --no-image");
 }
 
 bool HasModulesOfLayers(const store::ImageInfo& image) { return image.labels.contains(kLayersLabel); }
@@ -577,7 +612,9 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildOn(
   bool ready = false;
   const auto look = [&](pid_t root, bool has_after_restore) {
     ready = true;
-    loaded.Add(root, list.Read(), list.began(), [&copy](const std::string& path) {
+    const std::string listed = list.Read();
+    built.drawn = DrawnIn(listed);
+    loaded.Add(root, listed, list.began(), [&copy](const std::string& path) {
       return restore::LiesInOwnTemporary(path, copy.temporary.keep);
     });
     const std::vector<pid_t> processes = ProcessTree(root);

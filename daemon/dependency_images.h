@@ -43,6 +43,9 @@ struct DependencyImage {
   std::vector<std::string> of_layers;  // of the modules: those that come from them
   std::string run_as;                  // RunAsText of whom its process is, with all his groups
   bool kept = false;                   // also when no function uses it: it was asked for by itself
+  // For people: what was drawn at random when its modules were loaded, and all its copies have in common, as
+  // "MODULE: uuid.uuid4". From a shared one of that kind only who asks for exactly its modules starts.
+  std::vector<std::string> drawn;
 
   bool is_shared() const { return layers.empty(); }
   // May functions of this user start from it? A copy is already who it is, and becomes nobody else.
@@ -51,6 +54,10 @@ struct DependencyImage {
 
 // Nothing: it is none, whatever it says of itself.
 std::optional<DependencyImage> DependencyImageFrom(const store::ImageInfo& info);
+// For people: the first few of these, which users' code may have written.
+std::string SomeOf(const std::vector<std::string>& texts);
+// What those should know who start from an image in which this was drawn.
+std::string WarnOfDrawnIn(const std::string& reference, const std::vector<std::string>& drawn);
 // Says so of itself; whether it is a dependency image Find tells.
 bool HasModulesOfLayers(const store::ImageInfo& image);
 

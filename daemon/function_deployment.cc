@@ -20,14 +20,18 @@ namespace rekindle::daemon {
 namespace {
 
 std::string WarnOfGenerators(const std::vector<std::string>& generators) {
-  constexpr size_t kShown = 3, kShownBytes = 300;
-  const std::vector<std::string> shown(
-      generators.begin(),
-      generators.begin() + static_cast<std::ptrdiff_t>(std::min(generators.size(), kShown)));
   return absl::StrCat(
-      "instances that start from its image would draw the same random numbers from: ",
-      ToUtf8(absl::StrJoin(shown, "; "), kShownBytes), generators.size() > kShown ? "; and others" : "",
+      "instances that start from its image would draw the same random numbers from: ", SomeOf(generators),
       ". Have them seeded in each with register_after_restore (docs/hook.md), or deploy it with --no-image");
+}
+
+std::string WarnOfDrawnBy(const std::vector<std::string>& drawn, const functions::Runtime& runtime) {
+  return absl::StrCat(
+      "instances that start from its image would have in common what was drawn at random when it was loaded, "
+      "such as IDs and keys, by: ",
+      SomeOf(drawn), ". Have it drawn in the handler, or anew in each with ",
+      runtime.kind == functions::RuntimeKind::kNode ? "registerAfterRestore" : "register_after_restore",
+      " (docs/hook.md), or deploy it with --no-image");
 }
 
 }  // namespace
@@ -37,6 +41,7 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
     const std::function<void(const char* phase)>& progress, const Cancellation* cancel,
     std::vector<std::string>* warnings) {
   functions::FunctionImages images;
+  std::vector<std::string> told;  // that was drawn
   images.dependencies = record.spec.dependencies;
   images.of_layers = record.images.of_layers;
   images.load_failure = record.images.load_failure;  // unless it is tried now
@@ -61,6 +66,10 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
       }
       if (record.spec.starts_from_images() && !found->unrenewed.empty())
         warnings->push_back(WarnOfGenerators(found->unrenewed));
+      if (record.spec.starts_from_images() && !found->drawn.empty()) {
+        warnings->push_back(WarnOfDrawnBy(found->drawn, record.spec.runtime));
+        told = found->drawn;
+      }
       images.of_layers.insert(images.of_layers.end(), found->of_layers.begin(), found->of_layers.end());
       for (const auto& names : {found->of_machine, found->of_layers})
         images.dependencies.insert(images.dependencies.end(), names.begin(), names.end());
@@ -95,6 +104,11 @@ absl::StatusOr<functions::FunctionImages> Functions::FindImages(
     if (absl::IsCancelled(covered.status())) return covered.status();
     if (covered.ok()) {
       images.dependency_image = covered->image.info.reference;
+      std::vector<std::string> drawn = covered->image.drawn;
+      std::erase_if(drawn, [&](const std::string& what) {
+        return std::find(told.begin(), told.end(), what) != told.end();
+      });
+      if (!drawn.empty()) warnings->push_back(WarnOfDrawnIn(images.dependency_image, drawn));
       for (std::string& warning : WarnOfEarlyVariables(record.spec, images.dependencies))
         warnings->push_back(std::move(warning));
     } else if (CanNotLoadOneOf(record.spec.dependencies, covered.status())) {

@@ -158,6 +158,7 @@ absl::StatusOr<FunctionImports> FindImports(Node& node, const functions::Functio
   imports.of_machine = restore::TextsOf(result, "imports");
   imports.of_layers = restore::TextsOf(result, "layer_imports");
   imports.unrenewed = restore::TextsOf(result, "unrenewed");
+  imports.drawn = restore::TextsOf(result, "drawn");
   if (const auto seconds = result.find("seconds"); seconds != result.end() && seconds->is_number())
     imports.seconds = seconds->get<double>();
   // They are loaded as our own user, and the code may have written all of this.

@@ -15,6 +15,7 @@ namespace rekindle::daemon {
 struct FunctionImports {
   std::vector<std::string> of_machine, of_layers;
   std::vector<std::string> unrenewed;  // for people: generators that instances of its image would share
+  std::vector<std::string> drawn;      // the same of values that were drawn at random: "app: uuid.uuid4"
   double seconds = 0;                  // that loading it took, with all that it imports; 0: not known
 };
 

@@ -11,6 +11,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -29,6 +31,9 @@
 
 namespace rekindle::daemon {
 namespace {
+
+// How the runtimes begin a line that names what was drawn while a function was loaded for its image.
+constexpr absl::string_view kDrawnLine = "rekindle: drawn: ";
 
 using functions::StartedInstance;
 using functions::StartLevel;
@@ -607,9 +612,10 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   capture.parent = live->dependency_digest;
   capture.owner = record.owner.uid;
   capture.temporary_files = ckpt::kFunctionTemporary;
-  bool loaded = false;
+  bool loaded = false, renews = false;
   const auto check = [&](pid_t root, bool has_after_restore) {
     loaded = true;
+    renews = has_after_restore;
     absl::Status may = CheckLoadedFunction(root, has_after_restore);
     if (!may.ok()) NoteInLog(record, may.message());
     return may;
@@ -630,6 +636,7 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
     return failed;
   }
   RK_RETURN_IF_ERROR(captured.status());
+  if (!renews) NoteDrawn(record, report->End().written);
   RK_RETURN_IF_ERROR(GiveImage(live, captured->image.digest));
   image_made_(function, revision, captured->image.reference);
   return store::QuotaBytes(captured->image.stats);
@@ -649,6 +656,17 @@ absl::Status FunctionInstances::NotLoaded(const functions::FunctionRecord& recor
   return absl::FailedPreconditionError(absl::StrCat(why.message(), last.empty() ? "" : ": ", last,
                                                     "; see what it writes with: rekindle fn logs ",
                                                     record.name()));
+}
+
+void FunctionInstances::NoteDrawn(const functions::FunctionRecord& record, absl::string_view written) {
+  for (absl::string_view line : absl::StrSplit(written, absl::ByAnyChar("\n\r"))) {
+    if (absl::ConsumePrefix(&line, kDrawnLine)) {
+      NoteInLog(record,
+                absl::StrCat("instances that start from its image have in common what was drawn at random "
+                             "when it was loaded, by: ",
+                             line, ". Have it drawn in the handler, or anew in each (docs/hook.md)"));
+    }
+  }
 }
 
 void FunctionInstances::NoteInLog(const functions::FunctionRecord& record, absl::string_view text) {

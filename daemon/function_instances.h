@@ -128,6 +128,8 @@ class FunctionInstances : public functions::InstanceStarter {
                          const LoadReport::Told& told);
   // Where who has written the function looks.
   void NoteInLog(const functions::FunctionRecord& record, absl::string_view text);
+  // What its runtime says was drawn at random while it was loaded for its image, among all that was written.
+  void NoteDrawn(const functions::FunctionRecord& record, absl::string_view written);
   // The same revision's. Returns whether there was one.
   static bool TakeOverImage(LiveFunction& before, LiveFunction& live);
   // Its own image that was just captured is that of whichever has taken its place meanwhile, if it is of use

@@ -386,6 +386,8 @@ absl::Status BuildDependencies(Node& node, const Call& call, const v1::BuildDepe
   v1::BuildDependenciesEvent event;
   Describe(node, call.caller, functions->Records(Caller()), built->image, event.mutable_result());
   event.set_unchanged(built->unchanged);
+  if (const DependencyImage& image = built->image; !image.drawn.empty())
+    event.add_warnings(WarnOfDrawnIn(image.info.reference, image.drawn));
   send(event);
   return absl::OkStatus();
 }

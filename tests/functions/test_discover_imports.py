@@ -159,6 +159,60 @@ class DiscoverImportsTest(unittest.TestCase):
         self.assertIsNone(result["error"])
         self.assertEqual(result["unrenewed"], [])
 
+    def test_values_that_were_drawn(self):
+        source = """
+            import random, secrets, uuid
+            import snapshot_restore_py
+            SEED = random.randint(1, 9)
+            TOKEN = secrets.token_hex(8)
+            def instance_id():
+                return uuid.uuid4()
+            ID = instance_id()
+            def handler(event, context): pass
+        """
+        result = self.discover(source)
+        self.assertEqual(result["drawn"], ["app: random.randint", "app: secrets.token_hex", "app: uuid.uuid4"])
+        renewing = self.discover(source + "    snapshot_restore_py.register_after_restore(handler)\n")
+        self.assertIsNone(renewing["error"])
+        self.assertEqual(renewing["drawn"], [])
+        seeded = self.discover("""
+            import random
+            random.seed(7)
+            FIRST = random.random()
+            def handler(event, context): pass
+        """)
+        self.assertEqual(seeded["drawn"], [], "it wants the same")
+
+    def test_libraries_that_draw_are_no_imports(self):
+        with tempfile.TemporaryDirectory(prefix="rk", dir="/usr/lib/python3/dist-packages") as folder:
+            package = os.path.basename(folder)
+            for name, text in (("__init__.py", ""), ("clean.py", "import json\n"),
+                               ("ids.py", "import os\nNODE = os.urandom(6)\n"),
+                               ("client.py", "from . import ids\n")):
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            result = self.discover(f"""
+                import numpy, {package}.client, {package}.ids, {package}.clean
+                def handler(event, context): pass
+            """)
+            self.assertIsNone(result["error"])
+            self.assertEqual(result["imports"], ["numpy", f"{package}.clean"])
+            self.assertEqual(result["drawn"], [f"{package}.ids: os.urandom"])
+
+    def test_libraries_draw_nothing_that_is_told(self):
+        result = self.discover("""
+            import asyncio, concurrent.futures, email.mime.multipart, http.client, multiprocessing.pool, ssl, tempfile
+            import numpy, pandas, requests, scipy.stats, sklearn.ensemble, torch, torch.multiprocessing
+            import boto3
+            bucket = boto3.client("s3", region_name="eu-central-1")
+            table = boto3.resource("dynamodb", region_name="eu-central-1")
+            session = requests.Session()
+            def handler(event, context): pass
+        """)
+        self.assertIsNone(result["error"])
+        self.assertEqual(result["drawn"], [])
+        self.assertIn("torch", result["imports"])
+
     def test_libraries_have_none_that_instances_would_share(self):
         result = self.discover("""
             import random, secrets, tempfile, uuid

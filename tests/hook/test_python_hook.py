@@ -30,6 +30,30 @@ def get_after_restore():
     return _after
 """
 
+OBJECTID = """
+import os, threading
+from random import SystemRandom
+_MAX_COUNTER_VALUE = 0xFFFFFF
+def _random_bytes():
+    return os.urandom(5)
+class ObjectId:
+    _pid = os.getpid()
+    _inc_lock = threading.Lock()
+    _inc = SystemRandom().randint(0, _MAX_COUNTER_VALUE)
+    __random = _random_bytes()
+    @classmethod
+    def _random(cls):
+        if os.getpid() != cls._pid:
+            cls._pid = os.getpid()
+            cls.__random = _random_bytes()
+        return cls.__random
+    def parts(self):
+        with ObjectId._inc_lock:
+            inc = ObjectId._inc
+            ObjectId._inc = (inc + 1) % (_MAX_COUNTER_VALUE + 1)
+        return [ObjectId._random().hex(), inc]
+"""
+
 
 class HeldProgram:
     def __init__(self, text, *path):
@@ -308,6 +332,26 @@ class RandomnessTest(unittest.TestCase):
                 print(json.dumps(bytes(mp.current_process().authkey) == %s))
                 """ % (key, children, key)), True)
 
+    def test_ids_of_mongodb(self):
+        # As bson/objectid.py has it, in version 3 and later.
+        with tempfile.TemporaryDirectory(prefix="rk-bson.") as folder:
+            os.mkdir(os.path.join(folder, "bson"))
+            for name, text in (("__init__.py", ""), ("objectid.py", OBJECTID)):
+                with open(os.path.join(folder, "bson", name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            before, after, named = run("""
+                import json
+                import rekindle
+                from bson.objectid import ObjectId
+                before, named = ObjectId().parts(), rekindle.unrenewed()[1:]
+                rekindle.ready()
+                print(json.dumps([before, ObjectId().parts(), named]))
+                """, folder)
+        self.assertNotEqual(before[0], after[0])
+        self.assertNotIn(after[1], (before[1], before[1] + 1))
+        self.assertEqual([len(bytes.fromhex(before[0])), len(bytes.fromhex(after[0]))], [5, 5])
+        self.assertEqual(named, [], "it is renewed")
+
     def test_a_key_that_was_set_after_the_first_image_stays(self):
         # As a function's in an image of its dependencies, in which it was drawn.
         self.assertEqual(run("""
@@ -359,6 +403,24 @@ class RandomnessTest(unittest.TestCase):
         self.assertIn("hash", named[0])
         self.assertEqual(named[1:], ["__main__.kept: random.Random", "somewhere in memory: random.Random"])
 
+    def test_who_drew_values_is_named(self):
+        with tempfile.TemporaryDirectory(prefix="rk-draws.") as folder:
+            with open(os.path.join(folder, "draws_when_loaded.py"), "w", encoding="utf-8") as file:
+                file.write("import random, secrets, uuid\nKEY = secrets.token_bytes(32)\n"
+                           "PORT = random.SystemRandom().randint(1, 9)\ndef new_id():\n    return uuid.uuid4()\n")
+            named = run("""
+                import json
+                import rekindle
+                import multiprocessing, numbers, tempfile
+                import draws_when_loaded
+                boot = draws_when_loaded.new_id()
+                found = rekindle.unrenewed()
+                rekindle.ready()
+                print(json.dumps(found))
+                """, folder)
+        self.assertEqual(named[1:], ["__main__: uuid.uuid4", "draws_when_loaded: random.SystemRandom",
+                                     "draws_when_loaded: secrets.token_bytes"])
+
     def test_those_are_named_that_lie_among_frozen_objects(self):
         named = run("""
             import gc, json, random
@@ -388,7 +450,8 @@ class RandomnessTest(unittest.TestCase):
             rekindle.ready()
             print(json.dumps(found))
             """)
-        self.assertEqual(named[1:], ["__main__.rng: numpy.random._generator.Generator"])
+        self.assertEqual(named[1:], ["__main__.rng: numpy.random._generator.Generator",
+                                     "__main__: random.SystemRandom"], "the generator, and its seed")
 
 
 if __name__ == "__main__":

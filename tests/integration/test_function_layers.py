@@ -18,13 +18,16 @@ ALICE, BOB = 65533 if MAY_CAPTURE_OTHERS else 0, 65534
 VERSION = "{}.{}".format(*sys.version_info[:2])
 _MEBIBYTES = 64
 
-# What is drawn when it is loaded is the same wherever that load was shared.
+# What is drawn when it is loaded is the same wherever that load was shared. From the kernel's files: a library that draws
+# in another way is warned of.
 _LIBRARY = f"""import os
 
-TOKEN = os.urandom(16).hex()
+with open("/proc/sys/kernel/random/uuid", encoding="ascii") as file:
+    TOKEN = file.read()
 VERSION = {{version}}
 LOADED_AS = os.getuid()
-BULK = os.urandom({_MEBIBYTES} << 20)
+with open("/dev/urandom", "rb") as file:
+    BULK = file.read({_MEBIBYTES} << 20)
 """
 _APP = """import os
 import their_library
@@ -469,7 +472,7 @@ class NodeTest(LayersTest):
         package = layer + "/nodejs/node_modules/@their/library"
         os.makedirs(package)
         with open(package + "/index.js", "w", encoding="ascii") as file:
-            file.write("exports.token = require('crypto').randomBytes(16).toString('hex');\n")
+            file.write("exports.token = require('fs').readFileSync('/proc/sys/kernel/random/uuid', 'ascii');\n")
         code = {"app.js": "const library = require('@their/library');\nexports.handler = async () => library.token;\n"}
         tokens, images = set(), set()
         for name, deps in (("one", "auto"), ("two", "@their/library")):
@@ -485,7 +488,7 @@ class EnvironmentTest(LayersTest):
     def test_files_pth_are_honoured(self):
         self.install("inner.pth", "inner\n")
         self.install("code.pth", "import os; os.environ['FROM_PTH'] = 'yes'\n")
-        self.install("inner/extra_library.py", "import os\nTOKEN = os.urandom(16).hex()\n")
+        self.install("inner/extra_library.py", "TOKEN = open('/proc/sys/kernel/random/uuid').read()\n")
         for deps in ("auto", "extra_library", "none"):
             for number in (1, 2):
                 deployed = self.deploy_app(f"added-{deps}-{number}", "--deps", deps, text=_ADDED)

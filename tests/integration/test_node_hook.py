@@ -58,6 +58,30 @@ class NodeHookTest(CloneTest):
             self.assertNotEqual(reports[0][what], reports[1][what], what)
         self.wait_for_no_sandbox()
 
+    def test_pools_are_filled_anew_and_keys_stay(self):
+        job = self.start_held(
+            ["/usr/bin/node", jobs.workload("draws_ahead.js"), self.reports], "pools",
+            env={**ENVIRONMENT, "REKINDLE_HOOK_ADDON": hook_addon()},
+        )
+        image = self.take_image(job, "node:pools")
+        reports = []
+        for name in ("one", "two"):
+            answer = self.clone(image, "--name", name)
+            reports.append(self.report(name))
+            self.wait_for_end(answer["job"]["pid"])
+        one, two = reports
+        self.assertEqual(one["before"], two["before"])
+        self.assertEqual(one["keys"], two["keys"])
+        for report in reports:
+            self.assertEqual(report["keys"], report["before"]["keys"], "no key changes under a program's feet")
+        for pool, ids in one["ids"].items():
+            self.assertNotEqual(ids, two["ids"][pool], pool)
+            self.assertNotIn(ids, one["before"]["ids"].values(), pool)
+        self.assertEqual(one["unrenewed"][1:], [
+            "draws_ahead.js: getRandomValues", "draws_ahead.js: randomBytes", "draws_ahead.js: randomFill",
+            "draws_ahead.js: randomFillSync",
+        ])
+
     def test_not_held(self):
         job = self.start_job(
             ["/usr/bin/node", jobs.workload("hook_probe.js"), self.reports], "free", env=ENVIRONMENT)

@@ -7,7 +7,11 @@
 //   imports  packages that the function's own code names in require(), and that this machine has for all programs:
 //            neither the code folder nor a layer, nor a folder that only the function's environment names
 //   layer_imports  the same, that a layer has
+//   drawn    what was drawn at random meanwhile and instances of one image would have in common, in words; what the
+//            function's own code has drawn only if it has registered nothing to be done after a restore
 //   seconds  how long loading it took
+// Packages of the machine that have something drawn, or load one that has, are not among the imports: an image of them
+// would have the functions of all owners have it in common.
 // Of ES modules there are none: these look for packages beside themselves alone.
 //
 // It runs the function's code with the rights of whoever calls it, without a limit of time, and ends at once when the
@@ -55,23 +59,57 @@ function foldersOfLayers() {
   return layers.map((folder) => fs.realpathSync(folder));
 }
 
-/** Has every require() in a file under `code` add the package that it names to the set of the folders that have it. */
-function recordRequires(code, sets) {
+/**
+ * Has every require() in a file under `code` tell the package that it names, and the file that was meant, to the one of
+ * `sets` whose folders have it; and every one be noted in `loads`, by file.
+ */
+function recordRequires(code, sets, loads) {
   const resolve = Module._resolveFilename;
   Module._resolveFilename = function (request, parent, ...rest) {
     const file = resolve.call(this, request, parent, ...rest);
-    const own = parent && typeof parent.filename === 'string' && liesIn(parent.filename, code);
-    if (own && !/^[./]/.test(request) && path.isAbsolute(file)) {
+    const from = parent && typeof parent.filename === 'string' ? parent.filename : undefined;
+    if (from === undefined || !path.isAbsolute(file)) return file;
+    if (!loads.has(from)) loads.set(from, new Set());
+    loads.get(from).add(file);
+    if (liesIn(from, code) && !/^[./]/.test(request)) {
       const place = sets.find(({ folders }) => folders.some((folder) => liesIn(file, folder)));
-      if (place !== undefined) place.found.add(packageOf(request));
+      if (place !== undefined) place.note(packageOf(request), file);
     }
     return file;
   };
 }
 
-function report(error, imports, layerImports) {
-  const found = { imports: [...imports].sort(), layer_imports: [...layerImports].sort() };
-  const text = JSON.stringify({ ok: error === null, error, ...found, seconds: now() / 1000 - began });
+/** The packages none of whose files have loaded one of `drawing`. */
+function packagesWithout(found, loads, drawing) {
+  const reaches = (files) => {
+    const seen = new Set(files);
+    for (const file of seen) {
+      if (drawing.has(file)) return true;
+      for (const next of loads.get(file) || []) seen.add(next);
+    }
+    return false;
+  };
+  return [...found].filter(([, files]) => !reaches(files)).map(([name]) => name).sort();
+}
+
+/** What is watched of the hook: what is drawn, and whether something is registered. */
+function watchDraws(code) {
+  if (handlers.hookFolder() === undefined) return { drawn: () => [], isRegistered: () => false };
+  const draws = handlers.hooksFile('draws.js');
+  const rekindle = handlers.hooksFile('index.js');
+  const register = rekindle.registerAfterRestore;
+  let registered = false;
+  rekindle.registerAfterRestore = (...args) => {
+    registered = true;
+    return register(...args);
+  };
+  draws.watch();
+  draws.watchMath((file) => liesIn(file, code) && !file.includes('/node_modules/'));
+  return { drawn: draws.drawn, isRegistered: () => registered };
+}
+
+function report(error, found) {
+  const text = JSON.stringify({ ok: error === null, error, ...found(), seconds: now() / 1000 - began });
   for (let left = Buffer.from(`\n${text}\n`); left.length > 0;) {
     try {
       left = left.subarray(fs.writeSync(1, left));
@@ -85,12 +123,25 @@ function report(error, imports, layerImports) {
 }
 
 async function run() {
-  const imports = new Set();
+  const imports = new Map();
   const layerImports = new Set();
-  const fail = (error) => report(faults.describe(error), imports, layerImports);
+  const loads = new Map();
+  let draws;
+  const found = () => {
+    const drawn = draws === undefined ? [] : draws.drawn();
+    const drawing = new Set(drawn.map(({ file }) => file));
+    const code = process.env.LAMBDA_TASK_ROOT || process.cwd();
+    const isTold = ({ file }) => !draws.isRegistered() || !liesIn(file, code) || file.includes('/node_modules/');
+    return {
+      imports: packagesWithout(imports, loads, drawing),
+      layer_imports: [...layerImports].sort(),
+      drawn: drawn.filter(isTold).map(({ text }) => text),
+    };
+  };
+  const fail = (error) => report(faults.describe(error), found);
   const exit = (status) => (status ? `with error: exit status ${status}` : 'without providing a reason');
   process.on('exit', (status) =>
-    report({ errorType: 'Runtime.ExitError', errorMessage: `Runtime exited ${exit(status)}` }, imports, layerImports));
+    report({ errorType: 'Runtime.ExitError', errorMessage: `Runtime exited ${exit(status)}` }, found));
   process.on('beforeExit', () => fail(faults.neverLoaded(process.env._HANDLER)));
   process.on('uncaughtException', fail);
   process.on('unhandledRejection', (reason) => fail(new faults.UnhandledPromiseRejection(reason)));
@@ -99,12 +150,18 @@ async function run() {
     handlers.enter();
     streams.install();
     const layers = foldersOfLayers();
-    recordRequires(process.cwd(), [{ folders: layers, found: layerImports }, { folders, found: imports }]);
+    const note = (name, file) => {
+      if (!imports.has(name)) imports.set(name, []);
+      imports.get(name).push(file);
+    };
+    const sets = [{ folders: layers, note: (name) => layerImports.add(name) }, { folders, note }];
+    recordRequires(process.cwd(), sets, loads);
+    draws = watchDraws(process.cwd());
     await handlers.load(process.env._HANDLER);
   } catch (error) {
     return fail(error);
   }
-  return report(null, imports, layerImports);
+  return report(null, found);
 }
 
 run();

@@ -16,10 +16,14 @@ Prints one JSON object:
                      was installed; several where they share a namespace and can't be told apart), modules (how many
                      of it are loaded) and asked_for (whether the function's own code names it in an import)
   layers, code       the same, of what lies in the layers and in the code directory
-  imports            what the function's own code names in imports and is a module of an installed package
+  imports            what the function's own code names in imports and is a module of an installed package, unless that
+                     has values drawn at random that are not renewed, or loads one that has: an image of it would have
+                     the functions of all owners have them in common
   layer_imports      the same, of what lies in the layers
   unrenewed          generators of random numbers of the function's own that instances of one image would have in
                      common, in words, unless it has registered something to be done after a restore
+  drawn              values that were drawn at random meanwhile and that instances of one image would have in common, in
+                     words; those of the function's own code unless it has registered something, see above
   standard_library   names of the standard library's modules, outermost alone
   generated          names of modules that other modules have made up, with no file
   python, seconds, resident_bytes, threads, output
@@ -190,9 +194,9 @@ def read_report(fd):
     except (ValueError, SyntaxError):
         return None
     try:
-        report["unrenewed"] = ast.literal_eval(second)
+        report["unrenewed"], report["renews"] = ast.literal_eval(second)
     except (ValueError, SyntaxError):
-        report["unrenewed"] = []  # it has not come so far
+        report["unrenewed"], report["renews"] = [], False  # it has not come so far
     return report
 
 
@@ -365,14 +369,47 @@ def sort_out(report, code, layers):
             "modules": counts[package],
             "asked_for": named(package, report["asked_for"]),
         })
+    loads, drawing = loads_of(report), {module for module, _, _, _ in report["drawn"]}
     for list_name, kind in (("imports", "installed"), ("layer_imports", "layers")):
         names = {entry["name"] for entry in lists[kind]}
-        lists[list_name] = [name for name in report["asked_for"] if name in modules and packages[name] in names]
+        lists[list_name] = [
+            name for name in report["asked_for"]
+            if name in modules and packages[name] in names
+            and not (kind == "installed" and reaches(name, drawing, loads))
+        ]  # fmt: skip
+    own = {name for name in modules if kind_of(packages[name], modules, report, code, layers) == "code"}
+    lists["drawn"] = [
+        words for module, _, words, _ in report["drawn"] if not (report["renews"] and module in own)
+    ]  # fmt: skip
     return lists
 
 
+def loads_of(report):
+    """Which modules each one has named in imports, or has had loaded in another way when something was drawn."""
+    loads = {importer: set(names) for importer, names in report["loads"].items()}
+    for _, _, _, chain in report["drawn"]:
+        for inner, outer in zip(chain, chain[1:]):
+            loads.setdefault(outer, set()).add(inner)
+    return loads
+
+
+def reaches(name, wanted, loads):
+    """Whether importing the module `name` loads one of these."""
+    seen, ahead = set(), [name]
+    while ahead:
+        parts = ahead.pop().split(".")
+        for length in range(1, len(parts) + 1):
+            module = ".".join(parts[:length])
+            if module in wanted:
+                return True
+            if module not in seen:
+                seen.add(module)
+                ahead += loads.get(module, ())
+    return False
+
+
 def _empty_lists():
-    kinds = ("installed", "layers", "code", "standard_library", "generated", "imports", "layer_imports")
+    kinds = ("installed", "layers", "code", "standard_library", "generated", "imports", "layer_imports", "drawn")
     return {kind: [] for kind in kinds}
 
 

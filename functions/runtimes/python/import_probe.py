@@ -6,8 +6,8 @@ A FOLDER is searched after the code's, or, where it begins with "layer:", has wh
 a signal such as SIGABRT ends it, is written to TRACE_FD, in faulthandler's words.
 
 It loads nothing of its own before the handler that an interpreter has not loaded, and nothing from files afterwards, where
-the code could have put a json.py in the way: the report is a line that is a Python literal. A second such line has the
-generators of random numbers, as look_for_generators() says, if it came so far.
+the code could have put a json.py in the way: the report is a line that is a Python literal. A second such line has what
+look_for_generators() says, if it came so far.
 """
 
 import builtins  # every Python has these loaded when it starts, but for faulthandler, which lies in no file
@@ -28,18 +28,31 @@ class Refused(Exception):
         self.kind, self.message, self.frames = kind, message, list(frames)
 
 
-def record_imports(code, asked_for):
-    """Has every import statement in a file under `code` add what it names to `asked_for`."""
+def record_imports(code, asked_for, loads, then):
+    """Has every import statement in a file under `code` add what it names to `asked_for`, and every one at all to
+    `loads`, by the module that it stands in; calls then() after each."""
     inside = code.rstrip("/") + "/"
 
     def recording_import(name, globals=None, locals=None, fromlist=(), level=0):
-        file = globals.get("__file__") if globals else None
+        content = globals or {}
+        file, importer = content.get("__file__"), content.get("__name__")
         if level == 0 and isinstance(file, str) and file.startswith(inside):
             asked_for.add(name)
             asked_for.update(f"{name}.{part}" for part in fromlist or () if isinstance(part, str))
-        return _real_import(name, globals, locals, fromlist, level)
+        if isinstance(importer, str):
+            base = name if level == 0 else absolute(name, content.get("__package__"), level)
+            loads.setdefault(importer, set()).update(
+                (base, *(f"{base}.{part}" for part in fromlist or () if isinstance(part, str))))
+        module = _real_import(name, globals, locals, fromlist, level)
+        then()
+        return module
 
     builtins.__import__ = recording_import
+
+
+def absolute(name, package, level):
+    outer = (package or "").split(".")
+    return ".".join([*outer[:len(outer) - level + 1], *([name] if name else [])])
 
 
 def frames_of(error):
@@ -128,31 +141,36 @@ def new_modules(at_start, hook_folder):
     return found
 
 
-def look_for_generators(hook_folder, code):
-    """What says, later, which generators of random numbers instances of one image would have in common: those that
-    modules in `code` have, unless the function has something done in each instance. Read now, and not as a module of the hook's: the
-    function may have one of that name.
-    """
-    if hook_folder is None:
-        return lambda: []
-    path = os.path.join(hook_folder, "rekindle", "randomness.py")
-    content = {"__name__": "rekindle.randomness"}
+def of_the_hook(hook_folder, name):
+    """What a file of the hook's defines. Read now, and not as a module: the function may have one of that name."""
+    path = os.path.join(hook_folder, "rekindle", name + ".py")
+    content = {"__name__": "rekindle." + name}
     with open(path, encoding="utf-8") as file:
         exec(compile(file.read(), path, "exec"), content)
+    return content
+
+
+def look_for_generators(hook_folder, code):
+    """What says, later, which generators of random numbers instances of one image would have in common, those that
+    modules in `code` have, and whether the function has something done in each instance; then there are none.
+    """
+    if hook_folder is None:
+        return lambda: ([], False)
+    content = of_the_hook(hook_folder, "randomness")
 
     def look():
         registered = getattr(sys.modules.get("snapshot_restore_py"), "get_after_restore", list)
         try:
             if getattr(sys.modules.get("rekindle"), "_after_restore", None) or registered():
-                return []
+                return [], True
             inside = code.rstrip("/") + "/"
             return content["generators_of"]([
                 module
                 for module in list(sys.modules.values())
                 if type(module) is type(sys) and str(module.__dict__.get("__file__")).startswith(inside)
-            ])
+            ]), False
         except BaseException:  # of objects of the function's
-            return []
+            return [], False
 
     return look
 
@@ -192,11 +210,16 @@ def main():
     sys.path[:] = [code, *layer_folders, *(folder for folder in sys.path if folder not in layer_folders)]
     hook.add()
     generators = look_for_generators(hook.folder(), code)
-    asked_for = set()
-    record_imports(code, asked_for)
+    draws = of_the_hook(hook.folder(), "draws") if hook.folder() is not None else None
+    asked_for, loads = set(), {}
+    record_imports(code, asked_for, loads, draws["watch_numbers"] if draws is not None else lambda: None)
+    if draws is not None:
+        draws["watch"]()
     began = time.perf_counter()
     error = error_of(handler)
     seconds = time.perf_counter() - began
+    if draws is not None:
+        draws["end"]()
     builtins.__import__ = _real_import
     if os.getpid() != process:
         os._exit(0)  # the code has forked, and this is its child
@@ -209,6 +232,9 @@ def main():
         "threads": threads,
         "modules": modules,
         "asked_for": sorted(asked_for),
+        "loads": {importer: sorted(names) for importer, names in loads.items()},
+        "drawn": [(module, what, draws["in_words"](module, what), chain) for module, what, chain in draws["drawn"]()]
+        if draws is not None else [],
         "layer_folders": layer_folders,
         "path": [str(folder) for folder in sys.path],
         "standard_names": standard_names(),

@@ -18,6 +18,8 @@
 const fs = require('fs');
 const path = require('path');
 
+const draws = require('./draws.js');
+
 const NOT_HELD = 'not held';
 const CONTINUED = 'continued';
 const RESTORED = 'restored';
@@ -30,6 +32,9 @@ const beforeCheckpoint = [];
 let loaded;
 let supervised; // the addon, null when nobody supervises this process, undefined before the first call
 let self = null;
+
+// Held or not is known from the start; what a module draws when it is loaded is seen if the hook was loaded before it.
+if (process.env.REKINDLE_HOLD === '1') draws.watch();
 
 /** Has func(...args) called before the process parks, the last registered first; promises are waited for. */
 function registerBeforeSnapshot(func, ...args) {
@@ -142,6 +147,14 @@ function unsafeToFork() {
   return load().unsafeToFork();
 }
 
+/**
+ * What copies of this process will have in common although it ought to be random, as far as it was seen: what was drawn
+ * with `crypto` since the hook was loaded, in a process that is held. An array of strings, as "app.js: randomBytes".
+ */
+function unrenewed() {
+  return ["the seed of V8's hashes: fixed when Node.js starts", ...draws.drawn().map(({ text }) => text)];
+}
+
 function* candidates() {
   if (process.env.REKINDLE_HOOK_ADDON) {
     yield process.env.REKINDLE_HOOK_ADDON;
@@ -179,5 +192,6 @@ module.exports = {
   channel,
   progress,
   checkpointHere,
+  unrenewed,
   unsafeToFork,
 };

@@ -1,16 +1,22 @@
 // New random states for a copy. OpenSSL's generator is the addon's; here is what Node.js and V8 keep drawn from it.
 'use strict';
 
+const draws = require('./draws.js');
+
 const UUIDS_KEPT = 128;
 const INTEGERS_KEPT = 1024;
 
 /** To be called before parking: whatever takes time is done here. Returns what a copy calls. */
 function prepare() {
-  // A program that has not loaded it has drawn nothing.
-  const usesCrypto = process.moduleLoadList.includes('NativeModule internal/crypto/random');
+  const watched = draws.pause();
   const steps = [prepareMathRandom()];
-  if (usesCrypto) steps.push(prepareCrypto());
-  return () => steps.forEach((step) => step());
+  if (draws.usesCrypto()) steps.push(prepareCrypto(), draws.refill);
+  if (watched) draws.watch();
+  return () => {
+    const goesOn = draws.pause();
+    steps.forEach((step) => step());
+    if (goesOn) draws.watch();
+  };
 }
 
 /**

@@ -400,3 +400,9 @@ def _find_supervised():
         except Exception as error:  # no ctypes, no library, or an older one
             _warn("this job's progress is not reported: %s" % error)
     return _supervised
+
+
+if os.environ.get("REKINDLE_HOLD") == "1":
+    from rekindle import draws
+
+    draws.watch()  # what unrenewed() tells

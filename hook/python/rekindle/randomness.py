@@ -6,7 +6,8 @@ A copy starts here, so nothing is imported that the program has not loaded itsel
 import os
 import sys
 
-_drawn_key = None  # by _renew_multiprocessing()
+_drawn_keys = {}  # by _renew_multiprocessing(), for each of:
+_PROCESSES = ("multiprocessing.process", "billiard.process")
 # multiprocessing's, and those that are made after it.
 _SEMAPHORES = ("multiprocessing.synchronize", "loky.backend.synchronize",
                "joblib.externals.loky.backend.synchronize")  # fmt: skip
@@ -19,6 +20,8 @@ def _loaded(name):
 
 def prepare():
     """Goes the way of renew() with generators that nobody uses, so that what is done on a first use is in the image."""
+    from rekindle import draws as _
+
     if _loaded("random"):
         _loaded("random").Random()
     if _loaded("numpy.random"):
@@ -42,8 +45,11 @@ def renew():
             _renew_names(_loaded(name))
     if _loaded("uuid"):
         _renew_uuid(_loaded("uuid"))
-    if _loaded("multiprocessing.process"):
-        _renew_multiprocessing(_loaded("multiprocessing.process"))
+    if _loaded("bson.objectid"):
+        _renew_objectid(_loaded("bson.objectid"))
+    for name in _PROCESSES:
+        if _loaded(name):
+            _renew_multiprocessing(name, _loaded(name))
     if _loaded("numpy.random"):
         _renew_numpy(_loaded("numpy.random"))
     if _loaded("torch"):
@@ -61,6 +67,24 @@ def _renew_uuid(uuid):
         uuid._generate_time_safe = None
 
 
+def _renew_objectid(objectid):
+    """MongoDB's IDs, beside the time: what each process draws, and a counter. They notice a fork by the PID."""
+    from rekindle import draws  # by prepare() already
+
+    if not draws.can_renew_objectid(objectid):
+        return
+    kind = objectid.ObjectId
+    lock = getattr(kind, "_inc_lock", None)
+    if lock is not None:
+        lock.acquire()
+    try:
+        kind._ObjectId__random = os.urandom(len(kind._ObjectId__random))
+        kind._inc = int.from_bytes(os.urandom(3), "big")
+    finally:
+        if lock is not None:
+            lock.release()
+
+
 def _renew_names(synchronize):
     """Of semaphores: these notice a fork by the PID, too."""
     names = getattr(getattr(synchronize, "SemLock", None), "_rand", None)
@@ -68,17 +92,16 @@ def _renew_names(synchronize):
         synchronize.SemLock._rand = type(names)()
 
 
-def _renew_multiprocessing(process):
-    """The password of its Managers and Listeners, who unpickle what those say who know it. What the program has set
+def _renew_multiprocessing(name, process):
+    """The password of its Managers and Listeners (or of billiard's, a fork of it), who unpickle what those say who know it. What the program has set
     stays: what is drawn has 32 bytes. So does what is shared with processes that were made before the image.
     """
-    global _drawn_key
-    current = process.current_process()
-    drawn = len(current.authkey) == 32 if _drawn_key is None else current.authkey == _drawn_key
-    if not drawn or process._children or process.parent_process() is not None:
+    current, known = process.current_process(), _drawn_keys.get(name)
+    drawn = len(current.authkey) == 32 if known is None else current.authkey == known
+    if not drawn or process._children or current._parent_pid is not None:
         return
-    _drawn_key = os.urandom(32)
-    current.authkey = _drawn_key
+    _drawn_keys[name] = os.urandom(32)
+    current.authkey = _drawn_keys[name]
 
 
 def _renew_numpy(numpy_random):
@@ -109,15 +132,17 @@ def _seed_is_queued(cuda):
 def unrenewed():
     """What this process holds, here and now, that copies of it will have in common: a list of str.
 
-    Walks over all objects (a tenth of a second and more), so it is for a look during development or for a
-    before-snapshot callback. It can't see into memory of C code; docs/hook.md lists what may be there.
+    In a process that is held also the modules that had values drawn since the hook was imported. Walks over all objects
+    (a tenth of a second and more), so it is for a look during development or for a before-snapshot callback. It can't see into memory of C code; docs/hook.md lists what may be there.
     """
     found = []
     if sys.flags.hash_randomization:
         found.append("the seed of str and bytes hashes (sys.flags.hash_randomization): fixed when Python starts")
     else:
         found.append("the seed of str and bytes hashes: fixed by PYTHONHASHSEED")
-    return found + sorted(generators())
+    from rekindle import draws
+
+    return found + sorted(generators()) + [draws.in_words(module, what) for module, what, _ in draws.drawn()]
 
 
 def generators():

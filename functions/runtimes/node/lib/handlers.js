@@ -47,6 +47,11 @@ function hookFolder() {
     .find((folder) => fs.existsSync(path.join(folder, 'rekindle')));
 }
 
+/** Of the installed hook; the function's code may have another. */
+function hooksFile(name) {
+  return require(path.join(hookFolder() || '', 'rekindle', name));
+}
+
 /** Makes this process the function's: where it is, what it requires from; the hook where nothing else has it. */
 function enter() {
   addLayers(hookFolder());
@@ -128,4 +133,4 @@ function isInModulePackage(folder) {
   }
 }
 
-module.exports = { addLayers, enter, hookFolder, load };
+module.exports = { addLayers, enter, hookFolder, hooksFile, load };

@@ -2,7 +2,6 @@
 'use strict';
 
 const fs = require('fs');
-const path = require('path');
 
 const { RuntimeApi } = require('./api.js');
 const engine = require('./engine.js');
@@ -17,6 +16,9 @@ const BEFORE_SNAPSHOT_FAILED = 64;
 const AFTER_RESTORE_FAILED = 65;
 const UNHANDLED_REJECTION = 128;
 const UNCAUGHT_EXCEPTION = 129;
+
+const DRAWN = 'drawn: '; // in the list of loaded files, before what is none
+const MOST_LOGGED = 8;
 
 // At the first ready point it goes from the environment.
 const held = process.env.REKINDLE_HOLD === '1';
@@ -45,6 +47,7 @@ async function run() {
     end(error, UNCAUGHT_EXCEPTION);
   });
   try {
+    if (held) handlers.hooksFile('draws.js').watch();
     loadDependencies();
     await park('REKINDLE_DEPS');
     while (process.env.REKINDLE_MORE_DEPS !== undefined) {
@@ -53,11 +56,15 @@ async function run() {
       loadDependencies();
       await park('REKINDLE_DEPS');
     }
+    const forImage = process.env.REKINDLE_FUNCTION_IMAGE === '1';
+    if (held && !forImage) handlers.hooksFile('draws.js').pause(); // nobody has anything in common with this one
     const handler = await loadFunction();
-    if (process.env.REKINDLE_FUNCTION_IMAGE === '1') {
+    if (forImage) {
+      logDrawn();
       await park('REKINDLE_FUNCTION_IMAGE');
       enterAgain();
     }
+    if (held) handlers.hooksFile('draws.js').pause();
     // Nothing is connected before the last restore, and the address is the copy's.
     invocations = new Invocations(new RuntimeApi(), handler);
     await invocations.serve();
@@ -106,17 +113,26 @@ function loadDependencies() {
   tellLoadedFiles();
 }
 
-/** Who makes an image wants to know when an upgrade has changed one of them. */
+/** Who makes an image wants to know when an upgrade has changed one of them, and what its copies have in common. */
 function tellLoadedFiles() {
   const list = process.env.REKINDLE_LOADED_FILES;
   delete process.env.REKINDLE_LOADED_FILES;
-  if (list !== undefined) fs.writeFileSync(list, Object.keys(require.cache).join('\0'));
+  if (list === undefined) return;
+  const drawn = held ? handlers.hooksFile('draws.js').drawn().map(({ text }) => DRAWN + text) : [];
+  fs.writeFileSync(list, [...Object.keys(require.cache), ...drawn].join('\0'));
+}
+
+/** For who makes the image, who tells the function's owner. */
+function logDrawn() {
+  const drawn = held ? handlers.hooksFile('draws.js').drawn().map(({ text }) => text) : [];
+  if (drawn.length === 0) return;
+  fs.writeSync(2, `rekindle: ${DRAWN}${drawn.slice(0, MOST_LOGGED).join('; ')}\n`);
 }
 
 /** A point to take an image at. A callback that fails is reported as on Lambda. */
 async function park(point) {
   if (!held) return;
-  const rekindle = require(path.join(handlers.hookFolder() || '', 'rekindle'));
+  const rekindle = handlers.hooksFile('index.js');
   engine.followClock(rekindle.instance);
   const before = rekindle.instance();
   try {

@@ -14,6 +14,8 @@ _AFTER_RESTORE_FAILED = 65
 
 # At the first ready point it goes from the environment.
 _held = os.environ.get("REKINDLE_HOLD") == "1"
+_DRAWN = "drawn: "  # in the list of loaded files, before what is none
+_MOST_LOGGED = 8
 _runtimes = frozenset(sys.modules)
 _loading = False  # the function
 
@@ -21,16 +23,18 @@ _loading = False  # the function
 def run():
     logs.install()
     try:
-        _load_dependencies()
+        _watched(_held, _load_dependencies)
         _park("REKINDLE_DEPS")
         while "REKINDLE_MORE_DEPS" in os.environ:
             os.environ["REKINDLE_DEPS"] = os.environ.pop("REKINDLE_MORE_DEPS")
-            _load_dependencies()
+            _watched(_held, _load_dependencies)
             _park("REKINDLE_DEPS")
         if _held:
             _keep_channel_from_children()
-        handler = _load_function()
-        if os.environ.get("REKINDLE_FUNCTION_IMAGE") == "1":
+        for_image = os.environ.get("REKINDLE_FUNCTION_IMAGE") == "1"
+        handler = _watched(_held and for_image, _load_function)
+        if for_image:
+            _log_drawn()
             _park("REKINDLE_FUNCTION_IMAGE")
             _enter_again()
         # Nothing is connected before the last restore, and the address is the copy's.
@@ -56,8 +60,43 @@ def _load_dependencies():
     _tell_loaded_files()
 
 
+def _draws():
+    """Of the hook; None where that is not to be had, which _park() says."""
+    try:
+        from rekindle import draws
+    except ImportError:
+        return None
+    return draws
+
+
+def _watched(for_image, load):
+    """What load() returns. What it has drawn at random is seen only where copies would have it in common: instances that
+    load for themselves are not slowed down.
+    """
+    draws = _draws() if for_image else None
+    if draws is None:
+        return load()
+    draws.watch()
+    try:
+        return load()
+    finally:
+        draws.end()
+
+
+def _drawn():
+    draws = _draws()
+    return [] if draws is None else [draws.in_words(module, what) for module, what, _ in draws.drawn()]
+
+
+def _log_drawn():
+    """For who makes the image, who tells the function's owner."""
+    found = _drawn()
+    if found:
+        os.write(2, ("rekindle: %s%s\n" % (_DRAWN, "; ".join(found[:_MOST_LOGGED]))).encode("utf-8", "replace"))
+
+
 def _tell_loaded_files():
-    """Who makes an image wants to know when an upgrade has changed one of them."""
+    """Who makes an image wants to know when an upgrade has changed one of them, and what its copies have in common."""
     path = os.environ.pop("REKINDLE_LOADED_FILES", None)
     if path is None:
         return
@@ -71,7 +110,7 @@ def _tell_loaded_files():
         if isinstance(name, str):
             names.add(name)
     with open(path, "wb") as file:
-        file.write(b"\0".join(map(os.fsencode, sorted(names))))
+        file.write(b"\0".join(map(os.fsencode, sorted(names) + [_DRAWN + what for what in _drawn()])))
 
 
 def _park(point):
