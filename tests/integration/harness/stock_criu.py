@@ -66,7 +66,8 @@ class KillingCriu:
         self._order = path + ".order"
         library = jobs.program("kill_at_ptrace.so")
         with open(path, "w", encoding="ascii") as file:
-            file.write(f'#!/bin/sh\n[ "$1" = dump ] || export KILL_AT_PTRACE={self._order} LD_PRELOAD="{library} $LD_PRELOAD"\n')
+            file.write(f'#!/bin/sh\n[ "$1" = dump ] || export KILL_AT_PTRACE={self._order}')
+            file.write(f' LD_PRELOAD="{library} $LD_PRELOAD"\n')
             file.write(f'exec {shlex.join(criu_command())} "$@"\n')
         os.chmod(path, 0o755)
 
