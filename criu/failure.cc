@@ -56,6 +56,11 @@ absl::string_view WithoutStamps(absl::string_view line) {
 
 bool IsError(absl::string_view line) { return absl::StartsWith(line, "Error "); }
 
+// Not that there was a failure, but which.
+bool SaysWhy(absl::string_view line) {
+  return IsError(line) && !absl::StrContains(line, "Killing processes because of failure on restore");
+}
+
 // A warning is worth a look: of a process that can't be frozen only a warning says why.
 bool IsWarning(absl::string_view line) { return absl::StartsWith(line, "Warn "); }
 
@@ -96,7 +101,8 @@ std::optional<Hit> FindHit(Operation operation, const std::vector<absl::string_v
   const uint8_t bit = operation == Operation::kDump ? kOnDump : kOnRestore;
   std::optional<Hit> consequence;
   for (size_t i = 0; i < lines.size(); ++i) {
-    if (absl::StrContains(lines[i], "Restoring FAILED.")) break;  // what comes is CRIU's own doing
+    const bool is_last = absl::StrContains(lines[i], kRestoringFailed);
+    if (is_last && std::any_of(lines.begin(), lines.begin() + static_cast<ptrdiff_t>(i), SaysWhy)) break;
     for (const KnownFailure& failure : KnownFailures()) {
       if ((failure.operations & bit) == 0) continue;
       if (failure.strength == Strength::kConsequence && consequence.has_value()) continue;
@@ -108,6 +114,7 @@ std::optional<Hit> FindHit(Operation operation, const std::vector<absl::string_v
         if (!consequence.has_value()) consequence = std::move(hit);
       }
     }
+    if (is_last) break;
   }
   return consequence;
 }
@@ -171,6 +178,11 @@ absl::Status FailureStatus(Operation operation, const ExitState& exit, absl::str
 bool WasOfTheMoment(const absl::Status& status) {
   const std::string id = DiagnosisId(status);
   return id == "ending-threads" || id == "in-flight";
+}
+
+bool IsUnknownFailure(const absl::Status& status) {
+  const auto id = status.GetPayload(kDiagnosisUrl);
+  return id.has_value() && id->empty();
 }
 
 std::string DiagnosisId(const absl::Status& status) {

@@ -30,6 +30,9 @@ absl::Status FailureStatus(Operation operation, const ExitState& exit, absl::str
 // Diagnosis::id of a status that came from FailureStatus; "": unknown, or it did not.
 std::string DiagnosisId(const absl::Status& status);
 
+// Is it FailureStatus's of a failure that Diagnose knows nothing of?
+bool IsUnknownFailure(const absl::Status& status);
+
 // Did it meet something that is over a moment later (a process that was just ending, a connection that was
 // just being made), so that the same again may do better?
 bool WasOfTheMoment(const absl::Status& status);

@@ -6,6 +6,11 @@ namespace {
 using absl::StatusCode;
 constexpr Strength kCause = Strength::kCause, kConsequence = Strength::kConsequence;
 
+constexpr char kTaskKilled[] = "A process of the job was killed while it was being restored.";
+constexpr char kTaskKilledCure[] =
+    "Try again; when nobody killed it, look for the out-of-memory killer in the system's log, and whether "
+    "this machine lets processes be traced (/proc/sys/kernel/yama/ptrace_scope).";
+
 // What the process holds that can't be saved, or only if asked.
 const KnownFailure kHeldObjects[] = {
     {"shell-job",
@@ -191,6 +196,14 @@ const KnownFailure kHeldObjects[] = {
      {"Unable to detach *: Resource temporarily unavailable"},
      "While the job was restored another program has taken a file lock that the job had.",
      "End what holds it (see `lslocks`), or wait until it gives the lock back, then restore again."},
+    // As any call of ptrace says it of a dead process: no lock has that to say.
+    {"task-killed",
+     kOnRestore,
+     kCause,
+     StatusCode::kAborted,
+     {"Unable to detach *: No such process"},
+     kTaskKilled,
+     kTaskKilledCure},
     {"lock-lost",
      kOnRestore,
      kCause,
@@ -719,10 +732,20 @@ const KnownFailure kRestoreMisfits[] = {
       "Can't attach to *: No such process", "Can't interrupt the * task: No such process",
       "waitpid(*) failed: No child processes", "Unable to resume *: No such process",
       "Unable to set PTRACE_O_TRACESYSGOOD for *: No such process",
-      "Restoring regs for * failed: No such process", "Unable to detach *: No such process"},
-     "A process of the job was killed while it was being restored.",
-     "Try again; when nobody killed it, look for the out-of-memory killer in the system's log, and whether "
-     "this machine lets processes be traced (/proc/sys/kernel/yama/ptrace_scope)."},
+      "Restoring regs for * failed: No such process"},
+     kTaskKilled,
+     kTaskKilledCure},
+    // A process that sees one of its children die stops itself, or CRIU ends without another word. Whether it
+    // was killed or crashed only CRIU's more talkative logs tell.
+    {"task-ended",
+     kOnRestore,
+     kConsequence,
+     StatusCode::kAborted,
+     {"): * stopped by signal 19", kRestoringFailed},
+     "A process of the job ended while it was being restored: it was killed, or it crashed.",
+     "Try again; when nobody killed it, look in the system's log for the out-of-memory killer and for a "
+     "crash "
+     "(segfault). If it ends each time, take another image."},
 };
 
 }  // namespace

@@ -25,6 +25,9 @@ struct KnownFailure {
   const char* cure;
 };
 
+// The last that CRIU says of a restore's failure. What comes then is its own doing.
+inline constexpr char kRestoringFailed[] = "Restoring FAILED.";
+
 // In order of preference among entries that match one line.
 const std::vector<KnownFailure>& KnownFailures();
 

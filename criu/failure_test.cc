@@ -286,6 +286,27 @@ TEST(FailureTest, UnknownErrorsAreShownAsTheyAre) {
               ::testing::ElementsAre("Error (criu/b.c:2): something new", "Error (criu/c.c:3): and more"));
 }
 
+// As the logs of restores were of which a process was killed at one moment or another.
+TEST(FailureTest, AKilledProcessIsNotTakenForAnythingElse) {
+  constexpr absl::string_view kLast = "(00.9) Error (criu/cr-restore.c:2331): Restoring FAILED.\n";
+  constexpr absl::string_view kKills =
+      "(00.8) Error (criu/cr-restore.c:2304): Killing processes because of failure on restore.\nThe Network "
+      "was unlocked so some data or a connection may have been lost.\n";
+  const std::pair<absl::string_view, absl::string_view> cases[] = {
+      {"(00.1) Error (criu/cr-restore.c:1924): Unable to detach 70: No such process\n", "task-killed"},
+      {"(00.1) Error (criu/cr-restore.c:1281): 70 stopped by signal 19: Stopped (signal)\n", "task-ended"},
+      {"", "task-ended"},
+      {"(00.1) Error (criu/cr-restore.c:1924): Unable to detach 70: No locks available\n", "lock-lost"},
+      {"(00.1) Error (criu/a.c:1): something new\n", ""}};
+  for (const auto& [line, id] : cases) {
+    for (const absl::string_view kills : {absl::string_view(), kKills}) {
+      const Diagnosis diagnosis = Diagnose(Operation::kRestore, absl::StrCat(line, kills, kLast));
+      EXPECT_EQ(diagnosis.id, id) << line;
+      EXPECT_EQ(diagnosis.code == absl::StatusCode::kAborted, absl::StartsWith(id, "task-")) << line;
+    }
+  }
+}
+
 TEST(FailureTest, WhatCriuKillsItselfIsNotTheCause) {
   Diagnosis diagnosis = Diagnose(Operation::kRestore,
                                  "Error (criu/a.c:1): something new\nError (criu/cr-restore.c:1): Restoring "
@@ -310,6 +331,10 @@ TEST(FailureTest, StatusSaysAll) {
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(DiagnosisId(status), "pid-in-use");
   EXPECT_EQ(DiagnosisId(absl::AlreadyExistsError("else")), "");
+  EXPECT_FALSE(IsUnknownFailure(status));
+  EXPECT_FALSE(IsUnknownFailure(absl::AlreadyExistsError("else")));
+  EXPECT_TRUE(IsUnknownFailure(
+      FailureStatus(Operation::kRestore, exit, "Error (criu/b.c:2): something new\n", "/restore.log")));
   std::string message(status.message());
   EXPECT_THAT(message, HasSubstr("is taken"));
   EXPECT_THAT(message, HasSubstr("File exists"));

@@ -16,9 +16,6 @@
 namespace rekindle::criu {
 namespace {
 
-// TaskCore::state of a process of which nothing but its end is left.
-constexpr uint32_t kDead = 2, kZombie = 6;
-
 using Files = std::map<std::string, std::string>;
 
 // Images that have nothing but records; behind those of others contents follow, as of pipes and ghosts.
@@ -86,7 +83,7 @@ class Check {
   absl::Status CheckProcess(const PstreeEntry& process) {
     RK_ASSIGN_OR_RETURN(const pb::Core core,
                         ReadOnly<pb::Core>(absl::StrCat("core-", process.pid, ".img"), "core", kCoreMagic));
-    if (core.task().state() == kDead || core.task().state() == kZombie) return absl::OkStatus();
+    if (HasEnded(core)) return absl::OkStatus();
     for (const pid_t thread : process.threads) {
       RK_RETURN_IF_ERROR(
           ReadOnly<pb::Core>(absl::StrCat("core-", thread, ".img"), "core", kCoreMagic).status());

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "criu/image_records.h"
 #include "criu/images.pb.h"
@@ -321,6 +322,14 @@ absl::StatusOr<std::map<int, uint32_t>> ParseRegularDescriptors(absl::string_vie
         if (record.type() == kRegularFileType) files[static_cast<int>(record.fd())] = record.file_id();
       }));
   return files;
+}
+
+bool HasEndedInImage(const std::string& directory, pid_t pid) {
+  const absl::StatusOr<std::string> content = ReadFile(absl::StrCat(directory, "/core-", pid, ".img"));
+  if (!content.ok()) return false;
+  absl::StatusOr<RecordReader> reader = RecordReader::Open("core", *content, kCoreMagic);
+  pb::Core core;
+  return reader.ok() && reader->Next(&core).ok() && HasEnded(core);
 }
 
 absl::StatusOr<std::vector<rlimit>> ParseLimits(absl::string_view core_content) {

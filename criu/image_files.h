@@ -82,6 +82,9 @@ absl::StatusOr<bool> HugePagesDisabled(absl::string_view mm_content);
 // Does a timer run that will send this process a signal (setitimer, timer_create)? `core_content`: of
 // core-PID.img.
 absl::StatusOr<bool> HasArmedTimer(absl::string_view core_content);
+// Has the process of this number ended in the image, so that nothing is left of it but its end? `directory`:
+// where the image's files are. False also where that can't be read.
+bool HasEndedInImage(const std::string& directory, pid_t pid);
 // Whose a process is: its real user and group, and the further groups. `core_content`: of core-PID.img.
 absl::StatusOr<Owner> ParseOwner(absl::string_view core_content);
 

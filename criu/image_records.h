@@ -39,6 +39,12 @@ inline constexpr uint32_t kTtyInfoMagic = 0x59453036;
 
 inline constexpr uint32_t kRegularFileType = 1;
 
+// Is nothing but its end left of this process?
+inline bool HasEnded(const pb::Core& core) {
+  constexpr uint32_t kDead = 2, kZombie = 6;
+  return core.task().state() == kDead || core.task().state() == kZombie;
+}
+
 inline uint32_t ReadLittleEndian(absl::string_view bytes) {
   uint32_t value = 0;
   for (size_t i = 0; i < 4; ++i) value |= uint32_t{static_cast<unsigned char>(bytes[i])} << (8 * i);

@@ -171,7 +171,9 @@ pid_t JobNamespaces::Inside(pid_t pid) const {
 
 absl::StatusOr<pid_t> JobNamespaces::Outside(pid_t inside) const {
   if (has_our_pids_) {
-    if (NamespaceOf(absl::StrCat(inside), "pid") == NamespaceOf("self", "pid")) return inside;
+    const std::string its = NamespaceOf(absl::StrCat(inside), "pid");
+    if (its.empty()) return absl::NotFoundError(absl::StrCat("process ", inside, " has ended"));
+    if (its == NamespaceOf("self", "pid")) return inside;
     return absl::NotFoundError(
         absl::StrCat("process ", inside, " has another number in its own PID namespace"));
   }

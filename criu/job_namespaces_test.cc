@@ -170,6 +170,12 @@ TEST(JobNamespaces, OursAreNotEntered) {
   EXPECT_FALSE(namespaces->entered());
   EXPECT_EQ(namespaces->Inside(::getpid()), ::getpid());
   EXPECT_EQ(namespaces->Outside(::getpid()).value_or(0), ::getpid());
+  const pid_t dead = ::fork();
+  if (dead == 0) ::_exit(0);
+  ASSERT_EQ(::waitpid(dead, nullptr, 0), dead);
+  const absl::Status refused = namespaces->Outside(dead).status();
+  EXPECT_TRUE(absl::IsNotFound(refused)) << refused;
+  EXPECT_EQ(refused.message(), absl::StrCat("process ", dead, " has ended"));
 }
 
 }  // namespace

@@ -59,13 +59,20 @@ absl::Status RestoreConversation::Send(const pb::RpcRequest& request) const {
 }
 
 absl::StatusOr<std::optional<pb::RpcResponse>> RestoreConversation::Receive() const {
+  const int look_every_ms = static_cast<int>(absl::ToInt64Milliseconds(HungRestore::kLookEvery));
+  HungRestore hung(criu_pidfd_, find_dead_);
   for (;;) {
     // CRIU's own end is watched too: tasks in the making hold copies of its socket, so that its death alone
     // does not bring end-of-file.
     pollfd entries[3] = {{socket_, POLLIN, 0}, {cancel_fd_, POLLIN, 0}, {criu_pidfd_, POLLIN, 0}};
-    if (::poll(entries, 3, -1) < 0) {
+    const int heard = ::poll(entries, 3, find_dead_ ? look_every_ms : -1);
+    if (heard < 0) {
       if (errno == EINTR) continue;
       return ErrnoStatus(errno, "waiting for CRIU");
+    }
+    if (heard == 0) {
+      RK_RETURN_IF_ERROR(hung.Look());
+      continue;
     }
     if (entries[1].revents != 0) return absl::CancelledError("restore cancelled");
     const auto bytes = std::make_unique_for_overwrite<char[]>(kMaxMessageBytes);
@@ -92,6 +99,7 @@ RestoreOutcome RestoreConversation::Run(const std::function<absl::Status(pid_t r
     absl::StatusOr<std::optional<pb::RpcResponse>> received = Receive();
     if (!received.ok()) {
       outcome.status = received.status();
+      outcome.unanswered = true;
       return outcome;
     }
     if (!received->has_value()) {

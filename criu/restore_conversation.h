@@ -6,10 +6,12 @@
 
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "criu/hung_restore.h"
 #include "criu/images.pb.h"
 #include "criu/restore_log.h"
 #include "criu/restore_session.h"
@@ -22,6 +24,7 @@ inline constexpr int kFirstInheritedInCriu = 16;
 struct RestoreOutcome {
   absl::Status status;       // OK: CRIU reported success
   bool criu_failed = false;  // the log says why
+  bool unanswered = false;   // CRIU has not been told that it is over, and may never ask
   pid_t root = 0;            // as far as known, in CRIU's PID namespace
   std::vector<StageReached> stages;
 };
@@ -36,9 +39,14 @@ pb::RpcRequest RestoreRequest(const RestoreOptions& options);
 class RestoreConversation {
  public:
   // The descriptors are the caller's. `cancel_fd` (-1: none) becoming readable ends it with Cancelled.
-  // `bounded`: no CRIU does without the library of restore_preload.h.
-  RestoreConversation(int socket, int criu_pidfd, int cancel_fd, bool bounded)
-      : socket_(socket), criu_pidfd_(criu_pidfd), cancel_fd_(cancel_fd), bounded_(bounded) {}
+  // `bounded`: no CRIU does without the library of restore_preload.h. Where `find_dead` finds somebody for
+  // whom CRIU waits without end, it ends with Aborted.
+  RestoreConversation(int socket, int criu_pidfd, int cancel_fd, bool bounded, FindDead find_dead)
+      : socket_(socket),
+        criu_pidfd_(criu_pidfd),
+        cancel_fd_(cancel_fd),
+        bounded_(bounded),
+        find_dead_(std::move(find_dead)) {}
 
   absl::Status Send(const pb::RpcRequest& request) const;
   // Answers CRIU's questions until it reports the end.
@@ -50,6 +58,7 @@ class RestoreConversation {
 
   const int socket_, criu_pidfd_, cancel_fd_;
   const bool bounded_;
+  const FindDead find_dead_;
 };
 
 }  // namespace rekindle::criu

@@ -7,17 +7,20 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/children.h"
 #include "base/file.h"
 #include "base/packet_socket.h"
 #include "base/pidfd.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "criu/failure.h"
@@ -61,7 +64,8 @@ class RestoreSession {
     }
     RK_RETURN_IF_ERROR(OpenDirectories());
     RK_RETURN_IF_ERROR(Start(installation));
-    RestoreConversation conversation(socket_.get(), criu_.pidfd(), cancel_fd_, MustBeBounded(options_));
+    RestoreConversation conversation(socket_.get(), criu_.pidfd(), cancel_fd_, MustBeBounded(options_),
+                                     [this] { return DeadProcess(); });
     const int64_t requested_ns = MonotonicNanos();
     RK_RETURN_IF_ERROR(conversation.Send(request_));
     RestoreOutcome outcome = conversation.Run([this](pid_t inside) {
@@ -79,6 +83,11 @@ class RestoreSession {
   }
 
  private:
+  struct Made {
+    pid_t in_image = 0, pid = 0;  // pid: in our numbers; 0: it had gone already
+    uint64_t began = 0;           // ProcessStat::start_ticks
+  };
+
   const std::string& work_directory() const {
     return options_.work_directory.empty() ? options_.images_directory : options_.work_directory;
   }
@@ -147,6 +156,7 @@ class RestoreSession {
     if (namespaces_.entered()) {
       RK_ASSIGN_OR_RETURN(root_, namespaces_.Outside(inside));
     }
+    NoteProcesses();
     // CRIU has made it beside itself. From here on it may end with a status that somebody wants; before, it
     // is as good for whoever collects orphans.
     NoteChild(root_);
@@ -158,7 +168,7 @@ class RestoreSession {
     if (!subreaper_.has_value()) subreaper_.emplace();
     ExitState exit;
     // With its children: those that it makes to learn about the kernel would wait for it without end.
-    if (outcome.status.code() == absl::StatusCode::kCancelled && !outcome.criu_failed)
+    if (outcome.unanswered || (absl::IsCancelled(outcome.status) && !outcome.criu_failed))
       KillTree(criu_.pid(), /*reap_root=*/false);
     socket_.Reset();
     AwaitExit(criu_.pidfd());
@@ -169,6 +179,7 @@ class RestoreSession {
     if (root <= 0 && !namespaces_.entered()) root = outcome.root;
     // A noted one is not of this restore: it had the root's PID before.
     if (root <= 0 && !image_pids.empty() && !IsNotedChild(image_pids.front())) root = image_pids.front();
+    KillOrphans(root);
     KillRestoredTree(root, image_pids, criu_start_ticks_);
     // One that somebody killed, as a machine without memory does, has ended none of its other children.
     KillRestOfSession(criu_.pid());
@@ -198,6 +209,42 @@ class RestoreSession {
     return ParsePstree(*content).value_or(std::vector<PstreeEntry>());
   }
 
+  void NoteProcesses() {
+    std::map<pid_t, pid_t> numbers;  // ours by theirs, where they have their own
+    if (namespaces_.entered()) {
+      for (const auto& [theirs, ours] : namespaces_.AllNumbers()) numbers[theirs] = ours;
+    }
+    for (const PstreeEntry& entry : Tree()) {
+      const auto found = numbers.find(entry.pid);
+      Made made{entry.pid, found == numbers.end() ? entry.pid : found->second};
+      if (namespaces_.entered() && found == numbers.end()) made.pid = 0;
+      if (const auto stat = ReadProcessStat(made.pid); stat.ok() && stat->start_ticks >= criu_start_ticks_)
+        made.began = stat->start_ticks;
+      processes_.push_back(made);
+    }
+  }
+
+  std::optional<pid_t> DeadProcess() const {
+    for (const Made& made : processes_) {
+      const absl::StatusOr<ProcessStat> stat = ReadProcessStat(made.pid);
+      if (stat.ok() ? stat->start_ticks == made.began && !stat->ending() : !absl::IsNotFound(stat.status()))
+        continue;
+      if (!HasEndedInImage(options_.images_directory, made.in_image)) return made.pid;
+    }
+    return std::nullopt;
+  }
+
+  // Those below one that died before they were ours to inherit.
+  void KillOrphans(pid_t root) const {
+    const std::vector<pid_t> tree = ProcessTree(root, Zombies::kToo);
+    for (const Made& made : processes_) {
+      if (absl::c_linear_search(tree, made.pid)) continue;
+      const absl::StatusOr<UniqueFd> process = OpenProcess(made.pid);
+      const absl::StatusOr<ProcessStat> stat = ReadProcessStat(made.pid);
+      if (process.ok() && stat.ok() && stat->start_ticks == made.began) KillAndAwaitExit(process->get());
+    }
+  }
+
   // The PIDs in the image, the root's first, of those processes that are there.
   std::vector<pid_t> ImagePids() const {
     std::vector<pid_t> pids;
@@ -220,6 +267,7 @@ class RestoreSession {
   Subprocess criu_;
   uint64_t criu_start_ticks_ = 0;
   pid_t root_ = 0;                               // once all tasks are there
+  std::vector<Made> processes_;                  // so are these
   std::optional<TemporarySubreaper> subreaper_;  // once it has failed
 };
 
@@ -237,7 +285,8 @@ absl::Status RunRestoreOver(const CriuConnection& criu, const RestoreOptions& op
     inherited->set_resource(resource);
     inherited->set_fd(fd);
   }
-  RestoreConversation conversation(criu.socket, criu.pidfd, cancel_fd, MustBeBounded(options));
+  RestoreConversation conversation(criu.socket, criu.pidfd, cancel_fd, MustBeBounded(options),
+                                   criu.find_dead);
   const int64_t requested_ns = MonotonicNanos();
   RK_RETURN_IF_ERROR(conversation.Send(request));
   RestoreOutcome outcome = conversation.Run(tasks_ready);

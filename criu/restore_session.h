@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/timeline.h"
 #include "criu/command_line.h"
+#include "criu/hung_restore.h"
 #include "criu/job_namespaces.h"
 
 namespace rekindle::criu {
@@ -31,8 +32,8 @@ struct RestoredTree {
 
 // Runs the restore to its end. `inherit_fd` numbers are descriptors of this process. On failure nothing of
 // the tree is left and the status is that of FailureStatus(). `observer` may be null. `cancel_fd` (-1: none)
-// becoming readable kills the restore (Cancelled). The job comes back in `namespaces`, which may be ours; all
-// PIDs are in our numbers.
+// becoming readable kills the restore (Cancelled). Aborted: a process of the job was killed meanwhile. The
+// job comes back in `namespaces`, which may be ours; all PIDs are in our numbers.
 absl::StatusOr<RestoredTree> RunRestore(const Installation& criu, const RestoreOptions& options,
                                         const JobNamespaces& namespaces, RestoreObserver* observer,
                                         int cancel_fd);
@@ -43,6 +44,7 @@ struct CriuConnection {
   int pidfd = -1;              // readable when it has ended
   int work_directory_fd = -1;  // a descriptor of the process at the other end of its socket, as CRIU sees it
   std::string log;             // where its log is for us
+  FindDead find_dead;          // none: for a dead process it may wait without end
 };
 
 // Runs one restore over it. RestoreOptions::images_directory is a path as CRIU sees it; `inherit_fd` has

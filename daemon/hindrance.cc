@@ -28,6 +28,11 @@ bool NamesTroubleOfMachine(absl::string_view message) {
 
 constexpr absl::string_view kFileChanged = "file-changed";
 
+// CRIU does not tell whether that was the image's fault: a process was killed from outside, say, or crashed.
+bool IsUnclear(const absl::Status& status) {
+  return criu::DiagnosisId(status) == "task-ended" || criu::IsUnknownFailure(status);
+}
+
 // As criu/failure_table.cc names it.
 absl::string_view ChangedFile(const absl::Status& status) {
   absl::string_view message = status.message();
@@ -42,7 +47,9 @@ absl::string_view ChangedFile(const absl::Status& status) {
 
 bool MayFitOtherImage(const absl::Status& status) {
   if (status.ok()) return false;
-  return HindranceOf(status) == Hindrance::kImage || criu::DiagnosisId(status) == kFileChanged ||
+  const Hindrance hindrance = HindranceOf(status);
+  return hindrance == Hindrance::kImage || (hindrance == Hindrance::kMoment && IsUnclear(status)) ||
+         criu::DiagnosisId(status) == kFileChanged ||
          absl::StrContains(status.message(), restore::kLibrariesMayComeBack);
 }
 
@@ -60,6 +67,7 @@ Hindrance HindranceOf(const absl::Status& status) {
     return Hindrance::kMoment;
   }
   if (absl::StrContains(status.message(), kDoesNotFit)) return Hindrance::kOtherMachine;
+  if (diagnosis == "task-ended") return Hindrance::kMoment;
   // Aborted: somebody killed CRIU or one of the processes in the making, which says nothing of the image.
   if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status) || absl::IsAborted(status))
     return Hindrance::kMachine;
@@ -69,7 +77,8 @@ Hindrance HindranceOf(const absl::Status& status) {
       absl::StrContains(status.message(), restore::kLibrariesMayComeBack) ||
       absl::StrContains(status.message(), restore::kUntrustedLink))
     return Hindrance::kMachine;
-  return NamesTroubleOfMachine(status.message()) ? Hindrance::kMachine : Hindrance::kImage;
+  if (NamesTroubleOfMachine(status.message())) return Hindrance::kMachine;
+  return IsUnclear(status) ? Hindrance::kMoment : Hindrance::kImage;
 }
 
 std::string HindranceInWords(const absl::Status& status) {

@@ -8,8 +8,10 @@
 namespace rekindle::daemon {
 
 enum class Hindrance {
-  kImage,   // another attempt would end in the same way
-  kMoment,  // what it needs back, PIDs or file locks, is another's now; an older image may do without
+  kImage,  // another attempt would end in the same way
+  // What it needs back, PIDs or file locks, is another's now, and an older image may do without; or it is not
+  // clear whether it is the image. To be tried some times.
+  kMoment,
   // Whichever image is taken: memory, processes, disk space, a file server, a folder, a stranger's link on
   // the way to a file, a package's library that is being replaced, a kill from outside, a network address
   // that is not there yet, a port or a terminal that another has.

@@ -100,6 +100,30 @@ TEST(HindranceTest, PlacesThatMayBeFreeOrThereLater) {
   }
 }
 
+absl::Status FailureOf(absl::string_view line) {
+  return Annotate(
+      criu::FailureStatus(criu::Operation::kRestore, ExitState{1, 0},
+                          absl::StrCat("(00.1) Error (criu/cr-restore.c:1): ", line,
+                                       "\n(00.2) Error (criu/cr-restore.c:2): Restoring FAILED.\n"),
+                          "/restore.log"),
+      "restoring");
+}
+
+TEST(HindranceTest, AProcessThatIsKilledWhileItComesBackIsNotTheImagesFault) {
+  EXPECT_EQ(HindranceOf(FailureOf("Unable to detach 70: No such process")), Hindrance::kMachine);
+  EXPECT_EQ(HindranceOf(FailureOf("70 killed by signal 9: Killed")), Hindrance::kMachine);
+  EXPECT_FALSE(MayFitOtherImage(FailureOf("70 killed by signal 9: Killed")));
+}
+
+TEST(HindranceTest, WhatNobodyKnowsIsTriedSomeTimes) {
+  for (const char* line : {"70 stopped by signal 19: Stopped (signal)", "something new"}) {
+    EXPECT_EQ(HindranceOf(FailureOf(line)), Hindrance::kMoment) << line;
+    EXPECT_TRUE(MayFitOtherImage(FailureOf(line))) << line;
+  }
+  EXPECT_EQ(HindranceOf(FailureOf("something new: No space left on device")), Hindrance::kMachine);
+  EXPECT_EQ(HindranceOf(FailureOf("Magic doesn't match for core-70.img")), Hindrance::kImage);
+}
+
 TEST(HindranceTest, WhatIsAnothersForNow) {
   EXPECT_EQ(HindranceOf(absl::AlreadyExistsError("a job named 'job' runs")), Hindrance::kName);
   EXPECT_EQ(HindranceOf(absl::FailedPreconditionError(absl::StrCat(restore::kLocksInUse, ": /data/lock"))),

@@ -387,6 +387,17 @@ ReopenedFiles::Options PlacesOf(const v1::JobManifest& manifest, const v1::Rollb
   return options;
 }
 
+namespace {
+
+// A child that we have forked, and that has not begun its program yet: it has what we have open.
+bool IsAboutToBecomeAnother(pid_t pid) {
+  const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+  return stat.ok() && stat->parent == ::getpid() &&
+         IsSameFile(absl::StrCat("/proc/", pid, "/exe"), "/proc/self/exe");
+}
+
+}  // namespace
+
 std::map<std::string, pid_t> WrittenByOthers(const std::set<std::string>& paths,
                                              const std::vector<pid_t>& job, NamesOfFiles names) {
   std::map<std::string, pid_t> written;
@@ -398,7 +409,8 @@ std::map<std::string, pid_t> WrittenByOthers(const std::set<std::string>& paths,
       const std::string path = ReadLink(link).value_or("");
       if (!paths.contains(path) || written.contains(path)) continue;
       const absl::StatusOr<int> access = AccessToldBy(descriptor.fdinfo());
-      if (access.ok() && (*access & W_OK) != 0 && (names == NamesOfFiles::kTrusted || IsSameFile(link, path)))
+      if (access.ok() && (*access & W_OK) != 0 &&
+          (names == NamesOfFiles::kTrusted || IsSameFile(link, path)) && !IsAboutToBecomeAnother(pid))
         written[path] = pid;
     }
   }

@@ -1,7 +1,9 @@
 #include "daemon/reopened_files.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +18,7 @@
 #include "base/clock.h"
 #include "base/deadline.h"
 #include "base/file.h"
+#include "base/subprocess.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -196,6 +199,29 @@ TEST_F(ReopenedFilesTest, AnothersLogIsThatOnes) {
   EXPECT_THAT(WrittenByOthers(paths, {}, kTrusted), ElementsAre(Pair(Path("log.txt"), ::getpid())));
   EXPECT_THAT(WrittenByOthers(paths, {}, kChecked), ElementsAre(Pair(Path("log.txt"), ::getpid())));
   EXPECT_THAT(WrittenByOthers(paths, {::getpid()}, kChecked), IsEmpty());
+}
+
+TEST_F(ReopenedFilesTest, AChildThatIsStillOursIsNoOther) {
+  const std::set<std::string> paths = {Path("log.txt")};
+  Write("log.txt", kLines);
+  const UniqueFd file(::open(Path("log.txt").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  EXPECT_THAT(WrittenByOthers(paths, {::getpid()}, NamesOfFiles::kChecked), IsEmpty());
+  ::kill(child, SIGKILL);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  SubprocessOptions another;
+  another.argv = {"sleep", "1000"};
+  another.descriptors = {{file.get(), 5}};
+  auto started = Subprocess::Start(another);
+  ASSERT_TRUE(started.ok()) << started.status();
+  EXPECT_THAT(WrittenByOthers(paths, {::getpid()}, NamesOfFiles::kChecked),
+              ElementsAre(Pair(Path("log.txt"), started->pid())));
+  ::kill(started->pid(), SIGKILL);
+  EXPECT_TRUE(started->Wait().ok());
 }
 
 }  // namespace

@@ -111,13 +111,17 @@ void SupervisedJob::TellOfReopenedFiles(double now) {
   reopened_untold_.clear();
   const size_t all = names.size();
   if (all > kMostReopenedNamed) names.resize(kMostReopenedNamed);
-  notices_.Warn(absl::StrCat("what it appends to ", absl::StrJoin(names, ", "),
-                             all > names.size() ? absl::StrCat(" and ", all - names.size(), " more") : "",
-                             " is there twice from the image on that it went back to: it does not keep ",
-                             all == 1 ? "that file" : "these files", " open, so that images do not know of ",
-                             all == 1 ? "it" : "them", ". Started with --track-path ", names.front(),
-                             all == 1 ? "" : " (for each, or a pattern)", ", it has ",
-                             all == 1 ? "it" : "them", " cut back when it goes back"));
+  // Who has appended nobody tells of one that is not open.
+  notices_.Warn(
+      absl::StrCat(absl::StrJoin(names, ", "),
+                   all > names.size() ? absl::StrCat(" and ", all - names.size(), " more") : "",
+                   all == 1 ? " was" : " were",
+                   " appended to, perhaps by it: if so, what it had written there since the image that it "
+                   "went back to is there twice, because it does not keep ",
+                   all == 1 ? "that file" : "these files", " open, so that images do not know of ",
+                   all == 1 ? "it" : "them", ". Started with --track-path ", names.front(),
+                   all == 1 ? "" : " (for each, or a pattern)", ", it has ", all == 1 ? "it" : "them",
+                   " cut back when it goes back"));
 }
 
 }  // namespace rekindle::daemon

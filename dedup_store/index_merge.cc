@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
@@ -65,18 +66,25 @@ class IndexMerge {
   IndexMerge(StoreCore* core, uint64_t most_loose) : core_(core), most_loose_(most_loose) {}
 
   // An index file, with the packs that it covers. Of one that can't be used the packs are taken as loose
-  // ones.
-  void AddFile(const IndexRecord& record, std::vector<PackRecord> packs) {
+  // ones. Aborted: another process has merged it meanwhile.
+  absl::Status AddFile(const IndexRecord& record, std::vector<PackRecord> packs) {
     SourceFile file;
     auto scan = IndexScan::Open(core_, record);
+    if (absl::IsNotFound(scan.status())) {
+      RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().ReadNow());
+      RK_ASSIGN_OR_RETURN(const std::vector<IndexRecord> now, txn.Indexes());
+      if (absl::c_none_of(now, [&](const IndexRecord& index) { return index.id == record.id; }))
+        return absl::AbortedError("another process merged the index");
+    }
     if (!scan.ok() || (*scan)->entries() != record.entries || !CollectPacks(packs, file.packs)) {
       TellLeftOut(core_->index_path(record.id));
       for (const PackRecord& pack : packs) AddPack(pack);
-      return;
+      return absl::OkStatus();
     }
     file.scan = *std::move(scan);
     file.records = std::move(packs);
     files_.push_back(std::move(file));
+    return absl::OkStatus();
   }
   // A pack that no index file covers. One that can't be read is left to its own table, or to fsck, and what
   // is more than may be loose to another merge.
@@ -399,7 +407,9 @@ absl::StatusOr<int64_t> MergeOnce(StoreCore* core, bool all, uint64_t most_loose
     for (const PackRecord& pack : packs) {
       if (pack.index_id == index.id) covered.push_back(pack);
     }
-    merge.AddFile(index, std::move(covered));
+    const absl::Status added = merge.AddFile(index, std::move(covered));
+    if (absl::IsAborted(added)) return 0;
+    RK_RETURN_IF_ERROR(added);
   }
 
   absl::StatusOr<NewIndexFile> written = merge.Write();

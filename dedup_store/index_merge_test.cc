@@ -158,6 +158,27 @@ TEST_F(IndexMergeTest, FewPacksWithManyPagesAreMerged) {
   ExpectAllFound(11);
 }
 
+TEST_F(IndexMergeTest, WhatAnotherHasMergedMeanwhileIsNotDamaged) {
+  MakePacks(2, 1000);
+  RK_ASSERT_OK(MergeIndexes(core_.get(), true));
+  const std::string old = core_->index_path(Indexes().front().id);
+  MakePacks(1, 1000);
+  bool merged = false;
+  hook_ = [&](const HookedDisk::Operation& operation) {
+    if (operation.call != HookedDisk::Call::kOpen || operation.path != old || std::exchange(merged, true))
+      return absl::OkStatus();
+    return MergeIndexes(core_.get(), true);
+  };
+  testing::internal::CaptureStderr();
+  const absl::Status status = MergeIndexes(core_.get(), true);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  RK_ASSERT_OK(status);
+  EXPECT_TRUE(merged);
+  EXPECT_EQ(LoosePacks(), 0u);
+  EXPECT_EQ(IndexFiles(), 1u);
+  ExpectAllFound();
+}
+
 TEST_F(IndexMergeTest, AFileThatProvesToBeDamagedIsLeftOutAndItsPacksAreAsked) {
   MakePacks(3, 100'000);
   RK_ASSERT_OK(MergeIndexes(core_.get(), true));

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/packet_socket.h"
 #include "base/parallel.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "criu/image_files.h"
 #include "criu/restore_log.h"
@@ -187,6 +188,7 @@ absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
   connection.pidfd = criu_process_.pidfd.get();
   connection.work_directory_fd = kInitDirectory;
   connection.log = CriuLog();
+  connection.find_dead = [this] { return DeadProcess(); };
   const v1::JobManifest& manifest = image_.manifest;
   criu::RestoreOptions options;
   options.images_directory = image_.directory->path();
@@ -248,6 +250,8 @@ absl::Status CloneRun::RunCriu(const StandbyPool::Park& park) {
           phase_.Restart();
           prefill_seconds = 0;
         }
+        others_.assign(std::make_move_iterator(processes.begin() + 1),
+                       std::make_move_iterator(processes.end()));
         absl::Status personalized = Personalize();
         in_our_hands_ = !personalized.ok();
         return personalized;
@@ -272,6 +276,23 @@ absl::Status CloneRun::CheckOpened(const std::vector<UniqueFd>& processes) const
     check.processes.push_back(pid);
   }
   return Annotate(CheckOpenedFiles(check), What());
+}
+
+std::optional<pid_t> CloneRun::DeadProcess() const {
+  if (!result_.root_pidfd.valid()) return std::nullopt;
+  const auto has_ended = [](const UniqueFd& process) {
+    const absl::StatusOr<pid_t> pid = PidOf(process.get());
+    if (!pid.ok()) return absl::IsNotFound(pid.status());
+    const absl::StatusOr<ProcessStat> stat = ReadProcessStat(*pid);
+    return stat.ok() ? stat->ending() : absl::IsNotFound(stat.status());
+  };
+  const std::vector<criu::PstreeEntry>& tree = image_.directory->tree();
+  for (size_t i = 0; i <= others_.size(); ++i) {
+    if (has_ended(i == 0 ? result_.root_pidfd : others_[i - 1]) &&
+        !criu::HasEndedInImage(image_.directory->path(), tree[i].pid))
+      return tree[i].pid;
+  }
+  return std::nullopt;
 }
 
 absl::StatusOr<CloneResult> CloneRun::Finish() {

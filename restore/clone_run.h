@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,6 +66,8 @@ class CloneRun {
   absl::Status SayHello();
   std::string What() const;
   absl::Status CheckOpened(const std::vector<UniqueFd>& processes) const;
+  // In the numbers of the copy, which is all that is left of it.
+  std::optional<pid_t> DeadProcess() const;
   std::string Root() const;  // of the copy, as we see it
   std::string CriuLog() const;
   void EndPhase(const char* name, std::map<std::string, int64_t> numbers = {});
@@ -84,7 +87,8 @@ class CloneRun {
   UniqueFd listener_;
   std::vector<std::pair<int, std::string>> inherited_;
   pid_t root_ = 0;
-  bool in_our_hands_ = true;  // and not in CRIU's
+  std::vector<UniqueFd> others_;  // its processes without the root, once all are there
+  bool in_our_hands_ = true;      // and not in CRIU's
   CloneResult result_;
   Stopwatch total_, phase_;
   int64_t phase_begin_ns_ = MonotonicNanos(), criu_began_unix_ns_ = 0;

@@ -251,13 +251,16 @@ class RestoreRun : public criu::RestoreObserver {
     if (namespaces_.entered()) numbers_ = OurNumbers(namespaces_.AllNumbers());
     const std::set<pid_t> ended_before = EndedProcesses();  // as zombies they are part of the image
     const absl::Status status = CompleteTasks(root);
-    if (status.ok() || absl::IsCancelled(status)) return status;
-    // What is looked for in one that was killed is not there, in whatever words that is said.
+    if (absl::IsCancelled(status)) return status;
+    // What is looked for in one that was killed is not there, in whatever words that is said. And CRIU would
+    // wait for it without end, since nobody tells it of a death here.
     for (const pid_t process : EndedProcesses()) {
       if (ended_before.contains(process)) continue;
-      return absl::AbortedError(
-          absl::StrCat("process ", process, " of the job was killed while it was being restored: try again (",
-                       status.message(), ")"));
+      return absl::AbortedError(absl::StrCat("process ", process,
+                                             " of the job was killed while it was being restored: try again; "
+                                             "when nobody killed it, look for the "
+                                             "out-of-memory killer in the system's log",
+                                             status.ok() ? "" : absl::StrCat(" (", status.message(), ")")));
     }
     return status;
   }

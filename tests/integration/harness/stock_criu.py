@@ -1,10 +1,10 @@
-"""CRIU by itself, without Rekindle, and one that stands still for a while."""
+"""CRIU by itself, without Rekindle; one that stands still for a while; one whose restored processes are killed."""
 
 import os
 import shlex
 import signal
 
-from harness import procfs, waiting
+from harness import jobs, procfs, waiting
 
 
 def criu_command():
@@ -52,3 +52,30 @@ class StandingCriu:
     def _stands(self):
         pid = self._pid()
         return pid and procfs.state(pid) == "T"
+
+
+class KillingCriu:
+    """The program at `path` (for $REKINDLE_CRIU) has a process killed that it restores, just before it makes a certain call
+    of ptrace(2) on it.
+    """
+
+    INTERRUPT, DETACH = 0x4207, 17
+
+    def __init__(self, path):
+        self.path = path
+        self._order = path + ".order"
+        library = jobs.program("kill_at_ptrace.so")
+        with open(path, "w", encoding="ascii") as file:
+            file.write(f'#!/bin/sh\n[ "$1" = dump ] || export KILL_AT_PTRACE={self._order}')
+            file.write(f' LD_PRELOAD="{library} $LD_PRELOAD"\n')
+            file.write(f'exec {shlex.join(criu_command())} "$@"\n')
+        os.chmod(path, 0o755)
+
+    def kill_once(self, pid, request):
+        """`pid`: as CRIU sees it."""
+        with open(self._order + ".new", "w", encoding="ascii") as file:
+            file.write(f"{pid} {request}")
+        os.rename(self._order + ".new", self._order)
+
+    def has_killed(self):
+        return not os.path.exists(self._order)
