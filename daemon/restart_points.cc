@@ -55,7 +55,7 @@ void RestartPoints::Add(v1::RestartPoint point, bool silent) {
   }
   ++noted_;
   record_.set_had_points(true);
-  if (point.number() > record_.numbers_before()) record_.set_image_in_life(true);
+  if (IsOfLife(point)) record_.set_image_in_life(true);
   *record_.add_points() = std::move(point);
   Sort();
 }
@@ -88,6 +88,7 @@ void RestartPoints::Find(const std::vector<store::ImageInfo>& images, bool same_
     point->set_taken_unix_ns(image.created_unix_ns);
     // When is not known: as one that may hold the beginning of a death.
     if (same_boot) point->set_taken_ns(MonotonicNanos());
+    point->set_may_hold_death(true);
     // What came back from elsewhere somebody has named.
     point->set_ours(!image.labels.contains(v1::kOriginLabel) &&
                     !image.labels.contains(v1::kSupervisedAskedLabel));
@@ -101,7 +102,7 @@ void RestartPoints::Find(const std::vector<store::ImageInfo>& images, bool same_
 
 bool RestartPoints::AnyOfLife(int64_t taken_until_ns) const {
   return std::any_of(record_.points().begin(), record_.points().end(), [&](const v1::RestartPoint& point) {
-    return point.number() > record_.numbers_before() && point.taken_ns() <= taken_until_ns;
+    return IsOfLife(point) && point.taken_ns() <= taken_until_ns;
   });
 }
 
@@ -127,29 +128,69 @@ std::optional<supervise::Tried> RestartPoints::Tried() const {
   return supervise::Tried{newer, newer};
 }
 
+std::optional<uint64_t> RestartPoints::FromNumber() const {
+  if (record_.from_image().empty()) return std::nullopt;
+  if (record_.from_number() != 0) return record_.from_number();
+  for (const v1::RestartPoint& point : record_.points()) {  // of an earlier version
+    if (point.image() == record_.from_image()) return point.number();
+  }
+  return std::nullopt;
+}
+
+bool RestartPoints::IsOnWayToDeath(const v1::RestartPoint& point) const {
+  const std::optional<uint64_t> from = FromNumber();
+  return from && point.number() > *from && !IsOfLife(point);
+}
+
+bool RestartPoints::LifeBeganBefore(int64_t ns, int64_t unix_ns) const {
+  if (record_.life_began_ns() != 0) return record_.life_began_ns() <= ns;
+  return record_.life_began_unix_ns() != 0 && record_.life_began_unix_ns() <= unix_ns;
+}
+
+void RestartPoints::NoteSound(int64_t sound_before_ns, int64_t sound_before_unix_ns, bool is_over) {
+  const std::optional<uint64_t> from = FromNumber();
+  const bool from_is_sound = LifeBeganBefore(sound_before_ns, sound_before_unix_ns);
+  for (v1::RestartPoint& point : *record_.mutable_points()) {
+    if (IsOnWayToDeath(point)) {
+      point.set_may_hold_death(true);
+    } else if (point.number() == from && from_is_sound) {
+      point.clear_may_hold_death();
+    } else if (IsOfLife(point) && is_over) {
+      const bool is_old = point.taken_ns() != 0 ? point.taken_ns() <= sound_before_ns
+                                                : point.taken_unix_ns() <= sound_before_unix_ns;
+      point.set_may_hold_death(!is_old);
+    }
+  }
+}
+
+bool RestartPoints::IsProven(const v1::RestartPoint& point, int64_t sound_before_ns) const {
+  if (point.taken_ns() > sound_before_ns) return false;
+  return IsOfLife(point) || (!point.may_hold_death() && !IsOnWayToDeath(point));
+}
+
+bool RestartPoints::MayBeProven(const v1::RestartPoint& point) const {
+  return IsOfLife(point) || !point.may_hold_death() || point.number() == FromNumber();
+}
+
 std::vector<v1::RestartPoint> RestartPoints::Superfluous(bool make_room, int64_t sound_before_ns) const {
   std::vector<v1::RestartPoint> old;
   const size_t keep = make_room ? 1 : record_.policy().keep_images();
-  // Those between the image that this life went on from and its own lead to a death, or to none at all.
-  uint64_t from = UINT64_MAX;
-  for (const v1::RestartPoint& point : record_.points()) {
-    if (record_.image_in_life() && point.image() == record_.from_image()) from = point.number();
-  }
-  // What may hold a death or a hang already does not push out what does not.
-  // While none is old enough for that, the oldest one is the best there is.
-  int proven = 0;
-  bool is_proven = false;
-  for (int i = 0; i < record_.points_size(); ++i) {
-    if (record_.points(i).taken_ns() > sound_before_ns) continue;
-    proven = i;
-    is_proven = true;
-  }
-  // The next one to be that has to get old enough, however soon others come.
-  const int to_be_proven = is_proven ? proven + 1 : proven;
   size_t ours = 0;
-  for (const v1::RestartPoint& point : record_.points()) {
+  // What may hold a death or a hang already does not push out what does not. While none is old enough for
+  // that, the oldest one is the best there is. The next one to be that has to get old enough, however soon
+  // others come.
+  std::optional<int> to_go_back_to, to_be_proven;
+  for (int i = 0; i < record_.points_size(); ++i) {
+    const v1::RestartPoint& point = record_.points(i);
+    if (IsProven(point, sound_before_ns)) {
+      to_go_back_to = i;
+      to_be_proven.reset();
+    } else if (!IsOnWayToDeath(point)) {
+      if (!to_go_back_to) to_go_back_to = i;
+      if (!to_be_proven && MayBeProven(point)) to_be_proven = i;
+    }
     if (!point.ours()) continue;
-    if (point.number() > from && point.number() <= record_.numbers_before()) {
+    if (record_.image_in_life() && IsOnWayToDeath(point)) {
       old.push_back(point);
     } else {
       ++ours;
@@ -158,10 +199,8 @@ std::vector<v1::RestartPoint> RestartPoints::Superfluous(bool make_room, int64_t
   // The newest is what all of this is for.
   for (int i = 0; i + 1 < record_.points_size() && ours > keep; ++i) {
     const v1::RestartPoint& point = record_.points(i);
-    const bool goes = std::any_of(old.begin(), old.end(), [&](const v1::RestartPoint& other) {
-      return other.image() == point.image();
-    });
-    if (i == proven || i == to_be_proven || !point.ours() || goes) continue;
+    const bool goes = record_.image_in_life() && IsOnWayToDeath(point);
+    if (i == to_go_back_to || i == to_be_proven || !point.ours() || goes) continue;
     old.push_back(point);
     --ours;
   }
@@ -232,7 +271,7 @@ bool RestartPoints::HasSoundOwn(const std::vector<store::ImageInfo>& images, int
   for (const store::ImageInfo& image : images) there.emplace(image.reference, image.digest);
   const uint64_t before = NumbersBeforeStart(record_);
   return std::any_of(record_.points().begin(), record_.points().end(), [&](const v1::RestartPoint& point) {
-    return point.number() > before && point.taken_ns() <= sound_before_ns &&
+    return point.number() > before && IsProven(point, sound_before_ns) &&
            there.contains({point.image(), point.digest()});
   });
 }

@@ -42,6 +42,10 @@ class RestartPoints {
 
   // Are there some that were added since this was asked last?
   bool AnyNew() { return std::exchange(seen_, noted_) != noted_; }
+  // Images of this life that were taken until `sound_before_ns` (CLOCK_MONOTONIC; those of before this boot
+  // until `sound_before_unix_ns`) hold no death that comes at once, nor does the one that it has gone on from
+  // if it has run since then. To be called before images go. `is_over`: the life has ended.
+  void NoteSound(int64_t sound_before_ns, int64_t sound_before_unix_ns, bool is_over);
   // Is it of before the job's first report? Another process that takes the job over does not know.
   bool IsSilent(const std::string& digest) const { return silent_.contains(digest); }
   // One of its last life, taken until then (CLOCK_MONOTONIC).
@@ -51,7 +55,8 @@ class RestartPoints {
   // Where the image stands that the last life, or the attempt at one, went on from; nullopt: it is not known.
   std::optional<supervise::Tried> Tried() const;
 
-  // Those that may go. Images from after `sound_before_ns` (CLOCK_MONOTONIC) may hold a death or a hang.
+  // Those that may go. Images from after `sound_before_ns` (CLOCK_MONOTONIC) may hold a death or a hang, as
+  // may those of an earlier life from which this one has not come, or that ended soon after.
   // `make_room`: also those that the policy would keep, but for the newest and the one to go back to.
   std::vector<v1::RestartPoint> Superfluous(bool make_room, int64_t sound_before_ns) const;
   // Of `images`, as the store lists them (newest first): those of the starts that this one descends from, as
@@ -70,6 +75,16 @@ class RestartPoints {
   std::vector<v1::RestartPoint> OfHang(int64_t hung_since_ns) const;
 
  private:
+  // Of the image that this life has gone on from; nullopt: from none, or it is not known.
+  std::optional<uint64_t> FromNumber() const;
+  bool IsOfLife(const v1::RestartPoint& point) const { return point.number() > record_.numbers_before(); }
+  // An earlier life took it after the image that this one has gone on from: it leads to a death, or to none
+  // at all.
+  bool IsOnWayToDeath(const v1::RestartPoint& point) const;
+  bool LifeBeganBefore(int64_t ns, int64_t unix_ns) const;
+  bool IsProven(const v1::RestartPoint& point, int64_t sound_before_ns) const;
+  // While this life goes on.
+  bool MayBeProven(const v1::RestartPoint& point) const;
   // What of the job's images lies in the past of this start.
   StartsBefore StartsInPast(const std::vector<store::ImageInfo>& images) const;
   void RemoveIf(const std::function<bool(const v1::RestartPoint&)>& goes);

@@ -103,6 +103,8 @@ TEST_F(RestartPointsTest, WhatTheStoreHasIsWhatThereIs) {
   EXPECT_THAT(ImageNames(record_.points()), ElementsAre("job:there", "job:unrecorded", "job:asked"));
   EXPECT_TRUE(record_.points(1).ours());
   EXPECT_FALSE(record_.points(2).ours());
+  EXPECT_FALSE(record_.points(0).may_hold_death());
+  EXPECT_TRUE(record_.points(1).may_hold_death()) << "when it was taken is not known";
   EXPECT_EQ(record_.last_number(), 12u);
 }
 
@@ -242,6 +244,15 @@ TEST_F(EarlierStartsTest, SoundIsAnOwnOneThatIsOldEnoughAndStillThere) {
   EXPECT_TRUE(has_sound(3 * kPointSecond));
 }
 
+TEST_F(EarlierStartsTest, NoneThatLedToADeathIsSound) {
+  BeginWith("job:begun-with");
+  points_.Add(PointOf("job:own", 0, 2 * kPointSecond), false);
+  record_.set_from_image("job:begun-with");
+  record_.set_from_number(kLast);
+  record_.set_numbers_before(record_.last_number());
+  EXPECT_FALSE(points_.HasSoundOwn(Stored(), INT64_MAX));
+}
+
 TEST_F(RestartPointsTest, ANumberThatNoJobComesToIsNone) {
   record_.set_submitted_unix_ns(77);
   store::ImageInfo image;
@@ -285,6 +296,98 @@ TEST_F(RestartPointsTest, WhatLedToADeathGoesOnceThisLifeHasAnImage) {
   EXPECT_THAT(ImageNames(points_.Superfluous(/*make_room=*/false, INT64_MAX)), IsEmpty());
   points_.Add(PointOf("job:4"), false);
   EXPECT_THAT(ImageNames(points_.Superfluous(/*make_room=*/false, INT64_MAX)), ElementsAre("job:2", "job:3"));
+}
+
+// Of a life that died after three images and went on from the first, which has taken a fourth.
+class WayToDeathTest : public RestartPointsTest {
+ protected:
+  WayToDeathTest() {
+    record_.mutable_policy()->set_keep_images(1);
+    for (int i = 1; i <= 3; ++i) points_.Add(PointOf(absl::StrCat("job:", i), 0, i * kPointSecond), false);
+    record_.set_from_image("job:1");
+    record_.set_from_number(1);
+    record_.set_numbers_before(3);
+    record_.set_image_in_life(false);
+    record_.set_life_began_ns(10 * kPointSecond);
+  }
+
+  std::vector<std::string> Superfluous(bool make_room, int64_t sound_before_ns) {
+    return ImageNames(points_.Superfluous(make_room, sound_before_ns));
+  }
+};
+
+TEST_F(WayToDeathTest, AnImageOnItDoesNotPushOutTheOneThatWasGoneBackTo) {
+  points_.Add(PointOf("job:4", 0, 15 * kPointSecond), false);
+  EXPECT_THAT(Superfluous(/*make_room=*/false, 14 * kPointSecond), ElementsAre("job:2", "job:3"));
+  EXPECT_THAT(Superfluous(/*make_room=*/true, 14 * kPointSecond), ElementsAre("job:2", "job:3"));
+  points_.Add(PointOf("job:5", 0, 16 * kPointSecond), false);
+  points_.Add(PointOf("job:6", 0, 17 * kPointSecond), false);
+  EXPECT_THAT(Superfluous(/*make_room=*/false, 14 * kPointSecond), ElementsAre("job:2", "job:3", "job:5"))
+      << "4 has to get old enough yet";
+  EXPECT_THAT(Superfluous(/*make_room=*/false, 15 * kPointSecond), ElementsAre("job:2", "job:3", "job:1"));
+}
+
+TEST_F(WayToDeathTest, AnImageThatDiedSoonIsProvenByTheLifeThatGoesOnFromItAlone) {
+  record_.set_from_image("job:3");
+  record_.set_from_number(3);
+  record_.set_numbers_before(2);
+  points_.NoteSound(2 * kPointSecond, 0, /*is_over=*/true);
+  EXPECT_TRUE(record_.points(2).may_hold_death());
+  EXPECT_FALSE(record_.points(1).may_hold_death());
+  // However long it was dead.
+  record_.set_numbers_before(3);
+  record_.set_life_began_ns(50 * kPointSecond);
+  for (const int i : {4, 5, 6}) points_.Add(PointOf(absl::StrCat("job:", i), 0, 60 * kPointSecond), false);
+  points_.NoteSound(49 * kPointSecond, INT64_MAX, /*is_over=*/false);
+  EXPECT_THAT(Superfluous(/*make_room=*/false, 49 * kPointSecond), ElementsAre("job:1", "job:4", "job:5"));
+  points_.NoteSound(50 * kPointSecond, 0, /*is_over=*/false);
+  EXPECT_THAT(Superfluous(/*make_room=*/false, 50 * kPointSecond), ElementsAre("job:1", "job:2", "job:5"));
+}
+
+TEST_F(WayToDeathTest, WhereAnotherDaemonHasTakenItOverTheMachinesClockTells) {
+  record_.clear_life_began_ns();
+  record_.set_life_began_unix_ns(7);
+  record_.mutable_points(0)->set_may_hold_death(true);
+  points_.NoteSound(INT64_MAX, 6, /*is_over=*/false);
+  EXPECT_TRUE(record_.points(0).may_hold_death());
+  points_.NoteSound(0, 7, /*is_over=*/false);
+  EXPECT_FALSE(record_.points(0).may_hold_death());
+}
+
+TEST_F(WayToDeathTest, AfterARestartOfTheMachineTheClockTells) {
+  record_.set_numbers_before(1);
+  for (v1::RestartPoint& point : *record_.mutable_points()) {
+    point.clear_taken_ns();
+    point.set_taken_unix_ns(static_cast<int64_t>(point.number()));
+  }
+  points_.NoteSound(INT64_MAX, 2, /*is_over=*/true);
+  EXPECT_FALSE(record_.points(1).may_hold_death());
+  EXPECT_TRUE(record_.points(2).may_hold_death());
+}
+
+// Somebody else's stays, and the next life goes on from what came after it.
+TEST_F(WayToDeathTest, WhatLiesOnItNeverGetsProven) {
+  record_.mutable_points(1)->set_ours(false);
+  points_.Add(PointOf("job:4", 0, 15 * kPointSecond), false);
+  points_.NoteSound(15 * kPointSecond, 0, /*is_over=*/true);
+  record_.set_from_image("job:4");
+  record_.set_from_number(4);
+  record_.set_numbers_before(4);
+  EXPECT_TRUE(record_.points(1).may_hold_death());
+  EXPECT_TRUE(record_.points(2).may_hold_death());
+  EXPECT_FALSE(record_.points(3).may_hold_death());
+}
+
+TEST_F(WayToDeathTest, TheOldestStaysWhileNoneIsProven) {
+  record_.set_from_image("job:2");
+  record_.set_from_number(2);
+  for (v1::RestartPoint& point : *record_.mutable_points()) point.set_may_hold_death(true);
+  for (const int i : {4, 5}) points_.Add(PointOf(absl::StrCat("job:", i), 0, 15 * kPointSecond), false);
+  EXPECT_THAT(Superfluous(/*make_room=*/false, 14 * kPointSecond), ElementsAre("job:3", "job:4"));
+}
+
+TEST_F(WayToDeathTest, NorWhereRoomIsMadeBeforeTheLifeHasAnImage) {
+  EXPECT_THAT(Superfluous(/*make_room=*/true, 14 * kPointSecond), ElementsAre("job:2"));
 }
 
 TEST_F(RestartPointsTest, OfAHangTheOldestStaysWhereThereIsNoOther) {

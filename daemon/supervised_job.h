@@ -257,6 +257,8 @@ class SupervisedJob {
   absl::Status RemoveImageOf(const v1::RestartPoint& image);
   // After that moment the job got further: images from before are not of one that hangs.
   int64_t SoundUntilNanos();
+  // Images from after that moment may hold a death or a hang.
+  int64_t SoundBeforeNanos() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // supervised_warnings.cc
   // Its processes that no image of it has. Looked for now and then, until some were told.
@@ -311,6 +313,8 @@ class SupervisedJob {
   // `words`: what it said at last; may be empty.
   void NoteDeath(const supervise::Death& death, absl::string_view words)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // See RestartPoints::NoteSound.
+  void NoteSound(int64_t sound_before_ns, bool is_over) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of work, if it died when the last death was.
   double LostSeconds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Until then its last life, of which nobody saw the end, has lasted at least; of the machine's clock.

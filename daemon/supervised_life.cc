@@ -293,6 +293,11 @@ int64_t SupervisedJob::SoundUntilNanos() {
   return MonotonicNanos() - static_cast<int64_t>((MonotonicSeconds() - progress_.SoundUntilSeconds()) * 1e9);
 }
 
+int64_t SupervisedJob::SoundBeforeNanos() {
+  const int64_t old = MonotonicNanos() - kProvenNanos;
+  return record_.policy().hang_seconds() > 0 ? std::min(old, SoundUntilNanos()) : old;
+}
+
 bool SupervisedJob::AwaitBoundary(const std::function<bool()>& given_up) {
   if (!job_file_) return false;
   auto said = job_file_->Read();
@@ -555,11 +560,12 @@ void SupervisedJob::TellOfImage(const absl::Status& taken) {
 }
 
 bool SupervisedJob::RemoveOldImages(bool make_room) {
-  int64_t sound_before = MonotonicNanos() - kProvenNanos;
+  int64_t sound_before;
   std::vector<v1::RestartPoint> old;
   {
     absl::MutexLock lock(&mutex_);
-    if (record_.policy().hang_seconds() > 0) sound_before = std::min(sound_before, SoundUntilNanos());
+    sound_before = SoundBeforeNanos();
+    NoteSound(sound_before, /*is_over=*/false);
     old = points_.Superfluous(make_room, sound_before);
   }
   std::vector<store::ImageInfo> images;
