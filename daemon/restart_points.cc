@@ -12,6 +12,7 @@
 #include "daemon/supervised_record.h"
 #include "rekindle/v1/copy_link.h"
 #include "rekindle/v1/image_layout.h"
+#include "rekindle/v1/supervised_labels.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -71,7 +72,7 @@ void RestartPoints::Find(const std::vector<store::ImageInfo>& images, bool same_
     const auto it = there.find(point.image());
     return it == there.end() || (!point.digest().empty() && point.digest() != it->second);
   });
-  const std::string label = absl::StrCat(record_.submitted_unix_ns());
+  const std::string label = Start();
   std::set<std::string> known;
   for (v1::RestartPoint& point : *record_.mutable_points()) {
     known.insert(point.image());
@@ -161,6 +162,43 @@ void RestartPoints::NoteSound(int64_t sound_before_ns, int64_t sound_before_unix
       point.set_may_hold_death(!is_old);
     }
   }
+  sound_before_ns_ = sound_before_ns;
+  const bool has_image =
+      std::any_of(record_.points().begin(), record_.points().end(), [&](const v1::RestartPoint& point) {
+        return IsOfLife(point) && (is_over || IsProven(point, sound_before_ns));
+      });
+  if (!has_image || !HasGoneBack()) return;
+  record_.set_sound(SoundText(SoundUntil(*from)));
+  record_.set_sound_since(record_.numbers_before() + 1);
+}
+
+std::string RestartPoints::Start() const { return absl::StrCat(record_.submitted_unix_ns()); }
+
+uint64_t RestartPoints::SoundSince() const {
+  if (record_.sound_since() != 0) return record_.sound_since();
+  const bool is_first =
+      record_.first_submitted_unix_ns() == 0 && record_.last_number() >> v1::kBitsOfNumberInStart == 0;
+  return is_first ? 1 : NumbersBeforeStart(record_) + 1;
+}
+
+bool RestartPoints::HasGoneBack() const {
+  const std::optional<uint64_t> from = FromNumber();
+  return from && *from < record_.numbers_before() && SoundSince() <= record_.numbers_before();
+}
+
+std::vector<SoundStretch> RestartPoints::SoundUntil(uint64_t last) const {
+  std::vector<SoundStretch> sound = ParseSound(record_.sound());
+  if (const std::optional<uint64_t> from = FromNumber()) CutOffAfter(Start(), *from, &sound);
+  SoundStretch own{Start(), SoundSince()};
+  for (const v1::RestartPoint& point : record_.points()) {
+    if (point.number() <= last && IsProven(point, sound_before_ns_)) own.last = point.number();
+  }
+  if (own.first <= own.last) sound.insert(sound.begin(), std::move(own));
+  return sound;
+}
+
+std::string RestartPoints::Sound() const {
+  return SoundText(SoundUntil(HasGoneBack() ? *FromNumber() : UINT64_MAX));
 }
 
 bool RestartPoints::IsProven(const v1::RestartPoint& point, int64_t sound_before_ns) const {
@@ -264,6 +302,19 @@ std::vector<v1::RestartPoint> RestartPoints::BeyondKept(std::vector<v1::RestartP
   kept = std::max(kept, at_least);
   of_earlier_starts.resize(of_earlier_starts.size() - std::min(of_earlier_starts.size(), kept));
   return of_earlier_starts;
+}
+
+std::string RestartPoints::SoundOfEarlierStarts(const std::vector<v1::RestartPoint>& of_earlier_starts,
+                                                const std::vector<store::ImageInfo>& images) const {
+  std::set<std::string> earlier;
+  for (const v1::RestartPoint& point : of_earlier_starts) earlier.insert(point.image());
+  std::vector<NumberInStart> numbers(images.size());
+  for (size_t i = 0; i < images.size(); ++i) {
+    if (!earlier.contains(images[i].reference)) continue;
+    numbers[i] = {LabelOf(images[i].labels, v1::kSupervisedLabel), NumberOfPoint(images[i]).value_or(0)};
+  }
+  const std::optional<size_t> newest = NewestSound(ParseSound(record_.sound()), numbers);
+  return newest ? images[*newest].reference : "";
 }
 
 bool RestartPoints::HasSoundOwn(const std::vector<store::ImageInfo>& images, int64_t sound_before_ns) const {

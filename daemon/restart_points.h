@@ -46,6 +46,8 @@ class RestartPoints {
   // until `sound_before_unix_ns`) hold no death that comes at once, nor does the one that it has gone on from
   // if it has run since then. To be called before images go. `is_over`: the life has ended.
   void NoteSound(int64_t sound_before_ns, int64_t sound_before_unix_ns, bool is_over);
+  // What images in the past of the next one hold no such death, as far as was noted; a label.
+  std::string Sound() const;
   // Is it of before the job's first report? Another process that takes the job over does not know.
   bool IsSilent(const std::string& digest) const { return silent_.contains(digest); }
   // One of its last life, taken until then (CLOCK_MONOTONIC).
@@ -68,6 +70,10 @@ class RestartPoints {
   // for the newest `at_least`.
   std::vector<v1::RestartPoint> BeyondKept(std::vector<v1::RestartPoint> of_earlier_starts,
                                            const std::vector<v1::RestartPoint>& going, size_t at_least) const;
+  // The newest of those that holds no death that comes at once, as the image that this start has begun with
+  // says: it stays as long as none of this start is known to be such a one. Empty: none.
+  std::string SoundOfEarlierStarts(const std::vector<v1::RestartPoint>& of_earlier_starts,
+                                   const std::vector<store::ImageInfo>& images) const;
   // Is one of this start's own images, of those that the store has, old enough to go back to? Also what it
   // has begun with may hold the death that ended the start before.
   bool HasSoundOwn(const std::vector<store::ImageInfo>& images, int64_t sound_before_ns) const;
@@ -85,6 +91,14 @@ class RestartPoints {
   bool IsProven(const v1::RestartPoint& point, int64_t sound_before_ns) const;
   // While this life goes on.
   bool MayBeProven(const v1::RestartPoint& point) const;
+  std::string Start() const;  // as in labels
+  // Its own images from that number on have come one from the other, as far as they are not on a way to a
+  // death.
+  uint64_t SoundSince() const;
+  // This life has gone back past images since then, which that does not tell yet.
+  bool HasGoneBack() const;
+  // What is sound of the past, where this start's own images from SoundSince() to `last` count.
+  std::vector<SoundStretch> SoundUntil(uint64_t last) const;
   // What of the job's images lies in the past of this start.
   StartsBefore StartsInPast(const std::vector<store::ImageInfo>& images) const;
   void RemoveIf(const std::function<bool(const v1::RestartPoint&)>& goes);
@@ -94,7 +108,8 @@ class RestartPoints {
   std::set<std::string> silent_;  // digests
   std::string taking_;
   uint64_t taking_number_ = 0;
-  int64_t taking_frozen_ns_ = 0;  // when the job stood still for it; 0: not yet
+  int64_t taking_frozen_ns_ = 0;         // when the job stood still for it; 0: not yet
+  int64_t sound_before_ns_ = INT64_MIN;  // as was noted last
   // One that began with an image, or is taken over, has some from the start.
   uint64_t noted_ = 1, seen_ = 0;
 };
