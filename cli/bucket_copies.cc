@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -388,17 +387,17 @@ absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent,
     return images.Superfluous(options_.keep, IdOf(OriginOf(sent)), claim, UnfinishedBefore(objects));
   };
   std::vector<std::string> superfluous = find_superfluous();
-  if (const v1::Image* const sound = SoundAmong(known, sent); sound != nullptr) {
-    const Key key(IdOf(OriginOf(*sound)), TagOf(sound->reference()));
-    const bool goes = std::any_of(images.complete().begin(), images.complete().end(), [&](const auto& image) {
-      return Key(image.origin, image.tag) == key && absl::c_linear_search(superfluous, image.JsonObject());
-    });
-    if (goes) {
-      by_labels[key] = Claim::kStays;
-      superfluous = find_superfluous();
+  // Where it is one of those that stay anyhow it counts as that.
+  std::set<std::string> going(superfluous.begin(), superfluous.end());
+  for (const v1::Image& stays : CopiesToGoBackTo(known, sent)) {
+    const Key key(IdOf(OriginOf(stays)), TagOf(stays.reference()));
+    for (const BucketImage& image : images.complete()) {
+      if (Key(image.origin, image.tag) == key && going.contains(image.JsonObject()))
+        by_labels[key] = Claim::kStays;
     }
   }
-  const std::set<std::string> going(superfluous.begin(), superfluous.end());
+  superfluous = find_superfluous();
+  going = {superfluous.begin(), superfluous.end()};
   const absl::Status removed = bucket_.Remove(name, superfluous);
   // What could not be removed now is to be known to whoever copies next. What others have copied does not
   // become ours by that.

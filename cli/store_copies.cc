@@ -181,8 +181,8 @@ absl::Status StoreCopies::Prune(const std::string& name, const v1::Image& sent,
     going.push_back(copies[i]);
   std::vector<v1::Image> all = earlier;
   all.insert(all.end(), copies.begin(), copies.end());
-  if (const v1::Image* const sound = SoundAmong(all, sent); sound != nullptr)
-    std::erase_if(going, [&](const v1::Image& image) { return RequestFor(image) == RequestFor(*sound); });
+  for (const v1::Image& stays : CopiesToGoBackTo(all, sent))
+    std::erase_if(going, [&](const v1::Image& image) { return RequestFor(image) == RequestFor(stays); });
   const absl::StatusOr<std::set<std::string>> removed = RemoveUnlessNeeded(name, going);
   // What could not be removed now is to be known to whoever copies next. What others have copied does not
   // become ours by that.
