@@ -26,7 +26,7 @@ namespace rekindle {
 namespace {
 
 // It answers at once, or never.
-constexpr int kAnswerMs = 1000;
+constexpr absl::Duration kAnswers = absl::Seconds(1);
 // A filter has 4096 instructions at most, two for each process.
 constexpr size_t kMostExpected = 1000;
 constexpr int kRoomBytes = 1 << 20;
@@ -94,8 +94,10 @@ absl::Status Subscribe(int socket) {
   std::memcpy(request + sizeof netlink + sizeof connector, &what, sizeof what);
   if (::send(socket, request, sizeof request, 0) < 0)
     return ErrnoStatus(errno, "asking for the kernel's process events");
+  // Events that others have asked for come here as well, and may never pause.
+  const Deadline patience(kAnswers);
   pollfd answer{socket, POLLIN, 0};
-  while (::poll(&answer, 1, kAnswerMs) > 0) {
+  while (!patience.passed() && ::poll(&answer, 1, patience.left_ms()) > 0) {
     const std::optional<proc_event> event = Receive(socket);
     if (!event || static_cast<uint32_t>(event->what) != kAnswer) continue;
     if (event->event_data.ack.err == 0) return absl::OkStatus();

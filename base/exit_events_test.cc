@@ -1,6 +1,8 @@
 #include "base/exit_events.h"
 
+#include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -79,6 +81,33 @@ TEST_F(ExitEventsTest, OthersAreNotKept) {
   const auto end = EndOf([] { ::_exit(4); });
   ASSERT_TRUE(end.has_value());
   EXPECT_EQ(end->code, 4);
+}
+
+// The kernel answers nobody in a PID namespace, but sends there what others have asked for.
+TEST_F(ExitEventsTest, WithoutAnAnswerOthersEventsAreNotWaitedForWithoutEnd) {
+  const pid_t busy = ::fork();
+  if (busy == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) {
+      const pid_t child = ::fork();
+      if (child == 0) ::_exit(0);
+      ::waitpid(child, nullptr, 0);
+    }
+  }
+  const pid_t outside = ::fork();
+  if (outside == 0) {
+    if (::unshare(CLONE_NEWPID) != 0) ::_exit(2);
+    const pid_t inside = ::fork();
+    if (inside == 0) ::_exit(ExitEvents::Listen().ok() ? 1 : 0);
+    int status = 0;
+    ::waitpid(inside, &status, 0);
+    ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 3);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(outside, &status, 0), outside);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  ::kill(busy, SIGKILL);
+  ::waitpid(busy, nullptr, 0);
 }
 
 TEST_F(ExitEventsTest, NobodyKnowsOfWhoWasNotExpected) { EXPECT_FALSE(events_->Take(1).has_value()); }

@@ -164,6 +164,7 @@ absl::Status CheckIsOfOneJob(Bucket& bucket, const std::string& name, const Buck
 
 absl::Status BucketCopies::Copy(const v1::Image& image) {
   has_part_ = left_parts_ = false;
+  after_copy_.reset();
   const absl::Status copied = CopyOnce(image);
   if (copied.ok() || !has_part_) return copied;
   left_parts_ = IsWorthAnAttempt(copied);
@@ -207,8 +208,11 @@ absl::Status BucketCopies::CopyOnce(const v1::Image& image) {
     RK_ASSIGN_OR_RETURN(const v1::TransferResult result,
                         Put(request, name, &copy, image.logical_bytes() + kMostBeside));
     // Who copies there, too, may have removed meanwhile what this one builds upon.
-    RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> now, ObjectsOf(bucket_, name));
+    RK_ASSIGN_OR_RETURN(
+        std::vector<BucketObject> now,
+        ObjectsOf(bucket_, name, options_.keep == 0 ? Bucket::Times::kUnknown : Bucket::Times::kAsked));
     if (BucketImages(now).Has(copy.origin, copy.tag)) {
+      after_copy_ = std::move(now);
       Tell(output_, options_.words, result, false);
       return absl::OkStatus();
     }
@@ -268,38 +272,30 @@ absl::StatusOr<v1::TransferResult> BucketCopies::Put(const v1::SendImageRequest&
 }
 
 absl::Status BucketCopies::WarnOfOthers(const v1::Image& image, const BucketImages& images) {
-  std::set<std::string> now, ours;
-  for (const BucketImage& there : images.complete()) {
-    if (!IsStrayLink(there)) now.insert(there.origin);
+  std::vector<std::string> there;
+  for (const BucketImage& one : images.complete()) {
+    if (!IsStrayLink(one)) there.push_back(one.origin);
   }
   RK_ASSIGN_OR_RETURN(const std::set<std::string> origins, source_.Ours(image));
+  std::set<std::string> ours;
   for (const std::string& origin : origins) ours.insert(IdOf(origin));
-  for (const BucketImage& there : images.complete()) {
-    if (IsStrayLink(there)) continue;
-    if (ours.contains(there.origin)) other_start_.clear();  // nothing has come there since ours
-    break;
-  }
-  const std::set<std::string> foreign = seen_.NewForeign(std::move(now), ours);
+  const std::set<std::string> foreign = other_starts_.Look(there, ours);
   if (foreign.empty()) return absl::OkStatus();
   const std::string name = NameOf(image.reference());
-  std::vector<std::string> markers;
-  std::string tag;
-  for (const BucketImage& there : images.complete()) {
-    if (!foreign.contains(there.origin)) continue;
-    markers.push_back(there.JsonObject());
-    if (tag.empty()) tag = there.tag;
+  std::vector<BucketImage> come;
+  for (const BucketImage& one : images.complete()) {
+    if (foreign.contains(one.origin)) come.push_back(one);
   }
+  RK_RETURN_IF_ERROR(markers_.Read(bucket_, name, come));
   bool is_same_job = false;
-  RK_ASSIGN_OR_RETURN(const std::string said, bucket_.Read(name, markers));
-  for (const v1::Image& one : ImagesOfMarkers(said)) {
-    std::string told = TellsOfOtherStart(image, one);
-    if (told.empty()) continue;
-    other_start_ = std::move(told);
-    is_same_job = true;
+  for (const BucketImage& one : come) {
+    const v1::Image* const said = markers_.Find(KeyOf(one));
+    is_same_job = (said != nullptr && other_starts_.Note(image, *said)) || is_same_job;
   }
   if (is_same_job || std::exchange(told_, true)) return absl::OkStatus();
   output_.Warning(absl::StrCat(
-      "another store copies images of ", name, " to ", bucket_.location(), ", too (", name, ":", tag,
+      "another store copies images of ", name, " to ", bucket_.location(), ", too (", name, ":",
+      come.front().tag,
       "): if they are of another job, give one of the two another --image-name, or its copies a folder of "
       "their own"));
   return absl::OkStatus();
@@ -317,60 +313,47 @@ absl::Status BucketCopies::Check(const std::string& name) {
   return bucket_.Remove(name, {object});
 }
 
-void BucketCopies::AskLabels(const std::string& name, const v1::Image& sent, const BucketImages& images) {
-  said_[{IdOf(OriginOf(sent)), TagOf(sent.reference())}] = sent;
-  std::set<Key> asked;
-  std::vector<std::string> markers;
-  for (const BucketImage& there : images.complete()) {
-    const Key key(there.origin, there.tag);
-    if (IsStrayLink(there) || said_.contains(key) || markers.size() == kMostLookedAt) continue;
-    if (asked.insert(key).second) markers.push_back(there.JsonObject());
-  }
-  if (markers.empty()) return;
-  const absl::StatusOr<std::string> read = bucket_.Read(name, markers);
-  if (!read.ok()) return;  // the next time
-  for (v1::Image& one : ImagesOfMarkers(*read)) {
-    // What they say of themselves counts for nothing else.
-    const Key key(IdOf(OriginOf(one)), TagOf(one.reference()));
-    if (asked.contains(key)) said_[key] = std::move(one);
-  }
-}
-
 absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent,
                                  std::optional<std::vector<std::string>>* there) {
   if (options_.keep == 0) return absl::OkStatus();
   RK_ASSIGN_OR_RETURN(const std::set<std::string> origins, source_.Ours(sent));
   std::map<std::string, std::string> ours{{IdOf(OriginOf(sent)), OriginOf(sent)}};
   for (const std::string& origin : origins) ours.emplace(IdOf(origin), origin);
-  RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> objects,
-                      ObjectsOf(bucket_, name, Bucket::Times::kAsked));
+  std::optional<std::vector<BucketObject>> listed = std::exchange(after_copy_, std::nullopt);
+  if (!listed) {
+    RK_ASSIGN_OR_RETURN(listed, ObjectsOf(bucket_, name, Bucket::Times::kAsked));
+  }
+  const std::vector<BucketObject>& objects = *listed;
   const BucketImages images(objects);
   // Else `sent` has come from no other start, or what it has come from is not for this node to tell: it has
   // only been taken in here.
   const bool has_past =
       sent.labels().contains(v1::kSupervisedAncestorsLabel) && !sent.labels().contains(v1::kOriginLabel);
-  if (has_past || sent.labels().contains(v1::kSupervisedSoundLabel)) AskLabels(name, sent, images);
+  markers_.Note(sent);
+  // What can't be asked now stays until it can be.
+  if (has_past || sent.labels().contains(v1::kSupervisedSoundLabel))
+    markers_.Read(bucket_, name, images.complete(), kMostLookedAt).IgnoreError();
   using Claim = BucketImages::Claim;
-  std::map<Key, Claim> by_labels;
+  std::map<BucketKey, Claim> by_labels;
   std::vector<v1::Image> earlier, known;
   for (const BucketImage& image : images.complete()) {
     if (IsStrayLink(image) || !images.HasChain(image.origin)) continue;
-    const Key key(image.origin, image.tag);
-    const auto said = said_.find(key);
-    if (said != said_.end()) known.push_back(said->second);
+    const BucketKey key = KeyOf(image);
+    const v1::Image* const said = markers_.Find(key);
+    if (said != nullptr) known.push_back(*said);
     if (!has_past) continue;
     // Ours, or of an earlier start: the next time.
-    if (said == said_.end()) {
+    if (said == nullptr) {
       by_labels[key] = Claim::kStays;
-    } else if (IsOfEarlierStart(said->second, sent)) {
+    } else if (IsOfEarlierStart(*said, sent)) {
       by_labels[key] = Claim::kStays;
-      earlier.push_back(said->second);
-    } else if (IsInPastOf(said->second, sent)) {
+      earlier.push_back(*said);
+    } else if (IsInPastOf(*said, sent)) {
       by_labels[key] = Claim::kCounted;
     }
   }
   for (const v1::Image& image : BeyondKeptOfEarlier(std::move(earlier), options_.keep))
-    by_labels[{IdOf(OriginOf(image)), TagOf(image.reference())}] = Claim::kGoes;
+    by_labels[KeyOf(image)] = Claim::kGoes;
   const auto is_ours = [&](const BucketImage& image) {
     if (image.origin == IdOf(OriginOf(sent)) && image.tag == TagOf(sent.reference())) return true;
     const auto our = ours.find(image.origin);
@@ -378,7 +361,7 @@ absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent,
            !(has_past && source_.CameHere(our->second));
   };
   const auto claim = [&](const BucketImage& image) {
-    const auto labels_say = by_labels.find({image.origin, image.tag});
+    const auto labels_say = by_labels.find(KeyOf(image));
     if (labels_say != by_labels.end()) return labels_say->second;
     return is_ours(image) || (IsStrayLink(image) && ours.contains(image.origin)) ? Claim::kCounted
                                                                                  : Claim::kStays;
@@ -390,10 +373,9 @@ absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent,
   // Where it is one of those that stay anyhow it counts as that.
   std::set<std::string> going(superfluous.begin(), superfluous.end());
   for (const v1::Image& stays : CopiesToGoBackTo(known, sent)) {
-    const Key key(IdOf(OriginOf(stays)), TagOf(stays.reference()));
+    const BucketKey key = KeyOf(stays);
     for (const BucketImage& image : images.complete()) {
-      if (Key(image.origin, image.tag) == key && going.contains(image.JsonObject()))
-        by_labels[key] = Claim::kStays;
+      if (KeyOf(image) == key && going.contains(image.JsonObject())) by_labels[key] = Claim::kStays;
     }
   }
   superfluous = find_superfluous();

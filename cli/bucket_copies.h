@@ -2,9 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +10,7 @@
 #include "absl/status/status.h"
 #include "cli/bucket.h"
 #include "cli/bucket_images.h"
+#include "cli/bucket_jobs.h"
 #include "cli/client.h"
 #include "cli/copy_source.h"
 #include "cli/other_starts.h"
@@ -34,7 +33,7 @@ class BucketCopies : public CopyTarget {
   absl::Status Prune(const std::string& name, const v1::Image& sent,
                      std::optional<std::vector<std::string>>* there) override;
   absl::Status Check(const std::string& name) override;
-  const std::string& OtherStart() const override { return other_start_; }
+  const std::string& OtherStart() const override { return other_starts_.told(); }
   void Cancel() override { bucket_.Cancel(); }
 
  private:
@@ -44,9 +43,6 @@ class BucketCopies : public CopyTarget {
   // In the objects' names, so that the newest is the last one that was taken, not the one with the latest
   // time.
   absl::StatusOr<int64_t> CreatedFor(const v1::Image& image, const BucketImages& images);
-  using Key = std::pair<std::string, std::string>;  // of an object: the image's IdOf, and the tag
-  // Asks what is there of its labels, as far as that was not done and can be done now.
-  void AskLabels(const std::string& name, const v1::Image& sent, const BucketImages& images);
   absl::Status CopyOnce(const v1::Image& image);
   // All objects. What fails leaves parts alone. `copy` gets the base that it has there.
   absl::StatusOr<v1::TransferResult> Put(const v1::SendImageRequest& request, const std::string& name,
@@ -57,12 +53,12 @@ class BucketCopies : public CopyTarget {
   CopySource source_;
   const Output& output_;
   const CopyOptions options_;
-  SeenThere seen_;
+  OtherStarts other_starts_;
   bool told_ = false;
   bool has_part_ = false;  // of the image on its way, complete
   bool left_parts_ = false;
-  std::string other_start_;
-  std::map<Key, v1::Image> said_;  // by what is there, as far as it was asked
+  BucketMarkers markers_;
+  std::optional<std::vector<BucketObject>> after_copy_;  // what is there, as the last Copy has seen
 };
 
 // Takes in the image of this name and tag, without a tag the newest one of this name, and before it what it

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/status.h"
 #include "cli/copy_source.h"
 #include "rekindle/v1/rekindle.pb.h"
 
@@ -28,17 +29,53 @@ v1::Image ImageIn(const MarkerJson& marker) {
 }  // namespace
 
 std::vector<v1::Image> ImagesOfMarkers(absl::string_view markers) {
+  // No string in JSON has these characters.
+  constexpr absl::string_view kBegin = R"({"image":)";
   std::vector<v1::Image> images;
   std::istringstream in{std::string(markers)};
   for (MarkerJson marker; !(in >> std::ws).eof();) {
+    const auto at = static_cast<size_t>(in.tellg());
     try {
       in >> marker;
     } catch (const MarkerJson::exception&) {
-      break;
+      const size_t next = markers.find(kBegin, at + 1);
+      if (next == absl::string_view::npos) break;
+      in.clear();
+      in.seekg(static_cast<std::streamoff>(next));
+      continue;
     }
     images.push_back(ImageIn(marker));
   }
   return images;
+}
+
+BucketKey KeyOf(const BucketImage& image) { return {image.origin, image.tag}; }
+BucketKey KeyOf(const v1::Image& image) { return {IdOf(OriginOf(image)), TagOf(image.reference())}; }
+
+absl::Status BucketMarkers::Read(Bucket& bucket, const std::string& name,
+                                 const std::vector<BucketImage>& images, size_t most) {
+  std::set<BucketKey> asked;
+  std::vector<std::string> markers;
+  for (const BucketImage& image : images) {
+    const BucketKey key = KeyOf(image);
+    if (IsStrayLink(image) || known_.contains(key) || in_vain_.contains(key) || markers.size() == most)
+      continue;
+    if (asked.insert(key).second) markers.push_back(image.JsonObject());
+  }
+  if (markers.empty()) return absl::OkStatus();
+  RK_ASSIGN_OR_RETURN(const std::string said, bucket.Read(name, markers));
+  for (v1::Image& image : ImagesOfMarkers(said)) {
+    // What they say of themselves counts for nothing else.
+    const BucketKey key = KeyOf(image);
+    if (asked.erase(key) != 0) known_[key] = std::move(image);
+  }
+  in_vain_.merge(asked);
+  return absl::OkStatus();
+}
+
+const v1::Image* BucketMarkers::Find(const BucketKey& key) const {
+  const auto known = known_.find(key);
+  return known == known_.end() ? nullptr : &known->second;
 }
 
 std::map<std::string, std::string> JobsOf(absl::string_view markers) {

@@ -1,11 +1,16 @@
 #include "cli/bucket_jobs.h"
 
+#include <sys/stat.h>
+
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "cli/copy_source.h"
 #include "cli/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -42,7 +47,42 @@ TEST(BucketJobsTest, MarkersTellTheJobs) {
   EXPECT_THAT(JobsOf(markers), UnorderedElementsAre(Pair(IdFrom('1'), "job+1"), Pair(IdFrom('3'), "process"),
                                                     Pair(IdFrom('4'), "job+1")));
   EXPECT_THAT(JobsOf(markers + "{\"image\":"), testing::SizeIs(3));
+  // What is damaged hides nothing of the others.
+  const std::string whole = Marker('1', v1::kJobMarkLabel, "job+1"),
+                    cut_off = Marker('2', v1::kJobMarkLabel, "job+2").substr(0, 60);
+  for (const std::string& said : {cut_off + whole, "{}\n" + cut_off + "\n" + whole, "not JSON" + whole + "{",
+                                  absl::StrCat(cut_off, cut_off, std::string(3, '\0'), whole, cut_off)})
+    EXPECT_THAT(JobsOf(said), UnorderedElementsAre(Pair(IdFrom('1'), "job+1"))) << said;
   EXPECT_THAT(JobsOf("[1] 2 {\"image\":[]} {\"image\":{\"digest\":3,\"labels\":4}}"), testing::IsEmpty());
+}
+
+TEST(BucketJobsTest, EachIsAskedOnce) {
+  const TemporaryDirectory folder = TemporaryDirectory::Make("/var/tmp", "bucket-").value();
+  Bucket bucket(folder.path());
+  if (const absl::Status there = bucket.List("").status();
+      absl::StrContains(there.message(), "there is no rclone"))
+    GTEST_SKIP() << there;
+  ASSERT_EQ(::mkdir(absl::StrCat(folder.path(), "/job").c_str(), 0700), 0);
+  std::vector<BucketImage> images;
+  const auto put = [&](char digit, const std::string& marker) {
+    BucketImage& image = images.emplace_back();
+    image.origin = IdFrom(digit);
+    image.tag = "}{\"";
+    ASSERT_TRUE(WriteFileAtomically(absl::StrCat(folder.path(), "/job/", image.JsonObject()), marker).ok());
+  };
+  put('1', Marker('1', v1::kJobMarkLabel, "job+1"));
+  put('2', "{\"image\":");
+  put('3', Marker('4', v1::kJobMarkLabel, "job+4"));  // of another one
+  put('5', Marker('5', v1::kJobMarkLabel, "job+5"));
+  BucketMarkers markers;
+  ASSERT_TRUE(markers.Read(bucket, "job", images, 3).ok());
+  ASSERT_NE(markers.Find(KeyOf(images[0])), nullptr);
+  EXPECT_EQ(JobOf(*markers.Find(KeyOf(images[0]))), "job+1");
+  for (const char digit : {'2', '3', '4', '5'})
+    EXPECT_EQ(markers.Find({IdFrom(digit), "}{\""}), nullptr) << digit;
+  // Those that were asked in vain are not asked again in the place of others.
+  ASSERT_TRUE(markers.Read(bucket, "job", images, 1).ok());
+  EXPECT_NE(markers.Find(KeyOf(images[3])), nullptr);
 }
 
 // Of images whose jobs these are, newest first.

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "base/retention.h"
 #include "cli/bucket_images.h"
+#include "cli/bucket_jobs.h"
 
 namespace rekindle::cli {
 
@@ -20,8 +21,7 @@ struct BucketVerdict {
   std::vector<std::string> reasons;  // why it is kept
 };
 
-// Labels of images, by IdOf their origin and their tag.
-using BucketLabels = std::map<std::pair<std::string, std::string>, std::map<std::string, std::string>>;
+using BucketLabels = std::map<BucketKey, std::map<std::string, std::string>>;
 
 // Of one name, newest first. What an image that stays builds upon stays with it, and so do what was put there
 // not before `unfinished_before` and can't be used, for it may be on its way, and what such a copy builds

@@ -21,6 +21,7 @@
 #include "cli/exit_code.h"
 #include "cli/image_descent.h"
 #include "cli/store_copies.h"
+#include "rekindle/v1/image_layout.h"
 
 namespace rekindle::cli {
 namespace {
@@ -28,6 +29,16 @@ namespace {
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
 // Without an answer of the other place.
 constexpr absl::Duration kTryAgainAfter = absl::Seconds(10), kTryAgainAtLeastEvery = absl::Minutes(1);
+
+// By which is told what older copies are too many: `image`, which was just copied, unless it was brought here
+// late and so is no newer than `last`. Who has copied nothing yet (`last` is nothing) looks for that.
+absl::StatusOr<v1::Image> NewestOfCopied(const CopySource& source, const v1::Image& image,
+                                         std::optional<v1::Image> last) {
+  if (!last && image.labels().contains(v1::kOriginLabel)) {
+    RK_ASSIGN_OR_RETURN(last, source.NewestAfter(image));
+  }
+  return last && IsOlderOfJob(image, *last) ? *std::move(last) : image;
+}
 
 // Each newest image of a name, until `interrupted`, which `mutex` guards.
 void Follow(const CopySource& source, CopyTarget& target, const Output& output, const std::string& name,
@@ -61,9 +72,9 @@ void Follow(const CopySource& source, CopyTarget& target, const Output& output, 
       if (!status.ok() && target.LeftParts()) begun = image;
       if (status.ok()) {
         std::optional<std::vector<std::string>> there;
-        // What was brought here of an earlier start is no newer for that.
-        if (!last || !IsOfEarlierStart(image, *last)) last = image;
-        status = target.Prune(name, *last, &there);
+        const absl::StatusOr<v1::Image> newest_copied = NewestOfCopied(source, image, last);
+        if (newest_copied.ok()) last = *newest_copied;
+        status = newest_copied.ok() ? target.Prune(name, *last, &there) : newest_copied.status();
         trace.Copied(image, there);
         if (const std::string& other = target.OtherStart(); !other.empty()) {
           trace.Failed(absl::FailedPreconditionError(other));

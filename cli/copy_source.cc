@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/image_reference.h"
 #include "base/status.h"
+#include "cli/image_descent.h"
 #include "rekindle/v1/copy_link.h"
 #include "rekindle/v1/image_layout.h"
 
@@ -88,6 +89,10 @@ absl::StatusOr<v1::Image> CopySource::Newest(const std::string& name) const {
   RK_ASSIGN_OR_RETURN(std::vector<v1::Image> images, ImagesOf(name, /*newest=*/1));
   if (images.empty()) return absl::NotFoundError(absl::StrCat("there is no image of ", name, " yet"));
   return std::move(images.front());
+}
+
+absl::StatusOr<std::optional<v1::Image>> CopySource::NewestAfter(const v1::Image& image) const {
+  return NewestOf(NameOf(image.reference()), [&](const v1::Image& one) { return IsOlderOfJob(image, one); });
 }
 
 absl::StatusOr<std::optional<v1::Image>> CopySource::BaseOf(

@@ -52,8 +52,12 @@ class CopySource {
   explicit CopySource(Client& client) : client_(client) {}
 
   absl::StatusOr<v1::Image> Find(const std::string& image) const;
+  // Newest first; of an older daemon more than were asked for. `newest` 0: all.
+  absl::StatusOr<std::vector<v1::Image>> ImagesOf(const std::string& name, uint32_t newest = 0) const;
   // The last committed one of this name; no copy link (copy_link.h), here and below. NotFound: there is none.
   absl::StatusOr<v1::Image> Newest(const std::string& name) const;
+  // The newest of its name that was taken after it of the same job, as labels say; nothing: there is none.
+  absl::StatusOr<std::optional<v1::Image>> NewestAfter(const v1::Image& image) const;
   // The newest other image of this name and owner of which `has` says that the other place has it (by its
   // origin): names belong to nobody, and the copy is to depend on nobody else.
   absl::StatusOr<std::optional<v1::Image>> BaseOf(
@@ -77,8 +81,6 @@ class CopySource {
   void Remember(const std::vector<std::string>& origins) { ours_.insert(origins.begin(), origins.end()); }
 
  private:
-  // Newest first; of an older daemon more than were asked for. `newest` 0: all.
-  absl::StatusOr<std::vector<v1::Image>> ImagesOf(const std::string& name, uint32_t newest = 0) const;
   void NoteOurs(const std::vector<v1::Image>& images, const v1::Image& image);
   absl::StatusOr<std::optional<v1::Image>> NewestOf(const std::string& name,
                                                     absl::FunctionRef<bool(const v1::Image&)> eligible) const;

@@ -7,8 +7,8 @@
 
 #include "absl/strings/numbers.h"
 #include "base/image_labels.h"
-#include "base/job_descent.h"
 #include "cli/copy_source.h"
+#include "cli/job_way.h"
 #include "rekindle/v1/image_layout.h"
 #include "rekindle/v1/supervised_labels.h"
 
@@ -21,43 +21,22 @@ std::optional<uint64_t> NumberOf(const v1::Image& image) {
   return number;
 }
 
-// The starts that it has come from and its own, each up to what lies in its past.
-StartsBefore WayOf(const v1::Image& image) {
-  StartsBefore way = ParseAncestors(LabelOf(image.labels(), v1::kSupervisedAncestorsLabel));
-  const std::string start = LabelOf(image.labels(), v1::kSupervisedLabel);
-  if (const auto number = NumberOf(image); number && !start.empty()) way[start] = *number;
-  return way;
-}
-
 constexpr size_t kLeastOfEarlierStarts = 2;
 
 }  // namespace
 
 std::optional<bool> IsLaterByLabels(const v1::Image& a, const v1::Image& b) {
-  const std::string start_a = LabelOf(a.labels(), v1::kSupervisedLabel),
-                    start_b = LabelOf(b.labels(), v1::kSupervisedLabel);
-  const auto number_a = NumberOf(a), number_b = NumberOf(b);
-  if (start_a.empty() || start_b.empty() || !number_a || !number_b) return std::nullopt;
-  if (start_a == start_b) return *number_a == *number_b ? std::nullopt : std::optional(*number_a > *number_b);
-  if (IsInPast(LabelOf(a.labels(), v1::kSupervisedAncestorsLabel), start_b, *number_b)) return true;
-  if (IsInPast(LabelOf(b.labels(), v1::kSupervisedAncestorsLabel), start_a, *number_a)) return false;
-  return std::nullopt;
+  return JobWay(a).IsLaterThan(JobWay(b));
 }
 
-bool WentDifferentWays(const v1::Image& a, const v1::Image& b) {
-  if (LabelOf(a.labels(), v1::kSupervisedLabel) == LabelOf(b.labels(), v1::kSupervisedLabel) ||
-      IsLaterByLabels(a, b))
-    return false;
-  const StartsBefore way_a = WayOf(a), way_b = WayOf(b);
-  return std::any_of(way_a.begin(), way_a.end(),
-                     [&](const auto& start) { return way_b.contains(start.first); });
+bool IsOlderOfJob(const v1::Image& one, const v1::Image& image) {
+  return !JobOf(one).empty() && JobOf(one) == JobOf(image) && IsLaterByLabels(image, one) == true;
 }
 
 bool IsInPastOf(const v1::Image& one, const v1::Image& image) {
-  return !JobOf(one).empty() && JobOf(one) == JobOf(image) &&
-         LabelOf(one.labels(), v1::kJobNameLabel) == LabelOf(image.labels(), v1::kJobNameLabel) &&
+  return LabelOf(one.labels(), v1::kJobNameLabel) == LabelOf(image.labels(), v1::kJobNameLabel) &&
          !one.labels().contains(v1::kSupervisedAskedLabel) && !one.labels().contains(v1::kGroupIdLabel) &&
-         IsLaterByLabels(image, one) == true;
+         IsOlderOfJob(one, image);
 }
 
 bool IsOfEarlierStart(const v1::Image& one, const v1::Image& image) {

@@ -13,9 +13,8 @@ namespace rekindle::cli {
 // images say of starts counts them, and not which of them goes on from which.)
 std::optional<bool> IsLaterByLabels(const v1::Image& a, const v1::Image& b);
 
-// Have both come from one start, each its own way? Neither shows the other's work then, whatever the clocks
-// say.
-bool WentDifferentWays(const v1::Image& a, const v1::Image& b);
+// Was `one` taken before `image` of the same job, for whomever, as their labels say?
+bool IsOlderOfJob(const v1::Image& one, const v1::Image& image);
 
 // Has a supervisor taken `one`, for nobody but itself, of the job of `image` and before that, on whatever
 // node: of the same start, or of one from which that has come?

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "cli/job_way.h"
 #include "rekindle/v1/image_layout.h"
 #include "rekindle/v1/supervised_labels.h"
 
@@ -41,14 +42,14 @@ TEST(ImageDescentTest, WhatHasComeOfOneStartOnlyGoesOneWayWhereOneHasComeOfTheOt
   const v1::Image second = ImageOfStart("2", 9, "1:5"), beside = ImageOfStart("1", 6),
                   third = ImageOfStart("3", 9, "1:4"), same_image = ImageOfStart("4", 9, "1:5");
   for (const v1::Image& other : {beside, third, same_image, ImageOfStart("5", 12, "3:9,1:4")}) {
-    EXPECT_TRUE(WentDifferentWays(second, other)) << other.ShortDebugString();
-    EXPECT_TRUE(WentDifferentWays(other, second)) << other.ShortDebugString();
+    EXPECT_TRUE(JobWay(second).WentAnotherWayThan(JobWay(other))) << other.ShortDebugString();
+    EXPECT_TRUE(JobWay(other).WentAnotherWayThan(JobWay(second))) << other.ShortDebugString();
   }
   for (const v1::Image& other :
        {ImageOfStart("1", 5), ImageOfStart("3", 12, "2:9,1:5"), ImageOfStart("2", 10, "1:5"), second,
         ImageOfStart("6", 1), ImageOfStart("7", 3, "6:1"), ImageOfStart("", 1), v1::Image()}) {
-    EXPECT_FALSE(WentDifferentWays(second, other)) << other.ShortDebugString();
-    EXPECT_FALSE(WentDifferentWays(other, second)) << other.ShortDebugString();
+    EXPECT_FALSE(JobWay(second).WentAnotherWayThan(JobWay(other))) << other.ShortDebugString();
+    EXPECT_FALSE(JobWay(other).WentAnotherWayThan(JobWay(second))) << other.ShortDebugString();
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <set>
@@ -35,6 +36,7 @@ using Align = Table::Align;
 // A listing of thousands of objects comes in parts, each of which takes a second.
 constexpr absl::Duration kStorePatience = absl::Minutes(1), kBucketPatience = absl::Minutes(2);
 constexpr size_t kLongestName = 200;
+constexpr size_t kMostAsked = 100;
 
 std::string ParentText(const v1::Image& image) {
   if (image.parent_digest().empty() || image.logical_bytes() == 0) return "-";
@@ -123,17 +125,82 @@ absl::StatusOr<v1::ListImagesResponse> AskWithin(
                                                   ". See whether the file server, or the daemon, is there"));
 }
 
-absl::StatusOr<v1::ListImagesResponse> ImagesInBucket(const std::string& from, const std::string& name) {
-  Bucket bucket(name, kBucketPatience);
-  const absl::StatusOr<std::vector<BucketObject>> objects = bucket.ListImageObjects();
+absl::StatusOr<std::vector<BucketObject>> ObjectsIn(Bucket& bucket, const std::string& from) {
+  absl::StatusOr<std::vector<BucketObject>> objects = bucket.ListImageObjects();
   if (absl::IsNotFound(objects.status())) {
     return absl::NotFoundError(absl::StrCat("there are no images in ", from, ": ", objects.status().message(),
                                             ". See whether that bucket and folder are right"));
   }
-  RK_RETURN_IF_ERROR(objects.status());
+  return objects;
+}
+
+v1::ListImagesResponse AsListed(std::vector<v1::Image> images) {
   v1::ListImagesResponse listed;
-  for (v1::Image& image : ImagesOfObjects(*objects)) *listed.add_images() = std::move(image);
+  for (v1::Image& image : images) *listed.add_images() = std::move(image);
   return listed;
+}
+
+absl::StatusOr<v1::ListImagesResponse> AllElsewhere(const GlobalOptions& globals, const ImageListing& what) {
+  if (!what.bucket.empty()) {
+    Bucket bucket(what.bucket, kBucketPatience);
+    RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> objects, ObjectsIn(bucket, what.from));
+    return AsListed(ImagesOfObjects(objects));
+  }
+  return AskWithin(
+      kStorePatience, what.from,
+      [endpoint = OtherEndpoint(globals, what.from)]() -> absl::StatusOr<v1::ListImagesResponse> {
+        RK_ASSIGN_OR_RETURN(const std::unique_ptr<Client> there, Client::Open(endpoint));
+        return there->ListImages({});
+      });
+}
+
+// Those of which the labels are not known and not asked are left out. `copies`: what is there.
+absl::StatusOr<std::vector<v1::Image>> WithLabels(Bucket& bucket, const std::string& name,
+                                                  const std::vector<BucketImage>& copies,
+                                                  const std::vector<v1::Image>& here,
+                                                  std::vector<v1::Image> images) {
+  std::map<std::string, const v1::Image*> known;
+  for (const v1::Image& image : here) known.emplace(IdOf(OriginOf(image)), &image);
+  std::vector<BucketImage> asked;
+  std::set<BucketKey> keys;
+  for (const BucketImage& copy : copies) {
+    if (IsStrayLink(copy) || known.contains(copy.origin) || asked.size() == kMostAsked) continue;
+    asked.push_back(copy);
+    keys.insert(KeyOf(copy));
+  }
+  BucketMarkers markers;
+  RK_RETURN_IF_ERROR(markers.Read(bucket, name, asked));
+  std::vector<v1::Image> labelled;
+  for (v1::Image& image : images) {
+    const BucketKey key = KeyOf(image);
+    const auto is_here = known.find(key.first);
+    const v1::Image* const said = is_here != known.end() ? is_here->second : markers.Find(key);
+    if (said == nullptr && !keys.contains(key)) continue;
+    if (said != nullptr) {
+      *image.mutable_labels() = said->labels();
+      (*image.mutable_labels())[v1::kOriginLabel] = OriginOf(*said);
+    }
+    labelled.push_back(std::move(image));
+  }
+  return labelled;
+}
+
+absl::StatusOr<std::vector<v1::Image>> ImagesInBucket(const std::string& from, const std::string& location,
+                                                      const std::string& name,
+                                                      const std::vector<v1::Image>* here) {
+  Bucket bucket(location, kBucketPatience);
+  absl::StatusOr<std::vector<BucketObject>> objects = bucket.List(name);
+  // Nothing has come of this name yet, if all of the place is not missing.
+  if (absl::IsNotFound(objects.status())) {
+    RK_RETURN_IF_ERROR(ObjectsIn(bucket, from).status());
+    return std::vector<v1::Image>();
+  }
+  RK_RETURN_IF_ERROR(objects.status());
+  const BucketImages copies(*objects);
+  for (BucketObject& object : *objects) object.name = absl::StrCat(name, "/", object.name);
+  std::vector<v1::Image> images = ImagesOfObjects(*objects);
+  if (here == nullptr) return images;
+  return WithLabels(bucket, name, copies.complete(), *here, std::move(images));
 }
 
 int ShowBucket(const Output& output, v1::ListImagesResponse listed, const ImageListing& what) {
@@ -202,44 +269,23 @@ int ListImages(Client& client, const Output& output, const ImageListing& what) {
   return kDone;
 }
 
-absl::StatusOr<v1::ListImagesResponse> ImagesElsewhere(const GlobalOptions& globals, const std::string& from,
-                                                       const std::string& bucket) {
-  if (!bucket.empty()) return ImagesInBucket(from, bucket);
-  return AskWithin(kStorePatience, from,
-                   [endpoint = OtherEndpoint(globals, from)]() -> absl::StatusOr<v1::ListImagesResponse> {
-                     RK_ASSIGN_OR_RETURN(const std::unique_ptr<Client> there, Client::Open(endpoint));
-                     return there->ListImages({});
-                   });
-}
-
-absl::Status AddLabelsInBucket(const std::string& bucket, const std::string& name,
-                               std::vector<v1::Image>* images) {
-  constexpr size_t kMostRead = 100;
-  Bucket there(bucket, kBucketPatience);
-  RK_ASSIGN_OR_RETURN(const std::vector<BucketObject> objects, there.List(name));
-  std::vector<std::string> markers;
-  const BucketImages listed(objects);
-  for (const BucketImage& copy : listed.complete()) {
-    if (!IsStrayLink(copy) && markers.size() < kMostRead) markers.push_back(copy.JsonObject());
-  }
-  if (markers.empty()) return absl::OkStatus();
-  RK_ASSIGN_OR_RETURN(const std::string said, there.Read(name, markers));
-  const auto key = [](const v1::Image& image) {
-    return std::pair(IdOf(OriginOf(image)), TagOf(image.reference()));
+absl::StatusOr<std::vector<v1::Image>> ImagesElsewhere(const GlobalOptions& globals, const std::string& from,
+                                                       const std::string& bucket, const std::string& name,
+                                                       const std::vector<v1::Image>* here) {
+  if (!bucket.empty()) return ImagesInBucket(from, bucket, name, here);
+  const auto ask = [endpoint = OtherEndpoint(globals, from),
+                    name]() -> absl::StatusOr<v1::ListImagesResponse> {
+    RK_ASSIGN_OR_RETURN(const std::unique_ptr<Client> there, Client::Open(endpoint));
+    RK_ASSIGN_OR_RETURN(std::vector<v1::Image> images, CopySource(*there).ImagesOf(name));
+    return AsListed(std::move(images));
   };
-  std::map<std::pair<std::string, std::string>, v1::Image> read;
-  for (v1::Image& image : ImagesOfMarkers(said)) read[key(image)] = std::move(image);
-  for (v1::Image& image : *images) {
-    const auto taken = read.find(key(image));
-    if (taken == read.end()) continue;
-    *image.mutable_labels() = taken->second.labels();
-    (*image.mutable_labels())[v1::kOriginLabel] = OriginOf(taken->second);
-  }
-  return absl::OkStatus();
+  RK_ASSIGN_OR_RETURN(v1::ListImagesResponse listed, AskWithin(kStorePatience, from, ask));
+  return std::vector<v1::Image>(std::make_move_iterator(listed.mutable_images()->begin()),
+                                std::make_move_iterator(listed.mutable_images()->end()));
 }
 
 int ListImagesElsewhere(const GlobalOptions& globals, const Output& output, const ImageListing& what) {
-  absl::StatusOr<v1::ListImagesResponse> listed = ImagesElsewhere(globals, what.from, what.bucket);
+  absl::StatusOr<v1::ListImagesResponse> listed = AllElsewhere(globals, what);
   if (!listed.ok()) return output.Fail(listed.status());
   if (!what.bucket.empty()) return ShowBucket(output, *std::move(listed), what);
   const v1::ListImagesResponse shown = Chosen(*std::move(listed), what.texts);

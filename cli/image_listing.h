@@ -26,15 +26,13 @@ struct ImageListing {
 // a job may be the one who starts it for the first time.
 int ListImages(Client& client, const Output& output, const ImageListing& what);
 
-// What is at a place: a daemon, a store's folder, or an object store (`bucket`, see ImagesOfObjects). One
-// that does not answer is given up after a minute or two.
-absl::StatusOr<v1::ListImagesResponse> ImagesElsewhere(const GlobalOptions& globals, const std::string& from,
-                                                       const std::string& bucket);
-
-// Completes the labels of images of this name which a listing of an object store has: with those that each
-// had where it was taken, of the newest hundred. Fails where they can't be read now.
-absl::Status AddLabelsInBucket(const std::string& bucket, const std::string& name,
-                               std::vector<v1::Image>* images);
+// What is of one name at a place (a daemon, a store's folder, or an object store: `bucket`), newest first. A
+// place that does not answer is given up after a minute or two. Of an object store as ImagesOfObjects; with
+// `here` (else null), the images of that name here, with the labels that each had where it was taken: then
+// only of those that are here and of the newest hundred others, and it fails where they can't be read now.
+absl::StatusOr<std::vector<v1::Image>> ImagesElsewhere(const GlobalOptions& globals, const std::string& from,
+                                                       const std::string& bucket, const std::string& name,
+                                                       const std::vector<v1::Image>* here);
 
 // Where `what.from` says. A place that does not answer is given up after a minute or two.
 int ListImagesElsewhere(const GlobalOptions& globals, const Output& output, const ImageListing& what);

@@ -172,7 +172,7 @@ int RunJob(Client& client, absl::string_view host, const GlobalOptions& globals,
       break;
   }
   bool goes_on = false;
-  std::optional<v1::ListImagesResponse> listed_there;  // at the place of --copy-to
+  std::optional<std::vector<v1::Image>> listed_there;  // at the place of --copy-to
   const std::vector<std::string> command(request.argv().begin(), request.argv().end());
   const auto tell_of_command = [&](const v1::Job& job) {
     if (const std::string told = TellsOfOtherCommand(command, job); !told.empty()) output.Warning(told);

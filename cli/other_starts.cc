@@ -45,11 +45,21 @@ std::string TellsOfOtherStart(const v1::Image& ours, const v1::Image& there) {
       "('rekindle stop')");
 }
 
-std::set<std::string> SeenThere::NewForeign(std::set<std::string> now, const std::set<std::string>& ours) {
+std::set<std::string> OtherStarts::Look(const std::vector<std::string>& there,
+                                        const std::set<std::string>& ours) {
+  if (!there.empty() && ours.contains(there.front())) told_.clear();
+  std::set<std::string> now(there.begin(), there.end());
   const std::optional<std::set<std::string>> before = std::exchange(seen_, now);
   if (!before) return {};
   std::erase_if(now, [&](const std::string& one) { return before->contains(one) || ours.contains(one); });
   return now;
+}
+
+bool OtherStarts::Note(const v1::Image& ours, const v1::Image& there) {
+  std::string told = TellsOfOtherStart(ours, there);
+  if (told.empty()) return false;
+  told_ = std::move(told);
+  return true;
 }
 
 std::string WarnsOfLateImage(const v1::Image& there, const std::string& place, absl::Time now) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "rekindle/v1/rekindle.pb.h"
@@ -16,15 +17,21 @@ namespace rekindle::cli {
 // v1::kGoesOnElsewhere.
 std::string TellsOfOtherStart(const v1::Image& ours, const v1::Image& there);
 
-// What the place had of a name at the last look, by origins.
-class SeenThere {
+// What a place is seen to have of a name, from one copy there to the next.
+class OtherStarts {
  public:
-  // Those that have come since the last look and are not `ours`. None at the first look: what was there
-  // before is what the job has gone on from.
-  std::set<std::string> NewForeign(std::set<std::string> now, const std::set<std::string>& ours);
+  // `there`: what it has, newest first, by what names an image's content, as `ours` do. Those that have come
+  // since the last look and are not ours. None at the first look: what was there before is what the job has
+  // gone on from.
+  std::set<std::string> Look(const std::vector<std::string>& there, const std::set<std::string>& ours);
+  // Of one that Look has returned: does it tell of another start (TellsOfOtherStart)?
+  bool Note(const v1::Image& ours, const v1::Image& there);
+  // What was told last, until nothing has come there since what is ours.
+  const std::string& told() const { return told_; }
 
  private:
   std::optional<std::set<std::string>> seen_;
+  std::string told_;
 };
 
 // For who starts a job from an image that was taken in: what to see to first, where the place to which its

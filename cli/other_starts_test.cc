@@ -52,10 +52,20 @@ TEST(OtherStartsTest, WhatThisOneHasComeFromIsNot) {
 }
 
 TEST(OtherStartsTest, WhatWasThereAtFirstIsNoNews) {
-  SeenThere seen;
-  EXPECT_THAT(seen.NewForeign({"a", "b"}, {"a"}), IsEmpty());
-  EXPECT_THAT(seen.NewForeign({"a", "b", "c", "d"}, {"a", "c"}), ElementsAre("d"));
-  EXPECT_THAT(seen.NewForeign({"a", "d"}, {"a", "c"}), IsEmpty());
+  OtherStarts starts;
+  EXPECT_THAT(starts.Look({"b", "a"}, {"a"}), IsEmpty());
+  EXPECT_THAT(starts.Look({"d", "c", "b", "a"}, {"a", "c"}), ElementsAre("d"));
+  EXPECT_THAT(starts.Look({"d", "a"}, {"a", "c"}), IsEmpty());
+}
+
+TEST(OtherStartsTest, WhatWasToldIsOverOnceNothingHasComeSinceOurs) {
+  OtherStarts starts;
+  EXPECT_FALSE(starts.Note(Of("train~1", "1"), Of("other~1", "2")));
+  EXPECT_TRUE(starts.Note(Of("train~1", "1"), Of("train~1", "2")));
+  starts.Look({"b", "a"}, {"a"});
+  EXPECT_THAT(starts.told(), HasSubstr("on node-b"));
+  starts.Look({"c", "b", "a"}, {"a", "c"});
+  EXPECT_EQ(starts.told(), "");
 }
 
 TEST(OtherStartsTest, AnImageOfJustBeforeIsWarnedOf) {

@@ -126,16 +126,16 @@ class BucketPruning {
                      [](const BucketVerdict& verdict) { return verdict.usable && !verdict.keep; }))
       return verdicts;
     // Of all, for one that stays by another rule has labels, too.
-    std::vector<std::string> asked;
+    std::vector<BucketImage> asked;
     for (const BucketVerdict& verdict : verdicts) {
-      if (verdict.usable) asked.push_back(verdict.image.JsonObject());
+      if (verdict.usable) asked.push_back(verdict.image);
     }
-    RK_ASSIGN_OR_RETURN(const std::string text, bucket_.Read(name, asked));
+    BucketMarkers markers;
+    RK_RETURN_IF_ERROR(markers.Read(bucket_, name, asked));
     BucketLabels labels;
-    for (const v1::Image& image : ImagesOfMarkers(text)) {
-      const std::string& reference = image.reference();
-      labels[{IdOf(OriginOf(image)), reference.substr(reference.rfind(':') + 1)}] = {image.labels().begin(),
-                                                                                     image.labels().end()};
+    for (const BucketImage& image : asked) {
+      const v1::Image* const said = markers.Find(KeyOf(image));
+      if (said != nullptr) labels[KeyOf(image)] = {said->labels().begin(), said->labels().end()};
     }
     return decide(&labels);
   }

@@ -17,6 +17,7 @@
 #include "cli/bucket_images.h"
 #include "cli/client.h"
 #include "cli/commands.h"
+#include "cli/copy_source.h"
 #include "cli/endpoint.h"
 #include "cli/exit_code.h"
 #include "cli/place_pruning.h"
@@ -47,8 +48,7 @@ class BucketRemoval {
   absl::StatusOr<v1::RemoveImagesResponse> Run() {
     std::map<std::string, std::set<std::string>> tags;
     for (const std::string& image : what_.request.images()) {
-      const size_t colon = image.rfind(':');
-      tags[image.substr(0, colon)].insert(image.substr(colon + 1));
+      tags[NameOf(image)].insert(TagOf(image));
     }
     for (const auto& [name, of_name] : tags) {
       RK_ASSIGN_OR_RETURN(Folder folder, Plan(name, of_name));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/copy_source.h"
 #include "cli/image_descent.h"
+#include "cli/job_way.h"
 #include "rekindle/v1/image_layout.h"
 
 namespace rekindle::cli {
@@ -54,19 +56,43 @@ absl::Status ClocksDoNotTell(const v1::Image& a, const v1::Image& b) {
       "to count"));
 }
 
-absl::Status WentTwoWays(const v1::Image& a, const v1::Image& b) {
+// `first`: what must come before the choice.
+absl::Status WentTwoWays(const v1::Image& a, const v1::Image& b, const std::string& first) {
   return absl::FailedPreconditionError(absl::StrCat(
       "it can't be told whether ", a.reference(), " or ", b.reference(),
       " is to be gone on from: both have come from one start of the job, each its own way, and neither shows "
-      "what the other has done. Give one of the two with --from, or remove the one that is not to count"));
+      "what the other has done. ",
+      first,
+      "Start the job once with --from and the one that is to count, in place of --resume, which goes on from "
+      "what that start takes from then on"));
+}
+
+// As far as whoever goes on from one of `here` is not known to have seen it: of what went another way than
+// `tip` the last one of its way, of which neither that nor what has come of it is here. Null: there is none.
+const v1::Image* UnseenOtherWay(const v1::Image& tip, const std::vector<v1::Image>& here,
+                                const std::set<std::string>& origins_here,
+                                const std::vector<const v1::Image*>& there) {
+  const JobWay way(tip);
+  std::vector<JobWay> ways_here;
+  const v1::Image* other = nullptr;
+  for (const v1::Image* image : there) {
+    if (image->damaged() || !TimeOfTag(image->reference()) || origins_here.contains(OriginOf(*image)))
+      continue;
+    const JobWay one(*image);
+    if (!one.WentAnotherWayThan(way)) continue;
+    if (ways_here.empty()) ways_here = std::vector<JobWay>(here.begin(), here.end());
+    if (std::any_of(ways_here.begin(), ways_here.end(),
+                    [&](const JobWay& ours) { return ours.IsLaterThan(one) == true; }))
+      continue;
+    if (other == nullptr || one.IsLaterThan(JobWay(*other)) == true) other = image;
+  }
+  return other;
 }
 
 }  // namespace
 
 std::optional<absl::Time> TimeOfTag(absl::string_view reference) {
-  const size_t colon = reference.rfind(':');
-  if (colon == absl::string_view::npos) return std::nullopt;
-  const absl::string_view tag = reference.substr(colon + 1);
+  const std::string tag = TagOf(std::string(reference));
   constexpr absl::string_view kForm = "dddddddd-dddddd.ddd";
   const auto fits = [](char form, char c) { return form == 'd' ? absl::ascii_isdigit(c) : form == c; };
   if (!std::equal(kForm.begin(), kForm.end(), tag.begin(), tag.end(), fits)) return std::nullopt;
@@ -84,22 +110,35 @@ absl::Time MomentOf(const v1::Image& image) {
 absl::StatusOr<std::vector<v1::Image>> ResumePoints(std::vector<v1::Image> images) {
   std::map<std::string, size_t> oldest;  // of each digest
   for (size_t i = 0; i < images.size(); ++i) oldest[images[i].digest()] = i;
+  const std::vector<JobWay> ways(images.begin(), images.end());
   // What has come from elsewhere may have come in any order: each gets its place by its number in its start,
   // and before the starts that descend from it.
-  std::vector<v1::Image> points;  // the last one is the newest
-  for (size_t i = images.size(); i > 0; --i) {
-    v1::Image& image = images[i - 1];
-    if (!image.digest().empty() && oldest[image.digest()] != i - 1) continue;
-    const auto place = std::find_if(points.begin(), points.end(), [&](const v1::Image& other) {
-      return CameFromElsewhere(image) && IsLaterByLabels(other, image) == true;
-    });
-    points.insert(place, std::move(image));
+  std::vector<size_t> order;  // the last one is the newest
+  StartsBefore last_of;       // up to where what is in order shows each start: nothing of it is after that
+  for (size_t i = images.size(); i-- > 0;) {
+    if (!images[i].digest().empty() && oldest[images[i].digest()] != i) continue;
+    auto place = order.end();
+    const auto last = last_of.find(ways[i].start());
+    if (CameFromElsewhere(images[i]) && last != last_of.end() && ways[i].number() <= last->second) {
+      place = std::find_if(order.begin(), order.end(),
+                           [&](size_t other) { return ways[other].IsLaterThan(ways[i]) == true; });
+    }
+    order.insert(place, i);
+    const auto shows = [&](const std::string& start, uint64_t number) {
+      uint64_t& known = last_of.try_emplace(start, number).first->second;
+      known = std::max(known, number);
+    };
+    if (ways[i].number()) shows(ways[i].start(), *ways[i].number());
+    for (const auto& [start, number] : ways[i].before()) shows(start, number);
   }
-  std::reverse(points.begin(), points.end());
-  for (const v1::Image& point : points) {
-    const v1::Image& front = points.front();
-    const std::optional<bool> is_later = IsLaterByLabels(front, point);
-    if (&point == &front || is_later == true) continue;
+  std::reverse(order.begin(), order.end());
+  std::vector<v1::Image> points;
+  for (const size_t i : order) points.push_back(std::move(images[i]));
+  for (size_t i = 1; i < order.size(); ++i) {
+    const v1::Image &front = points.front(), &point = points[i];
+    const JobWay &way = ways[order.front()], &other_way = ways[order[i]];
+    const std::optional<bool> is_later = way.IsLaterThan(other_way);
+    if (is_later == true) continue;
     if (is_later == false) {
       return absl::FailedPreconditionError(
           absl::StrCat("it can't be told whether ", front.reference(), " or ", point.reference(),
@@ -107,6 +146,9 @@ absl::StatusOr<std::vector<v1::Image>> ResumePoints(std::vector<v1::Image> image
                        "their labels say. Give one of the two with --from, or remove the one that is not to "
                        "count"));
     }
+    // Else it was taken here with the other one at hand: who started it has chosen.
+    if (CameFromElsewhere(front) && !point.damaged() && way.WentAnotherWayThan(other_way))
+      return WentTwoWays(front, point, /*first=*/"");
     if (!IsSure(front) && IsSure(point)) {
       return absl::FailedPreconditionError(
           absl::StrCat("it can't be told whether ", front.reference(), " or ", point.reference(),
@@ -126,32 +168,66 @@ absl::StatusOr<std::vector<v1::Image>> ResumePoints(std::vector<v1::Image> image
   return points;
 }
 
+void DropOtherUsersImages(const std::vector<v1::Image>& here, std::vector<v1::Image>* there) {
+  std::set<std::string> origins, jobs;
+  for (const v1::Image& image : here) {
+    origins.insert(OriginOf(image));
+    jobs.insert(JobOf(image));
+  }
+  std::set<uint32_t> owners;
+  for (const v1::Image& image : *there) {
+    if (origins.contains(OriginOf(image))) owners.insert(image.owner_uid());
+  }
+  if (owners.empty()) return;
+  std::erase_if(*there, [&](const v1::Image& image) {
+    return !owners.contains(image.owner_uid()) && !JobOf(image).empty() && !jobs.contains(JobOf(image));
+  });
+}
+
 absl::StatusOr<const v1::Image*> NewerElsewhere(const std::vector<v1::Image>& here,
-                                                const std::vector<v1::Image>& there) {
+                                                const std::vector<v1::Image>& listed_there,
+                                                const std::string& place) {
+  std::map<std::string, const v1::Image*> oldest;  // of each origin: an image's tags were given to it later
+  for (const v1::Image& image : listed_there) oldest[OriginOf(image)] = &image;
+  std::vector<const v1::Image*> there;
+  for (const v1::Image& image : listed_there) {
+    if (OriginOf(image).empty() || oldest[OriginOf(image)] == &image) there.push_back(&image);
+  }
+  if (here.empty()) {
+    const auto whole =
+        std::find_if(there.begin(), there.end(), [](const v1::Image* image) { return !image->damaged(); });
+    return whole == there.end() ? nullptr : *whole;
+  }
   std::set<std::string> origins;
   for (const v1::Image& image : here) origins.insert(OriginOf(image));
-  std::map<std::string, const v1::Image*> oldest;  // of each origin: an image's tags were given to it later
-  for (const v1::Image& image : there) oldest[OriginOf(image)] = &image;
+  const JobWay ours(here.front());
   const v1::Image* newest = nullptr;  // of those of which labels say nothing
   const v1::Image* later = nullptr;   // taken after the newest of here, by their labels
-  bool has_ours = false, has_newest = false;
-  for (const v1::Image& image : there) {
-    const bool is_second_name = !OriginOf(image).empty() && oldest[OriginOf(image)] != &image;
-    if (is_second_name) continue;
-    if (here.empty()) {
-      if (!image.damaged()) return &image;
-      continue;
-    }
-    if (origins.contains(OriginOf(image))) {
+  bool has_ours = false, has_newest = false, is_newer = false;
+  for (const v1::Image* image : there) {
+    if (origins.contains(OriginOf(*image))) {
       // Of what came there after one of here none was taken before that, as far as labels don't tell.
-      if (!has_ours) has_newest = OriginOf(image) == OriginOf(here.front());
+      if (!has_ours) has_newest = OriginOf(*image) == OriginOf(here.front());
       has_ours = true;
       continue;
     }
-    if (image.damaged() || !TimeOfTag(image.reference())) continue;
-    const std::optional<bool> by_labels = IsLaterByLabels(image, here.front());
-    if (by_labels == true && (later == nullptr || IsLaterByLabels(image, *later) == true)) later = &image;
-    if (!by_labels && newest == nullptr && !has_ours) newest = &image;
+    if (image->damaged() || !TimeOfTag(image->reference())) continue;
+    const std::optional<bool> by_labels = JobWay(*image).IsLaterThan(ours);
+    if (by_labels == true && (later == nullptr || IsLaterByLabels(*image, *later) == true)) later = image;
+    if (by_labels) continue;
+    if (newest == nullptr && !has_ours) newest = image;
+    // The newest there need not be the one that came last.
+    is_newer = is_newer || *TimeOfTag(image->reference()) > MomentOf(here.front());
+  }
+  // Whatever the clocks say.
+  const v1::Image& tip = later != nullptr ? *later : here.front();
+  if (const v1::Image* const other = UnseenOtherWay(tip, here, origins, there); other != nullptr) {
+    const std::string copy_other =
+        absl::StrCat("'rekindle copy ", other->reference(), " --from ", place, "'");
+    const std::string copy_tip = absl::StrCat("'rekindle copy ", tip.reference(), " --from ", place, "'");
+    return WentTwoWays(*other, tip,
+                       later == nullptr ? absl::StrCat(copy_other, " brings the first one here. ")
+                                        : absl::StrCat(copy_other, " and ", copy_tip, " bring them here. "));
   }
   if (later != nullptr) return later;
   if (newest == nullptr || has_newest) return newest;
@@ -160,22 +236,12 @@ absl::StatusOr<const v1::Image*> NewerElsewhere(const std::vector<v1::Image>& he
         "it can't be told whether ", newest->reference(), " there or ", here.front().reference(),
         " here shows the job further: the first one came there after what has come from here, and the second "
         "one is not there. Give one of the two with --from (the first one once 'rekindle copy ",
-        newest->reference(), " --from' has brought it here), or remove the one that is not to count"));
+        newest->reference(), " --from ", place,
+        "' has brought it here), or remove the one that is not to count"));
   }
-  // Whatever the clocks say.
-  const auto other_way = std::find_if(there.begin(), there.end(), [&](const v1::Image& image) {
-    return !image.damaged() && TimeOfTag(image.reference()) && WentDifferentWays(image, here.front());
-  });
-  if (other_way != there.end()) return WentTwoWays(*other_way, here.front());
   const bool clocks_wrong =
-      ClocksWereWrong(here, /*all_in_order=*/false) || ClocksWereWrong(there, /*all_in_order=*/true);
+      ClocksWereWrong(here, /*all_in_order=*/false) || ClocksWereWrong(listed_there, /*all_in_order=*/true);
   if (clocks_wrong && TimeOfTag(here.front().reference())) return ClocksDoNotTell(*newest, here.front());
-  // The newest there need not be the one that came last.
-  const bool is_newer = std::any_of(there.begin(), there.end(), [&](const v1::Image& image) {
-    const auto time = TimeOfTag(image.reference());
-    return !image.damaged() && time && !IsLaterByLabels(image, here.front()) &&
-           *time > MomentOf(here.front());
-  });
   return is_newer ? newest : nullptr;
 }
 

@@ -29,11 +29,17 @@ absl::Time MomentOf(const v1::Image& image);
 // since what came here last was taken earlier by its clock.
 absl::StatusOr<std::vector<v1::Image>> ResumePoints(std::vector<v1::Image> images);
 
-// What a job left elsewhere after all of `here`, points as above. Null: nothing. `there`: of the same name,
-// as the place lists them, the last one first; where there are no points here, any of them that is not
+// In a store that several users share: takes out of `there` what is none of the job of `here`, and not of
+// whom the images there are that are here, too. Where none is, nothing: who that is there is not known.
+void DropOtherUsersImages(const std::vector<v1::Image>& here, std::vector<v1::Image>* there);
+
+// What a job left elsewhere after all of `here`, points as above. Null: nothing. `listed_there`: of the same
+// name, as the place lists them, the last one first; where there are no points here, any of them that is not
 // damaged is newer. Where labels tell, they count; else where the newest of `here` is there, the place's
-// order, and where nothing of `here` is there, the clocks. FailedPrecondition: it can't be told.
+// order, and where nothing of `here` is there, the clocks. FailedPrecondition: it can't be told, or something
+// there went another way than what is here, and has not been seen here. `place`: as --from takes it.
 absl::StatusOr<const v1::Image*> NewerElsewhere(const std::vector<v1::Image>& here,
-                                                const std::vector<v1::Image>& there);
+                                                const std::vector<v1::Image>& listed_there,
+                                                const std::string& place);
 
 }  // namespace rekindle::cli

@@ -120,6 +120,25 @@ TEST(ResumePointsTest, WhatDescendsFromAnImageIsNewer) {
   EXPECT_TRUE(absl::IsFailedPrecondition(points.status())) << points.status();
 }
 
+TEST(ResumePointsTest, OfTwoWaysNobodyTakesTheOneThatCameInLast) {
+  const v1::Image further = OfStart(Taken(50), "1", 0, 12), base = OfStart(Taken(10), "1", 0, 9),
+                  other = ComeFrom(OfStart(Taken(58), "2", 1, 3), "1:9");
+  const auto points = ResumePoints({CameIn(other), further, base});
+  EXPECT_TRUE(absl::IsFailedPrecondition(points.status())) << points.status();
+  for (const char* words :
+       {"each its own way", "job:20261130-105800.123", "job:20261130-105000.123", "once with --from"})
+    EXPECT_THAT(std::string(points.status().message()), HasSubstr(words));
+  // Who has gone on from one of them while the other one was here has chosen.
+  const v1::Image chosen = ComeFrom(OfStart(Taken(59), "3", 1, 2), "1:12");
+  EXPECT_THAT(Points({chosen, CameIn(other), further, base}),
+              ElementsAre("20261130-105900.123", "20261130-105800.123", "20261130-105000.123",
+                          "20261130-101000.123"));
+  // What can't be restored is no way to go.
+  v1::Image damaged = further;
+  damaged.set_damaged(true);
+  EXPECT_THAT(Points({CameIn(other), damaged, base}), testing::SizeIs(3));
+}
+
 TEST(ResumePointsTest, WhereTheStoreAndTheLabelsDifferNobodyGuesses) {
   const v1::Image first = OfStart(Taken(10), "1", 0, 5),
                   second = ComeFrom(OfStart(Taken(20), "2", 1, 2), "1:5");
@@ -168,7 +187,7 @@ TEST(ResumePointsTest, WithoutASupervisorTheListTells) {
 // What is newer than `here` of `there`, whose copies have come from elsewhere.
 std::string Newer(const std::vector<v1::Image>& here, std::vector<v1::Image> there) {
   for (v1::Image& image : there) image = CameIn(std::move(image));
-  const auto newer = NewerElsewhere(here, there);
+  const auto newer = NewerElsewhere(here, there, "/place");
   if (!newer.ok()) return std::string(newer.status().message());
   return *newer == nullptr ? "" : (*newer)->reference().substr(4);
 }
@@ -208,6 +227,26 @@ TEST(ResumePointsTest, WhatWentAnotherWayElsewhereIsNobodysToChoose) {
   EXPECT_THAT(Newer({further}, {ComeFrom(OfStart(Taken(20), "3", 2, 3), "2:4294967299,1:9")}),
               HasSubstr("each its own way"));
   EXPECT_EQ(Newer({further}, {ComeFrom(OfStart(Taken(20), "2", 1, 3), "4:9")}), "") << "nothing in common";
+  // Whatever else is there, and in whatever order it came.
+  EXPECT_THAT(Newer({further}, {further, other}), HasSubstr("each its own way"));
+  EXPECT_THAT(Newer({further}, {other, further}), HasSubstr("each its own way"));
+  const v1::Image base = OfStart(Taken(10), "1", 0, 9), last = OfStart(Taken(11), "1", 0, 10);
+  EXPECT_THAT(Newer({base}, {further, other, base}), HasSubstr("each its own way")) << "both go on from it";
+  EXPECT_THAT(Newer({last, base}, {other, base}), HasSubstr("each its own way"));
+  const std::string told = Newer({further}, {other, later, further});
+  for (const char* words : {"job:20261130-105900.123", "job:20261130-105000.123", "once with --from"})
+    EXPECT_THAT(told, HasSubstr(words)) << "the last one of its way";
+}
+
+TEST(ResumePointsTest, WhoeverHasBothWaysHereHasChosen) {
+  const v1::Image base = OfStart(Taken(10), "1", 0, 9), further = OfStart(Taken(50), "1", 0, 12),
+                  other = ComeFrom(OfStart(Taken(20), "2", 1, 3), "1:9"),
+                  later = ComeFrom(OfStart(Taken(21), "2", 1, 4), "1:9"),
+                  chosen = ComeFrom(OfStart(Taken(59), "3", 1, 2), "1:12");
+  EXPECT_EQ(Newer({chosen, CameIn(later), further, base}, {later, other, further, base}), "");
+  EXPECT_THAT(Newer({chosen, CameIn(other), further, base}, {later, other, further, base}),
+              HasSubstr("each its own way"))
+      << "it has gone on since";
 }
 
 TEST(ResumePointsTest, WhatDescendsFromTheOneOfHereIsNewerElsewhere) {
@@ -220,9 +259,10 @@ TEST(ResumePointsTest, WhatDescendsFromTheOneOfHereIsNewerElsewhere) {
   EXPECT_EQ(Newer({next}, {before}), "");
   EXPECT_EQ(Newer({ours, before}, {before, next}), "20261130-101000.123") << "behind a late copy";
   // It went on from an image before.
-  EXPECT_EQ(Newer({ours}, {ComeFrom(OfStart(Taken(31), "2", 1, 2), "1:4"), ours}), "20261130-103100.123");
-  EXPECT_THAT(Newer({ours, before}, {ComeFrom(OfStart(Taken(31), "2", 1, 2), "1:4"), before}),
-              HasSubstr("it can't be told"));
+  for (const v1::Image& there : {ours, before}) {
+    EXPECT_THAT(Newer({ours, before}, {ComeFrom(OfStart(Taken(31), "2", 1, 2), "1:4"), there}),
+                HasSubstr("each its own way"));
+  }
 }
 
 TEST(ResumePointsTest, WhatCameThereAfterAnOlderOneOfHereIsNotPassedOver) {
@@ -237,6 +277,26 @@ TEST(ResumePointsTest, WhereOnlyAWrongClockTellsOfElsewhereNobodyGuesses) {
   for (const std::string& told :
        {Newer({Taken(12), Taken(13)}, {Taken(14)}), Newer({Taken(12)}, {Taken(10), Taken(11)})})
     EXPECT_THAT(told, HasSubstr("it can't be told"));
+}
+
+TEST(ResumePointsTest, WhatAnotherUserHasUnderTheSameNamesIsNotNewer) {
+  const auto of = [](v1::Image image, const std::string& job, uint32_t owner) {
+    (*image.mutable_labels())[v1::kJobMarkLabel] = job;
+    image.set_owner_uid(owner);
+    return image;
+  };
+  const auto left = [](const std::vector<v1::Image>& here, std::vector<v1::Image> there) {
+    DropOtherUsersImages(here, &there);
+    return there.size();
+  };
+  const v1::Image ours = of(Taken(12), "1", 1000), theirs = of(Taken(14), "2", 2000);
+  EXPECT_EQ(left({ours}, {theirs, ours}), 1);
+  // That may be theirs as well: a start of it that began anew, another node's user, or not known.
+  EXPECT_EQ(left({ours}, {of(Taken(14), "2", 1000), ours}), 2);
+  EXPECT_EQ(left({ours}, {of(Taken(14), "1", 2000), ours}), 2);
+  EXPECT_EQ(left({ours}, {of(Taken(14), "", 2000), ours}), 2);
+  EXPECT_EQ(left({ours}, {theirs}), 1);
+  EXPECT_EQ(left({}, {theirs}), 1);
 }
 
 TEST(ResumePointsTest, WithNothingHereAllThatIsElsewhereIsNewer) {

@@ -114,9 +114,10 @@ absl::StatusOr<ImagePlace> CopyPlace(const GlobalOptions& globals, const v1::Cop
 // It may have run on another node since: what was copied from there must be here, too.
 absl::Status CheckIsNewest(const GlobalOptions& globals, const v1::CopyTo& to, const std::string& job,
                            const std::string& name, const std::vector<v1::Image>& here,
-                           std::optional<v1::ListImagesResponse>* listed_there) {
+                           std::optional<std::vector<v1::Image>>* listed_there) {
   RK_ASSIGN_OR_RETURN(const ImagePlace place, CopyPlace(globals, to));
-  absl::StatusOr<v1::ListImagesResponse> listed = ImagesElsewhere(globals, place.where, place.bucket);
+  absl::StatusOr<std::vector<v1::Image>> listed =
+      ImagesElsewhere(globals, place.where, place.bucket, name, here.empty() ? nullptr : &here);
   // What is not there may not be mounted on this node.
   if (IsNoStore(listed.status()) && !IsNewPlace(place, listed.status())) {
     return absl::FailedPreconditionError(
@@ -124,17 +125,15 @@ absl::Status CheckIsNewest(const GlobalOptions& globals, const v1::CopyTo& to, c
                      " is not there. Mount it; where nothing was ever copied to it, make it first (",
                      listed.status().message(), ")"));
   }
-  if (IsNoStore(listed.status())) listed = v1::ListImagesResponse();
+  if (IsNoStore(listed.status())) listed = std::vector<v1::Image>();
   RK_RETURN_IF_ERROR(Annotate(listed.status(), kNotKnown));
   *listed_there = *listed;
-  std::vector<v1::Image> there = ImagesCalled(name, *std::move(listed));
+  std::vector<v1::Image> there = *std::move(listed);
   const std::optional<OthersImage> others = DropOthersImages(job, &there);
   if (here.empty() && there.empty() && others) return OnlyOthersImages(name, *others, to.place());
-  if (!place.bucket.empty() && !here.empty() && !there.empty()) {
-    RK_RETURN_IF_ERROR(Annotate(AddLabelsInBucket(place.bucket, name, &there), kNotKnown));
-    DropOthersImages(job, &there);
-  }
-  absl::StatusOr<const v1::Image*> newer = NewerElsewhere(here, there);
+  // A daemon goes by certificates.
+  if (place.bucket.empty() && absl::StartsWith(place.where, "/")) DropOtherUsersImages(here, &there);
+  absl::StatusOr<const v1::Image*> newer = NewerElsewhere(here, there, to.place());
   if (absl::IsFailedPrecondition(newer.status()))
     return Annotate(newer.status(), absl::StrCat("comparing with the images in ", to.place()));
   RK_ASSIGN_OR_RETURN(const v1::Image* const newest, std::move(newer));
@@ -179,7 +178,7 @@ absl::StatusOr<std::optional<v1::Job>> JobThatRuns(Client& client, absl::string_
 
 absl::StatusOr<std::string> GoOnFromNewest(Client& client, absl::string_view host,
                                            const GlobalOptions& globals, v1::RunRequest* request,
-                                           std::optional<v1::ListImagesResponse>* listed_there) {
+                                           std::optional<std::vector<v1::Image>>* listed_there) {
   const std::string& given = request->supervision().image_name();
   const std::string name = given.empty() ? request->name() : given;
   v1::ListImagesRequest list;
@@ -216,7 +215,7 @@ absl::StatusOr<std::string> GoOnFromNewest(Client& client, absl::string_view hos
 }
 
 std::string TellsOfLateImage(Client& client, const GlobalOptions& globals, const v1::RunRequest& request,
-                             std::optional<v1::ListImagesResponse> listed_there) {
+                             std::optional<std::vector<v1::Image>> listed_there) {
   if (request.from_image().empty() || !request.supervision().has_copy_to()) return "";
   const std::string& to = request.supervision().copy_to().place();
   const std::string& from = request.from_image();
@@ -225,11 +224,12 @@ std::string TellsOfLateImage(Client& client, const GlobalOptions& globals, const
   if (!listed_there) {
     const absl::StatusOr<ImagePlace> place = CopyPlace(globals, request.supervision().copy_to());
     if (!place.ok()) return "";  // which `run` says itself
-    absl::StatusOr<v1::ListImagesResponse> listed = ImagesElsewhere(globals, place->where, place->bucket);
+    absl::StatusOr<std::vector<v1::Image>> listed =
+        ImagesElsewhere(globals, place->where, place->bucket, name, /*here=*/nullptr);
     if (!listed.ok()) return "";
     listed_there = *std::move(listed);
   }
-  const std::vector<v1::Image> there = ImagesCalled(name, *std::move(listed_there));
+  const std::vector<v1::Image>& there = *listed_there;
   if (there.empty()) return "";
   v1::ListImagesRequest list;
   list.set_name_contains(absl::StrCat(name, ":"));

@@ -45,7 +45,7 @@ absl::Status StoreCopies::Copy(const v1::Image& image) {
   RK_ASSIGN_OR_RETURN(const v1::ListImagesResponse of_name,
                       ImagesIn(to_, absl::StrCat(NameOf(reference), ":")));
   // What only serves a warning is no reason to have no copy.
-  if (options_.quiet) NoteOtherStart(image, of_name).IgnoreError();
+  if (options_.quiet) NoteOtherStarts(image, of_name).IgnoreError();
   v1::SendImageRequest request;
   request.set_image(RequestFor(image));
   request.mutable_parts()->set_bytes(CopyPartBytes());
@@ -94,19 +94,16 @@ absl::Status StoreCopies::Copy(const v1::Image& image) {
                    v1::kCopyLinkName, "…; a day later 'rekindle gc' removes it"));
 }
 
-absl::Status StoreCopies::NoteOtherStart(const v1::Image& image, const v1::ListImagesResponse& of_name) {
-  std::set<std::string> now;
-  for (const v1::Image& one : of_name.images()) now.insert(OriginOf(one));
-  RK_ASSIGN_OR_RETURN(const std::set<std::string> ours, source_.Ours(image));
+absl::Status StoreCopies::NoteOtherStarts(const v1::Image& image, const v1::ListImagesResponse& of_name) {
+  std::vector<std::string> there;
   for (const v1::Image& one : of_name.images()) {
-    if (NameOf(one.reference()) != NameOf(image.reference())) continue;
-    if (ours.contains(OriginOf(one))) other_start_.clear();  // nothing has come there since ours
-    break;
+    if (NameOf(one.reference()) == NameOf(image.reference())) there.push_back(OriginOf(one));
   }
-  const std::set<std::string> foreign = seen_.NewForeign(std::move(now), ours);
+  RK_ASSIGN_OR_RETURN(const std::set<std::string> ours, source_.Ours(image));
+  const std::set<std::string> foreign = other_starts_.Look(there, ours);
   for (const v1::Image& one : of_name.images()) {
-    if (!foreign.contains(OriginOf(one)) || NameOf(one.reference()) != NameOf(image.reference())) continue;
-    if (std::string told = TellsOfOtherStart(image, one); !told.empty()) other_start_ = std::move(told);
+    if (foreign.contains(OriginOf(one)) && NameOf(one.reference()) == NameOf(image.reference()))
+      other_starts_.Note(image, one);
   }
   return absl::OkStatus();
 }

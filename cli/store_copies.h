@@ -36,7 +36,7 @@ class StoreCopies : public CopyTarget {
   absl::Status Prune(const std::string& name, const v1::Image& sent,
                      std::optional<std::vector<std::string>>* there) override;
   absl::Status Check(const std::string& name) override;
-  const std::string& OtherStart() const override { return other_start_; }
+  const std::string& OtherStart() const override { return other_starts_.told(); }
   void Cancel() override { to_.Cancel(); }
 
  private:
@@ -47,7 +47,7 @@ class StoreCopies : public CopyTarget {
   // What `image` may be sent since, of what is there.
   absl::StatusOr<std::optional<v1::Image>> BaseAmong(const v1::Image& image,
                                                      const v1::ListImagesResponse& there) const;
-  absl::Status NoteOtherStart(const v1::Image& image, const v1::ListImagesResponse& of_name);
+  absl::Status NoteOtherStarts(const v1::Image& image, const v1::ListImagesResponse& of_name);
   // Of these images there, as RequestFor names them, those that are gone: but for what somebody there needs.
   absl::StatusOr<std::set<std::string>> RemoveUnlessNeeded(const std::string& name,
                                                            const std::vector<v1::Image>& images);
@@ -66,8 +66,7 @@ class StoreCopies : public CopyTarget {
   const std::string part_tag_;
   bool has_part_ = false;  // of the image on its way, there
   bool left_parts_ = false;
-  SeenThere seen_;
-  std::string other_start_;
+  OtherStarts other_starts_;
 };
 
 }  // namespace rekindle::cli

@@ -7,7 +7,7 @@ function(rk_library name)
   target_link_libraries(${name} PUBLIC ${ARG_DEPS} rk_deps PRIVATE rk_warnings)
 endfunction()
 
-# rk_test(NAME SOURCES... DEPS... [LABEL unit] [TIMEOUT 300] [ONE_THREAD])  a GoogleTest program. ONE_THREAD: what it
+# rk_test(NAME SOURCES... DEPS... [LABEL unit] [TIMEOUT 600] [ONE_THREAD])  a GoogleTest program. ONE_THREAD: what it
 # tests has no threads, and nothing for ThreadSanitizer.
 function(rk_test name)
   cmake_parse_arguments(ARG "ONE_THREAD" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
@@ -18,10 +18,10 @@ function(rk_test name)
     set(ARG_LABEL unit)
   endif()
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 300)
+    set(ARG_TIMEOUT 600)
   endif()
   if(NOT REKINDLE_SANITIZER STREQUAL "")
-    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")
+    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 3")
   endif()
   add_executable(${name} ${ARG_SOURCES})
   rk_share_equally(${name} ${ARG_SOURCES})

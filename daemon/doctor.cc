@@ -27,6 +27,7 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "criu/environment.h"
+#include "dedup_store/store_folders.h"
 #include "gpu_state/device_plan.h"
 #include "restore/clone_environment.h"
 
@@ -58,22 +59,20 @@ std::string NearestExisting(std::string path) {
   return path;
 }
 
-constexpr const char* kStoreFolders[] = {"/packs", "/catalog", "/index", "/notes", "/tmp"};
-
 // The first of the store's folders that is a symbolic link; empty: none.
-std::string LinkedFolder(const std::string& store) {
-  for (const char* name : kStoreFolders) {
+std::string LinkedFolder(const std::string& path) {
+  for (const char* name : store::kFolders) {
     struct stat info;
-    std::string folder = absl::StrCat(store, name);
+    std::string folder = absl::StrCat(path, "/", name);
     if (::lstat(folder.c_str(), &info) == 0 && S_ISLNK(info.st_mode)) return folder;
   }
   return "";
 }
 
 // The first of the store's folders that somebody else may write to than its owner; empty: none.
-std::string WritableForOthers(const std::string& store) {
-  std::vector<std::string> folders = {store};
-  for (const char* name : kStoreFolders) folders.push_back(absl::StrCat(store, name));
+std::string WritableForOthers(const std::string& path) {
+  std::vector<std::string> folders = {path};
+  for (const char* name : store::kFolders) folders.push_back(absl::StrCat(path, "/", name));
   for (const std::string& folder : folders) {
     struct stat info;
     if (::stat(folder.c_str(), &info) != 0) continue;

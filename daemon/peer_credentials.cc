@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -73,11 +72,7 @@ absl::StatusOr<Caller> ReadPeerCredentials(int socket) {
 }
 
 void PeerRegistry::ForgetClosed() {
-  std::erase_if(known_, [](const auto& entry) {
-    struct stat info;
-    return ::fstat(entry.first, &info) != 0 || info.st_dev != entry.second.device ||
-           info.st_ino != entry.second.inode;
-  });
+  std::erase_if(known_, [](const auto& entry) { return !entry.second.connection.IsStillOpen(); });
 }
 
 void PeerRegistry::LetGoOfTheDead() {
@@ -130,15 +125,15 @@ absl::Status PeerRegistry::HasRoom(const Caller& caller, bool administrator) con
 }
 
 absl::StatusOr<UniqueFd> PeerRegistry::Admit(UniqueFd connection, Caller caller, bool administrator) {
-  struct stat info;
-  if (::fstat(connection.get(), &info) != 0) return ErrnoStatus(errno, "looking at a connection");
+  const std::optional<OpenDescriptor> opened = OpenDescriptor::Of(connection.get());
+  if (!opened) return ErrnoStatus(errno, "looking at a connection");
   absl::MutexLock lock(&mutex_);
   ForgetClosed();
   known_.erase(connection.get());  // of one that was closed
   LetGoOfTheDead();
   RK_RETURN_IF_ERROR(HasRoom(caller, administrator));
   ShareProcess(&caller);
-  known_.emplace(connection.get(), Known{std::move(caller), info.st_dev, info.st_ino});
+  known_.emplace(connection.get(), Known{std::move(caller), *opened});
   return connection;
 }
 

@@ -3,8 +3,6 @@
 // descriptor: "fd:N".
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -16,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "base/open_descriptor.h"
 #include "base/unique_fd.h"
 #include "daemon/caller.h"
 
@@ -48,8 +47,7 @@ class PeerRegistry {
  private:
   struct Known {
     Caller caller;
-    dev_t device;
-    ino_t inode;
+    OpenDescriptor connection;
   };
   void ForgetClosed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A process's descriptor is of no use once that has ended.

@@ -128,7 +128,7 @@ absl::StatusOr<SupervisedHold> SupervisedHold::Take(const std::string& directory
     if (::fstat(file->get(), &info) != 0) return ErrnoStatus(errno, path);
     if (info.st_nlink == 0) continue;
     const std::string self = DescriptionOfUs();
-    // For people alone: a full disk does not keep a job from being supervised.
+    // A full disk does not keep a job from being supervised: who waits is then told of nobody.
     if (::ftruncate(file->get(), 0) == 0)
       WriteFully(file->get(), self.data(), self.size(), path).IgnoreError();
     return SupervisedHold(path, *std::move(file));

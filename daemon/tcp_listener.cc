@@ -4,7 +4,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -162,16 +161,12 @@ size_t MostTcpConnections() {
 }
 
 void TcpConnections::ForgetClosed() {
-  std::erase_if(known_, [](const auto& entry) {
-    struct stat info;
-    return ::fstat(entry.first, &info) != 0 || info.st_dev != entry.second.device ||
-           info.st_ino != entry.second.inode;
-  });
+  std::erase_if(known_, [](const auto& entry) { return !entry.second.connection.IsStillOpen(); });
 }
 
 absl::Status TcpConnections::Admit(int connection) {
-  struct stat info;
-  if (::fstat(connection, &info) != 0) return ErrnoStatus(errno, "looking at a connection");
+  const std::optional<OpenDescriptor> opened = OpenDescriptor::Of(connection);
+  if (!opened) return ErrnoStatus(errno, "looking at a connection");
   known_.erase(connection);  // of one that was closed
   std::string address = AddressOfPeer(connection);
   const auto has_room = [&] {
@@ -188,7 +183,7 @@ absl::Status TcpConnections::Admit(int connection) {
           "descriptors (LimitNOFILE=), else see who makes them ('ss -tnp')"));
     }
   }
-  known_.emplace(connection, Known{info.st_dev, info.st_ino, std::move(address)});
+  known_.emplace(connection, Known{*opened, std::move(address)});
   return absl::OkStatus();
 }
 

@@ -1,8 +1,6 @@
 // TCP sockets that the daemon takes connections on, and how many there may be of them.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <map>
 #include <string>
@@ -10,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/open_descriptor.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::daemon {
@@ -35,8 +34,7 @@ class TcpConnections {
 
  private:
   struct Known {
-    dev_t device;
-    ino_t inode;
+    OpenDescriptor connection;
     std::string address;  // its other end's, without the port
   };
   void ForgetClosed();

@@ -2,7 +2,6 @@
 
 #include <netdb.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 #include <utility>
 #include <vector>
@@ -47,12 +46,12 @@ absl::string_view CureOf(absl::string_view words) {
 }  // namespace
 
 void TlsRefusals::Begins(int connection) {
-  struct stat info;
+  const std::optional<OpenDescriptor> opened = OpenDescriptor::Of(connection);
   std::string address = AddressOf(connection);
-  if (address.empty() || ::fstat(connection, &info) != 0) return;
+  if (address.empty() || !opened) return;
   absl::MutexLock lock(&mutex_);
   if (known_.size() == kMostKnown) known_.pop_front();
-  known_.push_back({connection, info.st_dev, info.st_ino, std::move(address), SteadyNow()});
+  known_.push_back({*opened, std::move(address), SteadyNow()});
 }
 
 std::string TlsRefusals::Explain(absl::string_view words) {
@@ -60,9 +59,7 @@ std::string TlsRefusals::Explain(absl::string_view words) {
   absl::MutexLock lock(&mutex_);
   // It is still open where gRPC says so.
   std::erase_if(known_, [&](const Known& one) {
-    struct stat info;
-    return SteadyNow() - one.began > patience_ || ::fstat(one.connection, &info) != 0 ||
-           info.st_dev != one.device || info.st_ino != one.inode;
+    return SteadyNow() - one.began > patience_ || !one.connection.IsStillOpen();
   });
   std::vector<std::string> addresses;
   for (auto one = known_.rbegin(); one != known_.rend() && addresses.size() < kMostNamed; ++one)

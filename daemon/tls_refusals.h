@@ -2,8 +2,6 @@
 // one has called. gRPC closes such connections and says why to its log alone, without saying which they were.
 #pragma once
 
-#include <sys/types.h>
-
 #include <deque>
 #include <string>
 
@@ -11,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/open_descriptor.h"
 
 namespace rekindle::daemon {
 
@@ -29,9 +28,7 @@ class TlsRefusals {
 
  private:
   struct Known {
-    int connection;
-    dev_t device;
-    ino_t inode;
+    OpenDescriptor connection;
     std::string address;
     absl::Time began;  // of SteadyNow()
   };

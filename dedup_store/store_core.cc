@@ -23,12 +23,12 @@
 #include "dedup_store/catalog_rebuild.h"
 #include "dedup_store/coding.h"
 #include "dedup_store/prepared.h"
+#include "dedup_store/store_folders.h"
 
 namespace rekindle::store {
 
 namespace {
 
-constexpr const char* kFolders[] = {"packs", "index", "catalog", "notes", "tmp"};
 constexpr size_t kMinDigestPrefix = 12;
 
 enum class FolderKind {

@@ -41,17 +41,24 @@ rm -f "$ROOT.log"
 chmod 0755 "$ROOT" # some tests are other users
 cp -L /etc/resolv.conf "$ROOT/etc/resolv.conf"
 apt-config dump | grep -E '^Acquire::(http|https)' >"$ROOT/etc/apt/apt.conf.d/90host" || true
-# A root that is a mount point, as every real one is: tests make mounts of their own below it.
+# A root that is a mount point, as every real one is: it becomes that of this mount namespace, and tests make mounts
+# and namespaces of their own below it.
 mount --bind "$ROOT" "$ROOT"
 mount -t proc proc "$ROOT/proc"
 mount --rbind /dev "$ROOT/dev"
 mount --rbind /sys "$ROOT/sys"
-mount -t tmpfs tmpfs "$ROOT/run"
+mount -t tmpfs -o mode=0755 tmpfs "$ROOT/run"
+
+# inside SCRIPT: from here on nothing of the host is seen. Not chroot: who enters a namespace leaves that.
+inside() {
+  mkdir "$ROOT/host" && cd "$ROOT" && pivot_root . host && umount -l /host && rmdir /host || return 1
+  env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}" bash -euc "$1"
+}
 
 if [[ -n $BUNDLE ]]; then
   mkdir "$ROOT/bundle"
   tar -xzf "$BUNDLE" -C "$ROOT/bundle"
-  chroot "$ROOT" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 bash -euc '
+  inside '
     cd /bundle
     rekindle-*/gpu_check.sh --sim --report /bundle/report.md
   ' || die "the bundle does not work on Debian $SUITE (above)"
@@ -62,10 +69,11 @@ fi
 mkdir -p "$ROOT/src"
 (cd "$REPO_ROOT" && git ls-files -z --cached --others --exclude-standard | tar -c --null -T - --ignore-failed-read) |
   tar -x -C "$ROOT/src"
-chroot "$ROOT" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}" bash -euc '
+# shellcheck disable=SC2016  # that shell's
+inside '
   cd /src
   scripts/setup.sh --build --test --criu
   nice scripts/build.sh release
-  ctest --test-dir build/release --output-on-failure --no-tests=error -L "^unit\$"
+  ctest --test-dir build/release -j "$(nproc)" --output-on-failure --no-tests=error -L "^unit\$"
 ' || die "the tree does not build or pass its unit tests on Debian $SUITE (above)"
 note "Debian $SUITE: the tree builds and its unit tests pass"

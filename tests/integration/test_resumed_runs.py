@@ -476,12 +476,80 @@ class WithoutDaemonTest(RekindleTest):
         follower.terminate()
         self.cli.finish(follower)
 
-    def is_followed(self, place):
-        return any(copy["place"] == place and not copy.get("ended") and copy.get("image") for copy in self.notes())
+    def test_what_was_taken_in_late_removes_no_newer_copy(self):
+        """Of a follower that has just been started, and so has copied nothing yet."""
+        side = self.path("side")
+        os.mkdir(side)
+        self.run_for_a_while(self.cli, "--keep", "9")
+        old = self.references()[0]
+        self.succeed("copy", old, "--to", side)
+        self.run_for_a_while(self.cli, "--keep", "9")
+        newest = self.references()[-1]
+        self.succeed("rm", old)
+        for kind in ("", "rclone:"):
+            with self.subTest(kind=kind):
+                folder = self.path(f"place-{len(kind)}")
+                os.mkdir(folder)
+                place = kind + folder
+                self.follow_until(place, newest)
+                self.succeed("copy", old, "--from", side)
+                self.follow_until(place, old)
+                self.succeed("rm", old)
+                there = [image["reference"] for image in self.succeed("ls", "--from", place)["images"]]
+                self.assertIn(newest, there)
+
+    def follow_until(self, place, image):
+        """It is there, and what is too many there has gone."""
+        follower = self.cli.start("copy", "job", "--follow", "--whole", "--keep", "1", "--to", place, json_output=False)
+        self.addCleanup(lambda: follower.poll() is None and follower.kill())
+        waiting.until(lambda: self.is_followed(place, image), f"{image} is there", 60)
+        follower.terminate()
+        self.cli.finish(follower)
+
+    def test_of_two_ways_the_user_chooses(self):
+        """A node that was cut off has run on, and another one has gone on from what it had copied before."""
+        for kind in ("", "rclone:"):
+            with self.subTest(kind=kind):
+                folder = self.path(f"place-{len(kind)}")
+                os.mkdir(folder)
+                cut_off, other = self.make_cli(store=folder + ".cut-off"), self.make_cli(store=folder + ".other")
+                place, copies = kind + folder, ("--copy-to", kind + folder)
+                if self.numbers():
+                    os.unlink(self.path("numbers"))
+                self.run_for_a_while(cut_off, *copies)
+                self.succeed("copy", "job", "--from", place, cli=other)
+                self.run_for_a_while(other, *copies)
+                theirs = self.references(cli=other)[-1]
+                self.run_for_a_while(cut_off)
+                ours = self.references(cli=cut_off)[-1]
+                self.assert_names(self.assert_refused(cut_off, *copies), ours, theirs)
+                self.succeed("copy", ours, "--to", place, cli=cut_off)  # late, and the last one there
+                self.assert_names(self.assert_refused(cut_off, *copies), ours, theirs)
+                self.assert_names(self.assert_refused(other, *copies), ours, theirs)
+                # As the message says.
+                self.succeed("copy", theirs, "--from", place, cli=cut_off)
+                self.assert_names(self.assert_refused(cut_off, *copies), ours, theirs)
+                before = set(self.references(cli=cut_off))
+                command = cut_off.start("run", "--from", ours, *EVERY, *copies, "--stop-on", "TERM", json_output=False)
+                waiting.until(lambda: set(self.references(cli=cut_off)) - before, "an image of it", 60)
+                command.send_signal(signal.SIGTERM)
+                self.assertEqual(cut_off.finish(command).code, 128 + signal.SIGTERM)
+                for _ in range(2):
+                    chosen = self.references(cli=cut_off)[-1]
+                    self.assertIn(f"goes on from {chosen}", self.run_for_a_while(cut_off, *copies))
+
+    def assert_names(self, told, *images):
+        self.assertIn("each its own way", told)
+        for image in images:
+            self.assertIn(image, told)
+
+    def is_followed(self, place, image=None):
+        copies = [copy for copy in self.notes() if copy["place"] == place and not copy.get("ended")]
+        return any(copy.get("image") if image is None else copy.get("image") == image for copy in copies)
 
     def notes(self):
         folder = os.path.join(self.store, "copies")
-        for name in os.listdir(folder):
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
             if name.endswith(".json"):
                 with open(os.path.join(folder, name), encoding="utf-8") as file:
                     yield json.load(file)
