@@ -331,14 +331,17 @@ absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent,
       sent.labels().contains(v1::kSupervisedAncestorsLabel) && !sent.labels().contains(v1::kOriginLabel);
   markers_.Note(sent);
   // What can't be asked now stays until it can be.
-  if (has_past) markers_.Read(bucket_, name, images.complete(), kMostLookedAt).IgnoreError();
+  if (has_past || sent.labels().contains(v1::kSupervisedSoundLabel))
+    markers_.Read(bucket_, name, images.complete(), kMostLookedAt).IgnoreError();
   using Claim = BucketImages::Claim;
   std::map<BucketKey, Claim> by_labels;
-  std::vector<v1::Image> earlier;
+  std::vector<v1::Image> earlier, known;
   for (const BucketImage& image : images.complete()) {
-    if (!has_past || IsStrayLink(image) || !images.HasChain(image.origin)) continue;
+    if (IsStrayLink(image) || !images.HasChain(image.origin)) continue;
     const BucketKey key = KeyOf(image);
     const v1::Image* const said = markers_.Find(key);
+    if (said != nullptr) known.push_back(*said);
+    if (!has_past) continue;
     // Ours, or of an earlier start: the next time.
     if (said == nullptr) {
       by_labels[key] = Claim::kStays;
@@ -363,9 +366,20 @@ absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent,
     return is_ours(image) || (IsStrayLink(image) && ours.contains(image.origin)) ? Claim::kCounted
                                                                                  : Claim::kStays;
   };
-  const std::vector<std::string> superfluous =
-      images.Superfluous(options_.keep, IdOf(OriginOf(sent)), claim, UnfinishedBefore(objects));
-  const std::set<std::string> going(superfluous.begin(), superfluous.end());
+  const auto find_superfluous = [&] {
+    return images.Superfluous(options_.keep, IdOf(OriginOf(sent)), claim, UnfinishedBefore(objects));
+  };
+  std::vector<std::string> superfluous = find_superfluous();
+  // Where it is one of those that stay anyhow it counts as that.
+  std::set<std::string> going(superfluous.begin(), superfluous.end());
+  for (const v1::Image& stays : CopiesToGoBackTo(known, sent)) {
+    const BucketKey key = KeyOf(stays);
+    for (const BucketImage& image : images.complete()) {
+      if (KeyOf(image) == key && going.contains(image.JsonObject())) by_labels[key] = Claim::kStays;
+    }
+  }
+  superfluous = find_superfluous();
+  going = {superfluous.begin(), superfluous.end()};
   const absl::Status removed = bucket_.Remove(name, superfluous);
   // What could not be removed now is to be known to whoever copies next. What others have copied does not
   // become ours by that.

@@ -54,4 +54,25 @@ std::vector<v1::Image> BeyondKeptOfEarlier(std::vector<v1::Image> copies, size_t
   return copies;
 }
 
+std::vector<v1::Image> CopiesToGoBackTo(const std::vector<v1::Image>& copies, const v1::Image& image) {
+  std::vector<v1::Image> stay;
+  const std::vector<SoundStretch> sound = ParseSound(LabelOf(image.labels(), v1::kSupervisedSoundLabel));
+  if (sound.empty()) return stay;
+  std::vector<NumberInStart> numbers(copies.size());
+  for (size_t i = 0; i < copies.size(); ++i) {
+    if (copies[i].damaged()) continue;
+    numbers[i] = {LabelOf(copies[i].labels(), v1::kSupervisedLabel), NumberOf(copies[i]).value_or(0)};
+  }
+  if (const std::optional<size_t> newest = NewestSound(sound, numbers)) stay.push_back(copies[*newest]);
+  const std::string own = LabelOf(image.labels(), v1::kSupervisedLabel);
+  const uint64_t last = sound[0].start == own ? sound[0].last : 0;
+  std::optional<size_t> next;
+  for (size_t i = 0; i < copies.size(); ++i) {
+    if (numbers[i].start != own || numbers[i].number <= last) continue;
+    if (!next || numbers[i].number < numbers[*next].number) next = i;
+  }
+  if (next) stay.push_back(copies[*next]);
+  return stay;
+}
+
 }  // namespace rekindle::cli

@@ -29,4 +29,9 @@ bool IsOfEarlierStart(const v1::Image& one, const v1::Image& image);
 // does.
 std::vector<v1::Image> BeyondKeptOfEarlier(std::vector<v1::Image> copies, size_t keep);
 
+// Those of these that stay whatever `keep` says, as the image says which was copied last: the newest
+// undamaged one that holds no death that comes at once, and of its own start the oldest after that, which is
+// the next to be such a one. None: it says of none.
+std::vector<v1::Image> CopiesToGoBackTo(const std::vector<v1::Image>& copies, const v1::Image& image);
+
 }  // namespace rekindle::cli

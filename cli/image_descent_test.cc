@@ -69,6 +69,26 @@ TEST(ImageDescentTest, OfEarlierStartsTheNewestStay) {
   EXPECT_EQ(numbers(9), "");
 }
 
+TEST(ImageDescentTest, OfWhatTheLastOneSaysIsSoundTheNewestThatIsWholeStays) {
+  std::vector<v1::Image> copies = {
+      ImageOfStart("2", 13), ImageOfStart("2", 12), ImageOfStart("1", 7), ImageOfStart("1", 8),
+      ImageOfStart("1", 9),  ImageOfStart("3", 8),  v1::Image()};
+  const auto staying = [&](const std::string& label) {
+    v1::Image last = ImageOfStart("2", 14, "1:9");
+    if (!label.empty()) (*last.mutable_labels())[v1::kSupervisedSoundLabel] = label;
+    std::string numbers;
+    for (const v1::Image& image : CopiesToGoBackTo(copies, last))
+      absl::StrAppend(&numbers, image.labels().at(v1::kSupervisedNumberLabel), " ");
+    return numbers;
+  };
+  EXPECT_EQ(staying(""), "") << "as earlier versions have taken it";
+  EXPECT_EQ(staying("1:6-8"), "8 12 ") << "and the next that will be";
+  copies[3].set_damaged(true);
+  EXPECT_EQ(staying("1:6-8"), "7 12 ");
+  EXPECT_EQ(staying("2:10-12,1:6-8"), "12 13 ");
+  EXPECT_EQ(staying("2:10-13,1:6-8"), "13 ");
+}
+
 TEST(ImageDescentTest, WhatSomebodyWantsIsNoPastOfAnother) {
   const v1::Image second = ImageOfStart("2", 9, "1:5");
   EXPECT_TRUE(IsInPastOf(ImageOfStart("1", 5), second));

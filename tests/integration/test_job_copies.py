@@ -84,7 +84,9 @@ class CopiesTest(RekindleTest):
         self.assertGreater(self.metric("copy_last_timestamp_seconds")[0], 1e9)
         self.assertEqual(self.metric("copy_troubled"), [0])
         waiting.until(lambda: self.job()["supervised"]["checkpoints"] >= 6, "images come and go", 60, 0.2)
-        waiting.until(lambda: len(self.images_there()) == 2, "as many copies are kept", 60, 0.2)
+        # With the newest that is sound, and the next that will be.
+        most = 2 + 2
+        waiting.until(lambda: 2 <= len(self.images_there()) <= most, "as many copies are kept", 60, 0.2)
 
         (follower,) = self.followers()
         # Also those are removed there whose images went while nobody copied.
@@ -96,7 +98,7 @@ class CopiesTest(RekindleTest):
         self.begin()
         self.wait_for_copies(*before)
         waiting.until(
-            lambda: len(self.images_there()) == 2 and not set(before) & set(self.images_there()),
+            lambda: 2 <= len(self.images_there()) <= most and not set(before) & set(self.images_there()),
             "those of before make room", 60, 0.2,
         )  # fmt: skip
 
