@@ -18,7 +18,8 @@ namespace {
 constexpr int kTypeRestore = 2;
 constexpr int kTypeNotify = 6;
 constexpr int kCgroupModeIgnore = 0;
-constexpr absl::string_view kTasksReadyStage = "post-restore";
+constexpr absl::string_view kTasksReadyStage = "post-restore", kTasksRunStage = "pre-resume",
+                            kTasksHaveRunStage = "post-resume";
 
 constexpr size_t kMaxMessageBytes = 1 << 20;
 
@@ -58,14 +59,14 @@ absl::Status RestoreConversation::Send(const pb::RpcRequest& request) const {
   }
 }
 
-absl::StatusOr<std::optional<pb::RpcResponse>> RestoreConversation::Receive() const {
+absl::StatusOr<std::optional<pb::RpcResponse>> RestoreConversation::Receive(bool may_hang) const {
   const int look_every_ms = static_cast<int>(absl::ToInt64Milliseconds(HungRestore::kLookEvery));
   HungRestore hung(criu_pidfd_, find_dead_);
   for (;;) {
     // CRIU's own end is watched too: tasks in the making hold copies of its socket, so that its death alone
     // does not bring end-of-file.
     pollfd entries[3] = {{socket_, POLLIN, 0}, {cancel_fd_, POLLIN, 0}, {criu_pidfd_, POLLIN, 0}};
-    const int heard = ::poll(entries, 3, find_dead_ ? look_every_ms : -1);
+    const int heard = ::poll(entries, 3, find_dead_ && may_hang ? look_every_ms : -1);
     if (heard < 0) {
       if (errno == EINTR) continue;
       return ErrnoStatus(errno, "waiting for CRIU");
@@ -96,7 +97,10 @@ RestoreOutcome RestoreConversation::Run(const std::function<absl::Status(pid_t r
   RestoreOutcome outcome;
   absl::Status refusal;
   for (;;) {
-    absl::StatusOr<std::optional<pb::RpcResponse>> received = Receive();
+    // CRIU ends a refused tree itself, and from pre-resume on the processes do, if they like.
+    const bool they_run = !outcome.stages.empty() && (outcome.stages.back().name == kTasksRunStage ||
+                                                      outcome.stages.back().name == kTasksHaveRunStage);
+    absl::StatusOr<std::optional<pb::RpcResponse>> received = Receive(refusal.ok() && !they_run);
     if (!received.ok()) {
       outcome.status = received.status();
       outcome.unanswered = true;

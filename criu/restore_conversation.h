@@ -53,8 +53,9 @@ class RestoreConversation {
   RestoreOutcome Run(const std::function<absl::Status(pid_t root)>& tasks_ready) const;
 
  private:
-  // The next message; nothing when CRIU has gone without one.
-  absl::StatusOr<std::optional<pb::RpcResponse>> Receive() const;
+  // The next message; nothing when CRIU has gone without one. `may_hang`: somebody for whom CRIU waits may
+  // have died.
+  absl::StatusOr<std::optional<pb::RpcResponse>> Receive(bool may_hang) const;
 
   const int socket_, criu_pidfd_, cancel_fd_;
   const bool bounded_;

@@ -85,7 +85,7 @@ class RestoreSession {
  private:
   struct Made {
     pid_t in_image = 0, pid = 0;  // pid: in our numbers; 0: it had gone already
-    uint64_t began = 0;           // ProcessStat::start_ticks
+    uint64_t began = 0;           // ProcessStat::start_ticks; 0: it is not known to be the job's
   };
 
   const std::string& work_directory() const {
@@ -214,11 +214,14 @@ class RestoreSession {
     if (namespaces_.entered()) {
       for (const auto& [theirs, ours] : namespaces_.AllNumbers()) numbers[theirs] = ours;
     }
+    // Whoever else has one of the numbers by now is none of the job.
+    const std::vector<pid_t> tree = ProcessTree(root_, Zombies::kToo);
     for (const PstreeEntry& entry : Tree()) {
       const auto found = numbers.find(entry.pid);
       Made made{entry.pid, found == numbers.end() ? entry.pid : found->second};
       if (namespaces_.entered() && found == numbers.end()) made.pid = 0;
-      if (const auto stat = ReadProcessStat(made.pid); stat.ok() && stat->start_ticks >= criu_start_ticks_)
+      const auto stat = ReadProcessStat(made.pid);
+      if (stat.ok() && stat->start_ticks >= criu_start_ticks_ && absl::c_linear_search(tree, made.pid))
         made.began = stat->start_ticks;
       processes_.push_back(made);
     }
@@ -226,10 +229,13 @@ class RestoreSession {
 
   std::optional<pid_t> DeadProcess() const {
     for (const Made& made : processes_) {
-      const absl::StatusOr<ProcessStat> stat = ReadProcessStat(made.pid);
-      if (stat.ok() ? stat->start_ticks == made.began && !stat->ending() : !absl::IsNotFound(stat.status()))
+      const absl::StatusOr<ProcessStat> stat =
+          made.pid == 0 ? absl::NotFoundError("it had gone") : ReadProcessStat(made.pid);
+      const bool is_known = made.began != 0;
+      if (stat.ok() ? !is_known || (stat->start_ticks == made.began && !stat->ending())
+                    : !absl::IsNotFound(stat.status()))
         continue;
-      if (!HasEndedInImage(options_.images_directory, made.in_image)) return made.pid;
+      if (!HasEndedInImage(options_.images_directory, made.in_image)) return made.in_image;
     }
     return std::nullopt;
   }
@@ -238,7 +244,7 @@ class RestoreSession {
   void KillOrphans(pid_t root) const {
     const std::vector<pid_t> tree = ProcessTree(root, Zombies::kToo);
     for (const Made& made : processes_) {
-      if (absl::c_linear_search(tree, made.pid)) continue;
+      if (made.began == 0 || absl::c_linear_search(tree, made.pid)) continue;
       const absl::StatusOr<UniqueFd> process = OpenProcess(made.pid);
       const absl::StatusOr<ProcessStat> stat = ReadProcessStat(made.pid);
       if (process.ok() && stat.ok() && stat->start_ticks == made.began) KillAndAwaitExit(process->get());

@@ -77,6 +77,7 @@ class Process : public functions::InstanceProcess {
     const TreeUse use = MeasureTree(pid_, *RecentChildren(kChildrenKnownFor));
     return use.processes > 0 ? use.resident_bytes : MeasureTree(pid_).resident_bytes;  // it is new
   }
+  uint64_t PeakBytes() const override { return peak_bytes_; }
   void IsReady() override { place_.loaded(absl::OkStatus()); }
   void HasAnswered() override {
     if (has_answered_) has_answered_();
@@ -98,13 +99,18 @@ class Process : public functions::InstanceProcess {
     memory_->ResetPeak();
     log_from_ = place_.log->Begin(request_id);
   }
+  void InvocationIsTakenBack(const std::string& request_id) override {
+    place_.log->Note(
+        absl::StrCat("rekindle: RequestId: ", request_id,
+                     " was not given to the function, which had ended: another instance has it"));
+  }
   std::string InvocationEnds(const functions::InvocationOutcome& report) override {
     functions::InvocationReport entry;
     entry.request_id = report.request_id;
     entry.duration_seconds = absl::ToDoubleSeconds(report.duration);
     if (report.start > absl::ZeroDuration()) entry.init_seconds = absl::ToDoubleSeconds(report.start);
     entry.memory_limit_bytes = place_.memory_bytes;
-    entry.most_memory_bytes = memory_->Peak();
+    peak_bytes_ = entry.most_memory_bytes = memory_->Peak();
     if (entry.most_memory_bytes == 0) entry.most_memory_bytes = MemoryBytes();
     if (const uint64_t kills = memory_->TakeKills(); kills > 0) {
       place_.log->Note(absl::StrCat("rekindle: it was at its memory limit of ", place_.memory_bytes >> 20,
@@ -127,6 +133,7 @@ class Process : public functions::InstanceProcess {
   const std::function<void()> has_answered_;
   const InstanceRecord record_;
   std::atomic<uint64_t> log_from_{0};  // of the invocation in work
+  std::atomic<uint64_t> peak_bytes_{0};
 };
 
 }  // namespace

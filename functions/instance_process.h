@@ -49,6 +49,8 @@ class InstanceProcess {
   // With all that it has started. Its end is told by StartOrder::on_end.
   virtual void Kill() = 0;
   virtual uint64_t MemoryBytes() const = 0;
+  // The most that it had during the invocation that has ended last; 0: it is not known.
+  virtual uint64_t PeakBytes() const = 0;
   // Its handler is loaded: it has asked for its first call.
   virtual void IsReady() = 0;
   // Its first answer is out: what it has touched until now is what the next ones of its image need.
@@ -57,6 +59,8 @@ class InstanceProcess {
   virtual void WasEnded(const std::string& why) = 0;  // InstanceEnd::why
   virtual void StartFails(const StartFailure& failure) = 0;
   virtual void InvocationBegins(const std::string& request_id) = 0;
+  // It has ended without having been given that, which is another instance's.
+  virtual void InvocationIsTakenBack(const std::string& request_id) = 0;
   // Returns the end of what was logged since it began, at most 4 KiB.
   virtual std::string InvocationEnds(const InvocationOutcome& report) = 0;
 };

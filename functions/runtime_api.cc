@@ -78,7 +78,7 @@ RuntimeRoute RuntimeRouteOf(const HttpRequestHead& head) {
 // Its payload is held here and by the answer that is being written.
 struct Given {
   Invocation invocation;
-  std::shared_ptr<const std::string> payload;
+  bool taken = false;  // it has been the runtime's
 };
 
 HttpAnswer NextAnswer(const Given& given) {
@@ -93,7 +93,7 @@ HttpAnswer NextAnswer(const Given& given) {
   if (!invocation.cognito_identity.empty()) {
     answer.Add("Lambda-Runtime-Cognito-Identity", invocation.cognito_identity);
   }
-  answer.SetBody(given.payload, invocation.content_type);
+  answer.SetBody(invocation.payload, invocation.content_type);
   return answer;
 }
 
@@ -111,15 +111,14 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
   absl::Status Listen(UniqueFd listener) { return server_->Listen(std::move(listener), weak_from_this()); }
 
   void Invoke(Invocation invocation) {
-    asio::dispatch(
-        server_->strand(), [self = shared_from_this(), invocation = std::move(invocation)]() mutable {
-          for (const Given& known : self->invocations_) {
-            if (known.invocation.request_id == invocation.request_id) return;
-          }
-          auto payload = std::make_shared<const std::string>(std::exchange(invocation.payload, {}));
-          self->invocations_.push_back({std::move(invocation), std::move(payload)});
-          self->GiveOut();
-        });
+    asio::dispatch(server_->strand(),
+                   [self = shared_from_this(), invocation = std::move(invocation)]() mutable {
+                     for (const Given& known : self->invocations_) {
+                       if (known.invocation.request_id == invocation.request_id) return;
+                     }
+                     self->invocations_.push_back({std::move(invocation)});
+                     self->GiveOut();
+                   });
   }
 
   void Abandon(std::string request_id) {
@@ -309,7 +308,13 @@ class RuntimeApi::Impl : public HttpHandler, public std::enable_shared_from_this
   }
 
   void GiveOut() {
+    const auto taken_back = [](const Given& one) {
+      return !one.taken && one.invocation.taken && one.invocation.taken->exchange(true);
+    };
+    while (!given_ && !invocations_.empty() && !waiting_.empty() && taken_back(invocations_.front()))
+      invocations_.pop_front();
     if (given_ || invocations_.empty() || waiting_.empty()) return;
+    invocations_.front().taken = true;
     HttpExchange exchange = std::move(waiting_.front());
     waiting_.pop_front();
     given_ = true;

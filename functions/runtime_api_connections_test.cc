@@ -206,7 +206,7 @@ TEST_P(RuntimeApiConnectionsTest, AnAnswerForWhichThereIsNoRoomWaitsForIt) {
   const std::string id = Invoke("1");
   Invocation second;
   second.request_id = "second";
-  second.payload = "2";
+  second.payload = std::make_shared<const std::string>("2");
   (*neighbour)->Invoke(std::move(second));
   one.Get(kNext);
   other.Get(kNext);

@@ -84,7 +84,7 @@ class RuntimeApiFixture : public ::testing::TestWithParam<TestAddress::Kind> {
   std::string Invoke(std::string payload) {
     Invocation invocation;
     invocation.request_id = NewRequestId();
-    invocation.payload = std::move(payload);
+    invocation.payload = std::make_shared<const std::string>(std::move(payload));
     invocation.function_arn = "arn:f";
     invocation.deadline = absl::FromUnixMillis(1700000000123);
     std::string id = invocation.request_id;

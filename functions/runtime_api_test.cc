@@ -29,6 +29,25 @@ class RuntimeApiTest : public RuntimeApiFixture {};
 INSTANTIATE_TEST_SUITE_P(Sockets, RuntimeApiTest, ::testing::Values(TestAddress::kUnix, TestAddress::kTcp),
                          NameOfSocket);
 
+TEST_P(RuntimeApiTest, WhatIsTakenBackIsNotGivenAndWhatIsGivenCanNotBe) {
+  Start();
+  Invocation first;
+  first.request_id = "first";
+  first.payload = std::make_shared<const std::string>("1");
+  first.taken = std::make_shared<std::atomic<bool>>(false);
+  Invocation second = first;
+  second.request_id = "second";
+  second.taken = std::make_shared<std::atomic<bool>>(false);
+  api_->Invoke(first);
+  api_->Invoke(second);
+  EXPECT_FALSE(first.taken->exchange(true));
+  HttpClient runtime(address_);
+  EXPECT_EQ(runtime.Get(kNext).headers["lambda-runtime-aws-request-id"], "second");
+  EXPECT_TRUE(*second.taken);
+  // The same once more, as long as it is not answered.
+  EXPECT_EQ(HttpClient(address_).Get(kNext).headers["lambda-runtime-aws-request-id"], "second");
+}
+
 TEST_P(RuntimeApiTest, AnInvocationHasItsHeadersAndItsAnswerIsTold) {
   Start();
   HttpClient runtime(address_);
@@ -36,7 +55,7 @@ TEST_P(RuntimeApiTest, AnInvocationHasItsHeadersAndItsAnswerIsTold) {
   EXPECT_THAT(recorder_->WaitForNotes(1), ElementsAre("ready"));
   Invocation invocation;
   invocation.request_id = "8476a536-e9f4-11e8-9739-2dfe598c3fcd";
-  invocation.payload = R"({"n":1})";
+  invocation.payload = std::make_shared<const std::string>(R"({"n":1})");
   invocation.deadline = absl::FromUnixMillis(1542409706888);
   invocation.function_arn = "arn:aws:lambda:us-east-2:123456789012:function:custom";
   invocation.trace_id = "Root=1-5bef4de7;Sampled=1";
@@ -343,7 +362,7 @@ class Caller : public RuntimeApi::Observer {
   void InvokeNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     Invocation invocation;
     invocation.request_id = absl::StrCat(count_);
-    invocation.payload = absl::StrCat(count_);
+    invocation.payload = std::make_shared<const std::string>(absl::StrCat(count_));
     api_->Abandon("none");
     api_->Invoke(std::move(invocation));
   }
@@ -400,7 +419,7 @@ TEST_P(RuntimeApiTest, ManyInstancesShareTheThreads) {
       for (size_t n = 1; n <= 100; ++n) {
         Invocation invocation;
         invocation.request_id = NewRequestId();
-        invocation.payload = absl::StrCat(n);
+        invocation.payload = std::make_shared<const std::string>(absl::StrCat(n));
         (*api)->Invoke(invocation);
         ASSERT_EQ(runtime.Get(kNext).body, absl::StrCat(n));
         ASSERT_EQ(runtime.Post(ResponsePath(invocation.request_id), "1").status, 202);

@@ -11,6 +11,11 @@
 #include "functions/scheduler_instance.h"
 
 namespace rekindle::functions {
+namespace {
+
+constexpr uint32_t kMostTakenBack = 3;
+
+}  // namespace
 
 using Core = Scheduler::Core;
 
@@ -92,17 +97,25 @@ void Core::BecameFree(const FunctionPtr& function, const InstancePtr& instance, 
 
 void Core::Assign(const FunctionPtr& function, const InstancePtr& instance, const RequestPtr& request,
                   Later* later) {
-  ++function->counters->invocations;
+  if (request->taken_back == 0) ++function->counters->invocations;
   instance->state = Instance::State::kBusy;
   instance->current = request;
   request->room.reset();
   request->begun = SteadyNow();
+  if (request->payload == nullptr) {
+    request->payload = request->own
+                           ? std::make_shared<const std::string>(std::move(request->own->payload))
+                           : std::shared_ptr<const std::string>(request->call, &request->call->payload);
+  }
+  request->taken = std::make_shared<std::atomic<bool>>(false);
   Invocation invocation;
   invocation.request_id = request->call->request_id;
   invocation.deadline = absl::Now() + function->spec.timeout;
   invocation.function_arn = absl::StrCat(options_.arn_prefix, function->spec.name);
   invocation.trace_id = request->call->trace_id;
   invocation.client_context = request->call->client_context;
+  invocation.payload = request->payload;
+  invocation.taken = request->taken;
   instance->timer.expires_after(absl::ToChronoNanoseconds(function->spec.timeout));
   instance->timer.async_wait([weak = weak_from_this(), instance,
                               id = request->call->request_id](const boost::system::error_code& error) {
@@ -110,12 +123,11 @@ void Core::Assign(const FunctionPtr& function, const InstancePtr& instance, cons
     if (!error && core) core->OnTimeout(instance, id);
   });
   // Without the lock, because a log may have to wait for its disk. In this order for whoever reads that.
-  later->steps.emplace_back([process = instance->process, api = instance->api, request,
-                             invocation = std::move(invocation)]() mutable {
-    invocation.payload = request->own ? std::move(request->own->payload) : request->call->payload;
-    process->InvocationBegins(invocation.request_id);
-    api->Invoke(std::move(invocation));
-  });
+  later->steps.emplace_back(
+      [process = instance->process, api = instance->api, invocation = std::move(invocation)]() mutable {
+        process->InvocationBegins(invocation.request_id);
+        api->Invoke(std::move(invocation));
+      });
 }
 
 void Core::OnAnswer(const InstancePtr& instance, const std::string& request_id, Answer answer) {
@@ -159,6 +171,7 @@ void Core::OnAnswer(const InstancePtr& instance, const std::string& request_id, 
     });
   }
   if (measure) LearnSize(function, memory, first, &later);
+  LearnWork(function, process->PeakBytes());
   if (instance->state != Instance::State::kAnswering) {
     policy_.Ended(function->id);  // it has ended meanwhile
     return Refill(function, &later);
@@ -224,6 +237,29 @@ Core::RequestPtr Core::Finish(const InstancePtr& instance, CallResult* result, I
   return request;
 }
 
+bool Core::TakeBack(const InstancePtr& instance, Later* later) {
+  const RequestPtr request = instance->current;
+  const FunctionPtr function = Find(instance->function->spec.name);
+  // Who has it taken from several is likely not to be innocent of their ends.
+  if (stopping_ || function == nullptr || request->taken_back >= kMostTakenBack ||
+      request->taken->exchange(true))
+    return false;
+  ++request->taken_back;
+  instance->current = nullptr;
+  policy_.Ended(instance->function->id);
+  later->steps.emplace_back(
+      [process = instance->process, id = request->call->request_id] { process->InvocationIsTakenBack(id); });
+  if (!function->idle.empty()) {
+    Dispatch(function, request, later);
+    return true;
+  }
+  const bool one_comes = function->starting > function->queue.size() + function->waiting.size();
+  function->waiting.PushFirst(request);
+  NoteWaiting(*function);
+  if (!one_comes) MakeRoomFor(*function);
+  return true;
+}
+
 void Core::FinishBadly(const InstancePtr& instance, std::string error_json, std::string problem,
                        bool timed_out, Later* later) {
   ++instance->function->counters->errors;
@@ -287,6 +323,10 @@ void Core::OnEnd(const InstancePtr& instance, const InstanceEnd& end) {
       }
       break;
     case Instance::State::kBusy: {
+      if (TakeBack(instance, &later)) {
+        Refill(function, &later);
+        break;
+      }
       const std::string id = instance->current->call->request_id;
       const uint64_t memory = function->spec.memory_bytes;
       FinishBadly(instance, ExitError(id, end, memory), ExitText(end, memory), /*timed_out=*/false, &later);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstdint>
@@ -52,7 +53,10 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
     bool gone() const { return call->gone && call->gone(); }
     std::shared_ptr<void> room;  // of what its owner's calls that wait may have
     absl::Time arrived;
-    absl::Time begun;  // with an instance
+    absl::Time begun;                            // with an instance
+    std::shared_ptr<const std::string> payload;  // since then
+    std::shared_ptr<std::atomic<bool>> taken;    // Invocation::taken, of the instance that it is with
+    uint32_t taken_back = 0;                     // from instances that ended before they had it
   };
   class Instance;
   // Over all revisions.
@@ -81,8 +85,9 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
     // What its profile says of them is no guess any more.
     bool template_timed = false, image_timed = false, dependency_template_timed = false,
          dependency_image_timed = false, cold_timed = false;
-    uint32_t starting = 0;  // instances, ahead of time or not; at least one for each of `queue`
-    uint32_t failures = 0;  // starts that came to nothing since the last answer
+    uint32_t starting = 0;    // instances, ahead of time or not; at least one for each of `queue`
+    uint64_t work_bytes = 0;  // what one takes at work, as far as is known
+    uint32_t failures = 0;    // starts that came to nothing since the last answer
     uint32_t image_failures = 0, template_failures = 0;  // the same, of making them, since it last succeeded
     uint32_t drops_owed = 0;                             // the next ones that are idle go
     CallQueue<Request> queue;                            // an instance is being started for each
@@ -164,6 +169,9 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   // Takes the call off the instance, and says of both what there is to say.
   RequestPtr Finish(const InstancePtr& instance, CallResult* result, InvocationOutcome* outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The call that an instance ended with is another one's, as it has never been given to that. False: it was,
+  // or too many have ended with it.
+  bool TakeBack(const InstancePtr& instance, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FinishBadly(const InstancePtr& instance, std::string error_json, std::string problem, bool timed_out,
                    Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CanNotBeMade(const Thing& thing, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -219,13 +227,14 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   // Ends as many of its idle ones; what is at work ends when it has answered (BecameFree).
   void EndSurplus(Function& function) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What instances have that are in no call's way to get, and can't go for others: those that are being
-  // ended, as long as they are there, and what is idle because it is always to be there.
+  // ended, as long as they are there, what is idle because it is always to be there, and what those at work
+  // are likely to take beyond what they have between two calls.
   uint64_t StandingBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What all functions have in work, and these `standing_bytes`, leave one more of its instances the memory
   // that it is likely to take. What else is idle is in nobody's way: it goes.
   bool HasMemoryFor(const Function& function, uint64_t standing_bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What one more of its instances is likely to take.
+  // What one more of its instances is likely to take, at work.
   static uint64_t LikelyBytes(const Function& function);
   // Its calls wait, and it has nothing to answer them.
   bool WaitsForItsFirst(const Function& function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -283,6 +292,8 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   // One of its instances has so much in memory; `first`: it has answered for the first time.
   void LearnSize(const FunctionPtr& function, uint64_t bytes, bool first, Later* later)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // One of its instances had so much at most while it was at work; 0: it is not known.
+  void LearnWork(const FunctionPtr& function, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LearnTemplateSize(const FunctionPtr& function, uint64_t bytes, Later* later)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   FunctionPtr Find(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -318,6 +329,8 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   std::vector<std::weak_ptr<Function>> by_id_ ABSL_GUARDED_BY(mutex_);
   std::vector<Dependency> dependencies_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<Counters>> counters_ ABSL_GUARDED_BY(mutex_);
+  // Functions whose instances take more at work than between two calls.
+  std::set<FunctionId> grow_at_work_ ABSL_GUARDED_BY(mutex_);
   std::set<InstancePtr> instances_ ABSL_GUARDED_BY(mutex_);         // whose end has not been told yet
   std::set<InstancePtr> ending_ ABSL_GUARDED_BY(mutex_);            // those of them that are being ended
   std::map<uint32_t, uint32_t> living_of_ ABSL_GUARDED_BY(mutex_);  // how many of these each owner has

@@ -22,6 +22,29 @@ ScheduledFunction Captured(ScheduledFunction function, uint32_t owner) {
   return function;
 }
 
+// What they have between two calls says little of that.
+TEST_F(SchedulerTest, InstancesCountWithWhatTheyNeedAtWork) {
+  options_.keep_alive.memory_bytes = uint64_t{300} << 20;
+  Gate gate;
+  starter_.Become("f", [&gate](TestRuntime& runtime) {
+    runtime.NeedForACall(uint64_t{100} << 20);
+    while (runtime.Next() && gate.Pass()) runtime.Answer(runtime.payload());
+    return Exits(1);
+  });
+  scheduler().Put(Function("f"));
+  gate.Open(1);
+  EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
+  std::vector<Told> calls;
+  for (int i = 0; i < 24; ++i) calls.push_back(Invoke("f", "2"));
+  ASSERT_TRUE(gate.WaitForWaiting(3));
+  EXPECT_EQ(Numbers("f").busy, 3u);
+  EXPECT_EQ(Numbers("f").starting, 0u);
+  EXPECT_EQ(Numbers("f").queued, 21u);
+  gate.Open(24);
+  for (Told& call : calls) EXPECT_EQ(TextOf(std::move(call)), "ok 2");
+  EXPECT_EQ(starter_.started().size(), 3u);
+}
+
 TEST_F(SchedulerTest, FunctionsThatHangInTheirCaptureStopNoNeighbour) {
   // More than there are threads.
   for (int i = 0; i < 8; ++i) {

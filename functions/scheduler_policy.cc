@@ -24,6 +24,8 @@ constexpr FairThreads::Owner kNobody = UINT64_MAX;
 constexpr uint32_t kMostRetriesByItself = 20;
 // That anything counts with.
 constexpr uint64_t kLeastBytes = uint64_t{1} << 20;
+// By each call, of how much more an earlier one needed.
+constexpr uint64_t kForgottenPart = 64;
 
 // Up to a quarter longer, for each function its own: what failed for all at once is not tried by all at once.
 absl::Duration Spread(absl::Duration pause, FunctionId function) {
@@ -108,6 +110,18 @@ void Core::LearnSize(const FunctionPtr& function, uint64_t bytes, bool first, La
   std::vector<Action> actions;
   policy_.UpdateFunction(function->id, profile, Now(), &actions);
   Apply(actions, later);
+}
+
+void Core::LearnWork(const FunctionPtr& function, uint64_t bytes) {
+  if (function->replaced || bytes == 0) return;
+  uint64_t& known = function->work_bytes;
+  // What one call alone needed is forgotten in time.
+  known = bytes >= known ? bytes : known - (known - bytes) / kForgottenPart;
+  if (known > function->profile.instance_bytes) {
+    grow_at_work_.insert(function->id);
+  } else {
+    grow_at_work_.erase(function->id);
+  }
 }
 
 void Core::LearnTemplateSize(const FunctionPtr& function, uint64_t bytes, Later* later) {

@@ -110,12 +110,17 @@ uint64_t Core::StandingBytes() const {
       bytes += std::min(policy_.Idle(function->id), provisioned - busy) * function->profile.instance_bytes;
   }
   for (const InstancePtr& instance : ending_) bytes += instance->function->profile.instance_bytes;
+  for (const FunctionId id : grow_at_work_) {
+    if (const FunctionPtr function = by_id_[id].lock())
+      bytes += policy_.Busy(id) * (LikelyBytes(*function) - function->profile.instance_bytes);
+  }
   return bytes;
 }
 
 uint64_t Core::LikelyBytes(const Function& function) {
   const uint64_t guessed = function.profile.instance_bytes;
-  return function.size_known ? guessed : std::max(guessed, function.spec.memory_bytes / kUnknownPart);
+  return std::max(guessed,
+                  function.size_known ? function.work_bytes : function.spec.memory_bytes / kUnknownPart);
 }
 
 bool Core::WaitsForItsFirst(const Function& function) const {
@@ -137,8 +142,9 @@ bool Core::HasMemoryFor(const Function& function, uint64_t standing_bytes) const
   if (all_busy == 0 || LivingOf(function.spec.owner) == 0 || LacksProvisioned(function)) return true;
   // Not measured yet, all that are started at once could take far more than was guessed.
   const uint64_t guessed = function.profile.instance_bytes, bytes = LikelyBytes(function);
-  const uint64_t busy = all_busy + policy_.Busy(function.id) * (bytes - guessed);
-  const uint64_t taken = busy + standing_bytes + bytes, most = options_.keep_alive.memory_bytes;
+  const uint64_t not_measured = function.size_known ? 0 : policy_.Busy(function.id) * (bytes - guessed);
+  const uint64_t taken = all_busy + not_measured + standing_bytes + bytes,
+                 most = options_.keep_alive.memory_bytes;
   const bool has =
       taken <= most && (function.instances.empty() || FirstOnesFit(function.spec.owner, most - taken));
   if (!has) memory_is_waited_for_ = true;

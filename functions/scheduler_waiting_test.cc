@@ -50,6 +50,43 @@ class SchedulerWaitingTest : public SchedulerTest {
   std::vector<std::string> order_;  // of the instance's thread; to be read when it has ended
 };
 
+// Its callers have nothing to do with what an earlier one has made of the instance.
+TEST_F(SchedulerWaitingTest, WhatAnInstanceEndedWithoutBeingGivenIsAnothers) {
+  std::atomic<int> instances = 0;
+  starter_.Become("f", [&](TestRuntime& runtime) {
+    if (instances++ > 0) return Echo(runtime);
+    // When it hears that its answer was taken the next call is meant for it.
+    if (runtime.Next() && gate_.Pass()) runtime.Answer(runtime.payload());
+    return Exits(1);
+  });
+  ScheduledFunction function = Function("f");
+  function.most_instances = 1;
+  scheduler().Put(function);
+  Told first = Invoke("f", "1");
+  ASSERT_TRUE(gate_.WaitForWaiting(1));
+  Told second = Invoke("f", "2"), third = InvokeEvent("f", "3");
+  gate_.Open(1);
+  EXPECT_EQ(TextOf(std::move(first)), "ok 1");
+  EXPECT_EQ(TextOf(std::move(second)), "ok 2");
+  EXPECT_EQ(TextOf(std::move(third)), "ok 3");
+  EXPECT_EQ(Numbers("f").invocations, 3u);
+  EXPECT_EQ(Numbers("f").errors, 0u);
+}
+
+// As the one that it was given last does.
+TEST_F(SchedulerWaitingTest, WhatAnInstanceEndedWithFails) {
+  starter_.Become("f", [](TestRuntime& runtime) {
+    if (runtime.Next()) runtime.Answer(runtime.payload());
+    runtime.Next();
+    return Exits(1);
+  });
+  ScheduledFunction function = Function("f");
+  function.most_instances = 1;
+  scheduler().Put(function);
+  EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
+  EXPECT_THAT(TextOf(Invoke("f", "2")), StartsWith("function error"));
+}
+
 // Both load the function: one that listens on a port could not be loaded twice.
 TEST_F(SchedulerWaitingTest, AnImageIsTakenWhenTheFirstInstanceIsThere) {
   const auto put = [this](const char* name) {

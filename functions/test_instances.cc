@@ -31,6 +31,7 @@ class TestProcess : public InstanceProcess {
     on_measure_();
     return bytes_;
   }
+  uint64_t PeakBytes() const override { return runtime_->peak_bytes(); }
   void IsReady() override {}
   void HasAnswered() override {
     bytes_ = grown_bytes_;
@@ -44,6 +45,10 @@ class TestProcess : public InstanceProcess {
   void InvocationBegins(const std::string& request_id) override {
     absl::MutexLock lock(&mutex_);
     log_ = absl::StrCat("START ", request_id, "\n");
+  }
+  void InvocationIsTakenBack(const std::string& request_id) override {
+    absl::MutexLock lock(&mutex_);
+    absl::StrAppend(&log_, "taken back: ", request_id, "\n");
   }
   std::string InvocationEnds(const InvocationOutcome& report) override {
     absl::MutexLock lock(&mutex_);

@@ -2,6 +2,7 @@
 // runtime does, and do with each invocation what the test says.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -42,6 +43,9 @@ class TestRuntime {
     return http_.Post("/2018-06-01/runtime/init/error", error_json).status;
   }
   void WaitForKill() ABSL_LOCKS_EXCLUDED(mutex_);
+  // What it needs at most for each of its calls.
+  void NeedForACall(uint64_t bytes) { peak_bytes_ = bytes; }
+  uint64_t peak_bytes() const { return peak_bytes_; }
   // As the end of a process does.
   void HangUp() { http_.HangUp(); }
 
@@ -58,6 +62,7 @@ class TestRuntime {
   TestAddress address_;
   HttpClient http_;  // connected from the beginning: the listener may be gone before the thread runs
   std::string request_id_, payload_;
+  std::atomic<uint64_t> peak_bytes_{0};
   mutable absl::Mutex mutex_;
   bool killed_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -61,7 +61,7 @@ class OneFunction : public Invoker, public RuntimeApi::Observer {
     });
     Invocation invocation;
     invocation.request_id = request.request_id;
-    invocation.payload = std::move(request.payload);
+    invocation.payload = std::make_shared<const std::string>(std::move(request.payload));
     invocation.deadline = absl::Now() + timeout_;
     invocation.function_arn = kArn;
     invocation.trace_id = std::move(request.trace_id);
