@@ -17,7 +17,7 @@ absl::Status GpuMove::Begin(const std::string& folder) {
   record_ = {};
   may_go_on_ = false;
   stood_still_seconds_ = 0;
-  are_stopped_ = false;
+  may_be_stopped_ = false;
   auto plugin = gpu::PluginPath();
   if (!plugin.ok() || !gpu::ThreadsAreHeld()) {
     RK_RETURN_IF_ERROR(Lock());
@@ -31,6 +31,7 @@ absl::Status GpuMove::Begin(const std::string& folder) {
       gpu::KeeperListener::Listen(
           folder, std::move(criu), [this](KeeperMoment moment, bool failed, gpu::ThreadKeeper& keeper) {
             absl::Status status = CatchNoMoreThreads([&] { return At(moment, failed, keeper); });
+            if (keeper.may_run()) may_be_stopped_ = true;
             if (moment != KeeperMoment::kKeeperDumped) moved_.Update(status);
             return status;
           }));
@@ -40,8 +41,8 @@ absl::Status GpuMove::Begin(const std::string& folder) {
 }
 
 absl::Status GpuMove::Lock() {
-  stands_still_.Restart();
   RK_ASSIGN_OR_RETURN(held_, mover_.Lock(options_.job, options_.pids, options_.lock_timeout));
+  stands_still_ = held_->stands_still();
   was_parked_ = held_->was_parked();
   return absl::OkStatus();
 }
@@ -73,12 +74,12 @@ absl::Status GpuMove::At(KeeperMoment moment, bool failed, gpu::ThreadKeeper& ke
 }
 
 void GpuMove::HaveThemStopped(gpu::ThreadKeeper& keeper) {
-  are_stopped_ = true;
+  may_be_stopped_ = true;
   keeper.EndAway();
 }
 
 void GpuMove::LetGoOn() {
-  if (!std::exchange(are_stopped_, false)) return;
+  if (!std::exchange(may_be_stopped_, false)) return;
   // Those that the plugin takes for users as well. Its signal may not have arrived yet.
   for (pid_t pid : ProcessTree(options_.job)) {
     if (absl::c_linear_search(options_.pids, pid) || gpu::MapsCuda(pid)) ::kill(pid, SIGCONT);
@@ -109,13 +110,19 @@ void GpuMove::Back(gpu::ThreadKeeper* keeper) {
 }
 
 absl::Status GpuMove::End(bool good) {
+  absl::Status missed;
+  if (listener_) missed = listener_->End();
   listener_.reset();
-  if (held_ && are_stopped_) {
+  if (!missed.ok()) may_be_stopped_ = true;
+  // CRIU has stopped all of them, and they are to stay so.
+  if (good && options_.stays_out) may_be_stopped_ = false;
+  if (held_ && may_be_stopped_) {
     // The driver works in threads that run.
     held_->HoldThreads();
     LetGoOn();
   }
-  const absl::Status ended = Settle(good);
+  absl::Status ended = Settle(good);
+  if (!good) ended.Update(missed);
   // What is parked was parked before, has no room on its GPU, or could go neither out nor back.
   const bool may_be_parked = !held_ && (was_parked_ || !moved_.ok() || !back_.ok());
   if (may_be_parked) mover_.WatchNoted(options_.pids);

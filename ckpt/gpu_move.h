@@ -83,7 +83,7 @@ class GpuMove {
   Stopwatch stands_still_;
   double stood_still_seconds_ = 0;
   std::string left_behind_;
-  bool was_parked_ = false, are_stopped_ = false;
+  bool was_parked_ = false, may_be_stopped_ = false;
   std::atomic<bool> may_go_on_{false};
 };
 

@@ -20,13 +20,49 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr int kBacklog = 128;
+// Of a socket that nobody is to find yet.
+constexpr char kStartingSuffix[] = ".starting";
+
+// AlreadyExists: there is something else than a socket, whoever's that was.
+absl::Status CheckIsFreeOrSocket(const std::string& path) {
+  struct stat existing;
+  if (::lstat(path.c_str(), &existing) != 0 || S_ISSOCK(existing.st_mode)) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat("listening on ", path, ": there is something else of that name"));
+}
+
+// By whoever has the lock.
+absl::StatusOr<UniqueFd> ListenInPlaceOf(const std::string& path, mode_t mode) {
+  // Whoever finds it is answered, and before it has its mode nobody does. A name at the longest has no room
+  // for another one beside it, and does without.
+  std::string made = absl::StrCat(path, kStartingSuffix);
+  auto address = UnixAddressOf(made);
+  if (!address.ok()) {
+    made = path;
+    RK_ASSIGN_OR_RETURN(address, UnixAddressOf(made));
+  }
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return ErrnoStatus(errno, "making a socket");
+  for (const std::string& name : {path, made}) RK_RETURN_IF_ERROR(CheckIsFreeOrSocket(name));
+  if (::unlink(made.c_str()) != 0 && errno != ENOENT)
+    return ErrnoStatus(errno, absl::StrCat("replacing the old socket ", made));
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) != 0)
+    return ErrnoStatus(errno, absl::StrCat("listening on ", path));
+  if (::chmod(made.c_str(), mode) != 0 || ::listen(socket.get(), kBacklog) != 0 ||
+      (made != path && ::rename(made.c_str(), path.c_str()) != 0)) {
+    const int error = errno;
+    ::unlink(made.c_str());
+    return ErrnoStatus(error, absl::StrCat("listening on ", path));
+  }
+  return socket;
+}
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Start(const std::string& path, mode_t mode,
                                                                   const std::string& note,
                                                                   OnConnection on_connection) {
-  RK_ASSIGN_OR_RETURN(const sockaddr_un address, UnixAddressOf(path));
+  RK_RETURN_IF_ERROR(UnixAddressOf(path).status());
   // The lock tells a live daemon's socket from a dead one's, without a gap between looking and replacing.
   absl::StatusOr<UniqueFd> opened = OpenFile(ListenerLockPath(path), O_RDWR | O_CREAT, 0600);
   if (absl::IsNotFound(opened.status())) {
@@ -44,21 +80,7 @@ absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Start(const std::str
                                                  "another --socket"));
   }
   RK_RETURN_IF_ERROR(WriteListenerNote(lock.get(), note, path));
-  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket.valid()) return ErrnoStatus(errno, "making a socket");
-  struct stat existing;
-  if (::lstat(path.c_str(), &existing) == 0) {
-    if (!S_ISSOCK(existing.st_mode)) {
-      return absl::AlreadyExistsError(
-          absl::StrCat("listening on ", path, ": there is something else of that name"));
-    }
-    if (::unlink(path.c_str()) != 0)
-      return ErrnoStatus(errno, absl::StrCat("replacing the old socket ", path));
-  }
-  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-      ::chmod(path.c_str(), mode) != 0 || ::listen(socket.get(), kBacklog) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("listening on ", path));
-  }
+  RK_ASSIGN_OR_RETURN(UniqueFd socket, ListenInPlaceOf(path, mode));
   std::vector<UniqueFd> sockets;
   sockets.push_back(std::move(socket));
   absl::StatusOr<std::unique_ptr<AcceptLoop>> loop =

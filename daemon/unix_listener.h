@@ -18,7 +18,8 @@ class UnixListener {
  public:
   using OnConnection = AcceptLoop::OnConnection;  // on the listener's thread
 
-  // Binds `path` with `mode` and begins to accept. A socket that a dead daemon left is replaced;
+  // Binds `path` with `mode` and begins to accept; from when on it is there it takes connections. A socket
+  // that a dead daemon left is replaced;
   // AlreadyExists when a live one owns it. While it lives it holds a lock on `path`.lock, which stays with
   // `note` in it (listener_note.h).
   static absl::StatusOr<std::unique_ptr<UnixListener>> Start(const std::string& path, mode_t mode,

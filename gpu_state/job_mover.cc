@@ -322,6 +322,7 @@ absl::StatusOr<std::unique_ptr<HeldJob>> JobMover::Lock(pid_t job, const std::ve
   absl::Status locked = PutEntries(job, running, moving, LedgerEntry::Goal::kRunning, "being moved",
                                    /*keeps_room=*/true);
   if (locked.ok()) {
+    held->stands_still_.Restart();
     locked = WithHint(held->session_.Lock(), view);
     if (!locked.ok()) Settle(job, held->session_, running, held->record_.uses, std::string(locked.message()));
   }

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/clock.h"
 #include "gpu_state/await_room.h"
 #include "gpu_state/device_plan.h"
 #include "gpu_state/driver_client.h"
@@ -73,6 +74,8 @@ class HeldJob {
   void HoldThreads() { session_.HoldForRestore(); }
   bool is_held() const { return held_; }  // it has not gone back yet
 
+  // Since its CUDA calls were told to wait.
+  const Stopwatch& stands_still() const { return stands_still_; }
   const GpuRecord& record() const { return record_; }
   uint64_t device_bytes() const;  // of the whole job
 
@@ -94,6 +97,7 @@ class HeldJob {
   GpuSession session_;
   const pid_t job_;
   GpuRecord record_;
+  Stopwatch stands_still_;
   bool held_ = false, is_out_ = false, can_be_kept_ = false, was_parked_ = false;
   std::shared_ptr<void> claim_;                      // nobody else moves these processes while this is
   std::optional<HostMemory::Reservation> reserved_;  // until the move out has ended

@@ -266,6 +266,7 @@ ThreadKeeper::~ThreadKeeper() {
 
 absl::Status ThreadKeeper::Run(absl::Span<const RestoreThread> threads, bool for_device_memory) {
   absl::Status first;
+  may_run_ = true;
   for (const RestoreThread& thread : threads) {
     const absl::Status status = RunOne(thread, for_device_memory);
     const auto stat = ReadProcessStat(thread.pid);
@@ -298,7 +299,9 @@ absl::Status ThreadKeeper::RunOne(const RestoreThread& thread, bool for_device_m
 absl::Status ThreadKeeper::Pause() {
   StopPopulating();
   RK_RETURN_IF_ERROR(Send(kKeeperPause, 0));
-  return Await(kKeeperPaused);
+  RK_RETURN_IF_ERROR(Await(kKeeperPaused));
+  may_run_ = false;
+  return absl::OkStatus();
 }
 
 absl::Status ThreadKeeper::Watch(const std::string& note) {
@@ -422,7 +425,7 @@ absl::StatusOr<std::unique_ptr<KeeperListener>> KeeperListener::Listen(const std
 }
 
 KeeperListener::~KeeperListener() {
-  thread_.Stop();
+  End().IgnoreError();
   if (listener_.valid()) ::unlink(path_.c_str());
 }
 
@@ -430,11 +433,21 @@ std::string KeeperListener::variable() const {
   return absl::StrCat(KEEPER_PATH, "=", criu_.mounts ? kSocket : path_);
 }
 
+absl::Status KeeperListener::End() {
+  thread_.Stop();
+  return missed_;
+}
+
+void KeeperListener::Miss(const absl::Status& why) {
+  Log(LogLevel::kWarning, why.message());
+  missed_.Update(why);
+}
+
 void KeeperListener::Serve() {
   std::optional<Deadline> since_full;
   for (;;) {
     const auto woken = thread_.Await(listener_.get());
-    if (!woken.ok()) Log(LogLevel::kWarning, woken.status().message());
+    if (!woken.ok()) Miss(woken.status());
     if (!woken.ok() || *woken == StoppableThread::Woken::kStopped) return;
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!socket.valid()) {
@@ -446,7 +459,7 @@ void KeeperListener::Serve() {
         return;
       }
       // CRIU waits with the job frozen: that it is not connected any more is an answer.
-      Log(LogLevel::kWarning, ErrnoStatus(error, "taking a connection of CRIU").message());
+      Miss(ErrnoStatus(error, "taking a connection of CRIU's"));
       ::unlink(path_.c_str());
       listener_.Reset();
       return;
@@ -456,14 +469,17 @@ void KeeperListener::Serve() {
     ssize_t n;
     while ((n = ::recv(socket.get(), &first, sizeof first, 0)) < 0 && errno == EINTR) {
     }
-    if (n != sizeof first || first.what != kKeeperStands) continue;
+    if (n != sizeof first || first.what != kKeeperStands) {
+      Miss(absl::UnavailableError("a connection of CRIU's ended before it had said what it wants"));
+      continue;
+    }
     const absl::Status served = CatchNoMoreThreads([&] {
       ThreadKeeper keeper(std::move(socket), criu_.number_there);
       keeper.End(handler_(static_cast<KeeperMoment>(first.address), first.bytes != 0, keeper).ok());
       return absl::OkStatus();
     });
     // CRIU finds its connection gone.
-    if (!served.ok()) Log(LogLevel::kWarning, served.message());
+    if (!served.ok()) Miss(Annotate(served, "answering CRIU"));
   }
 }
 

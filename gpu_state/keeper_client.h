@@ -58,6 +58,8 @@ class ThreadKeeper {
   absl::Status Run(absl::Span<const RestoreThread> threads, bool for_device_memory);
   // They stand still again.
   absl::Status Pause();
+  // One that was told to run may not stand: CRIU stops (SIGSTOP) those that use a GPU where one does not.
+  bool may_run() const { return may_run_; }
   // All run on, watched by the program, which lives as long as they do, or until somebody else's Hold(), and
   // has `note` for whoever asks.
   absl::Status Watch(const std::string& note = "");
@@ -91,7 +93,7 @@ class ThreadKeeper {
   std::map<pid_t, pid_t> processes_ ABSL_GUARDED_BY(mutex_);  // of threads that were told to run
   std::map<uint32_t, int32_t> words_ ABSL_GUARDED_BY(mutex_);
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ended_ = false;
+  bool ended_ = false, may_run_ = false;
   // By the thread that waits, which maps no more.
   std::map<int32_t, std::thread> populating_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> stop_populating_{false};
@@ -110,8 +112,11 @@ class KeeperListener {
   };
   static absl::StatusOr<std::unique_ptr<KeeperListener>> Listen(const std::string& folder, Elsewhere criu,
                                                                 Handler handler);
-  // After CRIU's end.
   ~KeeperListener();
+
+  // After CRIU's end. An error: at one of its moments, or more, it found nobody who answered, which it takes
+  // for our end: it may have stopped (SIGSTOP) those that use a GPU.
+  absl::Status End();
 
   // "K=V", for CRIU.
   std::string variable() const;
@@ -120,11 +125,13 @@ class KeeperListener {
   KeeperListener(std::string path, Elsewhere criu, Handler handler)
       : path_(std::move(path)), criu_(std::move(criu)), handler_(std::move(handler)) {}
   void Serve();
+  void Miss(const absl::Status& why);
 
   const std::string path_;
   const Elsewhere criu_;
   const Handler handler_;
   UniqueFd listener_;
+  absl::Status missed_;  // the first one; the thread's until its end
   StoppableThread thread_;
 };
 

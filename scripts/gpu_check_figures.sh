@@ -68,11 +68,11 @@ movement() {
   done
   base=$(smaller "$(per_second "$bytes" "$to_host")" "$(per_second "$bytes" "$out")")
   row "park $label" "$(per_second "$bytes" "$park") GB/s" \
-    "memcpy $(per_second "$bytes" "$to_host"), bare calls $(per_second "$bytes" "$out") GB/s" \
+    "memcpy $(per_second "$bytes" "$to_host"), bare calls $(per_second "$bytes" "$out") GB/s$HUGE_PAGES_ALWAYS" \
     "$(calculate "$(per_second "$bytes" "$park") / $base")" ">= 0.9"
   base=$(smaller "$(per_second "$bytes" "$to_device")" "$(per_second "$bytes" "$in")")
   row "resume $label" "$(per_second "$bytes" "$resume") GB/s" \
-    "memcpy $(per_second "$bytes" "$to_device"), bare calls $(per_second "$bytes" "$in") GB/s" \
+    "memcpy $(per_second "$bytes" "$to_device"), bare calls $(per_second "$bytes" "$in") GB/s$HUGE_PAGES_ALWAYS" \
     "$(calculate "$(per_second "$bytes" "$resume") / $base")" ">= 0.9"
   figure_note "park and resume $label, whole commands" "$wall s"
   figure_note "park $label, more" "parked: $made"
@@ -124,11 +124,40 @@ freeze() {
     steps || return 1
   done
   row "freeze $label" "$(calculate "$seconds") s" \
-    "bare checkpoint $BARE_CHECKPOINT + one thread's memcpy of $MOVED bytes $one s" \
+    "bare checkpoint $BARE_CHECKPOINT + one thread's memcpy of $MOVED bytes $one s$HUGE_PAGES_ALWAYS" \
     "$(calculate "$seconds / ($BARE_CHECKPOINT + $one)")" "<= 1.3"
   figure_note "freeze $label, more" "with a memcpy of all threads ($all s) the ratio is $(
     calculate "$seconds / ($BARE_CHECKPOINT + $all)"); with the bare way back added, which the freeze holds too, $(
     calculate "$seconds / ($BARE_CHECKPOINT + $one + $BARE_BACK)"); committed in $(calculate "$commit") s; phases: $parts"
+}
+# criu_times LABEL NAME: a further capture, by a CRIU that tells what it does when, whose log is kept: where the part of the
+# freeze goes that is no move of memory.
+criu_times() {
+  local log=$LOGS/$2.dump.log criu=$WORK/telling-criu connection=("${CONNECTION[@]}") done=1
+  {
+    echo '#!/usr/bin/env bash'
+    echo "criu=($(printf '%q ' "${STOCK_CRIU[@]}"))"
+    echo "[[ \$1 == dump ]] || exec \"\${criu[@]}\" \"\$@\""
+    echo "exec \"\${criu[@]}\" \"\$@\" -v4 -o $(printf '%q' "$log")"
+  } >"$criu"
+  chmod +x "$criu"
+  # A daemon has its own environment.
+  CONNECTION=(--no-daemon)
+  hold_job && REKINDLE_CRIU=$criu rk 240 ckpt "$JOB" -t "$2:told" || done=''
+  CONNECTION=("${connection[@]}")
+  let_job_go
+  [[ -n $done ]] || return 1
+  figure_note "freeze $1, where CRIU's time goes" "$(longest_in "$log"); phases: $(phases)"
+  rk 60 rm "$2:told" && steps
+}
+# longest_in LOG: the longest times of a log of CRIU's between a line and the next one, and what that line says.
+longest_in() {
+  awk '{
+    if (match($0, /^\([0-9.]+\)/) == 0) next
+    t = substr($0, 2, RLENGTH - 2) + 0
+    if (seen) printf "%.3f %s\n", t - before, what
+    seen = 1; before = t; what = substr($0, RLENGTH + 2, 48)
+  } END { if (seen) printf "%.3f in all\n", t }' "$1" | sort -rn | head -n 7 | tr '\n|' ';/'
 }
 disk_speed() {
   local pack bytes t
@@ -149,8 +178,25 @@ step_after() {
 }
 stock_restore() {
   bounded 240 "${STOCK_CRIU[@]}" restore --restore-detached --ext-unix-sk --libdir "$EXPORT" --images-dir "$EXPORT" &&
-    bounded 120 "$TESTS/gpu_bare_calls" back "$JOB" && let_job_go
+    "$STOCK_BACK" && let_job_go
 }
+bare_back() { bounded 120 "$TESTS/gpu_bare_calls" back "$JOB"; }
+# What CRIU's own plugin starts.
+utility_back() {
+  bounded 120 cuda-checkpoint --action restore --pid "$JOB" && bounded 60 cuda-checkpoint --action unlock --pid "$JOB"
+}
+# A dump of stock CRIU's has the pages that are all zeros; in an export they are holes.
+write_zeros() {
+  local file
+  for file in "$EXPORT"/pages-*.img; do
+    (($(stat -c %b "$file") * 512 < $(stat -c %s "$file") * 98 / 100)) || continue
+    cp --sparse=never "$file" "$file.whole" && mv "$file.whole" "$file" && continue
+    rm -f "$file.whole"
+    DETAIL="no room for the pages of the image that are all zeros"
+    return 1
+  done
+}
+STOCK_BACK=bare_back
 # stock_step KIND
 stock_step() {
   if [[ $1 == cold ]]; then
@@ -203,13 +249,23 @@ stock_first_step() {
       image=$1
       shift
       rm -rf "$EXPORT"
-      if ! rk 240 export "$image" --criu "$EXPORT"; then
+      if ! rk 240 export "$image" --criu "$EXPORT" || ! write_zeros; then
         figure_note "$what, by stock CRIU" "FAILED: $DETAIL"
         return
       fi
     done
     row "$what" "${took[$kind]} s" "criu restore and bare calls $TOOK s${IN_MEMORY:+ (its image lies in /dev/shm)}" \
       "$(calculate "${took[$kind]} / $TOOK")" "<= 0.5"
+    end_job "$JOB"
+    if ! type -P cuda-checkpoint >/dev/null || ! time_for "$bytes"; then continue; fi
+    STOCK_BACK=utility_back
+    if stock_step "$kind"; then
+      row "$what, with the utility" "${took[$kind]} s" "criu restore and cuda-checkpoint $TOOK s" \
+        "$(calculate "${took[$kind]} / $TOOK")" "<= 0.5"
+    else
+      figure_note "$what, by stock CRIU and cuda-checkpoint" "FAILED: $DETAIL"
+    fi
+    STOCK_BACK=bare_back
     end_job "$JOB"
   done
 }
@@ -290,6 +346,8 @@ size_figures() {
     figure_note "freeze $label" "left out: no time left"
   else
     freeze "$label" "$bytes" "$name" || return 1
+    ((bytes > 8000000000)) || ! time_for "$((3 * bytes))" || criu_times "$label" "$name" ||
+      figure_note "freeze $label, where CRIU's time goes" "FAILED: $DETAIL"
     if ! time_for "$bytes"; then
       figure_note "restore to first step $label" "left out: no time left"
       return 0

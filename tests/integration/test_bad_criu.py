@@ -7,6 +7,7 @@ import unittest
 from harness import jobs, phases, procfs, waiting
 from harness.case import MIB, RekindleTest
 from harness.cli import FAILED, UNSUPPORTED
+from harness.gpu_case import GpuTest
 from harness.stock_criu import StandingCriu
 
 
@@ -55,6 +56,46 @@ class RefusedConnectionTest(RekindleTest):
                 self.assertEqual(memory.digest(), digest)
         self.assert_store_whole([])
         self.checkpoint(job.pid, "y:1")
+
+
+class RefusedGpuConnectionTest(GpuTest):
+    """The same where CRIU asks for the job's device memory: before its threads stand still, then, and at the end."""
+
+    def refuse(self, after, *options):
+        job = self.start_vector_job(f"after{after}")
+        env = {
+            "LD_PRELOAD": jobs.program("refused_accepts.so"),
+            "REFUSE_ACCEPTS": "gpu-keeper.sock",
+            "REFUSE_AFTER": str(after),
+        }
+        result = self.cli.run("ckpt", job.pid, "-t", f"after:{after}", *options, env=env, seconds=120)
+        return job, result
+
+    def test_the_job_goes_on_when_the_dump_fails(self):
+        for after in (0, 1):
+            with self.subTest(after=after):
+                job, refused = self.refuse(after)
+                self.assert_refused(refused, FAILED, "too many open files")
+                self.assertNotIn("NVIDIA driver", refused.message)
+                self.assert_runs(job)
+                self.succeed("ckpt", job.pid, "-t", f"again:{after}")
+                self.assert_runs(job)
+                self.kill(job)
+
+    def test_the_job_goes_on_when_the_image_is_good(self):
+        job, taken = self.refuse(2)
+        self.assertEqual(taken.code, 0, str(taken))
+        self.assert_runs(job)
+        self.kill(job)
+        self.come_back("after:2", job)
+        self.assert_runs(job)
+
+    def test_what_is_stopped_comes_back(self):
+        job, taken = self.refuse(2, "--stop")
+        self.assertEqual(taken.code, 0, str(taken))
+        job.job.reap()
+        self.come_back("after:2", job)
+        self.assert_runs(job)
 
 
 class HungCriuTest(RekindleTest):

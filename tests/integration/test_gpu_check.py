@@ -28,12 +28,13 @@ echo "| huge pages | switched off from here on | REKINDLE_GPU_HUGE_PAGES=0 |" >"
 
 
 class ReportTest(RekindleTest):
-    def rows(self, *options, programs=os.path.dirname(binary("rekindle")), work=None, check=True):
-        """Of a run on the simulated driver: what each says, by its name."""
+    def rows(self, *options, programs=os.path.dirname(binary("rekindle")), work=None, check=True, path=""):
+        """Of a run on the simulated driver: what each says, by its name. `path`: a folder of programs beside the machine's."""
         report = self.path("report.md")
         command = [SCRIPT, programs, "--sim", "--python", "/usr/bin/python3"]
-        subprocess.run(
+        self.ended = subprocess.run(
             [*command, "--work", work or self.directory, "--report", report, *options],
+            env={**os.environ, "PATH": f"{os.environ['PATH']}:{path}"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             check=check,
@@ -103,6 +104,34 @@ exit 1
         by_stock = r"criu restore and bare calls [\d.]+ s \(its image lies in /dev/shm\)"
         self.assertRegex(rows[name], rf"^[\d.]+ s \| {by_stock}")
         self.assertEqual([entry for entry in os.listdir("/dev/shm") if entry.startswith("gpu-check")], [])
+
+    def test_a_daemon_whose_first_answer_fails(self):
+        text = f"""#!/bin/bash
+if [[ " $* " == *" --host "*" gpu ps "* ]] && mkdir {self.path("failed")} 2>/dev/null; then
+  echo '{{"error":{{"message":"made to fail"}}}}'
+  exit 1
+fi
+exec {binary("rekindle")} "$@"
+"""
+        rows = self.rows(
+            "--rehearse", "--figures", "1", "--minutes", "0", "--no-servers", programs=self.programs_with("rekindle", text)
+        )
+        self.assertTrue(os.path.exists(self.path("failed")))
+        self.assertNotIn("all", rows)
+        self.assertIn("1 GB", rows)
+
+    def test_no_daemon(self):
+        programs = self.programs_with("rekindled", "#!/bin/bash\necho made to fail\nexit 1\n")
+        rows = self.rows("--rehearse", "--figures", "1", "--no-servers", programs=programs, check=False)
+        self.assertEqual(self.ended.returncode, 1)
+        self.assertRegex(rows["all"], "^FAILED: .*made to fail")
+
+    def test_where_the_time_of_a_freeze_and_of_stock_criu_goes(self):
+        rows = self.rows(
+            "--rehearse", "--figures", "1", "--no-servers", path=os.path.dirname(binary("gpu_sim/cuda-checkpoint"))
+        )
+        self.assertRegex(rows["freeze 1 x 8 MB, where CRIU's time goes"], r"^[\d.]+ in all;([\d.]+ [^;]+;){3,6} ?; phases: ")
+        self.assertRegex(rows["restore to first step 1 x 8 MB, cached, with the utility"], "criu restore and cuda-checkpoint")
 
     def test_what_the_kernel_made_for_the_memory(self):
         rows = self.rows("--rehearse", "--figures", "1", "--no-servers")

@@ -1,5 +1,6 @@
 // To be loaded into Rekindle (LD_PRELOAD): no connection to the socket whose name ends with REFUSE_ACCEPTS
-// can be accepted, as in a process that has no descriptor left.
+// can be accepted, as in a process that has no descriptor left; after the first REFUSE_AFTER, where that is
+// set.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -23,7 +24,9 @@ static int IsRefused(int fd) {
 int accept4(int fd, struct sockaddr* restrict peer, socklen_t* restrict length, int flags) {
   int (*real)(int, struct sockaddr*, socklen_t*, int) =
       (int (*)(int, struct sockaddr*, socklen_t*, int))dlsym(RTLD_NEXT, "accept4");
-  if (IsRefused(fd)) {
+  static int taken;
+  const char* after = getenv("REFUSE_AFTER");
+  if (IsRefused(fd) && (after == NULL || taken++ >= atoi(after))) {
     errno = EMFILE;
     return -1;
   }
