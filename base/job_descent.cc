@@ -1,6 +1,7 @@
 #include "base/job_descent.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -12,6 +13,7 @@ namespace rekindle {
 namespace {
 
 constexpr size_t kMostAncestors = 64;
+constexpr size_t kMostStretches = 16;
 
 struct Ancestor {
   absl::string_view start;
@@ -59,6 +61,50 @@ bool IsInPast(absl::string_view ancestors, absl::string_view start, uint64_t num
   const auto of_start = std::find_if(before.begin(), before.end(),
                                      [start](const Ancestor& ancestor) { return ancestor.start == start; });
   return of_start != before.end() && number <= of_start->number;
+}
+
+std::vector<SoundStretch> ParseSound(absl::string_view sound) {
+  std::vector<SoundStretch> stretches;
+  for (const absl::string_view word : absl::StrSplit(sound, ',', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> of = absl::StrSplit(word, absl::MaxSplits(':', 1)),
+                                                          ends = absl::StrSplit(of.second,
+                                                                                absl::MaxSplits('-', 1));
+    SoundStretch stretch{std::string(of.first)};
+    if (!IsStart(of.first) || !absl::SimpleAtoi(ends.first, &stretch.first) ||
+        !absl::SimpleAtoi(ends.second, &stretch.last) || stretch.first > stretch.last ||
+        stretches.size() == kMostStretches)
+      break;
+    stretches.push_back(std::move(stretch));
+  }
+  return stretches;
+}
+
+std::string SoundText(const std::vector<SoundStretch>& stretches) {
+  std::string text;
+  for (size_t i = 0; i < std::min(stretches.size(), kMostStretches); ++i) {
+    const SoundStretch& stretch = stretches[i];
+    absl::StrAppend(&text, i == 0 ? "" : ",", stretch.start, ":", stretch.first, "-", stretch.last);
+  }
+  return text;
+}
+
+std::optional<size_t> NewestSound(const std::vector<SoundStretch>& stretches,
+                                  const std::vector<NumberInStart>& images) {
+  for (const SoundStretch& stretch : stretches) {
+    std::optional<size_t> newest;
+    for (size_t i = 0; i < images.size(); ++i) {
+      if (stretch.Has(images[i]) && (!newest || images[i].number > images[*newest].number)) newest = i;
+    }
+    if (newest) return newest;
+  }
+  return std::nullopt;
+}
+
+void CutOffAfter(absl::string_view start, uint64_t number, std::vector<SoundStretch>* stretches) {
+  for (SoundStretch& stretch : *stretches) {
+    if (stretch.start == start) stretch.last = std::min(stretch.last, number);
+  }
+  std::erase_if(*stretches, [](const SoundStretch& stretch) { return stretch.first > stretch.last; });
 }
 
 }  // namespace rekindle

@@ -45,5 +45,46 @@ TEST(JobDescentTest, WhatCanNotBeUnderstoodSaysNothing) {
   EXPECT_THAT(ParseAncestors("100:7,100:9"), ElementsAre(Pair("100", 7))) << "the nearest counts";
 }
 
+TEST(SoundStretchTest, WhatIsWrittenIsRead) {
+  const std::vector<SoundStretch> stretches = {{"200", 9, 12}, {"200", 3, 3}, {"100", 1, 7}};
+  EXPECT_EQ(SoundText(stretches), "200:9-12,200:3-3,100:1-7");
+  EXPECT_EQ(ParseSound(SoundText(stretches)), stretches);
+}
+
+TEST(SoundStretchTest, TheNewestOfTheNewestStretchThatHasAnyIsSound) {
+  const std::vector<SoundStretch> stretches = {{"200", 9, 12}, {"100", 2, 7}};
+  const NumberInStart none, other{"150", 10}, before{"200", 8}, after{"200", 13}, too_old{"100", 1};
+  EXPECT_EQ(NewestSound(stretches, {none, other, before, after, too_old}), std::nullopt);
+  EXPECT_EQ(NewestSound(stretches, {after, {"100", 2}, {"100", 7}, {"100", 3}}), 2u);
+  EXPECT_EQ(NewestSound(stretches, {{"100", 7}, {"200", 9}, after}), 1u);
+  EXPECT_EQ(NewestSound(stretches, {{"200", 12}, {"200", 9}, after}), 0u);
+  EXPECT_EQ(NewestSound({}, {{"", 0}}), std::nullopt);
+}
+
+TEST(SoundStretchTest, TheOldestAreLeftOut) {
+  std::vector<SoundStretch> stretches;
+  for (uint64_t number = 1000; number > 0; --number) stretches.push_back({"100", 2 * number, 2 * number});
+  std::string text = SoundText(stretches);
+  const std::vector<SoundStretch> kept(stretches.begin(), stretches.begin() + 16);
+  EXPECT_EQ(ParseSound(text), kept);
+  text += ",100:1-1";
+  EXPECT_EQ(ParseSound(text), kept) << "whoever wrote it";
+}
+
+TEST(SoundStretchTest, WhatCanNotBeUnderstoodSaysNothing) {
+  EXPECT_EQ(ParseSound("200:9-12,x,100:1-7"), (std::vector<SoundStretch>{{"200", 9, 12}}));
+  for (const char* label : {"", "100", "100:", "100:7", "100:7-", "100:-7", "100:7-6", "100:7-8-9", ":1-2",
+                            "a:1-2", "100:1-18446744073709551616"})
+    EXPECT_THAT(ParseSound(label), IsEmpty()) << label;
+}
+
+TEST(SoundStretchTest, WhatCameAfterTheImageThatWasGoneBackToIsCutOff) {
+  std::vector<SoundStretch> stretches = {{"200", 9, 12}, {"200", 3, 6}, {"200", 1, 1}, {"100", 1, 7}};
+  CutOffAfter("200", 5, &stretches);
+  EXPECT_EQ(SoundText(stretches), "200:3-5,200:1-1,100:1-7");
+  CutOffAfter("200", 0, &stretches);
+  EXPECT_EQ(SoundText(stretches), "100:1-7");
+}
+
 }  // namespace
 }  // namespace rekindle

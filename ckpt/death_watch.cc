@@ -43,15 +43,21 @@ bool HasThread(pid_t dead, pid_t number) {
          });
 }
 
-}  // namespace
-
-DeathWatch::DeathWatch(pid_t root) : root_(root) { LookAtTree(); }
-
-void DeathWatch::LookAtTree() {
-  for (const pid_t pid : ProcessTree(root_, Zombies::kToo)) {
-    if (const auto stat = ReadProcessStat(pid); stat.ok()) processes_[pid] = stat->start_ticks;
+// Whom `criu` has to wait for: of a dead one that it has seized somebody else may not take the exit status.
+// Not looked for in the job's tree: whose parent has been killed with it has left that.
+std::optional<pid_t> DeadOf(pid_t criu) {
+  const std::optional<pid_t> awaited = AwaitedBy(criu);
+  if (!awaited) return std::nullopt;  // as nearly always: then all processes need not be looked at
+  for (const pid_t pid : ListProcesses()) {
+    const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
+    if (stat.ok() && stat->ending() && TracerOf(absl::StrCat(pid)) == criu &&
+        (*awaited == 0 || HasThread(pid, *awaited)))
+      return pid;
   }
+  return std::nullopt;
 }
+
+}  // namespace
 
 absl::Status DeathWatch::Start() {
   return thread_.Start([this] { Run(); });
@@ -66,19 +72,6 @@ void DeathWatch::Guard(int criu_pidfd, pid_t criu) {
 std::optional<pid_t> DeathWatch::ended_for() const {
   absl::MutexLock lock(&mutex_);
   return ended_for_;
-}
-
-std::optional<pid_t> DeathWatch::DeadOf(pid_t criu) {
-  const std::optional<pid_t> awaited = AwaitedBy(criu);
-  if (!awaited) return std::nullopt;  // as nearly always: then the tree need not be walked in the freeze
-  LookAtTree();
-  for (const auto& [pid, began] : processes_) {
-    const absl::StatusOr<ProcessStat> stat = ReadProcessStat(pid);
-    if (stat.ok() && stat->start_ticks == began && stat->ending() && TracerOf(absl::StrCat(pid)) == criu &&
-        (*awaited == 0 || HasThread(pid, *awaited)))
-      return pid;
-  }
-  return std::nullopt;
 }
 
 void DeathWatch::Run() {

@@ -5,8 +5,6 @@
 
 #include <sys/types.h>
 
-#include <cstdint>
-#include <map>
 #include <optional>
 
 #include "absl/base/thread_annotations.h"
@@ -24,8 +22,7 @@ class DeathWatch {
  public:
   static constexpr absl::Duration kMayGoOn = absl::Seconds(3);
 
-  // Of `root` and all that descends from it, now or when it is looked at.
-  explicit DeathWatch(pid_t root);
+  DeathWatch() = default;
   DeathWatch(const DeathWatch&) = delete;
   DeathWatch& operator=(const DeathWatch&) = delete;
 
@@ -41,12 +38,7 @@ class DeathWatch {
 
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
-  void LookAtTree();
-  // Whom `criu` has to wait for: of a dead one that it has seized somebody else may not take the exit status.
-  std::optional<pid_t> DeadOf(pid_t criu);
 
-  const pid_t root_;
-  std::map<pid_t, uint64_t> processes_;  // when each began; the thread's once that is started
   mutable absl::Mutex mutex_;
   int criu_pidfd_ ABSL_GUARDED_BY(mutex_) = -1;
   pid_t criu_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -86,7 +86,7 @@ TEST(DeathWatchTest, WhoWaitsForTheDeadIsEnded) {
     ::waitpid(job.pid(), nullptr, __WALL);
     for (;;) ::pause();
   });
-  DeathWatch watch(job.pid());
+  DeathWatch watch;
   ASSERT_TRUE(watch.Start().ok());
   watch.Guard(criu.pidfd(), criu.pid());
   ASSERT_EQ(::kill(job.pid(), SIGKILL), 0);
@@ -94,6 +94,41 @@ TEST(DeathWatchTest, WhoWaitsForTheDeadIsEnded) {
   EXPECT_TRUE(AwaitExit(job.pidfd(), absl::Seconds(60)));  // not before its threads are reaped
   EXPECT_EQ(watch.ended_for(), job.pid());
   EXPECT_EQ(WTERMSIG(criu.Reap()), SIGKILL);
+}
+
+// Born while the job is seized, and killed with its parent.
+TEST(DeathWatchTest, AlsoForOneThatHasLeftTheTree) {
+  int number[2];
+  ASSERT_EQ(::pipe(number), 0);
+  Child job([&number](auto ready) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      HaveThreads();
+      ready();
+      for (;;) ::pause();
+    }
+    if (::write(number[1], &pid, sizeof pid) != sizeof pid) ::_exit(1);
+  });
+  pid_t orphan = 0;
+  ASSERT_EQ(::read(number[0], &orphan, sizeof orphan), static_cast<ssize_t>(sizeof orphan));
+  const absl::StatusOr<UniqueFd> orphan_pidfd = OpenProcess(orphan);
+  ASSERT_TRUE(orphan_pidfd.ok()) << orphan_pidfd.status();
+  ASSERT_EQ(::kill(job.pid(), SIGKILL), 0);
+  job.Reap();
+  Child criu([orphan](auto ready) {
+    Seize(orphan);
+    ready();
+    ::waitpid(orphan, nullptr, __WALL);
+    for (;;) ::pause();
+  });
+  DeathWatch watch;
+  ASSERT_TRUE(watch.Start().ok());
+  watch.Guard(criu.pidfd(), criu.pid());
+  ASSERT_EQ(::kill(orphan, SIGKILL), 0);
+  EXPECT_TRUE(AwaitExit(criu.pidfd(), absl::Seconds(60)));
+  EXPECT_TRUE(AwaitExit(orphan_pidfd->get(), absl::Seconds(60)));
+  EXPECT_EQ(watch.ended_for(), orphan);
+  for (const int end : number) ::close(end);
 }
 
 TEST(DeathWatchTest, WhoIsBusyWithOthersIsNotEnded) {
@@ -105,7 +140,7 @@ TEST(DeathWatchTest, WhoIsBusyWithOthersIsNotEnded) {
     Seize(job.pid());
     ready();
   });
-  DeathWatch watch(job.pid());
+  DeathWatch watch;
   ASSERT_TRUE(watch.Start().ok());
   watch.Guard(criu.pidfd(), criu.pid());
   ASSERT_EQ(::kill(job.pid(), SIGKILL), 0);
@@ -121,7 +156,7 @@ TEST(DeathWatchTest, WhoWasDeadBeforeSaysNothing) {
     ready();
   });
   Child criu([](auto ready) { ready(); });
-  DeathWatch watch(job.pid());
+  DeathWatch watch;
   ASSERT_TRUE(watch.Start().ok());
   watch.Guard(criu.pidfd(), criu.pid());
   ExpectIsLeftAlone(criu, watch);
@@ -131,7 +166,7 @@ TEST(DeathWatchTest, WhoWasDeadBeforeSaysNothing) {
 TEST(DeathWatchTest, WhoEndedBeforeItWasSeizedIsNotWaitedFor) {
   Child reaped([](auto ready) { ready(); }), zombie([](auto ready) { ready(); });
   Child criu([](auto ready) { ready(); });
-  DeathWatch watch(::getpid());
+  DeathWatch watch;
   ASSERT_TRUE(watch.Start().ok());
   watch.Guard(criu.pidfd(), criu.pid());
   ASSERT_EQ(::kill(reaped.pid(), SIGKILL), 0);
@@ -142,7 +177,7 @@ TEST(DeathWatchTest, WhoEndedBeforeItWasSeizedIsNotWaitedFor) {
 
 TEST(DeathWatchTest, WithoutADescriptorForItItDoesNotStartAndEndsAllTheSame) {
   Child job([](auto ready) { ready(); });
-  DeathWatch watch(job.pid());
+  DeathWatch watch;
   const FewDescriptorsLeft none;
   EXPECT_TRUE(absl::IsResourceExhausted(watch.Start()));
 }

@@ -226,7 +226,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
     auto may_freeze = [&]() -> absl::Status {
       if (!untouched.Touch()) return absl::CancelledError("the capture was cancelled");
       if (ask_first) RK_RETURN_IF_ERROR(said = say->BeforeFreeze());
-      deaths.emplace(root);
+      deaths.emplace();
       RK_RETURN_IF_ERROR(deaths->Start());
       started.WaitForNotification();
       deaths->Guard(criu_pidfd, criu_pid);
@@ -250,7 +250,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   Watcher watcher;
   RK_RETURN_IF_ERROR(watcher.Start(cancel, &staging, direct.get(), server.get(), &untouched, progress));
   if (!tells_first) {
-    deaths.emplace(root);
+    deaths.emplace();
     RK_RETURN_IF_ERROR(deaths->Start());
   }
   RK_ASSIGN_OR_RETURN(Subprocess process, namespaces.Start(start));

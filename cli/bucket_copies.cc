@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -349,14 +350,16 @@ absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent,
   // only been taken in here.
   const bool has_past =
       sent.labels().contains(v1::kSupervisedAncestorsLabel) && !sent.labels().contains(v1::kOriginLabel);
-  if (has_past) AskLabels(name, sent, images);
+  if (has_past || sent.labels().contains(v1::kSupervisedSoundLabel)) AskLabels(name, sent, images);
   using Claim = BucketImages::Claim;
   std::map<Key, Claim> by_labels;
-  std::vector<v1::Image> earlier;
+  std::vector<v1::Image> earlier, known;
   for (const BucketImage& image : images.complete()) {
-    if (!has_past || IsStrayLink(image) || !images.HasChain(image.origin)) continue;
+    if (IsStrayLink(image) || !images.HasChain(image.origin)) continue;
     const Key key(image.origin, image.tag);
     const auto said = said_.find(key);
+    if (said != said_.end()) known.push_back(said->second);
+    if (!has_past) continue;
     // Ours, or of an earlier start: the next time.
     if (said == said_.end()) {
       by_labels[key] = Claim::kStays;
@@ -381,8 +384,20 @@ absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent,
     return is_ours(image) || (IsStrayLink(image) && ours.contains(image.origin)) ? Claim::kCounted
                                                                                  : Claim::kStays;
   };
-  const std::vector<std::string> superfluous =
-      images.Superfluous(options_.keep, IdOf(OriginOf(sent)), claim, UnfinishedBefore(objects));
+  const auto find_superfluous = [&] {
+    return images.Superfluous(options_.keep, IdOf(OriginOf(sent)), claim, UnfinishedBefore(objects));
+  };
+  std::vector<std::string> superfluous = find_superfluous();
+  if (const v1::Image* const sound = SoundAmong(known, sent); sound != nullptr) {
+    const Key key(IdOf(OriginOf(*sound)), TagOf(sound->reference()));
+    const bool goes = std::any_of(images.complete().begin(), images.complete().end(), [&](const auto& image) {
+      return Key(image.origin, image.tag) == key && absl::c_linear_search(superfluous, image.JsonObject());
+    });
+    if (goes) {
+      by_labels[key] = Claim::kStays;
+      superfluous = find_superfluous();
+    }
+  }
   const std::set<std::string> going(superfluous.begin(), superfluous.end());
   const absl::Status removed = bucket_.Remove(name, superfluous);
   // What could not be removed now is to be known to whoever copies next. What others have copied does not

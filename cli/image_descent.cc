@@ -75,4 +75,15 @@ std::vector<v1::Image> BeyondKeptOfEarlier(std::vector<v1::Image> copies, size_t
   return copies;
 }
 
+const v1::Image* SoundAmong(const std::vector<v1::Image>& copies, const v1::Image& image) {
+  std::vector<NumberInStart> numbers(copies.size());
+  for (size_t i = 0; i < copies.size(); ++i) {
+    if (copies[i].damaged()) continue;
+    numbers[i] = {LabelOf(copies[i].labels(), v1::kSupervisedLabel), NumberOf(copies[i]).value_or(0)};
+  }
+  const std::optional<size_t> sound =
+      NewestSound(ParseSound(LabelOf(image.labels(), v1::kSupervisedSoundLabel)), numbers);
+  return sound ? &copies[*sound] : nullptr;
+}
+
 }  // namespace rekindle::cli

@@ -30,4 +30,8 @@ bool IsOfEarlierStart(const v1::Image& one, const v1::Image& image);
 // does.
 std::vector<v1::Image> BeyondKeptOfEarlier(std::vector<v1::Image> copies, size_t keep);
 
+// The one of these that is to stay whatever `keep` says: the newest undamaged one that, as the image says
+// which was copied last, holds no death that comes at once. Null: it says of none.
+const v1::Image* SoundAmong(const std::vector<v1::Image>& copies, const v1::Image& image);
+
 }  // namespace rekindle::cli

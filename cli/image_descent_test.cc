@@ -68,6 +68,21 @@ TEST(ImageDescentTest, OfEarlierStartsTheNewestStay) {
   EXPECT_EQ(numbers(9), "");
 }
 
+TEST(ImageDescentTest, OfWhatTheLastOneSaysIsSoundTheNewestThatIsWholeStays) {
+  std::vector<v1::Image> copies = {ImageOfStart("2", 13), ImageOfStart("2", 12), ImageOfStart("1", 7),
+                                   ImageOfStart("1", 8),  ImageOfStart("1", 9),  ImageOfStart("3", 8),
+                                   v1::Image()};
+  v1::Image last = ImageOfStart("2", 14, "1:9");
+  EXPECT_EQ(SoundAmong(copies, last), nullptr) << "as earlier versions have taken it";
+  (*last.mutable_labels())[v1::kSupervisedSoundLabel] = "1:6-8";
+  ASSERT_NE(SoundAmong(copies, last), nullptr);
+  EXPECT_EQ(SoundAmong(copies, last)->labels().at(v1::kSupervisedNumberLabel), "8");
+  copies[3].set_damaged(true);
+  EXPECT_EQ(SoundAmong(copies, last)->labels().at(v1::kSupervisedNumberLabel), "7");
+  (*last.mutable_labels())[v1::kSupervisedSoundLabel] = "2:10-12,1:6-8";
+  EXPECT_EQ(SoundAmong(copies, last)->labels().at(v1::kSupervisedNumberLabel), "12");
+}
+
 TEST(ImageDescentTest, WhatSomebodyWantsIsNoPastOfAnother) {
   const v1::Image second = ImageOfStart("2", 9, "1:5");
   EXPECT_TRUE(IsInPastOf(ImageOfStart("1", 5), second));

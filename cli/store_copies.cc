@@ -179,6 +179,10 @@ absl::Status StoreCopies::Prune(const std::string& name, const v1::Image& sent,
   std::vector<v1::Image> going = BeyondKeptOfEarlier(earlier, options_.keep);
   for (size_t i = std::min<size_t>(copies.size(), options_.keep); i < copies.size(); ++i)
     going.push_back(copies[i]);
+  std::vector<v1::Image> all = earlier;
+  all.insert(all.end(), copies.begin(), copies.end());
+  if (const v1::Image* const sound = SoundAmong(all, sent); sound != nullptr)
+    std::erase_if(going, [&](const v1::Image& image) { return RequestFor(image) == RequestFor(*sound); });
   const absl::StatusOr<std::set<std::string>> removed = RemoveUnlessNeeded(name, going);
   // What could not be removed now is to be known to whoever copies next. What others have copied does not
   // become ours by that.

@@ -12,6 +12,7 @@
 #include "daemon/supervised_record.h"
 #include "rekindle/v1/copy_link.h"
 #include "rekindle/v1/image_layout.h"
+#include "rekindle/v1/supervised_labels.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -55,7 +56,7 @@ void RestartPoints::Add(v1::RestartPoint point, bool silent) {
   }
   ++noted_;
   record_.set_had_points(true);
-  if (point.number() > record_.numbers_before()) record_.set_image_in_life(true);
+  if (IsOfLife(point)) record_.set_image_in_life(true);
   *record_.add_points() = std::move(point);
   Sort();
 }
@@ -71,7 +72,7 @@ void RestartPoints::Find(const std::vector<store::ImageInfo>& images, bool same_
     const auto it = there.find(point.image());
     return it == there.end() || (!point.digest().empty() && point.digest() != it->second);
   });
-  const std::string label = absl::StrCat(record_.submitted_unix_ns());
+  const std::string label = Start();
   std::set<std::string> known;
   for (v1::RestartPoint& point : *record_.mutable_points()) {
     known.insert(point.image());
@@ -88,6 +89,7 @@ void RestartPoints::Find(const std::vector<store::ImageInfo>& images, bool same_
     point->set_taken_unix_ns(image.created_unix_ns);
     // When is not known: as one that may hold the beginning of a death.
     if (same_boot) point->set_taken_ns(MonotonicNanos());
+    point->set_may_hold_death(true);
     // What came back from elsewhere somebody has named.
     point->set_ours(!image.labels.contains(v1::kOriginLabel) &&
                     !image.labels.contains(v1::kSupervisedAskedLabel));
@@ -101,7 +103,7 @@ void RestartPoints::Find(const std::vector<store::ImageInfo>& images, bool same_
 
 bool RestartPoints::AnyOfLife(int64_t taken_until_ns) const {
   return std::any_of(record_.points().begin(), record_.points().end(), [&](const v1::RestartPoint& point) {
-    return point.number() > record_.numbers_before() && point.taken_ns() <= taken_until_ns;
+    return IsOfLife(point) && point.taken_ns() <= taken_until_ns;
   });
 }
 
@@ -127,29 +129,106 @@ std::optional<supervise::Tried> RestartPoints::Tried() const {
   return supervise::Tried{newer, newer};
 }
 
+std::optional<uint64_t> RestartPoints::FromNumber() const {
+  if (record_.from_image().empty()) return std::nullopt;
+  if (record_.from_number() != 0) return record_.from_number();
+  for (const v1::RestartPoint& point : record_.points()) {  // of an earlier version
+    if (point.image() == record_.from_image()) return point.number();
+  }
+  return std::nullopt;
+}
+
+bool RestartPoints::IsOnWayToDeath(const v1::RestartPoint& point) const {
+  const std::optional<uint64_t> from = FromNumber();
+  return from && point.number() > *from && !IsOfLife(point);
+}
+
+bool RestartPoints::LifeBeganBefore(int64_t ns, int64_t unix_ns) const {
+  if (record_.life_began_ns() != 0) return record_.life_began_ns() <= ns;
+  return record_.life_began_unix_ns() != 0 && record_.life_began_unix_ns() <= unix_ns;
+}
+
+void RestartPoints::NoteSound(int64_t sound_before_ns, int64_t sound_before_unix_ns, bool is_over) {
+  const std::optional<uint64_t> from = FromNumber();
+  const bool from_is_sound = LifeBeganBefore(sound_before_ns, sound_before_unix_ns);
+  for (v1::RestartPoint& point : *record_.mutable_points()) {
+    if (IsOnWayToDeath(point)) {
+      point.set_may_hold_death(true);
+    } else if (point.number() == from && from_is_sound) {
+      point.clear_may_hold_death();
+    } else if (IsOfLife(point) && is_over) {
+      const bool is_old = point.taken_ns() != 0 ? point.taken_ns() <= sound_before_ns
+                                                : point.taken_unix_ns() <= sound_before_unix_ns;
+      point.set_may_hold_death(!is_old);
+    }
+  }
+  sound_before_ns_ = sound_before_ns;
+  const bool has_image =
+      std::any_of(record_.points().begin(), record_.points().end(), [&](const v1::RestartPoint& point) {
+        return IsOfLife(point) && (is_over || IsProven(point, sound_before_ns));
+      });
+  if (!has_image || !HasGoneBack()) return;
+  record_.set_sound(SoundText(SoundUntil(*from)));
+  record_.set_sound_since(record_.numbers_before() + 1);
+}
+
+std::string RestartPoints::Start() const { return absl::StrCat(record_.submitted_unix_ns()); }
+
+uint64_t RestartPoints::SoundSince() const {
+  if (record_.sound_since() != 0) return record_.sound_since();
+  const bool is_first =
+      record_.first_submitted_unix_ns() == 0 && record_.last_number() >> v1::kBitsOfNumberInStart == 0;
+  return is_first ? 1 : NumbersBeforeStart(record_) + 1;
+}
+
+bool RestartPoints::HasGoneBack() const {
+  const std::optional<uint64_t> from = FromNumber();
+  return from && *from < record_.numbers_before() && SoundSince() <= record_.numbers_before();
+}
+
+std::vector<SoundStretch> RestartPoints::SoundUntil(uint64_t last) const {
+  std::vector<SoundStretch> sound = ParseSound(record_.sound());
+  if (const std::optional<uint64_t> from = FromNumber()) CutOffAfter(Start(), *from, &sound);
+  SoundStretch own{Start(), SoundSince()};
+  for (const v1::RestartPoint& point : record_.points()) {
+    if (point.number() <= last && IsProven(point, sound_before_ns_)) own.last = point.number();
+  }
+  if (own.first <= own.last) sound.insert(sound.begin(), std::move(own));
+  return sound;
+}
+
+std::string RestartPoints::Sound() const {
+  return SoundText(SoundUntil(HasGoneBack() ? *FromNumber() : UINT64_MAX));
+}
+
+bool RestartPoints::IsProven(const v1::RestartPoint& point, int64_t sound_before_ns) const {
+  if (point.taken_ns() > sound_before_ns) return false;
+  return IsOfLife(point) || (!point.may_hold_death() && !IsOnWayToDeath(point));
+}
+
+bool RestartPoints::MayBeProven(const v1::RestartPoint& point) const {
+  return IsOfLife(point) || !point.may_hold_death() || point.number() == FromNumber();
+}
+
 std::vector<v1::RestartPoint> RestartPoints::Superfluous(bool make_room, int64_t sound_before_ns) const {
   std::vector<v1::RestartPoint> old;
   const size_t keep = make_room ? 1 : record_.policy().keep_images();
-  // Those between the image that this life went on from and its own lead to a death, or to none at all.
-  uint64_t from = UINT64_MAX;
-  for (const v1::RestartPoint& point : record_.points()) {
-    if (record_.image_in_life() && point.image() == record_.from_image()) from = point.number();
-  }
-  // What may hold a death or a hang already does not push out what does not.
-  // While none is old enough for that, the oldest one is the best there is.
-  int proven = 0;
-  bool is_proven = false;
-  for (int i = 0; i < record_.points_size(); ++i) {
-    if (record_.points(i).taken_ns() > sound_before_ns) continue;
-    proven = i;
-    is_proven = true;
-  }
-  // The next one to be that has to get old enough, however soon others come.
-  const int to_be_proven = is_proven ? proven + 1 : proven;
   size_t ours = 0;
-  for (const v1::RestartPoint& point : record_.points()) {
+  // What may hold a death or a hang already does not push out what does not. While none is old enough for
+  // that, the oldest one is the best there is. The next one to be that has to get old enough, however soon
+  // others come.
+  std::optional<int> to_go_back_to, to_be_proven;
+  for (int i = 0; i < record_.points_size(); ++i) {
+    const v1::RestartPoint& point = record_.points(i);
+    if (IsProven(point, sound_before_ns)) {
+      to_go_back_to = i;
+      to_be_proven.reset();
+    } else if (!IsOnWayToDeath(point)) {
+      if (!to_go_back_to) to_go_back_to = i;
+      if (!to_be_proven && MayBeProven(point)) to_be_proven = i;
+    }
     if (!point.ours()) continue;
-    if (point.number() > from && point.number() <= record_.numbers_before()) {
+    if (record_.image_in_life() && IsOnWayToDeath(point)) {
       old.push_back(point);
     } else {
       ++ours;
@@ -158,10 +237,8 @@ std::vector<v1::RestartPoint> RestartPoints::Superfluous(bool make_room, int64_t
   // The newest is what all of this is for.
   for (int i = 0; i + 1 < record_.points_size() && ours > keep; ++i) {
     const v1::RestartPoint& point = record_.points(i);
-    const bool goes = std::any_of(old.begin(), old.end(), [&](const v1::RestartPoint& other) {
-      return other.image() == point.image();
-    });
-    if (i == proven || i == to_be_proven || !point.ours() || goes) continue;
+    const bool goes = record_.image_in_life() && IsOnWayToDeath(point);
+    if (i == to_go_back_to || i == to_be_proven || !point.ours() || goes) continue;
     old.push_back(point);
     --ours;
   }
@@ -227,12 +304,25 @@ std::vector<v1::RestartPoint> RestartPoints::BeyondKept(std::vector<v1::RestartP
   return of_earlier_starts;
 }
 
+std::string RestartPoints::SoundOfEarlierStarts(const std::vector<v1::RestartPoint>& of_earlier_starts,
+                                                const std::vector<store::ImageInfo>& images) const {
+  std::set<std::string> earlier;
+  for (const v1::RestartPoint& point : of_earlier_starts) earlier.insert(point.image());
+  std::vector<NumberInStart> numbers(images.size());
+  for (size_t i = 0; i < images.size(); ++i) {
+    if (!earlier.contains(images[i].reference)) continue;
+    numbers[i] = {LabelOf(images[i].labels, v1::kSupervisedLabel), NumberOfPoint(images[i]).value_or(0)};
+  }
+  const std::optional<size_t> newest = NewestSound(ParseSound(record_.sound()), numbers);
+  return newest ? images[*newest].reference : "";
+}
+
 bool RestartPoints::HasSoundOwn(const std::vector<store::ImageInfo>& images, int64_t sound_before_ns) const {
   std::set<std::pair<std::string, std::string>> there;
   for (const store::ImageInfo& image : images) there.emplace(image.reference, image.digest);
   const uint64_t before = NumbersBeforeStart(record_);
   return std::any_of(record_.points().begin(), record_.points().end(), [&](const v1::RestartPoint& point) {
-    return point.number() > before && point.taken_ns() <= sound_before_ns &&
+    return point.number() > before && IsProven(point, sound_before_ns) &&
            there.contains({point.image(), point.digest()});
   });
 }

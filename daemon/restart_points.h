@@ -42,6 +42,12 @@ class RestartPoints {
 
   // Are there some that were added since this was asked last?
   bool AnyNew() { return std::exchange(seen_, noted_) != noted_; }
+  // Images of this life that were taken until `sound_before_ns` (CLOCK_MONOTONIC; those of before this boot
+  // until `sound_before_unix_ns`) hold no death that comes at once, nor does the one that it has gone on from
+  // if it has run since then. To be called before images go. `is_over`: the life has ended.
+  void NoteSound(int64_t sound_before_ns, int64_t sound_before_unix_ns, bool is_over);
+  // What images in the past of the next one hold no such death, as far as was noted; a label.
+  std::string Sound() const;
   // Is it of before the job's first report? Another process that takes the job over does not know.
   bool IsSilent(const std::string& digest) const { return silent_.contains(digest); }
   // One of its last life, taken until then (CLOCK_MONOTONIC).
@@ -51,7 +57,8 @@ class RestartPoints {
   // Where the image stands that the last life, or the attempt at one, went on from; nullopt: it is not known.
   std::optional<supervise::Tried> Tried() const;
 
-  // Those that may go. Images from after `sound_before_ns` (CLOCK_MONOTONIC) may hold a death or a hang.
+  // Those that may go. Images from after `sound_before_ns` (CLOCK_MONOTONIC) may hold a death or a hang, as
+  // may those of an earlier life from which this one has not come, or that ended soon after.
   // `make_room`: also those that the policy would keep, but for the newest and the one to go back to.
   std::vector<v1::RestartPoint> Superfluous(bool make_room, int64_t sound_before_ns) const;
   // Of `images`, as the store lists them (newest first): those of the starts that this one descends from, as
@@ -63,6 +70,10 @@ class RestartPoints {
   // for the newest `at_least`.
   std::vector<v1::RestartPoint> BeyondKept(std::vector<v1::RestartPoint> of_earlier_starts,
                                            const std::vector<v1::RestartPoint>& going, size_t at_least) const;
+  // The newest of those that holds no death that comes at once, as the image that this start has begun with
+  // says: it stays as long as none of this start is known to be such a one. Empty: none.
+  std::string SoundOfEarlierStarts(const std::vector<v1::RestartPoint>& of_earlier_starts,
+                                   const std::vector<store::ImageInfo>& images) const;
   // Is one of this start's own images, of those that the store has, old enough to go back to? Also what it
   // has begun with may hold the death that ended the start before.
   bool HasSoundOwn(const std::vector<store::ImageInfo>& images, int64_t sound_before_ns) const;
@@ -70,6 +81,24 @@ class RestartPoints {
   std::vector<v1::RestartPoint> OfHang(int64_t hung_since_ns) const;
 
  private:
+  // Of the image that this life has gone on from; nullopt: from none, or it is not known.
+  std::optional<uint64_t> FromNumber() const;
+  bool IsOfLife(const v1::RestartPoint& point) const { return point.number() > record_.numbers_before(); }
+  // An earlier life took it after the image that this one has gone on from: it leads to a death, or to none
+  // at all.
+  bool IsOnWayToDeath(const v1::RestartPoint& point) const;
+  bool LifeBeganBefore(int64_t ns, int64_t unix_ns) const;
+  bool IsProven(const v1::RestartPoint& point, int64_t sound_before_ns) const;
+  // While this life goes on.
+  bool MayBeProven(const v1::RestartPoint& point) const;
+  std::string Start() const;  // as in labels
+  // Its own images from that number on have come one from the other, as far as they are not on a way to a
+  // death.
+  uint64_t SoundSince() const;
+  // This life has gone back past images since then, which that does not tell yet.
+  bool HasGoneBack() const;
+  // What is sound of the past, where this start's own images from SoundSince() to `last` count.
+  std::vector<SoundStretch> SoundUntil(uint64_t last) const;
   // What of the job's images lies in the past of this start.
   StartsBefore StartsInPast(const std::vector<store::ImageInfo>& images) const;
   void RemoveIf(const std::function<bool(const v1::RestartPoint&)>& goes);
@@ -79,7 +108,8 @@ class RestartPoints {
   std::set<std::string> silent_;  // digests
   std::string taking_;
   uint64_t taking_number_ = 0;
-  int64_t taking_frozen_ns_ = 0;  // when the job stood still for it; 0: not yet
+  int64_t taking_frozen_ns_ = 0;         // when the job stood still for it; 0: not yet
+  int64_t sound_before_ns_ = INT64_MIN;  // as was noted last
   // One that began with an image, or is taken over, has some from the start.
   uint64_t noted_ = 1, seen_ = 0;
 };

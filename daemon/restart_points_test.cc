@@ -103,6 +103,8 @@ TEST_F(RestartPointsTest, WhatTheStoreHasIsWhatThereIs) {
   EXPECT_THAT(ImageNames(record_.points()), ElementsAre("job:there", "job:unrecorded", "job:asked"));
   EXPECT_TRUE(record_.points(1).ours());
   EXPECT_FALSE(record_.points(2).ours());
+  EXPECT_FALSE(record_.points(0).may_hold_death());
+  EXPECT_TRUE(record_.points(1).may_hold_death()) << "when it was taken is not known";
   EXPECT_EQ(record_.last_number(), 12u);
 }
 
@@ -242,6 +244,51 @@ TEST_F(EarlierStartsTest, SoundIsAnOwnOneThatIsOldEnoughAndStillThere) {
   EXPECT_TRUE(has_sound(3 * kPointSecond));
 }
 
+TEST_F(EarlierStartsTest, WhatTheImageThatItHasBegunWithCallsSoundIsTheNewestThatIsThere) {
+  record_.set_ancestors(absl::StrCat("88:", kLast, ",77:4"));
+  BeginWith("job:begun-with");
+  const auto sound = [&](const std::string& label) {
+    record_.set_sound(label);
+    return points_.SoundOfEarlierStarts(points_.OfEarlierStarts(Stored()), Stored());
+  };
+  EXPECT_EQ(sound(""), "");
+  EXPECT_EQ(sound(absl::StrCat("88:", kLast - 9, "-", kLast - 6)), "job:a");
+  EXPECT_EQ(sound(absl::StrCat("88:", kLast - 9, "-", kLast, ",77:1-4")), "job:b");
+  EXPECT_EQ(sound(absl::StrCat("88:", kLast - 7, "-", kLast - 2, ",77:1-4")), "job:first-last")
+      << "what somebody has asked for may go at any time";
+  EXPECT_EQ(sound("66:1-18446744073709551615"), "");
+}
+
+// Of what comes on.
+TEST_F(EarlierStartsTest, ALaterStartInheritsWhatIsSoundAndAddsItsOwn) {
+  record_.set_sound("88:3-9");
+  BeginWith("job:begun-with");
+  record_.set_from_image("job:begun-with");
+  record_.set_from_number(kLast);
+  record_.set_numbers_before(kStart);
+  record_.set_life_began_ns(kPointSecond);
+  points_.NoteSound(5 * kPointSecond, 0, /*is_over=*/false);
+  EXPECT_EQ(points_.Sound(), "88:3-9") << "what it has begun with may hold a death";
+  points_.Add(PointOf("job:own", 0, 5 * kPointSecond), false);
+  points_.Add(PointOf("job:young", 0, 6 * kPointSecond), false);
+  EXPECT_EQ(points_.Sound(), absl::StrCat("99:", kStart + 1, "-", kStart + 1, ",88:3-9"));
+  EXPECT_EQ(record_.sound_since(), 0u) << "what older versions know tells all";
+  // It has gone back to what it has begun with.
+  record_.set_from_image("job:begun-with");
+  record_.set_numbers_before(record_.last_number());
+  points_.NoteSound(9 * kPointSecond, 0, /*is_over=*/false);
+  EXPECT_EQ(points_.Sound(), "88:3-9");
+}
+
+TEST_F(EarlierStartsTest, NoneThatLedToADeathIsSound) {
+  BeginWith("job:begun-with");
+  points_.Add(PointOf("job:own", 0, 2 * kPointSecond), false);
+  record_.set_from_image("job:begun-with");
+  record_.set_from_number(kLast);
+  record_.set_numbers_before(record_.last_number());
+  EXPECT_FALSE(points_.HasSoundOwn(Stored(), INT64_MAX));
+}
+
 TEST_F(RestartPointsTest, ANumberThatNoJobComesToIsNone) {
   record_.set_submitted_unix_ns(77);
   store::ImageInfo image;
@@ -285,6 +332,141 @@ TEST_F(RestartPointsTest, WhatLedToADeathGoesOnceThisLifeHasAnImage) {
   EXPECT_THAT(ImageNames(points_.Superfluous(/*make_room=*/false, INT64_MAX)), IsEmpty());
   points_.Add(PointOf("job:4"), false);
   EXPECT_THAT(ImageNames(points_.Superfluous(/*make_room=*/false, INT64_MAX)), ElementsAre("job:2", "job:3"));
+}
+
+// Of a life that died after three images and went on from the first, which has taken a fourth.
+class WayToDeathTest : public RestartPointsTest {
+ protected:
+  WayToDeathTest() {
+    record_.mutable_policy()->set_keep_images(1);
+    for (int i = 1; i <= 3; ++i) points_.Add(PointOf(absl::StrCat("job:", i), 0, i * kPointSecond), false);
+    record_.set_from_image("job:1");
+    record_.set_from_number(1);
+    record_.set_numbers_before(3);
+    record_.set_image_in_life(false);
+    record_.set_life_began_ns(10 * kPointSecond);
+  }
+
+  std::vector<std::string> Superfluous(bool make_room, int64_t sound_before_ns) {
+    return ImageNames(points_.Superfluous(make_room, sound_before_ns));
+  }
+};
+
+TEST_F(WayToDeathTest, AnImageOnItDoesNotPushOutTheOneThatWasGoneBackTo) {
+  points_.Add(PointOf("job:4", 0, 15 * kPointSecond), false);
+  EXPECT_THAT(Superfluous(/*make_room=*/false, 14 * kPointSecond), ElementsAre("job:2", "job:3"));
+  EXPECT_THAT(Superfluous(/*make_room=*/true, 14 * kPointSecond), ElementsAre("job:2", "job:3"));
+  points_.Add(PointOf("job:5", 0, 16 * kPointSecond), false);
+  points_.Add(PointOf("job:6", 0, 17 * kPointSecond), false);
+  EXPECT_THAT(Superfluous(/*make_room=*/false, 14 * kPointSecond), ElementsAre("job:2", "job:3", "job:5"))
+      << "4 has to get old enough yet";
+  EXPECT_THAT(Superfluous(/*make_room=*/false, 15 * kPointSecond), ElementsAre("job:2", "job:3", "job:1"));
+}
+
+TEST_F(WayToDeathTest, AnImageThatDiedSoonIsProvenByTheLifeThatGoesOnFromItAlone) {
+  record_.set_from_image("job:3");
+  record_.set_from_number(3);
+  record_.set_numbers_before(2);
+  points_.NoteSound(2 * kPointSecond, 0, /*is_over=*/true);
+  EXPECT_TRUE(record_.points(2).may_hold_death());
+  EXPECT_FALSE(record_.points(1).may_hold_death());
+  // However long it was dead.
+  record_.set_numbers_before(3);
+  record_.set_life_began_ns(50 * kPointSecond);
+  for (const int i : {4, 5, 6}) points_.Add(PointOf(absl::StrCat("job:", i), 0, 60 * kPointSecond), false);
+  points_.NoteSound(49 * kPointSecond, INT64_MAX, /*is_over=*/false);
+  EXPECT_THAT(Superfluous(/*make_room=*/false, 49 * kPointSecond), ElementsAre("job:1", "job:4", "job:5"));
+  points_.NoteSound(50 * kPointSecond, 0, /*is_over=*/false);
+  EXPECT_THAT(Superfluous(/*make_room=*/false, 50 * kPointSecond), ElementsAre("job:1", "job:2", "job:5"));
+}
+
+TEST_F(WayToDeathTest, WhereAnotherDaemonHasTakenItOverTheMachinesClockTells) {
+  record_.clear_life_began_ns();
+  record_.set_life_began_unix_ns(7);
+  record_.mutable_points(0)->set_may_hold_death(true);
+  points_.NoteSound(INT64_MAX, 6, /*is_over=*/false);
+  EXPECT_TRUE(record_.points(0).may_hold_death());
+  points_.NoteSound(0, 7, /*is_over=*/false);
+  EXPECT_FALSE(record_.points(0).may_hold_death());
+}
+
+TEST_F(WayToDeathTest, AfterARestartOfTheMachineTheClockTells) {
+  record_.set_numbers_before(1);
+  for (v1::RestartPoint& point : *record_.mutable_points()) {
+    point.clear_taken_ns();
+    point.set_taken_unix_ns(static_cast<int64_t>(point.number()));
+  }
+  points_.NoteSound(INT64_MAX, 2, /*is_over=*/true);
+  EXPECT_FALSE(record_.points(1).may_hold_death());
+  EXPECT_TRUE(record_.points(2).may_hold_death());
+}
+
+// Somebody else's stays, and the next life goes on from what came after it.
+TEST_F(WayToDeathTest, WhatLiesOnItNeverGetsProven) {
+  record_.mutable_points(1)->set_ours(false);
+  points_.Add(PointOf("job:4", 0, 15 * kPointSecond), false);
+  points_.NoteSound(15 * kPointSecond, 0, /*is_over=*/true);
+  record_.set_from_image("job:4");
+  record_.set_from_number(4);
+  record_.set_numbers_before(4);
+  EXPECT_TRUE(record_.points(1).may_hold_death());
+  EXPECT_TRUE(record_.points(2).may_hold_death());
+  EXPECT_FALSE(record_.points(3).may_hold_death());
+}
+
+TEST_F(WayToDeathTest, TheOldestStaysWhileNoneIsProven) {
+  record_.set_from_image("job:2");
+  record_.set_from_number(2);
+  for (v1::RestartPoint& point : *record_.mutable_points()) point.set_may_hold_death(true);
+  for (const int i : {4, 5}) points_.Add(PointOf(absl::StrCat("job:", i), 0, 15 * kPointSecond), false);
+  EXPECT_THAT(Superfluous(/*make_room=*/false, 14 * kPointSecond), ElementsAre("job:3", "job:4"));
+}
+
+TEST_F(WayToDeathTest, AnImageSaysWhichOnesBeforeItAreNotOnIt) {
+  record_.set_submitted_unix_ns(99);
+  points_.NoteSound(14 * kPointSecond, 0, /*is_over=*/false);
+  EXPECT_EQ(points_.Sound(), "99:1-1");
+  points_.Add(PointOf("job:4", 0, 15 * kPointSecond), false);
+  EXPECT_EQ(points_.Sound(), "99:1-1") << "4 has to get old enough yet";
+  points_.NoteSound(15 * kPointSecond, 0, /*is_over=*/false);
+  EXPECT_EQ(points_.Sound(), "99:4-4,99:1-1");
+  points_.Add(PointOf("job:5", 0, 16 * kPointSecond), false);
+  points_.NoteSound(16 * kPointSecond, 0, /*is_over=*/true);
+  EXPECT_EQ(points_.Sound(), "99:4-5,99:1-1");
+  // Goes on from the newest, whose life goes on.
+  record_.set_from_image("job:5");
+  record_.set_from_number(5);
+  record_.set_numbers_before(5);
+  points_.Add(PointOf("job:6", 0, 30 * kPointSecond), false);
+  points_.NoteSound(30 * kPointSecond, 0, /*is_over=*/false);
+  EXPECT_EQ(points_.Sound(), "99:4-6,99:1-1");
+  // And back to the first once more, from where 4 and all that came of it is another way.
+  record_.set_from_image("job:1");
+  record_.set_from_number(1);
+  record_.set_numbers_before(6);
+  points_.NoteSound(30 * kPointSecond, 0, /*is_over=*/false);
+  EXPECT_EQ(points_.Sound(), "99:1-1");
+  points_.Add(PointOf("job:7", 0, 40 * kPointSecond), false);
+  points_.NoteSound(40 * kPointSecond, 0, /*is_over=*/false);
+  EXPECT_EQ(points_.Sound(), "99:7-7,99:1-1");
+}
+
+// A short one: the next life goes on from its image and lives.
+TEST_F(WayToDeathTest, ALifeThatWasShortHasGoneBackToo) {
+  record_.set_submitted_unix_ns(99);
+  points_.Add(PointOf("job:4", 0, 11 * kPointSecond), false);
+  points_.NoteSound(9 * kPointSecond, 0, /*is_over=*/true);
+  EXPECT_EQ(points_.Sound(), "99:1-1");
+  record_.set_from_image("job:4");
+  record_.set_from_number(4);
+  record_.set_numbers_before(4);
+  record_.set_life_began_ns(20 * kPointSecond);
+  points_.NoteSound(20 * kPointSecond, 0, /*is_over=*/false);
+  EXPECT_EQ(points_.Sound(), "99:4-4,99:1-1");
+}
+
+TEST_F(WayToDeathTest, NorWhereRoomIsMadeBeforeTheLifeHasAnImage) {
+  EXPECT_THAT(Superfluous(/*make_room=*/true, 14 * kPointSecond), ElementsAre("job:2"));
 }
 
 TEST_F(RestartPointsTest, OfAHangTheOldestStaysWhereThereIsNoOther) {

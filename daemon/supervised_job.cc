@@ -600,15 +600,15 @@ std::map<std::string, std::string> SupervisedJob::LabelsOfImage(uint64_t number)
   if (first_submitted_unix_ns_ != 0)
     labels[v1::kSupervisedFirstLabel] = absl::StrCat(first_submitted_unix_ns_);
   if (!ancestors_.empty()) labels[v1::kSupervisedAncestorsLabel] = ancestors_;
+  if (std::string sound = points_.Sound(); !sound.empty())
+    labels[v1::kSupervisedSoundLabel] = std::move(sound);
   if (const std::string host = ToUtf8(ThisHostName()); !host.empty()) labels[v1::kSupervisedHostLabel] = host;
   return labels;
 }
 
 std::map<std::string, std::string> SupervisedJob::LabelsOfNextImage(uint64_t* number) {
-  {
-    absl::MutexLock lock(&mutex_);
-    *number = points_.NextNumber();
-  }
+  absl::MutexLock lock(&mutex_);
+  *number = points_.NextNumber();
   std::map<std::string, std::string> labels = LabelsOfImage(*number);
   labels[v1::kSupervisedAskedLabel] = "yes";
   return labels;

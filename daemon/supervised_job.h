@@ -165,7 +165,8 @@ class SupervisedJob {
   void ForgetSignal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NotePoint(v1::RestartPoint point) ABSL_LOCKS_EXCLUDED(mutex_);
   // The labels by which the next image is known as one of it, should nobody live to add it to the points.
-  std::map<std::string, std::string> LabelsOfImage(uint64_t number) const;
+  std::map<std::string, std::string> LabelsOfImage(uint64_t number) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteStop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // By which its processes are known. Those of `others`, if they are not known, can't be told from those that
   // only carry its mark.
@@ -243,13 +244,19 @@ class SupervisedJob {
   // `make_room`: also those that --keep would keep, but for the newest and the one to go back to. False:
   // none could be removed.
   bool RemoveOldImages(bool make_room = false);
-  // See RestartPoints::OfEarlierStarts. `images`: of the store, where it was asked.
-  std::vector<v1::RestartPoint> ImagesOfEarlierStarts(std::vector<store::ImageInfo>* images)
+  // See RestartPoints::OfEarlierStarts; none where none of them can go once the `going` points have gone.
+  // `images`: of the store, where it was asked.
+  std::vector<v1::RestartPoint> ImagesOfEarlierStarts(bool make_room,
+                                                      const std::vector<v1::RestartPoint>& going,
+                                                      std::vector<store::ImageInfo>* images)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<store::ImageInfo> WithoutDamaged(std::vector<store::ImageInfo> images);
   // Takes those out of `going` that were taken `before` this start and are needed elsewhere, or may be.
   // `images`: of the store; none: it has not been asked.
   void LeaveWhatOthersNeed(uint64_t before, std::vector<store::ImageInfo> images,
                            std::initializer_list<std::vector<v1::RestartPoint>*> going);
+  // Those that were not long ago.
+  void LeaveWhatWasNeeded(std::vector<v1::RestartPoint>* going);
   absl::StatusOr<std::vector<store::ImageInfo>> StoredImages();
   bool RemoveToMakeRoom(const std::vector<v1::RestartPoint>& images);
   // False: it could remove none.
@@ -257,6 +264,8 @@ class SupervisedJob {
   absl::Status RemoveImageOf(const v1::RestartPoint& image);
   // After that moment the job got further: images from before are not of one that hangs.
   int64_t SoundUntilNanos();
+  // Images from after that moment may hold a death or a hang.
+  int64_t SoundBeforeNanos() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // supervised_warnings.cc
   // Its processes that no image of it has. Looked for now and then, until some were told.
@@ -311,6 +320,8 @@ class SupervisedJob {
   // `words`: what it said at last; may be empty.
   void NoteDeath(const supervise::Death& death, absl::string_view words)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // See RestartPoints::NoteSound.
+  void NoteSound(int64_t sound_before_ns, bool is_over) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of work, if it died when the last death was.
   double LostSeconds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Until then its last life, of which nobody saw the end, has lasted at least; of the machine's clock.
@@ -359,7 +370,9 @@ class SupervisedJob {
   bool counts_run_time_ = false;  // from a life's beginning to its death
   int64_t hung_since_ns_ = 0;
   int postponed_ = 0;
-  std::set<std::string> cut_of_others_told_;  // files
+  std::optional<std::vector<v1::RestartPoint>> earlier_;  // of earlier starts, as was seen last
+  std::map<std::string, double> needed_until_;            // images of these, by others
+  std::set<std::string> cut_of_others_told_;              // files
   bool strays_told_ = false, unseen_hangs_told_ = false;
   double next_look_for_strays_ = 0, next_look_at_log_ = 0;
   uint64_t log_bytes_ = 0;     // then
@@ -401,7 +414,6 @@ class SupervisedJob {
   // Nothing is to be recorded any more.
   bool settled_ ABSL_GUARDED_BY(mutex_);
   RestartPoints points_ ABSL_GUARDED_BY(mutex_){&record_};  // of the record
-  bool earlier_images_ = true;                              // there may be some of earlier starts
   const char* phase_ ABSL_GUARDED_BY(mutex_) = "running";
   int64_t next_checkpoint_unix_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   double interval_seconds_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -34,6 +34,7 @@
 #include "daemon/supervised_record.h"
 #include "daemon/supervisor.h"
 #include "daemon/thread_time.h"
+#include "dedup_store/scrub.h"
 #include "dedup_store/store.h"
 #include "restore/thread_placement.h"
 
@@ -43,6 +44,8 @@ namespace {
 // How often something is looked at of which nobody tells.
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 constexpr double kLongestRest = 3600;
+// What another job, a template or a function needs is not looked for at each image.
+constexpr double kNeededSeconds = 300;
 // Threads that waited when their job came back begin to work a little later.
 constexpr double kSpreadSeconds = 1;
 constexpr double kSampleSeconds = 1;
@@ -293,6 +296,11 @@ int64_t SupervisedJob::SoundUntilNanos() {
   return MonotonicNanos() - static_cast<int64_t>((MonotonicSeconds() - progress_.SoundUntilSeconds()) * 1e9);
 }
 
+int64_t SupervisedJob::SoundBeforeNanos() {
+  const int64_t old = MonotonicNanos() - kProvenNanos;
+  return record_.policy().hang_seconds() > 0 ? std::min(old, SoundUntilNanos()) : old;
+}
+
 bool SupervisedJob::AwaitBoundary(const std::function<bool()>& given_up) {
   if (!job_file_) return false;
   auto said = job_file_->Read();
@@ -429,6 +437,7 @@ absl::Status SupervisedJob::CaptureImage(BoundaryGate* gate, v1::CheckpointResul
     const v1::Supervision& policy = record_.policy();
     const std::string image = absl::StrCat(ImagesName(), ":", ImageTag());
     request.set_reference(store::NormalizeReference(image).value_or(image));
+    NoteSound(SoundBeforeNanos(), /*is_over=*/false);
     points_.BeginTaking(request.reference());
     for (auto& [label, value] : LabelsOfImage(points_.taking_number()))
       (*request.mutable_labels())[label] = value;
@@ -555,26 +564,36 @@ void SupervisedJob::TellOfImage(const absl::Status& taken) {
 }
 
 bool SupervisedJob::RemoveOldImages(bool make_room) {
-  int64_t sound_before = MonotonicNanos() - kProvenNanos;
+  int64_t sound_before;
   std::vector<v1::RestartPoint> old;
   {
     absl::MutexLock lock(&mutex_);
-    if (record_.policy().hang_seconds() > 0) sound_before = std::min(sound_before, SoundUntilNanos());
+    sound_before = SoundBeforeNanos();
+    NoteSound(sound_before, /*is_over=*/false);
     old = points_.Superfluous(make_room, sound_before);
   }
   std::vector<store::ImageInfo> images;
-  std::vector<v1::RestartPoint> earlier = ImagesOfEarlierStarts(&images);
+  std::vector<v1::RestartPoint> earlier = ImagesOfEarlierStarts(make_room, old, &images);
+  for (std::vector<v1::RestartPoint>* const some : {&earlier, &old}) LeaveWhatWasNeeded(some);
+  const std::vector<store::ImageInfo> whole = WithoutDamaged(images);
   uint64_t before;
   size_t at_least = 0;
+  std::string sound;
   {
     absl::MutexLock lock(&mutex_);
     before = NumbersBeforeStart(record_);
-    // What it has begun with may hold a death, as may all that it has taken since.
-    if (!earlier.empty() && !points_.HasSoundOwn(images, sound_before)) at_least = 1;
+    // What it has begun with may hold a death, as may all that it has taken since, and the last one before.
+    if (!earlier.empty() && !points_.HasSoundOwn(whole, sound_before)) {
+      at_least = 1;
+      sound = points_.SoundOfEarlierStarts(earlier, whole);
+    }
   }
+  const auto is_sound = [&sound](const v1::RestartPoint& image) { return image.image() == sound; };
   const auto beyond_kept = [&] {
     absl::MutexLock lock(&mutex_);
-    return points_.BeyondKept(earlier, old, at_least);
+    std::vector<v1::RestartPoint> beyond = points_.BeyondKept(earlier, old, at_least);
+    std::erase_if(beyond, is_sound);
+    return beyond;
   };
   const auto is_earlier = [before](const v1::RestartPoint& image) { return image.number() <= before; };
   // What others need is asked for only where something may go.
@@ -582,6 +601,7 @@ bool SupervisedJob::RemoveOldImages(bool make_room) {
       (make_room ? !earlier.empty() : !beyond_kept().empty()))
     LeaveWhatOthersNeed(before, std::move(images), {&earlier, &old});
   if (make_room) {
+    std::erase_if(earlier, is_sound);
     if (earlier.size() <= at_least) earlier.clear();
     // Whether there is room then the next attempt tells.
     if (earlier.size() > 1) earlier.resize(1);
@@ -619,21 +639,48 @@ void SupervisedJob::LeaveWhatOthersNeed(uint64_t before, std::vector<store::Imag
       if (image.number() > before) return false;
       if (!known.ok() || !needs.ok()) return true;
       const auto info = there.find(image.image());
-      return info != there.end() && !needs->ReasonsFor(info->second).empty();
+      if (info == there.end() || needs->ReasonsFor(info->second).empty()) return false;
+      needed_until_[image.image()] = MonotonicSeconds() + kNeededSeconds;
+      return true;
     });
   }
 }
 
-std::vector<v1::RestartPoint> SupervisedJob::ImagesOfEarlierStarts(std::vector<store::ImageInfo>* images) {
-  if (!earlier_images_ || first_submitted_unix_ns_ == 0) return {};
+void SupervisedJob::LeaveWhatWasNeeded(std::vector<v1::RestartPoint>* going) {
+  const double now = MonotonicSeconds();
+  std::erase_if(needed_until_, [now](const auto& image) { return image.second < now; });
+  std::erase_if(*going, [&](const v1::RestartPoint& image) { return needed_until_.contains(image.image()); });
+}
+
+std::vector<v1::RestartPoint> SupervisedJob::ImagesOfEarlierStarts(bool make_room,
+                                                                   const std::vector<v1::RestartPoint>& going,
+                                                                   std::vector<store::ImageInfo>* images) {
+  if (first_submitted_unix_ns_ == 0 || (earlier_ && earlier_->empty())) return {};
+  if (earlier_ && !make_room) {
+    std::vector<v1::RestartPoint> known = *earlier_;
+    LeaveWhatWasNeeded(&known);
+    absl::MutexLock lock(&mutex_);
+    if (points_.BeyondKept(std::move(known), going, /*at_least=*/0).empty()) return {};
+  }
   absl::StatusOr<std::vector<store::ImageInfo>> listed = StoredImages();
   if (!listed.ok()) return {};
   *images = *std::move(listed);
   absl::MutexLock lock(&mutex_);
-  std::vector<v1::RestartPoint> earlier = points_.OfEarlierStarts(*images);
   // No more of them are taken.
-  if (earlier.empty()) earlier_images_ = false;
-  return earlier;
+  earlier_ = points_.OfEarlierStarts(*images);
+  return *earlier_;
+}
+
+std::vector<store::ImageInfo> SupervisedJob::WithoutDamaged(std::vector<store::ImageInfo> images) {
+  if (images.empty()) return images;
+  const absl::StatusOr<std::shared_ptr<store::Store>> store = node_.OpenStore(Node::Access::kRead);
+  if (!store.ok()) return images;
+  const auto damaged = store::ReadDamagedImages(**store);
+  if (!damaged.ok()) return images;
+  std::erase_if(images, [&](const store::ImageInfo& image) {
+    return std::binary_search(damaged->begin(), damaged->end(), image.reference);
+  });
+  return images;
 }
 
 absl::StatusOr<std::vector<store::ImageInfo>> SupervisedJob::StoredImages() {

@@ -190,6 +190,8 @@ void GoOnFromStart(const store::ImageInfo& image, v1::SupervisedJobRecord* recor
   record->set_ancestors(number == 0 ? ""
                                     : AncestorsOfNext(LabelOf(image.labels, v1::kSupervisedLabel), number,
                                                       LabelOf(image.labels, v1::kSupervisedAncestorsLabel)));
+  record->set_sound(number == 0 ? ""
+                                : SoundText(ParseSound(LabelOf(image.labels, v1::kSupervisedSoundLabel))));
   record->set_last_number(((number >> v1::kBitsOfNumberInStart) + 1) << v1::kBitsOfNumberInStart);
 }
 

@@ -94,10 +94,15 @@ TEST_F(SupervisedRecordTest, NumbersGrowFromStartToStart) {
   image.labels[v1::kSupervisedAncestorsLabel] = "88:12,77:9";
   GoOnFromStart(image, &record, &first);
   EXPECT_EQ(record.ancestors(), "99:17179869191,88:12,77:9");
+  EXPECT_EQ(record.sound(), "");
+  image.labels[v1::kSupervisedSoundLabel] = "99:17179869189-17179869190,77:1-8,forged";
+  GoOnFromStart(image, &record, &first);
+  EXPECT_EQ(record.sound(), "99:17179869189-17179869190,77:1-8");
   image.labels[v1::kSupervisedNumberLabel] = "18446744073709551615";
   GoOnFromStart(image, &record, &first);
   EXPECT_EQ(record.last_number(), uint64_t{1} << 32) << "no job comes to that";
   EXPECT_EQ(record.ancestors(), "");
+  EXPECT_EQ(record.sound(), "");
 }
 
 TEST_F(SupervisedRecordTest, WhatIsWrittenIsReadUntilItIsRemoved) {

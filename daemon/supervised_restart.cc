@@ -127,9 +127,10 @@ Death SupervisedJob::DeathBy(const ExitState& exit, int64_t ended_unix_ns) {
     death.kind = Death::Kind::kExited;
     death.code = exit.code;
   }
+  const int64_t sound_before = hung_ ? hung_since_ns_ : MonotonicNanos() - since - kProvenNanos;
+  NoteSound(sound_before, /*is_over=*/true);
   if (!supervise::MayComeFromOutside(death)) {
     // Of its own doing: an image that may hold the beginning of this end is no progress.
-    const int64_t sound_before = hung_ ? hung_since_ns_ : MonotonicNanos() - since - kProvenNanos;
     if (points_.AnyOfLife(sound_before)) death.image_taken = true;
   } else {
     death.image_taken = record_.image_in_life();
@@ -151,6 +152,7 @@ Death SupervisedJob::DeathWithoutWitness(bool other_boot) {
   if (record_.coming_to_life()) return death;
   since_death_ns_ = std::max(int64_t{0}, UnixNanos() - LastSignOfLife());
   death.lived_seconds = std::max(0.0, SecondsOfLife() - static_cast<double>(since_death_ns_) * 1e-9);
+  NoteSound(MonotonicNanos() - since_death_ns_ - kProvenNanos, /*is_over=*/true);
   // What ended the whole machine does not lie in the image.
   if (other_boot) {
     death.kind = Death::Kind::kMachineRestarted;
@@ -160,6 +162,10 @@ Death SupervisedJob::DeathWithoutWitness(bool other_boot) {
   death.progressed = other_boot;
   death.image_taken = record_.image_in_life() || points_.AnyOfLife(INT64_MAX);
   return death;
+}
+
+void SupervisedJob::NoteSound(int64_t sound_before_ns, bool is_over) {
+  points_.NoteSound(sound_before_ns, UnixNanos() - (MonotonicNanos() - sound_before_ns), is_over);
 }
 
 double SupervisedJob::SecondsOfLife() const {

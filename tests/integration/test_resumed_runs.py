@@ -11,7 +11,7 @@ import unittest
 
 from harness import jobs, procfs, waiting
 from harness.case import RekindleTest
-from harness.cli import DONE, FAILED, USAGE
+from harness.cli import DONE, FAILED, NO_STORE, USAGE
 from test_supervision import SupervisedTest, lines_of
 
 EVERY = ("--every", "300ms", "--restarts", "3")
@@ -256,7 +256,10 @@ class StopOnTest(ResumedTest):
 class WithoutDaemonTest(RekindleTest):
     def words(self, *options):
         return ["run", "--name", "job", *EVERY, "--resume", "--stop-on", "TERM", *options, "--", jobs.PYTHON,
-                jobs.workload("counting.py"), self.path("numbers"), "100000"]  # fmt: skip
+                jobs.workload("counting.py"), self.path("numbers"), "100000", f"limit={self.limit()}"]  # fmt: skip
+
+    def limit(self):
+        return self.path("limit")
 
     def numbers(self):
         return lines_of(self.path("numbers"))
@@ -396,6 +399,62 @@ class WithoutDaemonTest(RekindleTest):
         there.finish(another)
         follower.terminate()
         self.cli.finish(follower)
+
+    def test_what_is_known_to_be_sound_stays_whatever_later_starts_do(self):
+        folder = self.path("place")
+        places = [folder, "rclone:" + folder + ".objects"]
+        for name in (folder, folder + ".objects"):
+            os.mkdir(name)
+
+        def images(*options):
+            listed = self.cli.run("ls", *options)
+            self.assertIn(listed.code, (DONE, NO_STORE), str(listed))  # who makes it may not have begun
+            return listed.data.get("images", [])
+
+        def there(place):
+            return {image["reference"] for image in images("--from", place)}
+
+        def sound():
+            """Those that the newest image calls so."""
+            here = images()
+            stretch = re.fullmatch(r"(\d+):(\d+)-(\d+)", here[0]["labels"].get("rekindle.supervised-sound", ""))
+            if not stretch:
+                return set()
+            start, first, last = stretch.groups()
+            return {
+                image["reference"]
+                for image in here
+                if image["labels"]["rekindle.supervised"] == start
+                and int(first) <= int(image["labels"]["rekindle.supervised-number"]) <= int(last)
+            }
+
+        first = self.cli.start(*self.words("--keep", "999"), json_output=False)
+        waiting.until(images, "an image", 60)
+        followers = [
+            self.cli.start("copy", "job", "--follow", "--whole", "--keep", "1", "--to", place, json_output=False)
+            for place in places
+        ]
+        for follower in followers:
+            self.addCleanup(lambda process=follower: process.poll() is None and process.kill())
+        waiting.until(lambda: all(there(place) & sound() for place in places), "copies that are sound", 60)
+        first.send_signal(signal.SIGTERM)
+        self.cli.finish(first)
+        known = sound()
+        # Both die soon, and of all that they take none is old enough to go back to.
+        for more in (40, 30):
+            with open(self.limit(), "w", encoding="ascii") as file:
+                file.write(str(len(self.numbers()) + more))
+            result = self.cli.run(*self.words("--keep", "1", "--backoff", "10ms"), json_output=False)
+            self.assertEqual(result.code, 7, str(result))
+            newest = self.references()[-1]
+            waiting.until(lambda last=newest: all(last in there(place) for place in places), "the last copies", 60)
+        for follower in followers:
+            follower.send_signal(signal.SIGINT)
+            self.cli.finish(follower)
+        self.assertTrue(known & set(self.references()), self.references())
+        for place in places:
+            self.assertTrue(known & there(place), there(place))
+            self.assertLessEqual(len(there(place)), 1 + 2 + 1, "the last one, two of earlier starts, and that one")
 
     def test_two_of_one_job_are_told(self):
         """As when a node was given up that had only lost its network."""

@@ -144,6 +144,20 @@ class DeathTest(SupervisedTest):
         self.assert_counted(60)
         self.assertLessEqual(state["restarts"], 4)
 
+    def test_images_that_lead_to_a_death_do_not_push_out_what_comes_before(self):
+        # Its death is in its second image, and in all that are taken on the way to it.
+        limit = self.path("limit")
+        command = self.start(10000, "pause=0.1", f"limit={limit}", detach=False,
+                             options=["--every", "5s", "--keep", "1", "--restarts", "4", "--backoff", "10ms"])  # fmt: skip
+        self.wait_for_image(1)
+        with open(limit + ".new", "w", encoding="ascii") as file:
+            file.write(str(len(lines_of(self.numbers)) + 5))
+        os.rename(limit + ".new", limit)
+        result = self.remote.finish(command)
+        self.assertEqual(result.code, 7, str(result))
+        images = self.references(cli=self.remote)
+        self.assertGreater(len(images), 1, f"{images}: {result.err}")
+
     def test_a_hung_job_is_killed_and_goes_on(self):
         self.start(60, "hang-at=40", f"until={self.may_end}",
                    options=["--every", "200ms", "--restarts", "2", "--hang", "4s"])  # fmt: skip

@@ -16,4 +16,9 @@ inline constexpr int kBitsOfNumberInStart = 32;
 // From which images of earlier starts its own one has come, from one to the other (base/job_descent.h).
 inline constexpr char kSupervisedAncestorsLabel[] = "rekindle.supervised-ancestors";
 
+// Which images in its past hold no death that comes at once (base/job_descent.h, SoundStretch), as far as
+// that was known when it was taken. Whoever removes such images, wherever they are, leaves the newest of
+// these.
+inline constexpr char kSupervisedSoundLabel[] = "rekindle.supervised-sound";
+
 }  // namespace rekindle::v1

@@ -1,7 +1,9 @@
 """Appends the numbers from 0 on to a file, one a line, and says each; at some of them it does something else.
 
-counting.py FILE COUNT [exit-at=N] [hang-at=N [spins]] [until=PATH] [status=N] [pause=SECONDS] [memory=MIB] [child]
+counting.py FILE COUNT [exit-at=N] [limit=PATH] [hang-at=N [spins]] [until=PATH] [status=N] [pause=SECONDS]
+            [memory=MIB] [child]
 
+limit=PATH: where that file is there, it exits at the number that it holds, and at later ones.
 until=PATH: it neither ends by itself nor hangs before that file is there.
 """
 
@@ -14,6 +16,14 @@ import time
 def wait_for_file(path, pause):
     while path and not os.path.exists(path):
         time.sleep(pause)
+
+
+def limit_of(path):
+    try:
+        with open(path, encoding="ascii") as file:
+            return int(file.read())
+    except FileNotFoundError:
+        return sys.maxsize
 
 
 def main():
@@ -29,6 +39,8 @@ def main():
         for number in range(count):
             if number == int(options.get("exit-at", "-1")):
                 wait_for_file(options.get("until"), pause)
+                sys.exit(7)
+            if number >= limit_of(options.get("limit", "")):
                 sys.exit(7)
             hangs = number == int(options.get("hang-at", "-1"))
             if hangs:
