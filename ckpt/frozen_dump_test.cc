@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -20,6 +21,11 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/file.h"
+#include "base/pidfd.h"
+#include "base/process_stat.h"
+#include "base/subprocess.h"
 #include "ckpt/job_inspection.h"
 #include "criu/test_support.h"
 #include "dedup_store/store_testing.h"
@@ -56,9 +62,15 @@ class FrozenDumpTest : public store::StoreTest {
                                   const std::atomic<bool>* cancel = nullptr,
                                   const std::function<void(uint64_t)>& progress = {},
                                   const std::string& folder = "", CaptureGate* say = nullptr) {
+    return DumpProcess(job.pid(), folder.empty() ? job.folder() : folder, arena, cancel, progress, say);
+  }
+  absl::StatusOr<FrozenDump> DumpProcess(pid_t pid, const std::string& folder, StagingArena* arena,
+                                         const std::atomic<bool>* cancel = nullptr,
+                                         const std::function<void(uint64_t)>& progress = {},
+                                         CaptureGate* say = nullptr) {
     criu::DumpOptions options;
-    options.pid = job.pid();
-    options.images_directory = options.work_directory = folder.empty() ? job.folder() : folder;
+    options.pid = pid;
+    options.images_directory = options.work_directory = folder;
     options.after = criu::AfterDump::kLeaveRunning;
     auto gate = FindDumpGate();
     if (!gate.ok()) return gate.status();
@@ -299,6 +311,58 @@ TEST_F(FrozenDumpTest, JobGoesOnWhereThereCanBeNoMoreThreads) {
     ASSERT_TRUE(job.GoesOn()) << refused << " " << dump.status();
   }
   EXPECT_GT(refused, 4);
+}
+
+// Of an io_uring that no descriptor tells of. The argument is that of
+// tests/integration/workloads/ring_threads.c.
+class KernelWorkerTest : public FrozenDumpTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  static constexpr int kNoIoUring = 77;
+
+  void SetUp() override {
+    FrozenDumpTest::SetUp();
+    numbers_ = folder_->path() + "/numbers";
+  }
+  // Until the job has counted on. False: it has ended.
+  bool CountsOn() {
+    const size_t before = Numbers().size();
+    while (Numbers().size() == before) {
+      if (AwaitExit(job_.pidfd(), absl::Milliseconds(20))) return false;
+    }
+    return true;
+  }
+  std::string Numbers() const { return ReadFile(numbers_).value_or(""); }
+
+  std::string numbers_;
+  Subprocess job_;
+};
+INSTANTIATE_TEST_SUITE_P(Threads, KernelWorkerTest, ::testing::Values("lone-sqpoll", "lone-worker"),
+                         [](const auto& way) {
+                           return way.param == std::string("lone-sqpoll") ? "Polls" : "Works";
+                         });
+
+TEST_P(KernelWorkerTest, CriuGivesUpAndTheJobGoesOn) {
+  SubprocessOptions start;
+  start.argv = {REKINDLE_RING_THREADS, GetParam(), numbers_};
+  start.new_session = true;
+  auto started = Subprocess::Start(start);
+  RK_ASSERT_OK(started);
+  job_ = *std::move(started);
+  if (!CountsOn()) {
+    auto ended = job_.Wait();
+    RK_ASSERT_OK(ended);
+    ASSERT_EQ(ended->code, kNoIoUring) << ended->ToString();
+    GTEST_SKIP() << "no io_uring of this kind here (kernel.io_uring_disabled, or before Linux 6.5)";
+  }
+  auto arena = StagingArena::Create(kRoom, kRoom, folder_->path());
+  RK_ASSERT_OK(arena);
+  const absl::Status status = DumpProcess(job_.pid(), folder_->path(), arena->get()).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("(iou-"), HasSubstr("UV_USE_IO_URING=0")));
+  EXPECT_TRUE(CountsOn());
+  EXPECT_EQ(TracerOf(std::to_string(job_.pid())), 0);
+  RK_ASSERT_OK(job_.Signal(SIGKILL));
+  RK_ASSERT_OK(job_.Wait());
 }
 
 TEST_F(FrozenDumpTest, ProcessThatIsNotThereIsSaid) {
