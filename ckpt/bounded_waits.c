@@ -21,7 +21,7 @@
 
 #include "ckpt/give_up.h"
 
-enum { kTickMillis = 250, kMostTicks = GIVE_UP_WAIT_SECONDS * 1000 / kTickMillis };
+enum { kTickMillis = 250, kTicks = 1000 / kTickMillis };
 
 static volatile sig_atomic_t asked, ticks;  // how often so far; ticks since the wait began
 static pid_t parent;
@@ -83,8 +83,9 @@ pid_t BoundedWait(pid_t pid, int* status, int options, struct rusage* usage) {
     if (found >= 0 || why != EINTR) return found;
     // CRIU's own alarm, by which it stops waiting for the threads to stop. It comes again.
     if (ticks == ticks_before && asked == asked_before) return found;
-    if (ticks < kMostTicks) continue;
-    if (!asked && (pid_t)syscall(SYS_getppid) == parent) continue;
+    if (ticks < GIVE_UP_WAIT_SECONDS * kTicks) continue;
+    const int is_orphan = (pid_t)syscall(SYS_getppid) != parent;
+    if (!asked && (!is_orphan || ticks < ORPHAN_WAIT_SECONDS * kTicks)) continue;
     errno = ETIMEDOUT;
     return -1;
   }

@@ -23,6 +23,8 @@ namespace {
 
 // Most dumps have ended by then.
 constexpr absl::Duration kLookAtJobEvery = absl::Milliseconds(500);
+// After a cancel. With what CRIU may still wait for a task (give_up.h) less than a minute.
+constexpr absl::Duration kCancelMayTake = absl::Seconds(45);
 
 // For whom it waits alone, in the numbers of its namespace. Nothing: for nobody, and as long as it goes on
 // with others it is left alone, since to end it in the middle of that could harm them. 0: the kernel does not
@@ -92,6 +94,7 @@ bool DeathWatch::met_kernel_worker() const {
 void DeathWatch::Run() {
   std::optional<pid_t> waited_for;
   std::optional<Deadline> patience;  // since then
+  std::optional<Deadline> letting_go;
   while (thread_.Pause(kLookAtJobEvery)) {
     pid_t criu;
     {
@@ -100,8 +103,9 @@ void DeathWatch::Run() {
     }
     const std::optional<pid_t> awaited = criu != 0 ? AwaitedBy(criu) : std::nullopt;
     const bool cancelled = cancel_ != nullptr && cancel_->load();
+    if (cancelled && !letting_go) letting_go.emplace(kCancelMayTake);
     const bool stuck = awaited.value_or(0) != 0 && IsKernelWorkerOf(criu, *awaited);
-    if (criu != 0 && (stuck || cancelled) && HandlesGiveUp(criu)) {
+    if (criu != 0 && (stuck || (letting_go && letting_go->passed())) && HandlesGiveUp(criu)) {
       absl::MutexLock lock(&mutex_);
       met_kernel_worker_ |= stuck;
       SendSignal(criu_pidfd_, GIVE_UP_SIGNAL);
