@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/proc_text.h"
 #include "base/status.h"
+#include "base/thread_stat.h"
 
 namespace rekindle {
 
@@ -31,19 +32,14 @@ int64_t BoottimeOffsetTicks() {
   return ticks;
 }
 
-}  // namespace
-
-absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid) {
-  absl::StatusOr<std::string> line = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
-  if (pid <= 0 || absl::IsNotFound(line.status())) {
-    return absl::NotFoundError(absl::StrCat("there is no process ", pid));
-  }
+absl::StatusOr<ProcessStat> ReadStat(const std::string& path, absl::string_view of) {
+  absl::StatusOr<std::string> line = ReadFile(path);
+  if (absl::IsNotFound(line.status())) return absl::NotFoundError(absl::StrCat("there is no ", of));
   RK_RETURN_IF_ERROR(line.status());
   // The name in parentheses may hold anything, parentheses too: the fields begin after the last one.
   size_t name_begin = line->find('('), name_end = line->rfind(')');
   auto unknown = [&] {
-    return absl::InternalError(
-        absl::StrCat("reading /proc/", pid, "/stat: it has another form than expected"));
+    return absl::InternalError(absl::StrCat("reading ", path, ": it has another form than expected"));
   };
   if (name_begin == std::string::npos || name_end == std::string::npos || name_end < name_begin)
     return unknown();
@@ -66,6 +62,18 @@ absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid) {
   stat.cpu_ticks = user_ticks + kernel_ticks;
   stat.name = line->substr(name_begin + 1, name_end - name_begin - 1);
   return stat;
+}
+
+}  // namespace
+
+absl::StatusOr<ProcessStat> ReadProcessStat(pid_t pid) {
+  const std::string of = absl::StrCat("process ", pid);
+  if (pid <= 0) return absl::NotFoundError(absl::StrCat("there is no ", of));
+  return ReadStat(absl::StrCat("/proc/", pid, "/stat"), of);
+}
+
+absl::StatusOr<ProcessStat> ReadThreadStat(pid_t pid, pid_t thread) {
+  return ReadStat(absl::StrCat("/proc/", pid, "/task/", thread, "/stat"), absl::StrCat("thread ", thread));
 }
 
 std::vector<pid_t> ListProcesses() {

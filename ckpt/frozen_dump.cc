@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/parallel.h"
 #include "base/pidfd.h"
+#include "base/process_stat.h"
 #include "base/status.h"
 #include "base/stoppable_thread.h"
 #include "base/subprocess.h"
@@ -29,6 +30,7 @@
 #include "ckpt/dump_gate.h"
 #include "ckpt/gpu_move.h"
 #include "ckpt/image_staging.h"
+#include "ckpt/kernel_workers.h"
 #include "ckpt/lost_names.h"
 #include "ckpt/nameless_memory.h"
 #include "criu/capture_server.h"
@@ -226,7 +228,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
     auto may_freeze = [&]() -> absl::Status {
       if (!untouched.Touch()) return absl::CancelledError("the capture was cancelled");
       if (ask_first) RK_RETURN_IF_ERROR(said = say->BeforeFreeze());
-      deaths.emplace();
+      deaths.emplace(cancel);
       RK_RETURN_IF_ERROR(deaths->Start());
       started.WaitForNotification();
       deaths->Guard(criu_pidfd, criu_pid);
@@ -250,7 +252,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   Watcher watcher;
   RK_RETURN_IF_ERROR(watcher.Start(cancel, &staging, direct.get(), server.get(), &untouched, progress));
   if (!tells_first) {
-    deaths.emplace();
+    deaths.emplace(cancel);
     RK_RETURN_IF_ERROR(deaths->Start());
   }
   RK_ASSIGN_OR_RETURN(Subprocess process, namespaces.Start(start));
@@ -263,11 +265,12 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
   absl::StatusOr<std::vector<std::string>> received = server->Serve(process.pidfd());
   watcher.Stop();
   if (!received.ok()) staging.Abandon(received.status());
-  // No bound: as long as all of the job lives CRIU lets go of it by itself, and to kill it in the middle
-  // could harm the job.
+  // CRIU lets go of the job by itself: to kill it in the middle would have the job run into CRIU's code.
+  // Where it waits for what can't be, it is told (DeathWatch).
   absl::StatusOr<ExitState> ended = process.Wait();
   freeze_gate.reset();
   const std::optional<pid_t> dead = deaths ? deaths->ended_for() : std::nullopt;
+  const bool met_kernel_worker = deaths && deaths->met_kernel_worker();
   deaths.reset();
   staging.Abandon(absl::AbortedError("CRIU has ended"));
   absl::Status copied;
@@ -289,6 +292,7 @@ absl::StatusOr<FrozenDump> DumpOnce(const criu::Installation& criu, const criu::
                      " of the job died while it was being captured: there is no image, and what is left of "
                      "the job runs on"));
   }
+  if (!exit.ok() && met_kernel_worker) RK_RETURN_IF_ERROR(CheckNoKernelWorkers(ProcessTree(root)));
   if (!exit.ok()) {
     // Our own failure made CRIU fail: it is the one to tell.
     if (!received.ok() && !absl::IsCancelled(received.status())) return received.status();

@@ -4,9 +4,11 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -19,7 +21,13 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/file.h"
+#include "base/pidfd.h"
+#include "base/process_stat.h"
+#include "base/subprocess.h"
 #include "ckpt/job_inspection.h"
 #include "criu/test_support.h"
 #include "dedup_store/store_testing.h"
@@ -56,9 +64,15 @@ class FrozenDumpTest : public store::StoreTest {
                                   const std::atomic<bool>* cancel = nullptr,
                                   const std::function<void(uint64_t)>& progress = {},
                                   const std::string& folder = "", CaptureGate* say = nullptr) {
+    return DumpProcess(job.pid(), folder.empty() ? job.folder() : folder, arena, cancel, progress, say);
+  }
+  absl::StatusOr<FrozenDump> DumpProcess(pid_t pid, const std::string& folder, StagingArena* arena,
+                                         const std::atomic<bool>* cancel = nullptr,
+                                         const std::function<void(uint64_t)>& progress = {},
+                                         CaptureGate* say = nullptr) {
     criu::DumpOptions options;
-    options.pid = job.pid();
-    options.images_directory = options.work_directory = folder.empty() ? job.folder() : folder;
+    options.pid = pid;
+    options.images_directory = options.work_directory = folder;
     options.after = criu::AfterDump::kLeaveRunning;
     auto gate = FindDumpGate();
     if (!gate.ok()) return gate.status();
@@ -299,6 +313,119 @@ TEST_F(FrozenDumpTest, JobGoesOnWhereThereCanBeNoMoreThreads) {
     ASSERT_TRUE(job.GoesOn()) << refused << " " << dump.status();
   }
   EXPECT_GT(refused, 4);
+}
+
+// Of an io_uring that no descriptor tells of. The argument is that of
+// tests/integration/workloads/ring_threads.c.
+class KernelWorkerTest : public FrozenDumpTest {
+ protected:
+  static constexpr int kNoIoUring = 77;
+
+  void SetUp() override {
+    FrozenDumpTest::SetUp();
+    numbers_ = folder_->path() + "/numbers";
+  }
+  void Begin(const std::string& way) {
+    SubprocessOptions start;
+    start.argv = {REKINDLE_RING_THREADS, way, numbers_};
+    start.new_session = true;
+    auto started = Subprocess::Start(start);
+    RK_ASSERT_OK(started);
+    job_ = *std::move(started);
+    if (CountsOn()) return;
+    auto ended = job_.Wait();
+    RK_ASSERT_OK(ended);
+    ASSERT_EQ(ended->code, kNoIoUring) << ended->ToString();
+    GTEST_SKIP() << "no io_uring of this kind here (kernel.io_uring_disabled, or before Linux 6.5)";
+  }
+
+  // The CRIU that waits for what its code in the job's memory is to do in the kernel's thread.
+  pid_t AwaitCriuThatWaits() const {
+    const auto threads = ThreadsOf(job_.pid());
+    for (;;) {
+      const pid_t criu = TracerOf(std::to_string(job_.pid()));
+      const std::string call = ReadFile(absl::StrCat("/proc/", criu, "/syscall")).value_or("");
+      for (const pid_t thread : threads.value_or(std::vector<pid_t>())) {
+        const std::string waits = absl::StrCat(SYS_wait4, " 0x", absl::Hex(thread), " ");
+        if (thread == job_.pid() || !absl::StartsWith(call, waits)) continue;
+        const std::string maps = ReadFile(absl::StrCat("/proc/", job_.pid(), "/maps")).value_or("");
+        if (absl::StrContains(maps, "CRIUMFD")) return criu;
+      }
+    }
+  }
+
+  void ExpectIsFree() {
+    EXPECT_TRUE(CountsOn());
+    EXPECT_EQ(TracerOf(std::to_string(job_.pid())), 0);
+    RK_ASSERT_OK(job_.Signal(SIGKILL));
+    RK_ASSERT_OK(job_.Wait());
+  }
+
+  // Until the job has counted on. False: it has ended.
+  bool CountsOn() {
+    const size_t before = Numbers().size();
+    while (Numbers().size() == before) {
+      if (AwaitExit(job_.pidfd(), absl::Milliseconds(20))) return false;
+    }
+    return true;
+  }
+  std::string Numbers() const { return ReadFile(numbers_).value_or(""); }
+
+  std::string numbers_;
+  Subprocess job_;
+};
+
+// As tests/integration/workloads/ring_threads.c has them.
+class KernelWorkersTest : public KernelWorkerTest, public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Threads, KernelWorkersTest, ::testing::Values("lone-sqpoll", "lone-worker"),
+                         [](const auto& way) {
+                           return way.param == std::string("lone-sqpoll") ? "Polls" : "Works";
+                         });
+
+TEST_P(KernelWorkersTest, CriuGivesUpAndTheJobGoesOn) {
+  Begin(GetParam());
+  if (IsSkipped() || HasFatalFailure()) return;
+  auto arena = StagingArena::Create(kRoom, kRoom, folder_->path());
+  RK_ASSERT_OK(arena);
+  const absl::Status status = DumpProcess(job_.pid(), folder_->path(), arena->get()).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("(iou-"), HasSubstr("UV_USE_IO_URING=0")));
+  ExpectIsFree();
+}
+
+TEST_F(KernelWorkerTest, AlsoWhenTheCaptureIsCancelled) {
+  Begin("lone-sqpoll");
+  if (IsSkipped() || HasFatalFailure()) return;
+  auto arena = StagingArena::Create(kRoom, kRoom, folder_->path());
+  RK_ASSERT_OK(arena);
+  std::atomic<bool> cancel{false};
+  const auto once_it_waits = [&](uint64_t) {
+    AwaitCriuThatWaits();
+    cancel = true;
+  };
+  const absl::Status status =
+      DumpProcess(job_.pid(), folder_->path(), arena->get(), &cancel, once_it_waits).status();
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  ExpectIsFree();
+}
+
+TEST_F(KernelWorkerTest, AlsoWhenWhoWantedTheImageHasBeenKilled) {
+  Begin("lone-sqpoll");
+  if (IsSkipped() || HasFatalFailure()) return;
+  const std::string folder = folder_->path();
+  const pid_t dumping = ::fork();
+  if (dumping == 0) {
+    auto arena = StagingArena::Create(kRoom, kRoom, folder);
+    if (arena.ok()) DumpProcess(job_.pid(), folder, arena->get()).status().IgnoreError();
+    ::_exit(1);
+  }
+  const pid_t criu = AwaitCriuThatWaits();
+  const auto criu_pidfd = OpenProcess(criu);
+  RK_ASSERT_OK(criu_pidfd);
+  ASSERT_EQ(::kill(dumping, SIGKILL), 0);
+  ASSERT_EQ(::waitpid(dumping, nullptr, 0), dumping);
+  EXPECT_TRUE(AwaitExit(criu_pidfd->get(), absl::Minutes(2)));
+  ExpectIsFree();
 }
 
 TEST_F(FrozenDumpTest, ProcessThatIsNotThereIsSaid) {

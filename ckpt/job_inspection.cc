@@ -40,6 +40,7 @@
 #include "base/status.h"
 #include "base/trace_rights.h"
 #include "ckpt/held_job.h"
+#include "ckpt/kernel_workers.h"
 #include "ckpt/outside_files.h"
 #include "ckpt/upper_protocols.h"
 #include "gpu_state/keeper_client.h"
@@ -675,6 +676,7 @@ absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_p
     RK_RETURN_IF_ERROR(scan.Add(process, process.pid == pid));
   }
   RK_RETURN_IF_ERROR(scan.Finish(job));
+  RK_RETURN_IF_ERROR(CheckNoKernelWorkers(job.pids()));  // a descriptor says more
   job.files_outside = FilesOfOutsideMounts(job.pids());
   for (StdioDescriptor& slot : job.stdio) {
     if (!slot.outside || !job.files_outside.contains(slot.resource)) continue;

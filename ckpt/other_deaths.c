@@ -9,10 +9,11 @@
 #define _GNU_SOURCE
 #include "ckpt/other_deaths.h"
 
+#include <stddef.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
+
+#include "ckpt/bounded_waits.h"
 
 #ifdef __x86_64__
 
@@ -23,7 +24,7 @@ void NoteResumed(pid_t task) { resumed = task; }
 pid_t wait4(pid_t pid, int* status, int options, struct rusage* usage) {
   for (;;) {
     int what = 0;
-    const pid_t found = (pid_t)syscall(SYS_wait4, pid, &what, options, usage);
+    const pid_t found = BoundedWait(pid, &what, options, usage);
     const int others = pid == -1 && (options & __WALL) != 0 && resumed != 0 && found != resumed;
     if (found > 0 && others && (WIFSIGNALED(what) || WIFEXITED(what))) continue;
     if (status != NULL) *status = what;
