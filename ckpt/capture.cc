@@ -45,8 +45,10 @@
 #include "ckpt/stand_still.h"
 #include "ckpt/standing_job.h"
 #include "ckpt/thread_placement.h"
+#include "ckpt/undone_semaphores.h"
 #include "ckpt/uninterruptible_waits.h"
 #include "ckpt/upper_protocols.h"
+#include "ckpt/urgent_data.h"
 #include "criu/failure.h"
 #include "criu/image_files.h"
 #include "criu/job_namespaces.h"
@@ -178,6 +180,10 @@ class CaptureRun {
     const auto is_frozen = [this]() -> absl::Status {
       result_.frozen_ns = MonotonicNanos();
       RK_RETURN_IF_ERROR(CheckNoTlsSince(job_.pids(), tls_before_));
+      // The tree is what it is now: it may have grown since it was looked at.
+      const std::vector<pid_t> pids = ProcessTree(options_.pid);
+      if (job_.tcp_connections != 0 || job_.listens_on_tcp) RK_RETURN_IF_ERROR(CheckNoUnreadUrgentData(pids));
+      RK_RETURN_IF_ERROR(CheckNoHeldSemaphore(pids, &result_.warnings));
       return options_.stand_still ? StopTree(job_.processes) : absl::OkStatus();
     };
     GateAfter gate(options_.gate, freezes, is_frozen);
@@ -323,13 +329,22 @@ class CaptureRun {
 
   // CRIU would take the whole namespace with it, a container's mounts and all, and could alone bring it back.
   absl::Status CheckCanComeBack() const {
-    if (!criu::IsInitOfItsPidNamespace(options_.pid)) return absl::OkStatus();
+    if (!criu::IsInitOfItsPidNamespace(options_.pid)) return CheckProc();
     return absl::FailedPreconditionError(absl::StrCat(
         "capturing process ", options_.pid,
         ": it is the first of a PID namespace (a container's, of `unshare --pid`), and such a process can't "
         "come back in another one, which has a first process of its own. Give the container an init "
         "(rekindle-init, `docker run --init`; in a pod of Kubernetes `shareProcessNamespace: true`), and the "
         "PID of the job below it"));
+  }
+
+  absl::Status CheckProc() const {
+    if (criu::HasOurPids(options_.pid) || criu::HasItselfInProc(options_.pid)) return absl::OkStatus();
+    return absl::UnimplementedError(absl::StrCat(
+        "capturing process ", options_.pid,
+        ": it has a PID namespace of its own, and its /proc is that of another, or there is none, so that "
+        "CRIU would not find the job there; have one mounted when you start it (`unshare --pid --fork "
+        "--mount-proc`, `bwrap --unshare-pid --proc /proc`)"));
   }
 
   bool Cancelled() const { return cancel_ && cancel_->load(); }

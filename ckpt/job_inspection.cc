@@ -50,6 +50,8 @@ namespace rekindle::ckpt {
 namespace {
 
 constexpr char kDeleted[] = " (deleted)";
+// NR_PIPES_WITH_DATA of CRIU, which counts those without, too, that somebody reads from.
+constexpr size_t kMostPipes = 1024;
 // ".cr.1.ghost", with numbers of up to three digits.
 constexpr size_t kLongestRemovedName = NAME_MAX - 13;
 
@@ -348,6 +350,7 @@ class DescriptorScan {
     RK_RETURN_IF_ERROR(FindHeld(job));
     job.device_users.assign(device_users_.begin(), device_users_.end());
     SumUpTcp(job);
+    RK_RETURN_IF_ERROR(CheckPipes(job));
     return CheckUpperProtocols();
   }
 
@@ -409,6 +412,7 @@ class DescriptorScan {
     if (absl::StartsWith(d.target, "/dev/") && !absl::StartsWith(d.target, "/dev/shm/")) AddTerminal(d);
     RK_RETURN_IF_ERROR(CheckRemovedName(d));
     if (d.target == "/dev/ptmx" || d.target == "/dev/pts/ptmx") AddMaster(d);
+    if (absl::StartsWith(d.target, "pipe:[")) NoteReadPipe(d);
     if (absl::StartsWith(d.target, "socket:[")) {
       NoteSocket(d);
       if (d.fd == v1::kControlDescriptor || d.fd == v1::kControlPeer) control_[d.pid].push_back(d.target);
@@ -476,6 +480,23 @@ class DescriptorScan {
       tcp_read_ = true;
     }
     if (const auto inode = SocketInode(d.target)) sockets_.emplace(*inode, DescriptorOfProcess(d.pid, d.fd));
+  }
+
+  void NoteReadPipe(const OpenDescriptor& d) {
+    struct stat link;
+    if (::lstat(ProcPath(d.pid, absl::StrCat("fd/", d.fd)).c_str(), &link) == 0 &&
+        (link.st_mode & S_IRUSR) != 0) {
+      pipes_.insert(d.target);
+    }
+  }
+
+  absl::Status CheckPipes(const JobInspection& job) const {
+    if (pipes_.size() <= kMostPipes) return absl::OkStatus();
+    return absl::UnimplementedError(
+        absl::StrCat("capturing process ", job.processes[0].pid, ": the job reads from ", pipes_.size(),
+                     " pipes, and CRIU can't save more than ", kMostPipes,
+                     "; have it close some, or use Unix sockets in their place (socketpair()), or give the "
+                     "PID of a process below which there are fewer"));
   }
 
   void SumUpTcp(JobInspection& job) const {
@@ -549,6 +570,7 @@ class DescriptorScan {
   std::map<std::string, int> terminals_used_;
   std::set<int> masters_;
   std::set<pid_t> device_users_;
+  absl::flat_hash_set<std::string> pipes_;                      // that it reads from
   std::vector<TcpSocket> tcp_;                                  // of its network namespace
   absl::flat_hash_map<uint64_t, DescriptorOfProcess> sockets_;  // its own, of any kind, by inode
   bool tcp_read_ = false;

@@ -203,6 +203,17 @@ std::string OwnMountsOf(pid_t root) {
   return TieOfMounts(MountinfoOf(absl::StrCat(root)), MountinfoOf("self"));
 }
 
+namespace {
+
+// A root can't be taken away from those that work in it.
+std::string HowToUnmount(pid_t root, const std::string& point) {
+  if (point == "/") return "";
+  return absl::StrCat("; or, if it does not need it: `nsenter --target ", root, " --mount umount ", point,
+                      "`");
+}
+
+}  // namespace
+
 absl::Status CheckMounts(const std::vector<pid_t>& pids, const criu::JobNamespaces& namespaces,
                          std::vector<std::string>* warnings) {
   const pid_t root = pids.front();
@@ -246,8 +257,7 @@ absl::Status CheckMounts(const std::vector<pid_t>& pids, const criu::JobNamespac
         absl::StrCat("capturing process ", root,
                      ": it has a mount namespace of its own, and in it something is mounted at ", in_the_way,
                      " that is not mounted so here, where it could not come back. ", kMountCures,
-                     "; or, if it does not need it: `nsenter --target ", root, " --mount umount ",
-                     in_the_way.substr(0, in_the_way.find(" (")), "`"));
+                     HowToUnmount(root, in_the_way.substr(0, in_the_way.find(" (")))));
   }
   for (const pid_t pid : pids) {
     const std::string name = NameBelow(pid, alone.left);

@@ -125,6 +125,25 @@ void ExpectDiagnosed(Operation operation, const std::string& log, const std::str
   }
 }
 
+// Lines of CRIU 4.2.1 in the logs of such jobs.
+TEST(FailureTest, ObjectsThatJobsHold) {
+  const std::pair<const char*, const char*> kLines[] = {
+      {"(criu/pipes.c:416): OOM storing pipe", "pipes-too-many"},
+      {"(criu/sk-queue.c:144): skqueue: Control messages in queue, not supported", "unix-credentials"},
+      {"(criu/sk-inet.c:504): inet: Can't dump corked dgram socket 242e307", "udp-corked"},
+      {"(soccr/soccr.c:371): \trecv failed (1, want 2): Input/output error", "tcp-unread"},
+      {"(soccr/soccr.c:371): \trecv failed (3, want 10): Success", "tcp-unread"},
+      {"(criu/pidfd.c:88): pidfd: PIDFD_THREAD flag is currently not supported", "pidfd-thread"},
+      {"(criu/sockets.c:371): sockets: Can't get socket filter len: Permission denied", "socket-filter"}};
+  for (const auto& [line, id] : kLines) {
+    ExpectDiagnosed(Operation::kDump,
+                    absl::StrCat("(00.004420) Error ", line,
+                                 "\n(00.004431) Error (criu/cr-dump.c:1545): Dump files (pid: 70) failed "
+                                 "with -1\n"),
+                    id);
+  }
+}
+
 // As a service has them that lacks CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH.
 TEST(FailureTest, WhatRootMayNotOpen) {
   Diagnosis dump = Diagnose(Operation::kDump,

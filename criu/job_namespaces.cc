@@ -92,6 +92,13 @@ bool IsInitOfItsPidNamespace(pid_t pid) {
   return !numbers.empty() && numbers.back() == 1;
 }
 
+bool HasItselfInProc(pid_t pid) {
+  const std::string space = NamespaceOf(absl::StrCat(pid), "pid");
+  const std::vector<pid_t> numbers = Numbers(pid);
+  if (space.empty() || numbers.empty()) return true;
+  return NamespaceOf(absl::StrCat(pid, "/root/proc/", numbers.back()), "pid") == space;
+}
+
 bool HasOurPids(pid_t pid) { return NamespaceOf(absl::StrCat(pid), "pid") == NamespaceOf("self", "pid"); }
 
 absl::Status JobNamespaces::Find(pid_t process, absl::string_view what, int kinds) {

@@ -29,6 +29,9 @@ bool IsInitOfItsPidNamespace(pid_t pid);
 // Are its numbers ours? False when it has gone.
 bool HasOurPids(pid_t pid);
 
+// Is what it sees at /proc that of its own PID namespace? True when it has gone.
+bool HasItselfInProc(pid_t pid);
+
 // Thread-safe.
 class JobNamespaces {
  public:
