@@ -141,6 +141,36 @@ TEST_F(PagerTest, OneThreadThatServesFaultsDoesNotWaitForTheDisk) {
   EXPECT_TRUE((*pager)->MayWaitForDisk());
 }
 
+// One that waits for nothing but events, since it has a client and no copy.
+TEST_F(PagerTest, WorkForTheNextTickIsDoneAndTheLastClientsEndSeen) {
+  Reopen();
+  auto listener = ListenForPackets(absl::StrCat(folder_->path(), "/pager.sock"));
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  PagerOptions options;
+  options.store = store_->path();
+  options.cache_bytes = 16 << 20;
+  options.idle_exit = absl::ZeroDuration();
+  auto pager = Pager::Make(options, *std::move(listener));
+  ASSERT_TRUE(pager.ok()) << pager.status();
+  (*pager)->ClientsChanged(1);  // until the end
+  std::thread running([&] { (*pager)->Run(); });
+  absl::Notification first, again;
+  (*pager)->DeferToTick([&] {
+    (*pager)->DeferToTick([&] { again.Notify(); });
+    first.Notify();
+  });
+  EXPECT_TRUE(first.WaitForNotificationWithTimeout(kAnswersWithin));
+  EXPECT_TRUE(again.WaitForNotificationWithTimeout(kAnswersWithin));
+  // Another client comes and goes: the pager is there for the first one.
+  (*pager)->ClientsChanged(1);
+  (*pager)->ClientsChanged(-1);
+  absl::Notification still;
+  (*pager)->DeferToTick([&] { still.Notify(); });
+  EXPECT_TRUE(still.WaitForNotificationWithTimeout(kAnswersWithin));
+  (*pager)->ClientsChanged(-1);
+  running.join();
+}
+
 // One that ends for want of clients is not there any more for whoever comes by its name.
 TEST_F(PagerTest, WhoeverReachesItIsAnswered) {
   Reopen();
