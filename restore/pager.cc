@@ -18,10 +18,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/log.h"
 #include "base/packet_socket.h"
 #include "base/status.h"
 #include "base/status_json.h"
+#include "base/timed_await.h"
+#include "dedup_store/freed_frames.h"
 #include "restore/descriptor_share.h"
 #include "restore/lazy_clone.h"
 #include "restore/pager_name.h"
@@ -35,6 +38,7 @@ using Json = nlohmann::json;
 // Images kept open beyond those in use: parsing one anew costs milliseconds.
 constexpr size_t kMostImages = 64;
 constexpr absl::Duration kSaveHotList = absl::Minutes(1);
+constexpr uint64_t kNoSource = 0;
 
 // What the cache can ever be made to hold.
 uint64_t MachineMemory() {
@@ -315,8 +319,16 @@ absl::StatusOr<std::unique_ptr<Pager>> Pager::Make(const PagerOptions& options, 
   pager->warmer_ = std::make_unique<CacheWarmer>(pager->store_->path(), *pager->cache_);
   pager->epoll_.Reset(::epoll_create1(EPOLL_CLOEXEC));
   pager->client_epoll_.Reset(::epoll_create1(EPOLL_CLOEXEC));
-  if (!pager->epoll_.valid() || !pager->client_epoll_.valid())
+  pager->ending_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!pager->epoll_.valid() || !pager->client_epoll_.valid() || !pager->ending_.valid())
     return ErrnoStatus(errno, "starting the pager");
+  for (const UniqueFd* epoll : {&pager->epoll_, &pager->client_epoll_}) {
+    epoll_event end{};
+    end.events = EPOLLIN;
+    end.data.u64 = kNoSource;
+    if (::epoll_ctl(epoll->get(), EPOLL_CTL_ADD, pager->ending_.get(), &end) != 0)
+      return ErrnoStatus(errno, "starting the pager");
+  }
   pager->deferred_ = std::make_shared<DeferredWork>();
   pager->Add(pager->deferred_);
   pager->name_ = std::make_unique<PagerName>(listener.get());
@@ -361,9 +373,7 @@ void Pager::Remove(uint64_t id) {
 void Pager::Work(const UniqueFd& epoll) {
   while (!stop_) {
     epoll_event event;
-    const int n =
-        ::epoll_wait(epoll.get(), &event, 1, static_cast<int>(absl::ToInt64Milliseconds(kTick)) * 4);
-    if (n <= 0) continue;
+    if (::epoll_wait(epoll.get(), &event, 1, -1) <= 0) continue;
     const uint64_t id = event.data.u64;  // the event is packed: not aligned
     std::shared_ptr<PagerSource> source;
     {
@@ -422,6 +432,26 @@ void Pager::OnTick() {
   for (std::function<void()>& some : work) Defer(std::move(some));
 }
 
+void Pager::ClientsChanged(int by) {
+  absl::MutexLock lock(&mutex_);
+  clients_ += by;
+  used_ = SteadyNow();
+}
+
+void Pager::AwaitTick(absl::Time due) {
+  absl::MutexLock lock(&mutex_);
+  for (;;) {
+    const bool idle = IsIdle();
+    const absl::Time until = idle ? std::min(due, used_ + options_.idle_exit) : due;
+    bool gone_idle = false;
+    const auto woken = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      gone_idle = !idle && IsIdle();
+      return gone_idle || HasWorkForTick();
+    };
+    if (!AwaitUntil(mutex_, absl::Condition(&woken), Deadline(until - SteadyNow())) || !gone_idle) return;
+  }
+}
+
 void Pager::Run() {
   const int disk = static_cast<int>(std::max<size_t>(options_.disk_threads, 1));
   disk_ = std::make_unique<FairThreads>(disk, disk);
@@ -436,18 +466,26 @@ void Pager::Run() {
   threads_.emplace_back([this] { PrefetchInBackground(); });
   threads_.emplace_back([this] { WarmInBackground(); });
   threads_.emplace_back([this] { KeepInBackground(); });
-  absl::Time used = SteadyNow(), saved = used;
+  absl::Time saved = SteadyNow();
+  {
+    absl::MutexLock lock(&mutex_);
+    used_ = saved;
+  }
   for (;;) {
-    absl::SleepFor(kTick);
+    AwaitTick(saved + kSaveHotList);
+    absl::SleepFor(kTick);  // what asks for the next tick is not served at once
     OnTick();
     const auto busy = [this] {
-      if (clients_ > 0) return true;
       absl::MutexLock lock(&mutex_);
-      return !clones_.empty();
+      return !IsIdle();
     };
     const absl::Time now = SteadyNow();
-    if (busy()) used = now;
-    if (now - used > options_.idle_exit && name_->GiveUp(busy)) break;
+    bool unused;
+    {
+      absl::MutexLock lock(&mutex_);
+      unused = IsIdle() && now - used_ > options_.idle_exit;
+    }
+    if (unused && name_->GiveUp(busy)) break;
     if (now - saved > kSaveHotList) {
       SaveHotList();
       saved = now;
@@ -457,6 +495,7 @@ void Pager::Run() {
     absl::MutexLock lock(&mutex_);
     stop_ = true;
   }
+  ::eventfd_write(ending_.get(), 1);
   for (std::thread& thread : threads_) thread.join();
   fillers_->Join();
   disk_->Join();
@@ -548,6 +587,10 @@ void Pager::ForgetRemovedImages() {
     images_.erase(found);
     image_order_.erase(std::find(image_order_.begin(), image_order_.end(), image));
   }
+  forgotten.clear();
+  // What can't be found out is discarded when others want its memory.
+  const auto freed = store::FreedFrames(*store_, cache_->Frames());
+  if (freed.ok()) cache_->Discard(*freed);
 }
 
 void Pager::AddClone(std::shared_ptr<LazyClone> clone) {
@@ -563,6 +606,7 @@ void Pager::RemoveClone(const std::string& id) {
   if (found == clones_.end()) return;
   last = std::move(found->second);
   clones_.erase(found);
+  used_ = SteadyNow();
 }
 
 absl::StatusOr<std::shared_ptr<LazyClone>> Pager::FindClone(const std::string& id) {

@@ -94,7 +94,7 @@ class Pager {
   void Remove(uint64_t source) ABSL_LOCKS_EXCLUDED(mutex_);
   // Of one that was held (kHeld): `next` is what its OnReady would have said.
   void Resume(const PagerSource& source, PagerSource::Next next) ABSL_LOCKS_EXCLUDED(mutex_);
-  void ClientsChanged(int by) { clients_.fetch_add(by); }
+  void ClientsChanged(int by) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::shared_ptr<LazyImage>> OpenImage(const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddClone(std::shared_ptr<LazyClone> clone) ABSL_LOCKS_EXCLUDED(mutex_);
   void RemoveClone(const std::string& id) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -129,7 +129,7 @@ class Pager {
   std::string Stats(bool clones) ABSL_LOCKS_EXCLUDED(mutex_);
   // Drops the working set of the image with this digest. False: none was recorded.
   absl::StatusOr<bool> DropWorkingSet(const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Closes images that the store does not have any more.
+  // Closes images that the store does not have any more, and discards frames that gc has freed.
   void ForgetRemovedImages() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -158,6 +158,14 @@ class Pager {
   void SaveHotList() ABSL_LOCKS_EXCLUDED(mutex_);
   // False: nobody here had it.
   bool ForgetWorkingSet(const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return clients_ == 0 && clones_.empty(); }
+  bool HasClones() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !clones_.empty() || stop_; }
+  bool HasWorkForTick() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !later_sources_.empty() || !later_work_.empty();
+  }
+  // Until the next tick has something to do, or at the latest until `due`, by the clock of SteadyNow; of a
+  // pager without jobs and connections, until it has been so for long enough.
+  void AwaitTick(absl::Time due) ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasPrefetches() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !prefetches_.empty() || stop_; }
   bool HasSetsToKeep() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !to_keep_.empty() || stop_; }
 
@@ -167,10 +175,10 @@ class Pager {
   std::unique_ptr<CacheWarmer> warmer_;
   std::unique_ptr<PagerName> name_;
   UniqueFd epoll_, client_epoll_;
+  UniqueFd ending_;                              // in both: readable when stop_ is set, to all who wait
   std::unique_ptr<FairThreads> disk_, fillers_;  // made by Run
   std::atomic<size_t> waiting_for_disk_{0};      // of the threads that serve faults
   std::shared_ptr<DeferredWork> deferred_;
-  std::atomic<int> clients_{0};
   std::atomic<bool> stop_{false};
 
   absl::Mutex huge_mutex_;
@@ -178,6 +186,8 @@ class Pager {
   absl::Time huge_known_at_ ABSL_GUARDED_BY(huge_mutex_) = absl::InfinitePast();
 
   absl::Mutex mutex_;
+  int clients_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time used_ ABSL_GUARDED_BY(mutex_) = SteadyNow();  // when a connection came or went, or a job went
   std::map<uint64_t, std::shared_ptr<PagerSource>> sources_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_source_ ABSL_GUARDED_BY(mutex_) = 1;
   // For the next tick.

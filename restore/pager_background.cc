@@ -39,7 +39,12 @@ std::vector<std::shared_ptr<LazyClone>> Pager::Clones() {
 }
 
 void Pager::TickClones() {
-  while (!stop_) {
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &Pager::HasClones));
+    }
+    if (stop_) return;
     for (const std::shared_ptr<LazyClone>& clone : Clones()) clone->Tick();
     absl::SleepFor(kTick);
   }
@@ -50,6 +55,8 @@ void Pager::FillInBackground() {
   for (bool more = false; !stop_;) {
     {
       absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &Pager::HasClones));
+      // Much of what it may do now is told by nobody.
       if (!more) AwaitUntil(mutex_, absl::Condition(&filler_woken_), Deadline(kTick));
       filler_woken_ = false;
     }

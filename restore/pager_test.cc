@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 
+#include <memory>
+#include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -139,6 +142,125 @@ TEST_F(PagerTest, OneThreadThatServesFaultsDoesNotWaitForTheDisk) {
   EXPECT_FALSE((*pager)->MayWaitForDisk());
   (*pager)->HasWaitedForDisk();
   EXPECT_TRUE((*pager)->MayWaitForDisk());
+}
+
+// One that waits for nothing but events, since it has a client and no copy.
+TEST_F(PagerTest, WorkForTheNextTickIsDoneAndTheLastClientsEndSeen) {
+  Reopen();
+  auto listener = ListenForPackets(absl::StrCat(folder_->path(), "/pager.sock"));
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  PagerOptions options;
+  options.store = store_->path();
+  options.cache_bytes = 16 << 20;
+  options.idle_exit = absl::ZeroDuration();
+  auto pager = Pager::Make(options, *std::move(listener));
+  ASSERT_TRUE(pager.ok()) << pager.status();
+  (*pager)->ClientsChanged(1);  // until the end
+  std::thread running([&] { (*pager)->Run(); });
+  absl::Notification first, again;
+  (*pager)->DeferToTick([&] {
+    (*pager)->DeferToTick([&] { again.Notify(); });
+    first.Notify();
+  });
+  EXPECT_TRUE(first.WaitForNotificationWithTimeout(kAnswersWithin));
+  EXPECT_TRUE(again.WaitForNotificationWithTimeout(kAnswersWithin));
+  // Another client comes and goes: the pager is there for the first one.
+  (*pager)->ClientsChanged(1);
+  (*pager)->ClientsChanged(-1);
+  absl::Notification still;
+  (*pager)->DeferToTick([&] { still.Notify(); });
+  EXPECT_TRUE(still.WaitForNotificationWithTimeout(kAnswersWithin));
+  (*pager)->ClientsChanged(-1);
+  running.join();
+}
+
+class TidyPagerTest : public PagerTest {
+ protected:
+  static constexpr uint64_t kAddress = 1 << 20;
+  static constexpr size_t kPages = 2048;  // of each part
+
+  void SetUp() override {
+    PagerTest::SetUp();
+    Reopen();
+    auto listener = ListenForPackets(absl::StrCat(folder_->path(), "/pager.sock"));
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    PagerOptions options;
+    options.store = store_->path();
+    options.cache_bytes = 64 << 20;
+    auto pager = Pager::Make(options, *std::move(listener));
+    ASSERT_TRUE(pager.ok()) << pager.status();
+    pager_ = *std::move(pager);
+  }
+
+  void Commit(const std::string& reference, const std::vector<uint64_t>& seeds) {
+    store::TestImage image;
+    for (uint64_t seed : seeds)
+      image.objects[store::kObject][kAddress * seed * 16] = store::MakePages(kPages, seed);
+    RK_ASSERT_OK(image.Commit(*store_, reference));
+  }
+
+  // All frames of what was made from `seed`, which are in the cache then.
+  std::set<store::FrameId> Load(const std::string& reference, uint64_t seed) {
+    std::set<store::FrameId> frames;
+    auto image = store_->OpenImage(reference);
+    EXPECT_TRUE(image.ok()) << image.status();
+    for (const store::StoredRun& run : (*image)->Layout(store::kObject).value()) {
+      if (run.address / (kAddress * 16) != seed) continue;
+      auto pin = pager_->cache().GetOrLoad(**image, run.frame);
+      EXPECT_TRUE(pin.ok()) << pin.status();
+      frames.insert(run.frame);
+    }
+    return frames;
+  }
+
+  std::set<store::FrameId> Cached() const {
+    const std::vector<store::FrameId> frames = pager_->cache().Frames();
+    return {frames.begin(), frames.end()};
+  }
+
+  std::unique_ptr<Pager> pager_;
+};
+
+TEST_F(TidyPagerTest, FramesThatGcHasFreedGoAndThoseOfOtherImagesStay) {
+  Commit("gone:1", {1, 2});
+  Commit("stays:1", {2, 3});
+  Load("gone:1", 1);
+  std::set<store::FrameId> needed = Load("gone:1", 2);
+  EXPECT_EQ(Load("stays:1", 2), needed);
+  needed.merge(Load("stays:1", 3));
+  const std::set<store::FrameId> all = Cached();
+  ASSERT_EQ(all.size(), needed.size() / 2 * 3);
+  const uint64_t before = pager_->cache().Stats().memory_bytes;
+  pager_->ForgetRemovedImages();
+  EXPECT_EQ(Cached(), all);
+
+  RK_ASSERT_OK(store_->Remove("gone:1"));
+  RK_ASSERT_OK(store_->Gc({}));
+  pager_->ForgetRemovedImages();
+  EXPECT_EQ(Cached(), needed);
+  EXPECT_EQ(pager_->cache().Stats().bytes, 2 * kPages * store::kPageSize);
+  EXPECT_LT(pager_->cache().Stats().memory_bytes, before);
+
+  RK_ASSERT_OK(store_->Remove("stays:1"));
+  RK_ASSERT_OK(store_->Gc({}));
+  pager_->ForgetRemovedImages();
+  EXPECT_TRUE(Cached().empty());
+  EXPECT_EQ(pager_->cache().Stats().memory_bytes, 0u);
+}
+
+TEST_F(TidyPagerTest, WhatIsReadKeepsItsFrames) {
+  Commit("gone:1", {1});
+  const std::set<store::FrameId> frames = Load("gone:1", 1);
+  auto reader = store_->OpenImage("gone:1");
+  RK_ASSERT_OK(reader);
+  RK_ASSERT_OK(store_->Remove("gone:1"));
+  RK_ASSERT_OK(store_->Gc({}));
+  pager_->ForgetRemovedImages();
+  EXPECT_EQ(Cached(), frames);
+  reader->reset();
+  RK_ASSERT_OK(store_->Gc({}));
+  pager_->ForgetRemovedImages();
+  EXPECT_TRUE(Cached().empty());
 }
 
 // One that ends for want of clients is not there any more for whoever comes by its name.

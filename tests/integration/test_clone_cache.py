@@ -10,6 +10,11 @@ from harness.clones import CloneTest
 from harness.juggler import Juggler
 
 MIB = 1 << 20
+# In which a thread of the pager waits for events, by their numbers.
+SYSTEM_CALLS = {
+    "x86_64": {202: "futex", 232: "epoll", 281: "epoll"},
+    "aarch64": {98: "futex", 22: "epoll"},
+}
 
 
 class CacheTest(CloneTest):
@@ -159,6 +164,17 @@ class MemoryTierTest(CacheTest):
         self.assertIn("2 being served", text)
         self.wake_all()
 
+    def test_frames_of_an_image_that_is_gone_go_with_it(self):
+        for name in ("first", "second"):
+            self.sleeper(name, "--record-ms", "1", "--fill", "eager")
+        self.wake_all()
+        waiting.until(lambda: self.memory()["clones"] == 0, "the pager rid of them")
+        self.assertGreater(self.memory()["bytes"], 8 * MIB)
+        self.succeed("rm", self.juggler.reference)
+        self.succeed("gc")
+        memory = self.memory()
+        self.assertEqual((memory["images"], memory["bytes"], memory["taken_bytes"]), (0, 0, 0))
+
     def test_a_pager_that_runs_is_told_another_size(self):
         self.sleeper("first", "--record-ms", "1", "--fill", "never")
         pager = self.pager()
@@ -187,6 +203,50 @@ class MemoryTierTest(CacheTest):
         self.restart_daemon()
         self.assertIn("$REKINDLE_PAGE_CACHE is 'much'", self.daemon.log_text())
         self.wake_all()
+
+
+def waits_with_an_end(pid):
+    """How many threads of the process wait for a time or for something unknown; None: one is in no wait."""
+    calls = SYSTEM_CALLS[os.uname().machine]
+    waits = 0
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        try:
+            with open(f"/proc/{pid}/task/{thread}/syscall", encoding="ascii") as file:
+                words = file.read().split()
+        except OSError:
+            return None  # it has just ended
+        if len(words) < 7:
+            return None  # it runs
+        call, fourth = calls.get(int(words[0])), int(words[4], 16)
+        if call == "futex":
+            waits += fourth != 0
+        elif call == "epoll":
+            waits += fourth & 0xFFFFFFFF != 0xFFFFFFFF
+        else:
+            waits += 1
+    return waits
+
+
+class IdleTest(CacheTest):
+    def wait_until_idle(self, pager):
+        # One thread waits for the moment at which the list of hot frames is next written.
+        waiting.until(lambda: waits_with_an_end(pager) in (0, 1), "a pager without polling")
+
+    def test_a_pager_without_clones_waits_for_events_alone(self):
+        for name in ("first", "second"):
+            self.sleeper(name, "--record-ms", "1")
+            self.wake_all()
+            self.wait_until_idle(self.pager())
+        self.assertEqual(self.memory()["clones_served"], 2)
+        self.end_pager()
+
+    def test_one_that_no_daemon_needs_ends(self):
+        self.sleeper("first", "--record-ms", "1", "--fill", "never")
+        pager = self.pager()
+        self.daemon.stop()
+        self.wake_all()
+        waiting.for_exit(pager, 60)
+        self.assertEqual(self.pagers(), [])
 
 
 class KeptPagesTest(CacheTest):
