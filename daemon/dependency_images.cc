@@ -107,8 +107,8 @@ std::map<std::string, std::string> LabelsOf(const DependencyImage& image) {
                                                {kModulesLabel, absl::StrJoin(image.modules, ",")},
                                                {kResidentLabel, absl::StrCat(image.resident_bytes)},
                                                {kSecondsLabel, absl::StrCat(image.build_seconds)},
-                                               {kAskedByLabel, absl::StrCat(image.asked_by)}};
-  if (!image.drawn.empty()) labels[kDrawnLabel] = absl::StrJoin(image.drawn, "\n");
+                                               {kAskedByLabel, absl::StrCat(image.asked_by)},
+                                               {kDrawnLabel, absl::StrJoin(image.drawn, "\n")}};
   if (image.is_shared()) return labels;
   labels[kLayersLabel] = absl::StrJoin(image.layers, ",");
   labels[kRunAsLabel] = image.run_as;
@@ -206,7 +206,7 @@ const DependencyImage* BestOf(const std::vector<DependencyImage>& images,
   for (const DependencyImage& image : images) {
     const std::set<std::string> has(image.modules.begin(), image.modules.end());
     if (has == needed) return &image;
-    if (image.is_shared() && !image.drawn.empty()) continue;
+    if (image.is_shared() && image.MayHaveDrawn()) continue;
     if (!std::includes(has.begin(), has.end(), needed.begin(), needed.end())) {
       if (std::includes(needed.begin(), needed.end(), has.begin(), has.end()))
         least = std::min(least, image.resident_bytes);
@@ -229,6 +229,10 @@ std::vector<std::string> Sorted(std::vector<std::string> modules) {
 }
 
 }  // namespace
+
+bool DependencyImage::MayHaveDrawn() const {
+  return !modules.empty() && (!drawn.empty() || !info.labels.contains(kDrawnLabel));
+}
 
 std::optional<DependencyImage> DependencyImageFrom(const store::ImageInfo& info) {
   auto label = [&info](const char* name) {
@@ -539,7 +543,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BaseFor(const functions::Runti
   std::optional<DependencyImage> base;
   for (const DependencyImage& image : images) {
     if (!image.is_shared() || !(image.runtime == runtime) || image.modules == modules ||
-        (bare && !image.modules.empty()) ||
+        (bare && !image.modules.empty()) || image.MayHaveDrawn() ||
         !std::includes(modules.begin(), modules.end(), image.modules.begin(), image.modules.end())) {
       continue;
     }

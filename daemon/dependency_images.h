@@ -48,6 +48,8 @@ struct DependencyImage {
   std::vector<std::string> drawn;
 
   bool is_shared() const { return layers.empty(); }
+  // Or it is not known, since an earlier Rekindle made it.
+  bool MayHaveDrawn() const;
   // May functions of this user start from it? A copy is already who it is, and becomes nobody else.
   bool MayBeUsedBy(const Owner& user) const;
 };

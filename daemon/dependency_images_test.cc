@@ -82,6 +82,21 @@ TEST(DependencyImagesTest, AnImageOfAUserPosesAsNoOther) {
   EXPECT_FALSE(DependencyImageFrom(info));
 }
 
+TEST(DependencyImagesTest, OnlyWhatIsKnownToHaveNothingDrawnServesThoseWhoAskForOtherModules) {
+  store::ImageInfo info;
+  info.owner = ::geteuid();
+  info.labels = {{"rekindle.deps.runtime", "python"}, {"rekindle.deps.modules", "decimal"}};
+  info.reference = "deps/python:decimal";
+  EXPECT_TRUE(DependencyImageFrom(info)->MayHaveDrawn()) << "an earlier Rekindle made it";
+  info.labels["rekindle.deps.drawn"] = "";
+  EXPECT_FALSE(DependencyImageFrom(info)->MayHaveDrawn());
+  info.labels["rekindle.deps.drawn"] = "decimal: os.urandom";
+  EXPECT_TRUE(DependencyImageFrom(info)->MayHaveDrawn());
+  info.labels["rekindle.deps.modules"] = "";
+  info.reference = "deps/python:bare";
+  EXPECT_FALSE(DependencyImageFrom(info)->MayHaveDrawn()) << "everything lies on it";
+}
+
 TEST(DependencyImagesTest, FunctionsOfOthersDoNotStartFromOneWithModulesOfLayers) {
   DependencyImage image;
   image.info.owner = 1000;

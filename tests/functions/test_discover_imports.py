@@ -183,6 +183,24 @@ class DiscoverImportsTest(unittest.TestCase):
         """)
         self.assertEqual(seeded["drawn"], [], "it wants the same")
 
+    def test_modules_of_its_own_may_be_called_as_those_of_python(self):
+        self.write("random.py", "def pick():\n    return 4\n")
+        result = self.discover("import random, json\nPICKED = random.pick()\ndef handler(event, context): pass\n")
+        self.assertIsNone(result["error"])
+        self.assertEqual([entry["name"] for entry in result["code"]], ["app", "random"])
+
+    def test_after_too_many_draws_no_library_counts_as_clean(self):
+        result = self.discover("""
+            import os
+            for _ in range(1001):
+                os.urandom(1)
+            import numpy
+            def handler(event, context): pass
+        """)
+        self.assertIsNone(result["error"])
+        self.assertEqual(result["imports"], [])
+        self.assertIn("others: more than the 1000 draws that are looked at", result["drawn"])
+
     def test_libraries_that_draw_are_no_imports(self):
         with tempfile.TemporaryDirectory(prefix="rk", dir="/usr/lib/python3/dist-packages") as folder:
             package = os.path.basename(folder)

@@ -421,6 +421,52 @@ class RandomnessTest(unittest.TestCase):
         self.assertEqual(named[1:], ["__main__: uuid.uuid4", "draws_when_loaded: random.SystemRandom",
                                      "draws_when_loaded: secrets.token_bytes"])
 
+    def test_watching_never_hurts_the_program(self):
+        with tempfile.TemporaryDirectory(prefix="rk-draws.") as folder:
+            with open(os.path.join(folder, "random.py"), "w", encoding="utf-8") as file:
+                file.write("def pick():\n    return 4\n")
+            named = run("""
+                import _thread, json, os, sys
+                raised = []
+                sys.unraisablehook = lambda what: raised.append(repr(what.exc_value))
+                import rekindle
+                from rekindle import draws
+                sys.path.insert(0, %r)
+                sys.modules.pop("random", None)
+                import random
+                draws.watch_numbers()
+                ended = _thread.allocate_lock()
+                ended.acquire()
+                class Size:
+                    def __index__(self):
+                        return 16
+                    def __del__(self):
+                        ended.release()
+                _thread.start_new_thread(os.urandom, (Size(),))
+                ended.acquire()
+                drawn = draws.drawn()
+                rekindle.ready()
+                print(json.dumps([random.pick(), raised, [what for module, what, _ in drawn if module == draws.OTHERS]]))
+                """ % folder)
+        self.assertEqual(named, [4, [], ["os.urandom"]])
+
+    def test_what_is_not_looked_at_is_told_and_each_load_is(self):
+        told = run("""
+            import json, os
+            import rekindle
+            from rekindle import draws
+            for _ in range(1001):
+                os.urandom(1)
+            first = rekindle.unrenewed()[1:]
+            draws.watch()
+            exec(compile("import os\\nos.urandom(1)", "late.py", "exec"), {"__name__": "late"})
+            found = [first, rekindle.unrenewed()[1:]]
+            rekindle.ready()
+            print(json.dumps(found))
+            """)
+        others = "others: more than the 1000 draws that are looked at"
+        self.assertEqual(told, [[others, "__main__: os.urandom"], [others, "__main__: os.urandom", "late: os.urandom"]])
+
     def test_those_are_named_that_lie_among_frozen_objects(self):
         named = run("""
             import gc, json, random

@@ -131,9 +131,11 @@ async function run() {
     const drawn = draws === undefined ? [] : draws.drawn();
     const drawing = new Set(drawn.map(({ file }) => file));
     const code = process.env.LAMBDA_TASK_ROOT || process.cwd();
-    const isTold = ({ file }) => !draws.isRegistered() || !liesIn(file, code) || file.includes('/node_modules/');
+    const isTold = ({ file }) =>
+      file === undefined || !draws.isRegistered() || !liesIn(file, code) || file.includes('/node_modules/');
     return {
-      imports: packagesWithout(imports, loads, drawing),
+      // Where somebody has drawn of whom it is not known, it may have been any.
+      imports: drawing.has(undefined) ? [] : packagesWithout(imports, loads, drawing),
       layer_imports: [...layerImports].sort(),
       drawn: drawn.filter(isTold).map(({ text }) => text),
     };

@@ -68,6 +68,7 @@ _TRACE_BYTES = 64 << 10
 _TRACE_SECONDS = 2.0
 _KILL_SECONDS = 10.0
 _OPT = "layer:"  # how import_probe.py is given it
+_OTHERS = ""  # who has drawn and is not known: it may have been any
 _NOT_STANDARD = ("site-packages", "dist-packages")
 
 
@@ -375,7 +376,7 @@ def sort_out(report, code, layers):
         lists[list_name] = [
             name for name in report["asked_for"]
             if name in modules and packages[name] in names
-            and not (kind == "installed" and reaches(name, drawing, loads))
+            and not (kind == "installed" and (_OTHERS in drawing or reaches(name, drawing, loads)))
         ]  # fmt: skip
     own = {name for name in modules if kind_of(packages[name], modules, report, code, layers) == "code"}
     lists["drawn"] = [

@@ -6,16 +6,18 @@ const draws = require('./draws.js');
 const UUIDS_KEPT = 128;
 const INTEGERS_KEPT = 1024;
 
-/** To be called before parking: whatever takes time is done here. Returns what a copy calls. */
+/**
+ * To be called before parking: whatever takes time is done here. Returns what a copy calls, in which what is drawn is its
+ * own from then on: nobody watches any more.
+ */
 function prepare() {
   const watched = draws.pause();
   const steps = [prepareMathRandom()];
-  if (draws.usesCrypto()) steps.push(prepareCrypto(), draws.refill);
+  if (draws.usesCrypto()) steps.push(prepareCrypto(), draws.prepareRefill());
   if (watched) draws.watch();
   return () => {
-    const goesOn = draws.pause();
+    draws.pause();
     steps.forEach((step) => step());
-    if (goesOn) draws.watch();
   };
 }
 

@@ -16,6 +16,7 @@ _DRAWING = ("os", "random", "secrets", "uuid", __name__)
 _RENEWED = ("numpy.random", "multiprocessing.process", "billiard.process")
 _NAMING = ("asgiref.local",)  # what these draw are names within the process
 _WITHOUT_VALUE = ("getstate", "setstate")
+OTHERS = ""  # in a module's place: of whom it is not known
 
 _real_urandom = os.urandom
 _watching = False
@@ -27,9 +28,12 @@ _found = {}  # (module, what): the modules that were being loaded, innermost fir
 
 
 def watch():
-    """From now on: os.urandom(), and what draws from it, as random.SystemRandom, secrets and uuid do."""
-    global _watching
+    """From now on, until as much has been traced again: os.urandom(), and what draws from it, as random.SystemRandom,
+    secrets and uuid do.
+    """
+    global _watching, _traced
     _watching = True
+    _traced = 0
     os.urandom = _urandom
     _put_into_random(_real_urandom, _urandom)
 
@@ -38,15 +42,24 @@ def watch_numbers():
     """The functions of module random, too, if it is loaded by now. They are slower then."""
     global _random
     random = sys.modules.get("random")
-    if _random is not None or random is None or getattr(random.__spec__, "_initializing", False):
+    if _random is not None or not is_of_library(random):
+        return
+    generator, names = getattr(random, "_inst", None), getattr(random, "__all__", None)
+    if generator is None or names is None or getattr(getattr(random, "__spec__", None), "_initializing", False):
         return
     _random = random
-    for name in random.__all__:
-        real = getattr(random, name)
-        if getattr(real, "__self__", None) is random._inst and name not in _WITHOUT_VALUE:
+    for name in names:
+        real = getattr(random, name, None)
+        if getattr(real, "__self__", None) is generator and name not in _WITHOUT_VALUE:
             own = _seeding(real) if name == "seed" else _noting(name, real)
             _replaced[name] = real, own
             setattr(random, name, own)
+
+
+def is_of_library(module):
+    """Is it Python's own, and not a program's of the same name?"""
+    file = getattr(module, "__file__", None)
+    return isinstance(file, str) and os.path.dirname(file) == os.path.dirname(os.__file__)
 
 
 def end():
@@ -71,11 +84,11 @@ def _put_into_random(present, new):
 
 def drawn():
     """[(module, what, the modules that were being loaded, innermost first)], sorted."""
-    return sorted((module, what, chain) for (module, what), chain in _found.items() if not _is_renewed(module))
+    return sorted((module, what, chain) for (module, what), chain in list(_found.items()) if not _is_renewed(module))
 
 
 def in_words(module, what):
-    return "%s: %s" % (module, what)
+    return "%s: %s" % ("others" if module == OTHERS else module, what)
 
 
 def _is_renewed(module):
@@ -120,11 +133,20 @@ def _urandom(size):
 
 
 def _note(what):
+    """To look must never be the program's misfortune."""
+    try:
+        _look(what, sys._getframe(1).f_back)
+    except Exception:  # of a module that is not like others
+        pass
+
+
+def _look(what, frame):
     global _traced
     if _traced >= _MOST_TRACED or len(_found) >= _MOST_KEPT:
+        _found.setdefault((OTHERS, "more than the %d draws that are looked at" % _MOST_TRACED), [])
         return
     _traced += 1
-    frame, inner, chain = sys._getframe(2), None, []
+    inner, chain = None, []
     while frame is not None:
         module, function = frame.f_globals.get("__name__"), frame.f_code.co_name
         if function == "<module>":
@@ -135,6 +157,6 @@ def _note(what):
         if inner is None and module not in _DRAWING:
             inner = str(module)
         frame = frame.f_back
-    by = chain[0] if chain else inner
-    if by is not None and inner not in _NAMING:
+    by = chain[0] if chain else inner or OTHERS
+    if inner not in _NAMING:
         _found.setdefault((by, what), chain)

@@ -20,9 +20,9 @@ def _loaded(name):
 
 def prepare():
     """Goes the way of renew() with generators that nobody uses, so that what is done on a first use is in the image."""
-    from rekindle import draws as _
+    from rekindle import draws
 
-    if _loaded("random"):
+    if draws.is_of_library(_loaded("random")):
         _loaded("random").Random()
     if _loaded("numpy.random"):
         _loaded("numpy.random").RandomState()
@@ -35,7 +35,9 @@ def prepare():
 
 def renew():
     """Seeds the generators that belong to modules rather than to the program. OpenSSL's are the C library's."""
-    if _loaded("random"):
+    from rekindle import draws  # by prepare() already
+
+    if draws.is_of_library(_loaded("random")):
         _loaded("random").seed()
     if _loaded("tempfile"):
         # Its generator notices a fork by the PID, which copies have in common.

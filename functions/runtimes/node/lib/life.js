@@ -53,11 +53,13 @@ async function run() {
     while (process.env.REKINDLE_MORE_DEPS !== undefined) {
       process.env.REKINDLE_DEPS = process.env.REKINDLE_MORE_DEPS;
       delete process.env.REKINDLE_MORE_DEPS;
+      if (held) handlers.hooksFile('draws.js').watch();
       loadDependencies();
       await park('REKINDLE_DEPS');
     }
     const forImage = process.env.REKINDLE_FUNCTION_IMAGE === '1';
-    if (held && !forImage) handlers.hooksFile('draws.js').pause(); // nobody has anything in common with this one
+    if (held && forImage) handlers.hooksFile('draws.js').watch();
+    else if (held) handlers.hooksFile('draws.js').pause(); // nobody has anything in common with this one
     const handler = await loadFunction();
     if (forImage) {
       logDrawn();
