@@ -63,6 +63,32 @@ bool IsInPast(absl::string_view ancestors, absl::string_view start, uint64_t num
   return of_start != before.end() && number <= of_start->number;
 }
 
+void AddStarts(const StartsBefore& more, StartsBefore* known) {
+  for (const auto& [start, number] : more) {
+    uint64_t& last = known->try_emplace(start, number).first->second;
+    last = std::max(last, number);
+  }
+}
+
+std::string SeenOfNext(StartsBefore known, absl::string_view ancestors, absl::string_view inherited) {
+  AddStarts(ParseAncestors(inherited), &known);
+  const StartsBefore past = ParseAncestors(ancestors);
+  std::vector<Ancestor> seen;
+  for (const auto& [start, number] : known) {
+    const auto before = past.find(start);
+    if (IsStart(start) && (before == past.end() || number > before->second)) seen.push_back({start, number});
+  }
+  // The moments of submission as numbers.
+  std::sort(seen.begin(), seen.end(), [](const Ancestor& a, const Ancestor& b) {
+    return std::pair(a.start.size(), a.start) > std::pair(b.start.size(), b.start);
+  });
+  if (seen.size() > kMostAncestors) seen.erase(seen.begin() + kMostAncestors, seen.end());
+  std::string text;
+  for (const Ancestor& one : seen)
+    absl::StrAppend(&text, text.empty() ? "" : ",", one.start, ":", one.number);
+  return text;
+}
+
 std::vector<SoundStretch> ParseSound(absl::string_view sound) {
   std::vector<SoundStretch> stretches;
   for (const absl::string_view word : absl::StrSplit(sound, ',', absl::SkipEmpty())) {

@@ -30,6 +30,13 @@ StartsBefore ParseAncestors(absl::string_view ancestors);
 // Is the image of that start and number in the past of one with this label?
 bool IsInPast(absl::string_view ancestors, absl::string_view start, uint64_t number);
 
+// In the same form, of a start with these ancestors: up to where others were known to whoever started it
+// (`known`), and to those before (`inherited`, of the image gone on from), as far as that is no past of it.
+// Only so many, those submitted last first.
+std::string SeenOfNext(StartsBefore known, absl::string_view ancestors, absl::string_view inherited);
+// Adds what one knows of to what all know of.
+void AddStarts(const StartsBefore& more, StartsBefore* known);
+
 struct NumberInStart {
   std::string start;
   uint64_t number = 0;

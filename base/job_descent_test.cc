@@ -61,6 +61,14 @@ TEST(SoundStretchTest, TheNewestOfTheNewestStretchThatHasAnyIsSound) {
   EXPECT_EQ(NewestSound({}, {{"", 0}}), std::nullopt);
 }
 
+TEST(SeenTest, OnlySoManyOfThoseSubmittedLast) {
+  StartsBefore known = {{"", 1}, {"forged", 1}};
+  for (uint64_t start = 1; start <= 1000; ++start) known[absl::StrCat(start)] = 7;
+  const std::string text = SeenOfNext(known, "1000:7,999:6", "998:9,997:3,x");
+  EXPECT_EQ(text.substr(0, 20), "999:7,998:9,997:7,99");
+  EXPECT_EQ(ParseAncestors(text).size(), 64u);
+}
+
 TEST(SoundStretchTest, TheOldestAreLeftOut) {
   std::vector<SoundStretch> stretches;
   for (uint64_t number = 1000; number > 0; --number) stretches.push_back({"100", 2 * number, 2 * number});

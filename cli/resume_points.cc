@@ -82,9 +82,9 @@ const v1::Image* UnseenOtherWay(const v1::Image& tip, const std::vector<v1::Imag
     if (!one.WentAnotherWayThan(way)) continue;
     if (ways_here.empty()) ways_here = std::vector<JobWay>(here.begin(), here.end());
     if (std::any_of(ways_here.begin(), ways_here.end(),
-                    [&](const JobWay& ours) { return ours.IsLaterThan(one) == true; }))
+                    [&](const JobWay& ours) { return ours.CountsBefore(one) == true; }))
       continue;
-    if (other == nullptr || one.IsLaterThan(JobWay(*other)) == true) other = image;
+    if (other == nullptr || one.CountsBefore(JobWay(*other)) == true) other = image;
   }
   return other;
 }
@@ -121,7 +121,7 @@ absl::StatusOr<std::vector<v1::Image>> ResumePoints(std::vector<v1::Image> image
     const auto last = last_of.find(ways[i].start());
     if (CameFromElsewhere(images[i]) && last != last_of.end() && ways[i].number() <= last->second) {
       place = std::find_if(order.begin(), order.end(),
-                           [&](size_t other) { return ways[other].IsLaterThan(ways[i]) == true; });
+                           [&](size_t other) { return ways[other].CountsBefore(ways[i]) == true; });
     }
     order.insert(place, i);
     const auto shows = [&](const std::string& start, uint64_t number) {
@@ -129,7 +129,9 @@ absl::StatusOr<std::vector<v1::Image>> ResumePoints(std::vector<v1::Image> image
       known = std::max(known, number);
     };
     if (ways[i].number()) shows(ways[i].start(), *ways[i].number());
-    for (const auto& [start, number] : ways[i].before()) shows(start, number);
+    for (const StartsBefore* starts : {&ways[i].before(), &ways[i].seen()}) {
+      for (const auto& [start, number] : *starts) shows(start, number);
+    }
   }
   std::reverse(order.begin(), order.end());
   std::vector<v1::Image> points;
@@ -137,7 +139,7 @@ absl::StatusOr<std::vector<v1::Image>> ResumePoints(std::vector<v1::Image> image
   for (size_t i = 1; i < order.size(); ++i) {
     const v1::Image &front = points.front(), &point = points[i];
     const JobWay &way = ways[order.front()], &other_way = ways[order[i]];
-    const std::optional<bool> is_later = way.IsLaterThan(other_way);
+    const std::optional<bool> is_later = way.CountsBefore(other_way);
     if (is_later == true) continue;
     if (is_later == false) {
       return absl::FailedPreconditionError(
@@ -212,8 +214,9 @@ absl::StatusOr<const v1::Image*> NewerElsewhere(const std::vector<v1::Image>& he
       continue;
     }
     if (image->damaged() || !TimeOfTag(image->reference())) continue;
-    const std::optional<bool> by_labels = JobWay(*image).IsLaterThan(ours);
-    if (by_labels == true && (later == nullptr || IsLaterByLabels(*image, *later) == true)) later = image;
+    const std::optional<bool> by_labels = JobWay(*image).CountsBefore(ours);
+    if (by_labels == true && (later == nullptr || JobWay(*image).CountsBefore(JobWay(*later)) == true))
+      later = image;
     if (by_labels) continue;
     if (newest == nullptr && !has_ours) newest = image;
     // The newest there need not be the one that came last.

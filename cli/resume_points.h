@@ -24,7 +24,8 @@ absl::Time MomentOf(const v1::Image& image);
 // clocks say), the newest first, damaged ones too. An image and its tags are there once, under the oldest
 // name. The store's order counts, but labels where they tell, since what came from elsewhere may have come in
 // any order: of one start of a job the numbers of its images, and of a start that descends from an image of
-// another that it is the later one. FailedPrecondition: it can't be told which is the newest, since one has a
+// another that it is the later one, as is one that was begun with the other one known (JobWay::CountsBefore).
+// FailedPrecondition: it can't be told which is the newest, since one has a
 // name that was given to it later than the newest of a supervised job was taken, and may show any moment, or
 // since what came here last was taken earlier by its clock.
 absl::StatusOr<std::vector<v1::Image>> ResumePoints(std::vector<v1::Image> images);

@@ -249,6 +249,45 @@ TEST(ResumePointsTest, WhoeverHasBothWaysHereHasChosen) {
       << "it has gone on since";
 }
 
+// Whoever started that knew of these images of other ways.
+v1::Image HavingSeen(v1::Image image, const std::string& seen) {
+  (*image.mutable_labels())[v1::kSupervisedSeenLabel] = seen;
+  return image;
+}
+
+TEST(ResumePointsTest, WhatHasComeOfAChoiceComesBackUnasked) {
+  const v1::Image uncopied = OfStart(Taken(20), "11", 0, 6),
+                  chosen = CameIn(ComeFrom(OfStart(Taken(30), "22", 1, 20), "11:5")),
+                  next = HavingSeen(ComeFrom(OfStart(Taken(40), "33", 2, 4), "22:4294967316,11:5"), "11:6"),
+                  back = HavingSeen(
+                      ComeFrom(OfStart(Taken(50), "44", 3, 9), "33:8589934596,22:4294967316,11:5"), "11:6");
+  EXPECT_THAT(Points({CameIn(back), next, chosen, uncopied}),
+              ElementsAre("20261130-105000.123", "20261130-104000.123", "20261130-103000.123",
+                          "20261130-102000.123"));
+  EXPECT_EQ(Newer({next, chosen, uncopied}, {back, chosen}), "20261130-105000.123");
+  // In whatever order they come to another node.
+  for (const std::vector<v1::Image>& listed :
+       {std::vector{CameIn(uncopied), CameIn(back)}, std::vector{CameIn(back), CameIn(uncopied)}})
+    EXPECT_THAT(Points(listed), ElementsAre("20261130-105000.123", "20261130-102000.123"));
+  // What that way has done since nobody has seen.
+  const v1::Image since = OfStart(Taken(55), "11", 0, 7);
+  EXPECT_FALSE(ResumePoints({CameIn(since), CameIn(back)}).ok());
+  EXPECT_THAT(Newer({back}, {since}), HasSubstr("each its own way"));
+  EXPECT_THAT(Newer({back}, {ComeFrom(OfStart(Taken(55), "66", 1, 1), "11:6")}),
+              HasSubstr("each its own way"));
+}
+
+TEST(ResumePointsTest, OnceGoneBackWhatCameAfterIsDecidedAgainstOnEveryNode) {
+  const v1::Image failed = OfStart(Taken(40), "11", 0, 12), base = OfStart(Taken(30), "11", 0, 9),
+                  back = HavingSeen(ComeFrom(OfStart(Taken(50), "22", 1, 5), "11:9"), "11:12");
+  EXPECT_EQ(Newer({CameIn(back)}, {back, failed, base}), "") << "on a new one";
+  EXPECT_EQ(Newer({back}, {back, failed, base}), "") << "where no image of the other way is left";
+  EXPECT_EQ(Newer({back}, {failed, base, back}), "") << "whatever came there last";
+  EXPECT_EQ(Newer({failed, base}, {back, failed}), "20261130-105000.123");
+  const v1::Image without = ComeFrom(OfStart(Taken(50), "22", 1, 5), "11:9");
+  EXPECT_THAT(Newer({without}, {failed, base}), HasSubstr("each its own way")) << "of earlier versions";
+}
+
 TEST(ResumePointsTest, WhatDescendsFromTheOneOfHereIsNewerElsewhere) {
   const v1::Image ours = OfStart(Taken(30), "1", 0, 5), before = OfStart(Taken(12), "1", 0, 3),
                   next = ComeFrom(OfStart(Taken(10), "2", 1, 2), "1:5"),

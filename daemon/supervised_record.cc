@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -193,6 +194,20 @@ void GoOnFromStart(const store::ImageInfo& image, v1::SupervisedJobRecord* recor
   record->set_sound(number == 0 ? ""
                                 : SoundText(ParseSound(LabelOf(image.labels, v1::kSupervisedSoundLabel))));
   record->set_last_number(((number >> v1::kBitsOfNumberInStart) + 1) << v1::kBitsOfNumberInStart);
+}
+
+void NoteOtherWays(const store::ImageInfo& image, const std::vector<store::ImageInfo>& known,
+                   v1::SupervisedJobRecord* record) {
+  StartsBefore ways;
+  for (const store::ImageInfo& one : known) {
+    uint64_t number = 0;
+    if (absl::SimpleAtoi(LabelOf(one.labels, v1::kSupervisedNumberLabel), &number))
+      AddStarts({{LabelOf(one.labels, v1::kSupervisedLabel), number}}, &ways);
+    for (const char* label : {v1::kSupervisedAncestorsLabel, v1::kSupervisedSeenLabel})
+      AddStarts(ParseAncestors(LabelOf(one.labels, label)), &ways);
+  }
+  record->set_seen(
+      SeenOfNext(std::move(ways), record->ancestors(), LabelOf(image.labels, v1::kSupervisedSeenLabel)));
 }
 
 bool MayRemoveOfEarlierStart(const store::ImageInfo& image, const v1::SupervisedJobRecord& record) {

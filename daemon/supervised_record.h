@@ -63,6 +63,10 @@ absl::Status CheckImagesNameIsFree(const std::string& directory, const v1::Super
 // Of a job that goes on from this image, as far as that was taken of a supervised job: when it was submitted
 // first, the number of that image, those of its own, which are greater, and which starts it descends from.
 void GoOnFromStart(const store::ImageInfo& image, v1::SupervisedJobRecord* record, v1::RestartPoint* first);
+// After that: which of `known`, images of its name that whoever starts it has here, went another way than
+// this one. He has decided against them.
+void NoteOtherWays(const store::ImageInfo& image, const std::vector<store::ImageInfo>& known,
+                   v1::SupervisedJobRecord* record);
 // Whose the job is. `User` is a Caller, or has uid, gid and groups as one.
 template <typename User>
 void GetOwner(const v1::SupervisedJobRecord& record, User* user) {

@@ -134,6 +134,35 @@ TEST_F(SupervisedRecordTest, AnErrorMayQuoteAPathThatIsNoText) {
   EXPECT_EQ(read->environment(0), "NOT_UTF8=\xff\xfe");
 }
 
+TEST_F(SupervisedRecordTest, WhatWasKnownOfOtherWaysIsInherited) {
+  const auto of_start = [](const char* start, const char* number, const char* ancestors) {
+    store::ImageInfo image;
+    image.labels = {{v1::kSupervisedLabel, start}, {v1::kSupervisedNumberLabel, number}};
+    if (*ancestors != '\0') image.labels[v1::kSupervisedAncestorsLabel] = ancestors;
+    return image;
+  };
+  const auto started = [](const store::ImageInfo& from, const std::vector<store::ImageInfo>& known) {
+    v1::SupervisedJobRecord record;
+    v1::RestartPoint first;
+    GoOnFromStart(from, &record, &first);
+    NoteOtherWays(from, known, &record);
+    return record;
+  };
+  // Back to an image: what came after it is another way, and what it has come from is none.
+  store::ImageInfo back = of_start("77", "9", "66:3");
+  EXPECT_EQ(started(back, {back, of_start("77", "8", "66:3"), of_start("66", "3", "")}).seen(), "");
+  EXPECT_EQ(started(back, {back, of_start("77", "12", "66:3"), of_start("77", "11", "66:3")}).seen(),
+            "77:12");
+  // With what that way has come from, and has seen itself.
+  store::ImageInfo other = of_start("88", "4294967299", "77:10,66:3");
+  other.labels[v1::kSupervisedSeenLabel] = "55:2,77:12";
+  EXPECT_EQ(started(back, {other, store::ImageInfo()}).seen(), "88:4294967299,77:12,55:2");
+  // From start to start, and what is the past by then is no other way.
+  back.labels[v1::kSupervisedSeenLabel] = "80:5,77:9";
+  EXPECT_EQ(started(back, {}).seen(), "80:5");
+  EXPECT_EQ(started(back, {of_start("80", "7", "77:5,66:3")}).seen(), "80:7");
+}
+
 TEST_F(SupervisedRecordTest, ALifeThatWasLeftIsKnownUntilAnotherOneBegins) {
   v1::SupervisedJobRecord record = Made("one");
   record.set_pid(7);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/image_reference.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "daemon/copy_command.h"
@@ -71,6 +72,13 @@ absl::StatusOr<JobStart> PlanFromImage(Node& node, const Call& call, const v1::R
   GoOnFromStart(info, record, point);
   record->set_had_points(true);
   if (record->name().empty()) record->set_name(manifest.job_name());
+  const std::string& given = request.supervision().image_name();
+  const std::string name = given.empty() ? ImageNameOf(record->name()) : given;
+  RK_ASSIGN_OR_RETURN(const std::vector<store::ImageInfo> known,
+                      store->List([&](const store::ImageInfo& one) {
+                        return one.owner == call.caller.uid && NameOfReference(one.reference) == name;
+                      }));
+  NoteOtherWays(info, known, record);
   record->set_mark(MarkOfImage(info.labels));
   record->set_uid(call.caller.uid);
   point->set_ours(MayRemoveOfEarlierStart(info, *record));

@@ -537,6 +537,12 @@ class WithoutDaemonTest(RekindleTest):
                 for _ in range(2):
                     chosen = self.references(cli=cut_off)[-1]
                     self.assertIn(f"goes on from {chosen}", self.run_for_a_while(cut_off, *copies))
+                # Nobody is asked again, on whichever node.
+                chosen_on = cut_off
+                for node in (other, cut_off, self.make_cli(store=folder + ".new")):
+                    chosen = self.references(cli=chosen_on)[-1]
+                    self.assertIn(f"goes on from {chosen}", self.run_for_a_while(node, *copies))
+                    chosen_on = node
 
     def assert_names(self, told, *images):
         self.assertIn("each its own way", told)

@@ -21,4 +21,8 @@ inline constexpr char kSupervisedAncestorsLabel[] = "rekindle.supervised-ancesto
 // these.
 inline constexpr char kSupervisedSoundLabel[] = "rekindle.supervised-sound";
 
+// Which images of other ways were known to whoever had its start, or one that this has come from, go on from
+// an image: in form as the ancestors. They have been decided against, up to these.
+inline constexpr char kSupervisedSeenLabel[] = "rekindle.supervised-seen";
+
 }  // namespace rekindle::v1
