@@ -68,7 +68,7 @@ std::vector<v1::Image> CopiesToGoBackTo(const std::vector<v1::Image>& copies, co
   const uint64_t last = sound[0].start == own ? sound[0].last : 0;
   std::optional<size_t> next;
   for (size_t i = 0; i < copies.size(); ++i) {
-    if (numbers[i].start != own || numbers[i].number <= last) continue;
+    if (numbers[i].start != own || numbers[i].number <= last || !IsInPastOf(copies[i], image)) continue;
     if (!next || numbers[i].number < numbers[*next].number) next = i;
   }
   if (next) stay.push_back(copies[*next]);

@@ -87,6 +87,11 @@ TEST(ImageDescentTest, OfWhatTheLastOneSaysIsSoundTheNewestThatIsWholeStays) {
   EXPECT_EQ(staying("1:6-8"), "7 12 ");
   EXPECT_EQ(staying("2:10-12,1:6-8"), "12 13 ");
   EXPECT_EQ(staying("2:10-13,1:6-8"), "13 ");
+  copies.push_back(ImageOfStart("2", 15));
+  EXPECT_EQ(staying("2:10-13,1:6-8"), "13 ") << "a later one is not of its past";
+  copies.push_back(ImageOfStart("2", 11));
+  (*copies.back().mutable_labels())[v1::kSupervisedAskedLabel] = "yes";
+  EXPECT_EQ(staying("1:6-8"), "7 12 ") << "what somebody has asked for may go at any time";
 }
 
 TEST(ImageDescentTest, WhatSomebodyWantsIsNoPastOfAnother) {

@@ -61,7 +61,12 @@ void RestartPoints::Add(v1::RestartPoint point, bool silent) {
   Sort();
 }
 
+void RestartPoints::RanOnFrom(const std::string& image, int64_t monotonic_ns) {
+  ran_on_ns_[image] = monotonic_ns;
+}
+
 void RestartPoints::Remove(absl::string_view image) {
+  ran_on_ns_.erase(std::string(image));
   RemoveIf([image](const v1::RestartPoint& point) { return point.image() == image; });
 }
 
@@ -101,9 +106,9 @@ void RestartPoints::Find(const std::vector<store::ImageInfo>& images, bool same_
   Sort();
 }
 
-bool RestartPoints::AnyOfLife(int64_t taken_until_ns) const {
+bool RestartPoints::AnyOfLife(int64_t ran_on_until_ns, int64_t ran_on_until_unix_ns) const {
   return std::any_of(record_.points().begin(), record_.points().end(), [&](const v1::RestartPoint& point) {
-    return IsOfLife(point) && point.taken_ns() <= taken_until_ns;
+    return IsOfLife(point) && RanOnBefore(point, ran_on_until_ns, ran_on_until_unix_ns);
   });
 }
 
@@ -148,6 +153,12 @@ bool RestartPoints::LifeBeganBefore(int64_t ns, int64_t unix_ns) const {
   return record_.life_began_unix_ns() != 0 && record_.life_began_unix_ns() <= unix_ns;
 }
 
+bool RestartPoints::RanOnBefore(const v1::RestartPoint& point, int64_t ns, int64_t unix_ns) const {
+  if (point.taken_ns() == 0) return point.taken_unix_ns() <= unix_ns;
+  const auto ran_on = ran_on_ns_.find(point.image());
+  return std::max(point.taken_ns(), ran_on == ran_on_ns_.end() ? 0 : ran_on->second) <= ns;
+}
+
 void RestartPoints::NoteSound(int64_t sound_before_ns, int64_t sound_before_unix_ns, bool is_over) {
   const std::optional<uint64_t> from = FromNumber();
   const bool from_is_sound = LifeBeganBefore(sound_before_ns, sound_before_unix_ns);
@@ -157,9 +168,7 @@ void RestartPoints::NoteSound(int64_t sound_before_ns, int64_t sound_before_unix
     } else if (point.number() == from && from_is_sound) {
       point.clear_may_hold_death();
     } else if (IsOfLife(point) && is_over) {
-      const bool is_old = point.taken_ns() != 0 ? point.taken_ns() <= sound_before_ns
-                                                : point.taken_unix_ns() <= sound_before_unix_ns;
-      point.set_may_hold_death(!is_old);
+      point.set_may_hold_death(!RanOnBefore(point, sound_before_ns, sound_before_unix_ns));
     }
   }
   sound_before_ns_ = sound_before_ns;
@@ -202,15 +211,18 @@ std::string RestartPoints::Sound() const {
 }
 
 bool RestartPoints::IsProven(const v1::RestartPoint& point, int64_t sound_before_ns) const {
-  if (point.taken_ns() > sound_before_ns) return false;
-  return IsOfLife(point) || (!point.may_hold_death() && !IsOnWayToDeath(point));
+  // Of before this boot: what was noted when its life ended counts.
+  const bool is_of_before_boot = point.taken_ns() == 0;
+  if (!is_of_before_boot && !RanOnBefore(point, sound_before_ns, 0)) return false;
+  return (IsOfLife(point) && !is_of_before_boot) || (!point.may_hold_death() && !IsOnWayToDeath(point));
 }
 
 bool RestartPoints::MayBeProven(const v1::RestartPoint& point) const {
   return IsOfLife(point) || !point.may_hold_death() || point.number() == FromNumber();
 }
 
-std::vector<v1::RestartPoint> RestartPoints::Superfluous(bool make_room, int64_t sound_before_ns) const {
+std::vector<v1::RestartPoint> RestartPoints::Superfluous(bool make_room, int64_t sound_before_ns,
+                                                         const std::vector<std::string>& damaged) const {
   std::vector<v1::RestartPoint> old;
   const size_t keep = make_room ? 1 : record_.policy().keep_images();
   size_t ours = 0;
@@ -220,10 +232,11 @@ std::vector<v1::RestartPoint> RestartPoints::Superfluous(bool make_room, int64_t
   std::optional<int> to_go_back_to, to_be_proven;
   for (int i = 0; i < record_.points_size(); ++i) {
     const v1::RestartPoint& point = record_.points(i);
-    if (IsProven(point, sound_before_ns)) {
+    const bool is_whole = !std::binary_search(damaged.begin(), damaged.end(), point.image());
+    if (is_whole && IsProven(point, sound_before_ns)) {
       to_go_back_to = i;
       to_be_proven.reset();
-    } else if (!IsOnWayToDeath(point)) {
+    } else if (is_whole && !IsOnWayToDeath(point)) {
       if (!to_go_back_to) to_go_back_to = i;
       if (!to_be_proven && MayBeProven(point)) to_be_proven = i;
     }

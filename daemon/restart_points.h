@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -30,6 +31,9 @@ class RestartPoints {
   void BeginTaking(std::string image);
   void TakingIsFrozen(int64_t monotonic_ns) { taking_frozen_ns_ = monotonic_ns; }
   void EndTaking() { taking_.clear(); }
+  // It has stood still for the image until then (CLOCK_MONOTONIC), which it has therefore outlived only
+  // since.
+  void RanOnFrom(const std::string& image, int64_t monotonic_ns);
   bool IsTaking() const { return !taking_.empty(); }
   uint64_t taking_number() const { return taking_number_; }
 
@@ -50,8 +54,8 @@ class RestartPoints {
   std::string Sound() const;
   // Is it of before the job's first report? Another process that takes the job over does not know.
   bool IsSilent(const std::string& digest) const { return silent_.contains(digest); }
-  // One of its last life, taken until then (CLOCK_MONOTONIC).
-  bool AnyOfLife(int64_t taken_until_ns) const;
+  // One of its last life that had run on from it until then (as for NoteSound).
+  bool AnyOfLife(int64_t ran_on_until_ns, int64_t ran_on_until_unix_ns) const;
   // When the oldest was taken for which files are kept; nothing: there is none.
   std::optional<int64_t> OldestKeptUnixNanos() const;
   // Where the image stands that the last life, or the attempt at one, went on from; nullopt: it is not known.
@@ -60,7 +64,9 @@ class RestartPoints {
   // Those that may go. Images from after `sound_before_ns` (CLOCK_MONOTONIC) may hold a death or a hang, as
   // may those of an earlier life from which this one has not come, or that ended soon after.
   // `make_room`: also those that the policy would keep, but for the newest and the one to go back to.
-  std::vector<v1::RestartPoint> Superfluous(bool make_room, int64_t sound_before_ns) const;
+  // `damaged`: their names, sorted; to none of these is gone back.
+  std::vector<v1::RestartPoint> Superfluous(bool make_room, int64_t sound_before_ns,
+                                            const std::vector<std::string>& damaged = {}) const;
   // Of `images`, as the store lists them (newest first): those of the starts that this one descends from, as
   // far as they lie in its past, but for the points and those that somebody has asked for; the oldest first.
   // Of a record that does not say what that is: those of the start that it went on from, and none once the
@@ -88,6 +94,8 @@ class RestartPoints {
   // at all.
   bool IsOnWayToDeath(const v1::RestartPoint& point) const;
   bool LifeBeganBefore(int64_t ns, int64_t unix_ns) const;
+  // Had the job run on from it by then? As for NoteSound.
+  bool RanOnBefore(const v1::RestartPoint& point, int64_t ns, int64_t unix_ns) const;
   bool IsProven(const v1::RestartPoint& point, int64_t sound_before_ns) const;
   // While this life goes on.
   bool MayBeProven(const v1::RestartPoint& point) const;
@@ -105,7 +113,8 @@ class RestartPoints {
   void Sort();
 
   v1::SupervisedJobRecord& record_;
-  std::set<std::string> silent_;  // digests
+  std::set<std::string> silent_;              // digests
+  std::map<std::string, int64_t> ran_on_ns_;  // by image, where it is known
   std::string taking_;
   uint64_t taking_number_ = 0;
   int64_t taking_frozen_ns_ = 0;         // when the job stood still for it; 0: not yet

@@ -314,6 +314,36 @@ TEST_F(RestartPointsTest, TheNewestAndTheOneToGoBackToStay) {
               ElementsAre("job:1", "job:2", "job:3", "job:4", "job:5"));
 }
 
+TEST_F(RestartPointsTest, TheOneToGoBackToIsWhole) {
+  record_.mutable_policy()->set_keep_images(1);
+  for (int i = 1; i <= 4; ++i)
+    points_.Add(PointOf(absl::StrCat("job:", i), 0, i * kPointSecond), /*silent=*/false);
+  for (const bool make_room : {false, true}) {
+    EXPECT_THAT(ImageNames(points_.Superfluous(make_room, 2 * kPointSecond, {"job:2"})), ElementsAre("job:2"))
+        << "3 gets old enough";
+    EXPECT_THAT(ImageNames(points_.Superfluous(make_room, 2 * kPointSecond, {"job:2", "job:3"})),
+                ElementsAre("job:2", "job:3"));
+    EXPECT_THAT(ImageNames(points_.Superfluous(make_room, 0, {"job:1"})), ElementsAre("job:1", "job:3"))
+        << "none is old enough";
+  }
+}
+
+TEST_F(RestartPointsTest, WhileItStoodStillForAnImageItHasNotOutlivedThat) {
+  record_.mutable_policy()->set_keep_images(1);
+  record_.set_submitted_unix_ns(99);
+  for (int i = 1; i <= 2; ++i) points_.Add(PointOf(absl::StrCat("job:", i), 0, i * kPointSecond), false);
+  points_.RanOnFrom("job:2", 9 * kPointSecond);
+  EXPECT_THAT(ImageNames(points_.Superfluous(/*make_room=*/false, 8 * kPointSecond)), IsEmpty());
+  EXPECT_FALSE(points_.AnyOfLife(0, INT64_MAX));
+  points_.NoteSound(8 * kPointSecond, 0, /*is_over=*/true);
+  EXPECT_EQ(points_.Sound(), "99:1-1");
+  EXPECT_TRUE(record_.points(1).may_hold_death());
+  points_.NoteSound(9 * kPointSecond, 0, /*is_over=*/true);
+  EXPECT_EQ(points_.Sound(), "99:1-2");
+  EXPECT_FALSE(record_.points(1).may_hold_death());
+  EXPECT_THAT(ImageNames(points_.Superfluous(/*make_room=*/false, 9 * kPointSecond)), ElementsAre("job:1"));
+}
+
 TEST_F(RestartPointsTest, OthersImagesDoNotGo) {
   record_.mutable_policy()->set_keep_images(1);
   points_.Add(PointOf("job:asked", 0, kPointSecond, /*ours=*/false), false);
@@ -451,6 +481,22 @@ TEST_F(WayToDeathTest, AnImageSaysWhichOnesBeforeItAreNotOnIt) {
   EXPECT_EQ(points_.Sound(), "99:7-7,99:1-1");
 }
 
+// That soon after it, five seconds ago was before all clocks began.
+TEST_F(WayToDeathTest, ARestartOfTheMachineLeavesWhatWasSound) {
+  record_.set_submitted_unix_ns(99);
+  record_.set_numbers_before(2);
+  for (v1::RestartPoint& point : *record_.mutable_points()) {
+    point.clear_taken_ns();
+    point.set_taken_unix_ns(static_cast<int64_t>(point.number()));
+  }
+  record_.mutable_points(2)->set_may_hold_death(true);
+  points_.NoteSound(/*sound_before_ns=*/-1, 2, /*is_over=*/true);
+  EXPECT_EQ(points_.Sound(), "99:1-1") << "3 may hold the death";
+  EXPECT_EQ(record_.sound(), "99:1-1");
+  points_.NoteSound(/*sound_before_ns=*/-1, 3, /*is_over=*/true);
+  EXPECT_EQ(points_.Sound(), "99:3-3,99:1-1");
+}
+
 // A short one: the next life goes on from its image and lives.
 TEST_F(WayToDeathTest, ALifeThatWasShortHasGoneBackToo) {
   record_.set_submitted_unix_ns(99);
@@ -479,10 +525,14 @@ TEST_F(RestartPointsTest, OfAHangTheOldestStaysWhereThereIsNoOther) {
 TEST_F(RestartPointsTest, OfTheLastLifeAreThoseAfterTheNumbersBefore) {
   points_.Add(PointOf("job:1", 0, 2 * kPointSecond), false);
   record_.set_numbers_before(1);
-  EXPECT_FALSE(points_.AnyOfLife(INT64_MAX));
+  EXPECT_FALSE(points_.AnyOfLife(INT64_MAX, INT64_MAX));
   points_.Add(PointOf("job:2", 0, 4 * kPointSecond), false);
-  EXPECT_TRUE(points_.AnyOfLife(4 * kPointSecond));
-  EXPECT_FALSE(points_.AnyOfLife(3 * kPointSecond));
+  EXPECT_TRUE(points_.AnyOfLife(4 * kPointSecond, 0));
+  EXPECT_FALSE(points_.AnyOfLife(3 * kPointSecond, INT64_MAX));
+  record_.mutable_points(1)->clear_taken_ns();
+  record_.mutable_points(1)->set_taken_unix_ns(7);
+  EXPECT_TRUE(points_.AnyOfLife(-1, 7)) << "of before this boot";
+  EXPECT_FALSE(points_.AnyOfLife(INT64_MAX, 6));
 }
 
 TEST_F(RestartPointsTest, FilesAreKeptForTheOldestThatIsOurs) {

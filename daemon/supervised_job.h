@@ -250,7 +250,7 @@ class SupervisedJob {
                                                       const std::vector<v1::RestartPoint>& going,
                                                       std::vector<store::ImageInfo>* images)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  std::vector<store::ImageInfo> WithoutDamaged(std::vector<store::ImageInfo> images);
+  std::vector<std::string> DamagedImages();  // their names, sorted
   // Takes those out of `going` that were taken `before` this start and are needed elsewhere, or may be.
   // `images`: of the store; none: it has not been asked.
   void LeaveWhatOthersNeed(uint64_t before, std::vector<store::ImageInfo> images,
@@ -264,6 +264,8 @@ class SupervisedJob {
   absl::Status RemoveImageOf(const v1::RestartPoint& image);
   // After that moment the job got further: images from before are not of one that hangs.
   int64_t SoundUntilNanos();
+  // Also where nobody has told it yet.
+  bool HasDied() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Images from after that moment may hold a death or a hang.
   int64_t SoundBeforeNanos() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -369,6 +371,7 @@ class SupervisedJob {
   bool image_owed_ = false;       // one was asked for that could not be taken yet
   bool counts_run_time_ = false;  // from a life's beginning to its death
   int64_t hung_since_ns_ = 0;
+  int64_t died_since_ns_ = 0;  // while an image was taken: it lived then for the last time; 0: it did not
   int postponed_ = 0;
   std::optional<std::vector<v1::RestartPoint>> earlier_;  // of earlier starts, as was seen last
   std::map<std::string, double> needed_until_;            // images of these, by others

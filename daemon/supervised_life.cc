@@ -101,6 +101,7 @@ std::string ImageTag() { return absl::FormatTime("%Y%m%d-%H%M%E3S", absl::Now(),
 void SupervisedJob::ResetWatch() {
   const double now = MonotonicSeconds();
   hung_ = false;
+  died_since_ns_ = 0;
   next_sample_ = now;
   counts_run_time_ = true;
   cpu_seconds_ = cpu_sampled_ = cpu_rate_ = 0;
@@ -296,6 +297,13 @@ int64_t SupervisedJob::SoundUntilNanos() {
   return MonotonicNanos() - static_cast<int64_t>((MonotonicSeconds() - progress_.SoundUntilSeconds()) * 1e9);
 }
 
+bool SupervisedJob::HasDied() const {
+  if (end_->WaitFor(absl::ZeroDuration())) return true;
+  // The reaper may be behind.
+  const absl::StatusOr<ProcessStat> stat = ReadProcessStat(record_.pid());
+  return stat.ok() ? stat->ended() : absl::IsNotFound(stat.status());
+}
+
 int64_t SupervisedJob::SoundBeforeNanos() {
   const int64_t old = MonotonicNanos() - kProvenNanos;
   return record_.policy().hang_seconds() > 0 ? std::min(old, SoundUntilNanos()) : old;
@@ -374,6 +382,7 @@ class SupervisedJob::BoundaryGate : public ckpt::CaptureGate {
   absl::Status OnFrozen() override {
     job_.AwaitItsFilesKept();
     job_.NoteFrozen();
+    frozen_ns_ = MonotonicNanos();
     if (!job_.job_file_) return absl::OkStatus();
     if (const auto wish = asked_ ? std::nullopt : job_.NewWish()) {
       job_.wanted_ = *wish;
@@ -406,6 +415,13 @@ class SupervisedJob::BoundaryGate : public ckpt::CaptureGate {
     if (!thawed_) thawed_ = job_.Sample();
   }
 
+  // When nothing of ours held it up any more (CLOCK_MONOTONIC), now that its memory is kept; it may have
+  // waited on. 0: it has not stood still. `freeze_seconds`: as for Account.
+  int64_t ThawedNanos(double freeze_seconds) const {
+    return frozen_ns_ == 0 ? 0 : frozen_ns_ + static_cast<int64_t>(freeze_seconds * 1e9);
+  }
+  bool WaitedForImage() const { return at_boundary_ && asked_; }
+
   // What the job had done until then.
   const supervise::ProgressSample& before() const { return before_; }
   // Excuses the time in which we have kept it from running, and no more: it may hang as well while its image
@@ -424,6 +440,7 @@ class SupervisedJob::BoundaryGate : public ckpt::CaptureGate {
  private:
   SupervisedJob& job_;
   bool asked_, awaited_ = false, at_boundary_ = false;
+  int64_t frozen_ns_ = 0;
   std::atomic<bool> keeps_waiting_{false};
   supervise::ProgressSample before_ = job_.Sample();
   std::optional<supervise::ProgressSample> thawed_;
@@ -437,7 +454,8 @@ absl::Status SupervisedJob::CaptureImage(BoundaryGate* gate, v1::CheckpointResul
     const v1::Supervision& policy = record_.policy();
     const std::string image = absl::StrCat(ImagesName(), ":", ImageTag());
     request.set_reference(store::NormalizeReference(image).value_or(image));
-    NoteSound(SoundBeforeNanos(), /*is_over=*/false);
+    if (const int64_t sound_before = SoundBeforeNanos(); !HasDied())
+      NoteSound(sound_before, /*is_over=*/false);
     points_.BeginTaking(request.reference());
     for (auto& [label, value] : LabelsOfImage(points_.taking_number()))
       (*request.mutable_labels())[label] = value;
@@ -480,6 +498,7 @@ absl::Status SupervisedJob::CaptureImage(BoundaryGate* gate, v1::CheckpointResul
 absl::Status SupervisedJob::TakeImage(bool asked, std::string* image) {
   SetPhase("checkpointing");
   const double began = MonotonicSeconds();
+  const int64_t began_ns = MonotonicNanos();
   uint64_t answers;
   {
     absl::MutexLock lock(&mutex_);
@@ -493,6 +512,8 @@ absl::Status SupervisedJob::TakeImage(bool asked, std::string* image) {
   const supervise::ProgressSample before = gate.before(), after = Sample();
   gate.Account(result.freeze_seconds(), after);
   if (job_file_) job_file_->Release(status.ok()).IgnoreError();
+  const int64_t thawed_ns = gate.ThawedNanos(result.freeze_seconds());
+  const int64_t ran_on_ns = gate.WaitedForImage() ? MonotonicNanos() : thawed_ns;
   // Otherwise those that are kept would keep all that come after them away, for good.
   const bool made_room = RemovingImagesHelps(status) && RemoveOldImages(/*make_room=*/true);
   if (RemovingImagesHelps(status) && !made_room) {
@@ -515,7 +536,9 @@ absl::Status SupervisedJob::TakeImage(bool asked, std::string* image) {
   {
     absl::MutexLock lock(&mutex_);
     phase_ = "running";
+    if (HasDied()) died_since_ns_ = std::max(began_ns, thawed_ns);
     if (status.ok()) {
+      points_.RanOnFrom(result.image().reference(), ran_on_ns);
       for (v1::RestartPoint& point : *record_.mutable_points()) {
         if (point.image() == result.image().reference()) point.set_ours(true);
       }
@@ -566,16 +589,23 @@ void SupervisedJob::TellOfImage(const absl::Status& taken) {
 bool SupervisedJob::RemoveOldImages(bool make_room) {
   int64_t sound_before;
   std::vector<v1::RestartPoint> old;
+  const std::vector<std::string> damaged = DamagedImages();
   {
     absl::MutexLock lock(&mutex_);
+    // In this order: a death that comes after the look at it is younger than what counts as sound.
     sound_before = SoundBeforeNanos();
+    // How long the images had been outlived by then the next life knows, which removes what is too many.
+    if (HasDied()) return false;
     NoteSound(sound_before, /*is_over=*/false);
-    old = points_.Superfluous(make_room, sound_before);
+    old = points_.Superfluous(make_room, sound_before, damaged);
   }
   std::vector<store::ImageInfo> images;
   std::vector<v1::RestartPoint> earlier = ImagesOfEarlierStarts(make_room, old, &images);
   for (std::vector<v1::RestartPoint>* const some : {&earlier, &old}) LeaveWhatWasNeeded(some);
-  const std::vector<store::ImageInfo> whole = WithoutDamaged(images);
+  std::vector<store::ImageInfo> whole = images;
+  std::erase_if(whole, [&damaged](const store::ImageInfo& image) {
+    return std::binary_search(damaged.begin(), damaged.end(), image.reference);
+  });
   uint64_t before;
   size_t at_least = 0;
   std::string sound;
@@ -671,16 +701,10 @@ std::vector<v1::RestartPoint> SupervisedJob::ImagesOfEarlierStarts(bool make_roo
   return *earlier_;
 }
 
-std::vector<store::ImageInfo> SupervisedJob::WithoutDamaged(std::vector<store::ImageInfo> images) {
-  if (images.empty()) return images;
+std::vector<std::string> SupervisedJob::DamagedImages() {
   const absl::StatusOr<std::shared_ptr<store::Store>> store = node_.OpenStore(Node::Access::kRead);
-  if (!store.ok()) return images;
-  const auto damaged = store::ReadDamagedImages(**store);
-  if (!damaged.ok()) return images;
-  std::erase_if(images, [&](const store::ImageInfo& image) {
-    return std::binary_search(damaged->begin(), damaged->end(), image.reference);
-  });
-  return images;
+  if (!store.ok()) return {};
+  return store::ReadDamagedImages(**store).value_or(std::vector<std::string>());
 }
 
 absl::StatusOr<std::vector<store::ImageInfo>> SupervisedJob::StoredImages() {

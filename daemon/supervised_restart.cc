@@ -97,6 +97,9 @@ std::string LastWords(const std::optional<RunAs>& user, const std::string& log) 
   }
 }
 
+// Of a moment of CLOCK_MONOTONIC.
+int64_t OnMachinesClock(int64_t monotonic_ns) { return UnixNanos() - (MonotonicNanos() - monotonic_ns); }
+
 }  // namespace
 
 Death SupervisedJob::TakeDeath() {
@@ -127,11 +130,12 @@ Death SupervisedJob::DeathBy(const ExitState& exit, int64_t ended_unix_ns) {
     death.kind = Death::Kind::kExited;
     death.code = exit.code;
   }
-  const int64_t sound_before = hung_ ? hung_since_ns_ : MonotonicNanos() - since - kProvenNanos;
+  int64_t sound_before = hung_ ? hung_since_ns_ : MonotonicNanos() - since - kProvenNanos;
+  if (died_since_ns_ != 0) sound_before = std::min(sound_before, died_since_ns_ - kProvenNanos);
   NoteSound(sound_before, /*is_over=*/true);
   if (!supervise::MayComeFromOutside(death)) {
     // Of its own doing: an image that may hold the beginning of this end is no progress.
-    if (points_.AnyOfLife(sound_before)) death.image_taken = true;
+    if (points_.AnyOfLife(sound_before, OnMachinesClock(sound_before))) death.image_taken = true;
   } else {
     death.image_taken = record_.image_in_life();
   }
@@ -150,9 +154,12 @@ Death SupervisedJob::DeathWithoutWitness(bool other_boot) {
   Death death;
   since_death_ns_ = 0;
   if (record_.coming_to_life()) return death;
-  since_death_ns_ = std::max(int64_t{0}, UnixNanos() - LastSignOfLife());
+  const int64_t last_sign = LastSignOfLife();
+  since_death_ns_ = std::max(int64_t{0}, UnixNanos() - last_sign);
   death.lived_seconds = std::max(0.0, SecondsOfLife() - static_cast<double>(since_death_ns_) * 1e-9);
-  NoteSound(MonotonicNanos() - since_death_ns_ - kProvenNanos, /*is_over=*/true);
+  // The machine's clock may have been set back since.
+  points_.NoteSound(MonotonicNanos() - since_death_ns_ - kProvenNanos, last_sign - kProvenNanos,
+                    /*is_over=*/true);
   // What ended the whole machine does not lie in the image.
   if (other_boot) {
     death.kind = Death::Kind::kMachineRestarted;
@@ -160,12 +167,12 @@ Death SupervisedJob::DeathWithoutWitness(bool other_boot) {
     death.kind = Death::Kind::kDaemonLeft;
   }
   death.progressed = other_boot;
-  death.image_taken = record_.image_in_life() || points_.AnyOfLife(INT64_MAX);
+  death.image_taken = record_.image_in_life() || points_.AnyOfLife(INT64_MAX, INT64_MAX);
   return death;
 }
 
 void SupervisedJob::NoteSound(int64_t sound_before_ns, bool is_over) {
-  points_.NoteSound(sound_before_ns, UnixNanos() - (MonotonicNanos() - sound_before_ns), is_over);
+  points_.NoteSound(sound_before_ns, OnMachinesClock(sound_before_ns), is_over);
 }
 
 double SupervisedJob::SecondsOfLife() const {
