@@ -69,7 +69,7 @@ SupervisedJob::SupervisedJob(Node& node, v1::SupervisedJobRecord record, std::op
       submitted_unix_ns_(record.submitted_unix_ns()),
       first_submitted_unix_ns_(record.first_submitted_unix_ns()),
       ancestors_(record.ancestors()),
-      seen_(record.seen()),
+      seen_ways_(record.seen()),
       notices_(record.name(), node.options().daemon),
       restart_policy_(RestartOptionsOf(record.policy()), RestartStateOf(record)),
       interval_(IntervalOptionsOf(record.policy()), IntervalStateOf(record)),
@@ -601,7 +601,7 @@ std::map<std::string, std::string> SupervisedJob::LabelsOfImage(uint64_t number)
   if (first_submitted_unix_ns_ != 0)
     labels[v1::kSupervisedFirstLabel] = absl::StrCat(first_submitted_unix_ns_);
   if (!ancestors_.empty()) labels[v1::kSupervisedAncestorsLabel] = ancestors_;
-  if (!seen_.empty()) labels[v1::kSupervisedSeenLabel] = seen_;
+  if (!seen_ways_.empty()) labels[v1::kSupervisedSeenLabel] = seen_ways_;
   if (std::string sound = points_.Sound(); !sound.empty())
     labels[v1::kSupervisedSoundLabel] = std::move(sound);
   if (const std::string host = ToUtf8(ThisHostName()); !host.empty()) labels[v1::kSupervisedHostLabel] = host;

@@ -350,8 +350,8 @@ class SupervisedJob {
   const std::string name_, mark_, directory_;
   const uid_t owner_;
   const int64_t submitted_unix_ns_;
-  const int64_t first_submitted_unix_ns_;  // of one that began with an image; 0: it did not, or not known
-  const std::string ancestors_, seen_;     // of such a one
+  const int64_t first_submitted_unix_ns_;    // of one that began with an image; 0: it did not, or not known
+  const std::string ancestors_, seen_ways_;  // of such a one
   JobNotices notices_;
   // Changed by the loop's thread alone, with the mutex: whoever saves the record has what they remember.
   supervise::RestartPolicy restart_policy_;
