@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status.h"
+#include "dedup_store/freed_frames.h"
 #include "dedup_store/image_bytes.h"
 #include "dedup_store/image_reader.h"
 #include "dedup_store/image_visit.h"
@@ -323,6 +324,22 @@ absl::Status VisitImages(const Store& store, const std::function<bool(const Imag
     if (!IsPrepared(info) && (!wanted || wanted(info)) && !each(info)) break;
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<FrameId>> FreedFrames(const Store& store, absl::Span<const FrameId> frames) {
+  RK_ASSIGN_OR_RETURN(Catalog::Txn txn, static_cast<const StoreImpl&>(store).core()->catalog().Read());
+  std::map<uint64_t, std::vector<FrameId>> of_packs;
+  for (const FrameId& frame : frames) of_packs[frame.pack].push_back(frame);
+  std::vector<FrameId> freed;
+  for (const auto& [id, of_pack] : of_packs) {
+    RK_ASSIGN_OR_RETURN(const std::optional<PackRecord> pack, txn.FindPack(id));
+    const std::shared_ptr<const DeadRecord> dead = txn.SharedDead(id);
+    for (const FrameId& frame : of_pack) {
+      if (!pack || (dead != nullptr && frame.frame < dead->dead.size() && dead->dead[frame.frame]))
+        freed.push_back(frame);
+    }
+  }
+  return freed;
 }
 
 absl::StatusOr<std::vector<bool>> RemoveExactly(Store& store, absl::Span<const ImageInfo> images) {

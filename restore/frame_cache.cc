@@ -18,7 +18,7 @@ using store::kPageSize;
 // What one frame may push out before it is refused: room comes in whole slabs when sizes change, and one
 // small frame must not cost the cache everything.
 constexpr uint64_t kMostEvictedForOne = 8 * SlabPool::kSlabBytes;
-// Evictions for a smaller budget between which slabs are emptied and others get their turn.
+// So many go, for a smaller budget or as they are discarded, before others get their turn.
 constexpr int kEvictionsAtOnce = 256;
 
 absl::Status CheckPages(FrameId frame, uint32_t pages) {
@@ -361,6 +361,36 @@ absl::Status FrameCache::SetBudget(uint64_t budget_bytes) {
       Drop(entry);
     }
     Compact();
+  }
+}
+
+std::vector<FrameId> FrameCache::Frames() const {
+  std::vector<FrameId> frames;
+  absl::MutexLock lock(&mutex_);
+  frames.reserve(entries_.size());
+  for (const auto& [frame, entry] : entries_) frames.push_back(frame);
+  return frames;
+}
+
+void FrameCache::Discard(absl::Span<const FrameId> frames) {
+  bool any = false;
+  while (!frames.empty()) {
+    const size_t now = std::min<size_t>(frames.size(), kEvictionsAtOnce);
+    absl::MutexLock lock(&mutex_);
+    for (const FrameId& frame : frames.first(now)) {
+      const auto found = entries_.find(frame);
+      if (found == entries_.end() || found->second->pins > 0) continue;
+      Drop(EntryPtr(found->second));
+      any = true;
+    }
+    frames.remove_prefix(now);
+  }
+  // Slabs that others share, one at a time.
+  for (bool freed = any; freed;) {
+    absl::MutexLock lock(&mutex_);
+    const uint64_t before = pool_.bytes_in_use();
+    Compact();
+    freed = pool_.bytes_in_use() < before;
   }
 }
 

@@ -125,6 +125,11 @@ class FrameCache {
   uint64_t Warm(absl::Span<const store::FrameId> list, const PagesOf& pages_of, const Loader& loader,
                 uint64_t most_bytes, const std::function<bool()>& go_on) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // What it holds, in no order.
+  std::vector<store::FrameId> Frames() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Those of `frames` that are there and not in use go, and the memory that this leaves free goes back.
+  void Discard(absl::Span<const store::FrameId> frames) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Of a shared cache: the memory that frames lie in, to be mapped read-only by others (-1 where it is not
   // shared), and where in it a pin that is cached() has its pages.
   int file() const;

@@ -123,6 +123,34 @@ TEST_F(FrameCacheTest, LoadsOnceAndCounts) {
   EXPECT_EQ(stats.budget_bytes, 8 * kSlab);
 }
 
+TEST_F(FrameCacheTest, WhatIsDiscardedLeavesItsMemory) {
+  MakeCache(64 * kSlab);
+  const std::vector<FrameId> going = Frames(200, 1), staying = Frames(100, 2);
+  std::vector<FrameCache::Pin> pins;  // spread over all slabs
+  for (size_t i = 0; i < going.size(); ++i) {
+    ExpectLoads(going[i]);
+    if (i % 50 == 0) pins.push_back(cache_->Get(going[i]));
+    if (i % 2 == 0) ExpectLoads(staying[i / 2]);
+  }
+  const uint64_t before = cache_->Stats().memory_bytes;
+  std::vector<FrameId> gone = going;
+  gone.push_back({3, 0});  // was never there
+  cache_->Discard(gone);
+  EXPECT_EQ(cache_->Stats().frames, staying.size() + pins.size());
+  EXPECT_LT(cache_->Stats().memory_bytes, before);
+  EXPECT_EQ(cache_->Stats().evictions, 0u);
+  for (size_t i = 0; i < pins.size(); ++i) EXPECT_TRUE(IsRight(going[i * 50], pins[i].bytes()));
+  loads_ = 0;
+  for (const FrameId& frame : staying) ExpectLoads(frame);
+  EXPECT_EQ(loads_, 0u);
+  pins.clear();
+  cache_->Discard(cache_->Frames());
+  EXPECT_EQ(cache_->Stats().memory_bytes, 0u);
+  EXPECT_EQ(cache_->Stats().bytes, 0u);
+  ExpectLoads(going[1]);
+  EXPECT_EQ(loads_, 1u);
+}
+
 TEST_F(FrameCacheTest, KeepsToItsBudget) {
   MakeCache(8 * kSlab);
   for (const FrameId& frame : Frames(2000)) {

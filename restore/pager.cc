@@ -24,6 +24,7 @@
 #include "base/status.h"
 #include "base/status_json.h"
 #include "base/timed_await.h"
+#include "dedup_store/freed_frames.h"
 #include "restore/descriptor_share.h"
 #include "restore/lazy_clone.h"
 #include "restore/pager_name.h"
@@ -586,6 +587,10 @@ void Pager::ForgetRemovedImages() {
     images_.erase(found);
     image_order_.erase(std::find(image_order_.begin(), image_order_.end(), image));
   }
+  forgotten.clear();
+  // What can't be found out is discarded when others want its memory.
+  const auto freed = store::FreedFrames(*store_, cache_->Frames());
+  if (freed.ok()) cache_->Discard(*freed);
 }
 
 void Pager::AddClone(std::shared_ptr<LazyClone> clone) {

@@ -129,7 +129,7 @@ class Pager {
   std::string Stats(bool clones) ABSL_LOCKS_EXCLUDED(mutex_);
   // Drops the working set of the image with this digest. False: none was recorded.
   absl::StatusOr<bool> DropWorkingSet(const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Closes images that the store does not have any more.
+  // Closes images that the store does not have any more, and discards frames that gc has freed.
   void ForgetRemovedImages() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

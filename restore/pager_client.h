@@ -83,7 +83,7 @@ class PagerClient {
   // Drops the working set of the image with this digest: the pager may have it, and put it back. False: none
   // was recorded.
   absl::StatusOr<bool> DropWorkingSet(const std::string& image);
-  // Images that were removed are closed; copies that run keep theirs.
+  // Images that were removed are closed, frames that gc has freed are discarded; copies that run keep theirs.
   absl::Status ForgetRemovedImages();
   // Of the cache. Returns the size that it has now.
   absl::StatusOr<uint64_t> Resize(uint64_t cache_bytes);

@@ -18,7 +18,8 @@
 //   timeline: what was done until now for the clone that was attached over this connection with timeline
 //          -> see PagerRecord::Encode
 //   forget {image}: drops its working set, whoever has it -> {dropped: there was one}
-//   tidy: closes images that the store does not have any more; copies that run keep theirs
+//   tidy: closes images that the store does not have any more, and discards frames that gc has freed; copies
+//          that run keep theirs
 //   resize {cache_bytes} -> {cache_bytes: what the cache has now}
 //   stats {clones: with numbers of each} -> see Pager::Stats
 #pragma once

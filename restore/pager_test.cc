@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 
+#include <memory>
+#include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -18,6 +21,8 @@
 
 namespace rekindle::restore {
 namespace {
+
+using store::StatusOf;
 
 constexpr absl::Duration kAnswersWithin = absl::Minutes(1);
 
@@ -169,6 +174,97 @@ TEST_F(PagerTest, WorkForTheNextTickIsDoneAndTheLastClientsEndSeen) {
   EXPECT_TRUE(still.WaitForNotificationWithTimeout(kAnswersWithin));
   (*pager)->ClientsChanged(-1);
   running.join();
+}
+
+class TidyPagerTest : public PagerTest {
+ protected:
+  static constexpr uint64_t kAddress = 1 << 20;
+  static constexpr size_t kPages = 2048;  // of each part
+
+  void SetUp() override {
+    PagerTest::SetUp();
+    Reopen();
+    auto listener = ListenForPackets(absl::StrCat(folder_->path(), "/pager.sock"));
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    PagerOptions options;
+    options.store = store_->path();
+    options.cache_bytes = 64 << 20;
+    auto pager = Pager::Make(options, *std::move(listener));
+    ASSERT_TRUE(pager.ok()) << pager.status();
+    pager_ = *std::move(pager);
+  }
+
+  void Commit(const std::string& reference, const std::vector<uint64_t>& seeds) {
+    store::TestImage image;
+    for (uint64_t seed : seeds)
+      image.objects[store::kObject][kAddress * seed * 16] = store::MakePages(kPages, seed);
+    RK_ASSERT_OK(image.Commit(*store_, reference));
+  }
+
+  // All frames of what was made from `seed`, which are in the cache then.
+  std::set<store::FrameId> Load(const std::string& reference, uint64_t seed) {
+    std::set<store::FrameId> frames;
+    auto image = store_->OpenImage(reference);
+    EXPECT_TRUE(image.ok()) << image.status();
+    const auto layout = (*image)->Layout(store::kObject);
+    EXPECT_TRUE(layout.ok()) << layout.status();
+    for (const store::StoredRun& run : *layout) {
+      if (run.address / (kAddress * 16) != seed) continue;
+      auto pin = pager_->cache().GetOrLoad(**image, run.frame);
+      EXPECT_TRUE(pin.ok()) << pin.status();
+      frames.insert(run.frame);
+    }
+    return frames;
+  }
+
+  std::set<store::FrameId> Cached() const {
+    const std::vector<store::FrameId> frames = pager_->cache().Frames();
+    return {frames.begin(), frames.end()};
+  }
+
+  std::unique_ptr<Pager> pager_;
+};
+
+TEST_F(TidyPagerTest, FramesThatGcHasFreedGoAndThoseOfOtherImagesStay) {
+  Commit("gone:1", {1, 2});
+  Commit("stays:1", {2, 3});
+  Load("gone:1", 1);
+  std::set<store::FrameId> needed = Load("gone:1", 2);
+  EXPECT_EQ(Load("stays:1", 2), needed);
+  needed.merge(Load("stays:1", 3));
+  const std::set<store::FrameId> all = Cached();
+  ASSERT_EQ(all.size(), needed.size() / 2 * 3);
+  const uint64_t before = pager_->cache().Stats().memory_bytes;
+  pager_->ForgetRemovedImages();
+  EXPECT_EQ(Cached(), all);
+
+  RK_ASSERT_OK(store_->Remove("gone:1"));
+  RK_ASSERT_OK(store_->Gc({}));
+  pager_->ForgetRemovedImages();
+  EXPECT_EQ(Cached(), needed);
+  EXPECT_EQ(pager_->cache().Stats().bytes, 2 * kPages * store::kPageSize);
+  EXPECT_LT(pager_->cache().Stats().memory_bytes, before);
+
+  RK_ASSERT_OK(store_->Remove("stays:1"));
+  RK_ASSERT_OK(store_->Gc({}));
+  pager_->ForgetRemovedImages();
+  EXPECT_TRUE(Cached().empty());
+  EXPECT_EQ(pager_->cache().Stats().memory_bytes, 0u);
+}
+
+TEST_F(TidyPagerTest, WhatIsReadKeepsItsFrames) {
+  Commit("gone:1", {1});
+  const std::set<store::FrameId> frames = Load("gone:1", 1);
+  auto reader = store_->OpenImage("gone:1");
+  RK_ASSERT_OK(reader);
+  RK_ASSERT_OK(store_->Remove("gone:1"));
+  RK_ASSERT_OK(store_->Gc({}));
+  pager_->ForgetRemovedImages();
+  EXPECT_EQ(Cached(), frames);
+  reader->reset();
+  RK_ASSERT_OK(store_->Gc({}));
+  pager_->ForgetRemovedImages();
+  EXPECT_TRUE(Cached().empty());
 }
 
 // One that ends for want of clients is not there any more for whoever comes by its name.

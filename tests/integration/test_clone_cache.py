@@ -164,6 +164,17 @@ class MemoryTierTest(CacheTest):
         self.assertIn("2 being served", text)
         self.wake_all()
 
+    def test_frames_of_an_image_that_is_gone_go_with_it(self):
+        for name in ("first", "second"):
+            self.sleeper(name, "--record-ms", "1", "--fill", "eager")
+        self.wake_all()
+        waiting.until(lambda: self.memory()["clones"] == 0, "the pager rid of them")
+        self.assertGreater(self.memory()["bytes"], 8 * MIB)
+        self.succeed("rm", self.juggler.reference)
+        self.succeed("gc")
+        memory = self.memory()
+        self.assertEqual((memory["images"], memory["bytes"], memory["taken_bytes"]), (0, 0, 0))
+
     def test_a_pager_that_runs_is_told_another_size(self):
         self.sleeper("first", "--record-ms", "1", "--fill", "never")
         pager = self.pager()
