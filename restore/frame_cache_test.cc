@@ -125,11 +125,11 @@ TEST_F(FrameCacheTest, LoadsOnceAndCounts) {
 
 TEST_F(FrameCacheTest, WhatIsDiscardedLeavesItsMemory) {
   MakeCache(64 * kSlab);
-  const std::vector<FrameId> going = Frames(600, 1), staying = Frames(300, 2);
+  const std::vector<FrameId> going = Frames(200, 1), staying = Frames(100, 2);
   std::vector<FrameCache::Pin> pins;  // spread over all slabs
   for (size_t i = 0; i < going.size(); ++i) {
     ExpectLoads(going[i]);
-    if (i % 100 == 0) pins.push_back(cache_->Get(going[i]));
+    if (i % 50 == 0) pins.push_back(cache_->Get(going[i]));
     if (i % 2 == 0) ExpectLoads(staying[i / 2]);
   }
   const uint64_t before = cache_->Stats().memory_bytes;
@@ -139,7 +139,7 @@ TEST_F(FrameCacheTest, WhatIsDiscardedLeavesItsMemory) {
   EXPECT_EQ(cache_->Stats().frames, staying.size() + pins.size());
   EXPECT_LT(cache_->Stats().memory_bytes, before);
   EXPECT_EQ(cache_->Stats().evictions, 0u);
-  for (size_t i = 0; i < pins.size(); ++i) EXPECT_TRUE(IsRight(going[i * 100], pins[i].bytes()));
+  for (size_t i = 0; i < pins.size(); ++i) EXPECT_TRUE(IsRight(going[i * 50], pins[i].bytes()));
   loads_ = 0;
   for (const FrameId& frame : staying) ExpectLoads(frame);
   EXPECT_EQ(loads_, 0u);

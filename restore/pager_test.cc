@@ -22,6 +22,8 @@
 namespace rekindle::restore {
 namespace {
 
+using store::StatusOf;
+
 constexpr absl::Duration kAnswersWithin = absl::Minutes(1);
 
 // How many have come.
@@ -204,7 +206,9 @@ class TidyPagerTest : public PagerTest {
     std::set<store::FrameId> frames;
     auto image = store_->OpenImage(reference);
     EXPECT_TRUE(image.ok()) << image.status();
-    for (const store::StoredRun& run : (*image)->Layout(store::kObject).value()) {
+    const auto layout = (*image)->Layout(store::kObject);
+    EXPECT_TRUE(layout.ok()) << layout.status();
+    for (const store::StoredRun& run : *layout) {
       if (run.address / (kAddress * 16) != seed) continue;
       auto pin = pager_->cache().GetOrLoad(**image, run.frame);
       EXPECT_TRUE(pin.ok()) << pin.status();
