@@ -102,7 +102,7 @@ class Process : public functions::InstanceProcess {
   void InvocationIsTakenBack(const std::string& request_id) override {
     place_.log->Note(
         absl::StrCat("rekindle: RequestId: ", request_id,
-                     " was not given to the function, which had ended: another instance has it"));
+                     " was not given to the function, which had not asked for it: another instance has it"));
   }
   std::string InvocationEnds(const functions::InvocationOutcome& report) override {
     functions::InvocationReport entry;

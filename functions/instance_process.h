@@ -59,7 +59,7 @@ class InstanceProcess {
   virtual void WasEnded(const std::string& why) = 0;  // InstanceEnd::why
   virtual void StartFails(const StartFailure& failure) = 0;
   virtual void InvocationBegins(const std::string& request_id) = 0;
-  // It has ended without having been given that, which is another instance's.
+  // It has ended, or is ended, without having been given that, which is another instance's.
   virtual void InvocationIsTakenBack(const std::string& request_id) = 0;
   // Returns the end of what was logged since it began, at most 4 KiB.
   virtual std::string InvocationEnds(const InvocationOutcome& report) = 0;

@@ -240,9 +240,10 @@ Core::RequestPtr Core::Finish(const InstancePtr& instance, CallResult* result, I
 bool Core::TakeBack(const InstancePtr& instance, Later* later) {
   const RequestPtr request = instance->current;
   const FunctionPtr function = Find(instance->function->spec.name);
-  // Who has it taken from several is likely not to be innocent of their ends.
-  if (stopping_ || function == nullptr || request->taken_back >= kMostTakenBack ||
-      request->taken->exchange(true))
+  // Another owner's function of that name is none of its caller's. Who has it taken from several is likely
+  // not to be innocent of their ends.
+  if (stopping_ || function == nullptr || function->spec.owner != instance->function->spec.owner ||
+      request->taken_back >= kMostTakenBack || request->taken->exchange(true))
     return false;
   ++request->taken_back;
   instance->current = nullptr;
@@ -285,11 +286,19 @@ void Core::OnTimeout(const InstancePtr& instance, const std::string& request_id)
     return;
   }
   const FunctionPtr& function = instance->function;
-  ++function->counters->timeouts;
-  FinishBadly(instance, TimedOutError(request_id, function->spec.timeout),
-              TimedOutText(function->spec.timeout),
-              /*timed_out=*/true, &later);
-  policy_.Ended(function->id);
+  if (TakeBack(instance, &later)) {
+    instance->timer.cancel();
+    const std::string why =
+        absl::StrCat("it asked for no further call within ", absl::FormatDuration(function->spec.timeout),
+                     " (--timeout) of its last answer: what a handler begins has to end with it");
+    later.steps.emplace_back([process = instance->process, why] { process->WasEnded(why); });
+  } else {
+    ++function->counters->timeouts;
+    FinishBadly(instance, TimedOutError(request_id, function->spec.timeout),
+                TimedOutText(function->spec.timeout),
+                /*timed_out=*/true, &later);
+    policy_.Ended(function->id);
+  }
   EndInstance(instance);
   ServeWaiting(function, &later);
   Refill(function, &later);

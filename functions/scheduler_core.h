@@ -169,8 +169,8 @@ class Scheduler::Core : public std::enable_shared_from_this<Core> {
   // Takes the call off the instance, and says of both what there is to say.
   RequestPtr Finish(const InstancePtr& instance, CallResult* result, InvocationOutcome* outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The call that an instance ended with is another one's, as it has never been given to that. False: it was,
-  // or too many have ended with it.
+  // The call that an instance ended with, or is to end with, is another one's, as it has never been given to
+  // that. False: it was, or too many have ended with it.
   bool TakeBack(const InstancePtr& instance, Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FinishBadly(const InstancePtr& instance, std::string error_json, std::string problem, bool timed_out,
                    Later* later) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -34,9 +34,12 @@ class SchedulerWaitingTest : public SchedulerTest {
       }
       return Exits(1);
     });
+    PutOneOf(1000);
+  }
+  void PutOneOf(uint32_t owner) {
     ScheduledFunction function = Function("f");
     function.most_instances = 1;
-    function.owner = 1000;
+    function.owner = owner;
     scheduler().Put(function);
   }
   // A call whose caller has gone when `gone` says so.
@@ -71,6 +74,46 @@ TEST_F(SchedulerWaitingTest, WhatAnInstanceEndedWithoutBeingGivenIsAnothers) {
   EXPECT_EQ(TextOf(std::move(third)), "ok 3");
   EXPECT_EQ(Numbers("f").invocations, 3u);
   EXPECT_EQ(Numbers("f").errors, 0u);
+}
+
+// Nor with what keeps it from going on.
+TEST_F(SchedulerWaitingTest, WhatAnInstanceDoesNotAskForInTimeIsAnothers) {
+  std::atomic<int> instances = 0;
+  starter_.Become("f", [&](TestRuntime& runtime) {
+    if (instances++ > 0) return Echo(runtime);
+    if (runtime.Next()) runtime.Answer(runtime.payload());
+    runtime.WaitForKill();
+    return Exits(1);
+  });
+  ScheduledFunction function = Function("f");
+  function.most_instances = 1;
+  function.timeout = absl::Seconds(1);
+  scheduler().Put(function);
+  EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
+  EXPECT_EQ(TextOf(Invoke("f", "2")), "ok 2");
+  EXPECT_EQ(Numbers("f").timeouts, 0u);
+  EXPECT_EQ(Numbers("f").errors, 0u);
+  EXPECT_EQ(starter_.started().size(), 2u);
+}
+
+TEST_F(SchedulerWaitingTest, WhatIsTakenBackIsNotGivenToAnotherOwnersFunction) {
+  starter_.Become("f", [&](TestRuntime& runtime) {
+    if (runtime.Next() && gate_.Pass()) runtime.Answer(runtime.payload());
+    gate_.Pass();
+    return Exits(7);
+  });
+  PutOneOf(1000);
+  Told first = Invoke("f", "1");
+  ASSERT_TRUE(gate_.WaitForWaiting(1));
+  Told second = Invoke("f", "2");
+  gate_.Open(1);
+  EXPECT_EQ(TextOf(std::move(first)), "ok 1");
+  ASSERT_TRUE(gate_.WaitForWaiting(1));
+  scheduler().Remove("f");
+  starter_.Become("f", Echo);
+  PutOneOf(1001);
+  gate_.Open(1);
+  EXPECT_THAT(TextOf(std::move(second)), StartsWith("function error"));
 }
 
 // As the one that it was given last does.
