@@ -168,7 +168,8 @@ void Core::StartFailed(const FunctionPtr& function, const InstancePtr& instance,
   Log(LogLevel::kError,
       absl::StrCat("function '", function->spec.name, "' could not be started: ", why.message()));
   FunctionPtr successor = Find(function->spec.name);
-  if (request && successor != nullptr && successor != function) {
+  if (request && successor != nullptr && successor != function &&
+      successor->spec.owner == function->spec.owner) {
     Dispatch(successor, std::move(request), later);  // what it waited for was replaced
   } else if (request) {
     ++function->counters->invocations;
