@@ -541,6 +541,7 @@ class WithoutDaemonTest(RekindleTest):
                 chosen_on = cut_off
                 for node in (other, cut_off, self.make_cli(store=folder + ".new")):
                     chosen = self.references(cli=chosen_on)[-1]
+                    self.succeed("copy", chosen, "--from", place, cli=node)
                     self.assertIn(f"goes on from {chosen}", self.run_for_a_while(node, *copies))
                     chosen_on = node
 
