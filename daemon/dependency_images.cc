@@ -683,10 +683,13 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildBare(
   launch.log_file = output->TakeWriteEnd();
   RK_RETURN_IF_ERROR(output->Follow());
   Stopwatch watch;
+  std::unique_ptr<const InstanceRecord> record;
+  launch.before_command = [&](pid_t pid) {
+    record = std::make_unique<InstanceRecord>(absl::StrCat(records, "/build-", pid, ".pid"), pid, nullptr);
+  };
   RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
   const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   launch.log_file.Reset();
-  const InstanceRecord record(absl::StrCat(records, "/build-", pid, ".pid"), pid, nullptr);
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end, AdoptWithGroup(node_.reaper(), pid));
   const Deadline deadline(kLongestLoad);
   while (!ckpt::IsHeld(pid)) {

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/random_bytes.h"
 #include "base/stable_hash.h"
 #include "base/status.h"
 #include "ckpt/capture.h"
@@ -130,9 +131,15 @@ FunctionInstances::FunctionInstances(
       image_made_(std::move(image_made)),
       loaded_(std::move(loaded)),
       files_changed_(std::move(files_changed)),
-      directory_(InstanceRecords(node.options().runtime_directory, node.options().store)) {}
+      directory_(InstanceRecords(node.options().runtime_directory, node.options().store)) {
+  FillWithRandomBytes(&run_, sizeof run_);
+}
 
 FunctionInstances::~FunctionInstances() = default;
+
+std::string FunctionInstances::NewPath() {
+  return absl::StrCat(directory_, "/", absl::Hex(run_, absl::kZeroPad8), "-", next_.fetch_add(1));
+}
 
 bool FunctionInstances::Add(const functions::FunctionRecord& record, const store::ImageInfo* dependency) {
   auto live = std::make_shared<LiveFunction>();
@@ -246,7 +253,7 @@ absl::StatusOr<FunctionInstances::Place> FunctionInstances::MakePlace(const Star
   made.identity.log = absl::StrCat(made.place.log->path(), ".log");
   // Others may go through the folder, and reach what is theirs.
   RK_RETURN_IF_ERROR(MakeDirectories(directory_, 0711));
-  const std::string path = absl::StrCat(directory_, "/", next_.fetch_add(1));
+  const std::string path = NewPath();
   made.place.record = absl::StrCat(path, ".pid");
   if (live.record.spec.runtime.kind == functions::RuntimeKind::kProvided) {
     RK_ASSIGN_OR_RETURN(RuntimePort port, RuntimePort::Open(owner.uid));
@@ -476,6 +483,10 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCold(const StartOrder& o
     RK_RETURN_IF_ERROR(group->Set(LimitsOf(spec)));
     launch.groups = group->processes();
   }
+  launch.before_command = [&](pid_t pid) {
+    place.place.noted =
+        std::make_unique<InstanceRecord>(place.place.record, pid, group.get(), place.place.mark);
+  };
   RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
   StartedInstance started;
   RK_ASSIGN_OR_RETURN(started.process,
@@ -599,7 +610,7 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   RK_RETURN_IF_ERROR(MakeDirectories(directory_, 0711));
   RK_ASSIGN_OR_RETURN(
       const std::unique_ptr<LoadReport> report,
-      LoadReport::Start(threads_, absl::StrCat(directory_, "/", next_.fetch_add(1)), record.owner));
+      LoadReport::Start(threads_, NewPath(), record.owner));
   InstanceIdentity identity;
   identity.instance = "capture";
   identity.socket = report->socket();

@@ -104,6 +104,9 @@ class FunctionInstances : public functions::InstanceStarter {
                                                        const LivePtr& live, Place place);
   // Unavailable: the store is away, or the code is not in it any more.
   absl::Status CheckCode(const functions::FunctionRecord& record);
+  // Of a socket. No daemon has had the same: an instance that one which was killed has left comes to a name
+  // that is not there, and ends, instead of answering another function's calls.
+  std::string NewPath();
   absl::StatusOr<Place> MakePlace(const functions::StartOrder& order, const LiveFunction& live);
   absl::StatusOr<std::shared_ptr<LiveTemplate>> TemplateFor(const LivePtr& live, functions::StartLevel level)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -145,6 +148,7 @@ class FunctionInstances : public functions::InstanceStarter {
   const std::function<void(const std::string&, uint64_t, const absl::Status&)> loaded_;
   const std::function<void()> files_changed_;
   const std::string directory_;  // of sockets
+  uint32_t run_ = 0;             // at random, in their names
   std::atomic<uint64_t> next_{1};
 
   mutable absl::Mutex mutex_;

@@ -61,8 +61,10 @@ class Process : public functions::InstanceProcess {
         killed_by_(std::move(killed_by)),
         memory_(std::move(memory)),
         place_(std::move(place)),
-        has_answered_(std::move(has_answered)),
-        record_(place_.record, pid_, group, place_.mark) {}
+        has_answered_(std::move(has_answered)) {
+    if (place_.noted == nullptr)
+      place_.noted = std::make_unique<InstanceRecord>(place_.record, pid_, group, place_.mark);
+  }
   ~Process() override {
     Kill();
     if (!place_.mark.empty()) KillJobMembers({0, place_.mark, std::nullopt, {}});
@@ -129,9 +131,8 @@ class Process : public functions::InstanceProcess {
   const pid_t pid_;
   const UniqueFd killed_by_;  // pidfd: with this process end all others
   const std::shared_ptr<MemoryWatch> memory_;
-  const InstancePlace place_;
+  InstancePlace place_;
   const std::function<void()> has_answered_;
-  const InstanceRecord record_;
   std::atomic<uint64_t> log_from_{0};  // of the invocation in work
   std::atomic<uint64_t> peak_bytes_{0};
 };

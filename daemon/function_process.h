@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "daemon/instance_record.h"
 #include "daemon/node.h"
 #include "functions/function_catalog.h"
 #include "functions/function_logs.h"
@@ -21,6 +22,7 @@ namespace rekindle::daemon {
 struct InstancePlace {
   std::string socket;  // of its Runtime API; removed with it. Empty: none
   std::string record;  // a file that says which process it is; removed with it
+  std::unique_ptr<const InstanceRecord> noted;  // that file, where it was written before this is given away
   std::shared_ptr<functions::LogStream> log;
   uint64_t memory_bytes = 0;  // its limit
   // Told when it asks for its first call, or when its runtime has said that the handler can't be loaded.

@@ -14,6 +14,7 @@
 #include "base/host_port.h"
 #include "base/status.h"
 #include "base/unix_socket.h"
+#include "daemon/bind_patience.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -33,7 +34,7 @@ absl::StatusOr<UniqueFd> ListenOnPath(const std::string& path, absl::string_view
       return absl::InvalidArgumentError(
           absl::StrCat(option, ": ", path, " is there and no socket: name another path"));
     }
-    if (SomebodyListensAt(path)) {
+    if (!AwaitAddress([&path] { return SomebodyListensAt(path); })) {
       return absl::AlreadyExistsError(absl::StrCat(option, ": listening on ", path,
                                                    ": another process has it, such as another rekindled, "
                                                    "maybe one that is ending: stop that and wait for "
@@ -66,9 +67,14 @@ absl::StatusOr<UniqueFd> ListenForHttp(const std::string& address, absl::string_
   }
   UniqueFd listener(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
+  int bound = -1;
   const bool listens = listener.valid() &&
                        ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
-                       ::bind(listener.get(), found->ai_addr, found->ai_addrlen) == 0 &&
+                       AwaitAddress([&] {
+                         bound = ::bind(listener.get(), found->ai_addr, found->ai_addrlen);
+                         return bound != 0 && errno == EADDRINUSE;
+                       }) &&
+                       bound == 0 &&
                        ::listen(listener.get(), kWaiting) == 0;
   const int failure = errno;
   ::freeaddrinfo(found);

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "base/file.h"
 #include "base/unique_fd.h"
+#include "daemon/bind_patience.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -47,6 +48,13 @@ TEST(HttpListenerTest, WhatAnotherListensOnStaysItsOwn) {
   first->Reset();
   ASSERT_TRUE(PathExists(path));
   EXPECT_TRUE(ListenForHttp("unix:" + path, "--metrics").ok());
+}
+
+TEST(HttpListenerTest, WhoHasAnAddressForAMomentLongerIsWaitedFor) {
+  int looks = 0;
+  EXPECT_TRUE(AwaitAddress([&] { return ++looks < 3; }));
+  EXPECT_EQ(looks, 3);
+  EXPECT_FALSE(AwaitAddress([] { return true; }));
 }
 
 }  // namespace

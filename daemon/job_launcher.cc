@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <string>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/children.h"
 #include "base/deadline.h"
 #include "base/descriptor_limit.h"
@@ -107,10 +109,13 @@ struct ChildPlan {
   const RunAs* run_as;
   const int* groups;
   size_t group_count;
+  const int* needed;  // all of its descriptors, in order
+  size_t needed_count;
   int mounts, network;
   const ProcessSettings* settings;
   const int* oom_score;
   int error_fd;
+  int go_fd;  // a byte of it: the command may begin; its end: nobody is there any more to know of it
 };
 
 [[noreturn]] void FailInChild(const ChildPlan& plan, Step step, int error, int candidate = 0) {
@@ -128,15 +133,24 @@ void TakeOnSettingsInChild(const ChildPlan& plan) {
   }
 }
 
-// What the service has open but for these two, its locks among it.
-void CloseAllBut(int one, int other) {
+// What the service has open but for these, which are in order: its locks among it, and what other children
+// wait at.
+void CloseAllBut(absl::Span<const int> all_kept) {
   unsigned first = 3;
-  for (const int kept : {std::min(one, other), std::max(one, other)}) {
-    if (kept < 3) continue;
+  for (const int kept : all_kept) {
+    if (kept < static_cast<int>(first)) continue;
     if (static_cast<unsigned>(kept) > first) ::syscall(SYS_close_range, first, kept - 1, 0);
     first = static_cast<unsigned>(kept) + 1;
   }
   ::syscall(SYS_close_range, first, ~0U, 0);
+}
+
+bool MayGo(int fd) {
+  char byte;
+  ssize_t got;
+  while ((got = ::read(fd, &byte, 1)) < 0 && errno == EINTR) {
+  }
+  return got == 1;
 }
 
 // Between fork and exec: only async-signal-safe calls, no allocation.
@@ -146,9 +160,12 @@ void CloseAllBut(int one, int other) {
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::setsid();
+  // Before what may take its time, or wait for somebody: groups, a FIFO's other end, a file system far away.
+  CloseAllBut({plan.needed, plan.needed_count});
   RestoreDescriptorLimit();
   plan.error_fd = ::fcntl(plan.error_fd, F_DUPFD_CLOEXEC, 3);
-  if (plan.error_fd < 0) ::_exit(127);
+  plan.go_fd = ::fcntl(plan.go_fd, F_DUPFD_CLOEXEC, 3);
+  if (plan.error_fd < 0 || plan.go_fd < 0) ::_exit(127);
   for (size_t i = 0; i < plan.group_count; ++i) {
     if (::write(plan.groups[i], "0", 1) != 1) FailInChild(plan, Step::kEnterGroup, errno);
   }
@@ -162,8 +179,9 @@ void CloseAllBut(int one, int other) {
   if (plan.run_as) {
     if (int error = BecomeUser(*plan.run_as); error != 0) FailInChild(plan, Step::kBecomeUser, error);
   }
-  // Before what may wait for somebody: a FIFO's other end, a file system far away.
-  CloseAllBut(plan.error_fd, plan.log_fd);
+  std::array<int, 3> still_needed{plan.error_fd, plan.log_fd, plan.go_fd};
+  std::sort(still_needed.begin(), still_needed.end());
+  CloseAllBut(still_needed);
   if (::chdir(plan.working_directory) != 0) FailInChild(plan, Step::kEnterFolder, errno);
   int log = plan.log_fd >= 0 ? ::fcntl(plan.log_fd, F_DUPFD_CLOEXEC, 3)
                              : ::open(plan.log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0600);
@@ -177,6 +195,7 @@ void CloseAllBut(int one, int other) {
   if (::dup2(log, 1) != 1 || ::dup2(log, 2) != 2) FailInChild(plan, Step::kDescriptors, errno);
   ::syscall(SYS_close_range, 3, ~0U, 4 /* CLOSE_RANGE_CLOEXEC */);
   if (plan.settings) ::umask(plan.settings->file_mode_mask);
+  if (!MayGo(plan.go_fd)) ::_exit(127);
   int error = ENOENT, candidate = 0;
   for (int i = 0; plan.programs[i] != nullptr; ++i) {
     ::execve(plan.programs[i], plan.argv, plan.envp);
@@ -190,6 +209,14 @@ void CloseAllBut(int one, int other) {
     }
   }
   FailInChild(plan, Step::kExecute, error, candidate);
+}
+
+bool MakePipe(UniqueFd& read, UniqueFd& write) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return false;
+  read.Reset(ends[0]);
+  write.Reset(ends[1]);
+  return true;
 }
 
 // Or closed at its other end.
@@ -240,11 +267,10 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options, std::vector<std::s
   std::vector<std::string> candidates = ProgramCandidates(options);
   std::vector<char*> programs = Pointers(candidates), argv = Pointers(options.argv),
                      environment = Pointers(options.environment);
-  int error_pipe[2];
-  if (::pipe2(error_pipe, O_CLOEXEC) != 0) {
+  UniqueFd error_read, error_write, go_read, go_write;
+  if (!MakePipe(error_read, error_write) || !MakePipe(go_read, go_write)) {
     return ErrnoStatus(errno, absl::StrCat("starting ", options.argv[0]));
   }
-  UniqueFd error_read(error_pipe[0]), error_write(error_pipe[1]);
   ChildPlan plan{};
   plan.programs = programs.data();
   plan.argv = argv.data();
@@ -263,6 +289,12 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options, std::vector<std::s
   if (!oom_score) oom_score = OomScoreForOthers();
   plan.oom_score = oom_score ? &*oom_score : nullptr;
   plan.error_fd = error_write.get();
+  plan.go_fd = go_read.get();
+  std::vector<int> needed = options.groups;
+  needed.insert(needed.end(), {plan.log_fd, plan.mounts, plan.network, plan.error_fd, plan.go_fd});
+  std::sort(needed.begin(), needed.end());
+  plan.needed = needed.data();
+  plan.needed_count = needed.size();
 
   SkipLowPids();
   pid_t pid;
@@ -274,6 +306,10 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options, std::vector<std::s
     NoteChild(pid);
   }
   error_write.Reset();
+  if (options.before_command) options.before_command(pid);
+  // Our own end for reading is open still: no signal, should the child have ended.
+  (void)!::write(go_write.get(), "", 1);
+  go_read.Reset();
   Failure failure{};
   ssize_t got;
   for (const Deadline start_by(options.longest_start);;) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -265,6 +266,39 @@ TEST_F(JobLauncherTest, AJobThatIsNotRunningYetKeepsNoneOfOurLocks) {
   auto end = reaper_.Adopt(*pid, {});
   ASSERT_TRUE(end.ok()) << end.status();
   EXPECT_TRUE((*end)->WaitFor(kLong).has_value());
+}
+
+TEST_F(JobLauncherTest, WhatIsNotedOfItIsThereBeforeItsCommand) {
+  LaunchOptions options = Shell("test \"$(cat noted)\" = $$");
+  options.before_command = [this](pid_t pid) {
+    EXPECT_TRUE(WriteFileAtomically(Path("noted"), absl::StrCat(pid)).ok());
+  };
+  EXPECT_TRUE(Run(options).ok());
+}
+
+TEST_F(JobLauncherTest, ACommandThatNobodyCanKnowOfIsNotBegun) {
+  ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
+  int told[2];
+  ASSERT_EQ(::pipe2(told, O_CLOEXEC), 0);
+  const pid_t service = ::fork();
+  if (service == 0) {
+    LaunchOptions options = Shell("touch begun");
+    options.before_command = [&](pid_t pid) {
+      (void)!::write(told[1], &pid, sizeof pid);
+      ::kill(::getpid(), SIGKILL);
+    };
+    LaunchJob(options).status().IgnoreError();
+    ::_exit(1);
+  }
+  pid_t job = 0;
+  ASSERT_EQ(::read(told[0], &job, sizeof job), static_cast<ssize_t>(sizeof job));
+  int status = 0;
+  EXPECT_EQ(::waitpid(service, &status, 0), service);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(::waitpid(job, &status, 0), job);
+  EXPECT_FALSE(PathExists(Path("begun")));
+  for (const int end : told) ::close(end);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
 }
 
 TEST_F(JobLauncherTest, WhatCanNotBeStarted) {

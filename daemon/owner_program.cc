@@ -68,10 +68,13 @@ absl::StatusOr<OwnerProgramEnd> RunOwnerProgram(Node& node, const OwnerProgram& 
   RK_RETURN_IF_ERROR(output->Follow());
   const std::string records = InstanceRecords(node.options().runtime_directory, node.options().store);
   RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
+  std::unique_ptr<const InstanceRecord> left;
+  launch.before_command = [&](pid_t pid) {
+    left = std::make_unique<InstanceRecord>(absl::StrCat(records, "/", program.name, "-", pid, ".pid"), pid,
+                                            group.get(), mark);
+  };
   RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
   launch.log_file.Reset();
-  const InstanceRecord left(absl::StrCat(records, "/", program.name, "-", pid, ".pid"), pid, group.get(),
-                            mark);
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end,
                       AdoptWithGroup(node.reaper(), pid, [pid, mark, uid = program.owner.uid] {
                         const std::optional<uid_t> user = uid == 0 ? std::nullopt : std::optional(uid);

@@ -20,6 +20,7 @@
 #include "base/descriptor_limit.h"
 #include "base/host_port.h"
 #include "base/status.h"
+#include "daemon/bind_patience.h"
 
 namespace rekindle::daemon {
 namespace {
@@ -107,11 +108,12 @@ absl::StatusOr<TcpSockets> ListenOnAll(const addrinfo* found, bool everywhere, c
                     [&](const sockaddr_storage& other) { return memcmp(&other, &at, sizeof at) == 0; }))
       continue;
     UniqueFd socket;
-    failure = ListenOnOne(reinterpret_cast<const sockaddr*>(&at), one->ai_addrlen, everywhere, &socket);
-    if (failure == EADDRINUSE) {
-      *chosen = PortIn(asked) == 0 && tcp.port != 0;
-      return NotListening(failure, address);
-    }
+    const auto is_in_use = [&] {
+      failure = ListenOnOne(reinterpret_cast<const sockaddr*>(&at), one->ai_addrlen, everywhere, &socket);
+      return failure == EADDRINUSE;
+    };
+    *chosen = PortIn(asked) == 0 && tcp.port != 0;
+    if (*chosen ? is_in_use() : !AwaitAddress(is_in_use)) return NotListening(failure, address);
     if (failure != 0) continue;  // of a family that the machine does not have
     if (tcp.port == 0) tcp.port = PortOf(socket.get());
     SetPort(at, tcp.port);
@@ -123,7 +125,10 @@ absl::StatusOr<TcpSockets> ListenOnAll(const addrinfo* found, bool everywhere, c
     any.sin_family = AF_INET;
     any.sin_port = reinterpret_cast<const sockaddr_in6*>(found->ai_addr)->sin6_port;
     UniqueFd socket;
-    failure = ListenOnOne(reinterpret_cast<const sockaddr*>(&any), sizeof any, false, &socket);
+    AwaitAddress([&] {
+      failure = ListenOnOne(reinterpret_cast<const sockaddr*>(&any), sizeof any, false, &socket);
+      return failure == EADDRINUSE;
+    });
     if (failure == 0) {
       tcp.port = PortOf(socket.get());
       tcp.sockets.push_back(std::move(socket));
