@@ -659,6 +659,8 @@ std::vector<std::shared_ptr<LazyTask>> LazyClone::Tasks() const {
   return tasks;
 }
 
+bool LazyClone::HasRun() const { return running() || ended_; }
+
 std::string LazyClone::EncodeTimeline() const {
   const Numbers n = numbers();
   return record_.Encode({{"faults", static_cast<int64_t>(n.faults)},

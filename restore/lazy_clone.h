@@ -79,6 +79,7 @@ class LazyClone : public std::enable_shared_from_this<LazyClone> {
   };
   Numbers numbers() const ABSL_LOCKS_EXCLUDED(mutex_);
   PagerRecord& record() { return record_; }
+  bool HasRun() const ABSL_LOCKS_EXCLUDED(mutex_);  // as far as is known: whether it does, or has ended
   std::string EncodeTimeline() const ABSL_LOCKS_EXCLUDED(mutex_);  // see PagerRecord
 
   // The parts of OnReady (lazy_clone.cc).

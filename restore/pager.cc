@@ -144,7 +144,9 @@ class Client : public PagerSource, public std::enable_shared_from_this<Client> {
     if (what == "processes") return TakeProcesses(request, descriptors);
     if (what == "timeline") {
       if (!followed_) return absl::FailedPreconditionError("no timeline was asked for");
+      const bool final = followed_->HasRun();  // before it is looked at
       *answer = Json::parse(followed_->EncodeTimeline());
+      (*answer)["final"] = final;
       return absl::OkStatus();
     }
     RK_ASSIGN_OR_RETURN(std::shared_ptr<LazyClone> clone, pager_.FindClone(request.at("clone")));

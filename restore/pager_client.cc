@@ -18,6 +18,8 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/companion_program.h"
 #include "base/deadline.h"
 #include "base/file.h"
@@ -36,6 +38,8 @@ using Json = nlohmann::json;
 constexpr char kPagerProgram[] = "rekindle-pager";
 // Far more than filling in a large copy takes, and waiting for a few of others that are being filled.
 constexpr absl::Duration kAnswersWithin = absl::Hours(1);
+
+constexpr absl::Duration kEndOfCriuMayTake = absl::Seconds(2);
 
 constexpr char kSocketEnding[] = ".sock";
 
@@ -256,8 +260,12 @@ absl::Status PagerClient::Ready(const std::string& clone) {
 }
 
 absl::StatusOr<rekindle::Timeline> PagerClient::Timeline() {
-  RK_ASSIGN_OR_RETURN(const Answer answer, Ask(Json{{"do", "timeline"}}.dump()));
-  return PagerRecord::Decode(answer.bytes());
+  // CRIU has ended by now; that it has said so first the pager may not have read yet.
+  for (const Deadline deadline(kEndOfCriuMayTake);; absl::SleepFor(kEndOfCriuMayTake / 1000)) {
+    RK_ASSIGN_OR_RETURN(const Answer answer, Ask(Json{{"do", "timeline"}}.dump()));
+    RK_ASSIGN_OR_RETURN(const bool final, answer.Get("final", true));
+    if (final || deadline.passed()) return PagerRecord::Decode(answer.bytes());
+  }
 }
 
 absl::StatusOr<bool> PagerClient::Fill(const std::string& clone) {

@@ -1,5 +1,6 @@
 """Functions when the daemon ends, and when many call at once."""
 
+import glob
 import itertools
 import json
 import os
@@ -51,6 +52,29 @@ class DaemonTest(FunctionsTest):
         call, old = self.prepare()
         self.daemon.kill()
         self.check_new_daemon(call, old)
+
+    def test_one_that_a_killed_one_has_left_takes_no_calls(self):
+        """Even where the next daemon does not know of it, and it is loaded only then."""
+        begun, go = self.path("begun"), self.path("go")
+        loads = (f"import os, time\nopen({begun!r}, 'x').close()\n"
+                 f"while not os.path.exists({go!r}): time.sleep(0.01)\n")
+        for name, first in (("left", loads), ("other", "")):
+            self.deploy(name, "--no-image", files={"app.py": f"{first}def handler(event, context): return {name!r}\n"})
+        call = self.begin_invoke("left", {})
+        waiting.until(lambda: os.path.exists(begun), "it is being loaded", SECONDS)
+        old = self.runtimes()
+        self.daemon.kill()
+        self.assertEqual(self.cli.finish(call).code, 1)
+        for record in glob.glob(os.path.join(self.runtime, "f", "*", "*.pid")):
+            os.unlink(record)
+        self.restart_daemon()
+        self.assertEqual(self.invoke("other")[0], "other")
+        self.assertEqual([pid for pid in old if not procfs.alive(pid)], [])
+        with open(go, "w", encoding="ascii"):
+            pass
+        for pid in old:
+            waiting.until(lambda pid=pid: not procfs.alive(pid), "it has ended", SECONDS)
+        self.assertEqual([self.invoke("other")[0] for _ in range(3)], ["other"] * 3)
 
     def test_what_can_not_be_loaded_is_told_of_until_it_can(self):
         flag = self.path("flag")
