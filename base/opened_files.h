@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace rekindle {
 
@@ -19,6 +20,9 @@ struct InodeIdentity {
   int64_t born_ns = 0;
   friend auto operator<=>(const InodeIdentity&, const InodeIdentity&) = default;
 };
+
+// What the kernel says behind a name that is gone.
+inline constexpr absl::string_view kDeletedSuffix = " (deleted)";
 
 struct OpenedFile {
   std::string link;  // "/proc/12/fd/3": leads to the very file, whatever its name leads to now

@@ -11,6 +11,10 @@
 
 namespace rekindle {
 
+// Behind the name with which a daemon's socket is bound, before it gets its own: the kernel goes on telling
+// that one.
+inline constexpr absl::string_view kStartingSuffix = ".starting";
+
 // InvalidArgument when the path is longer than a socket's may be. Thread-safe.
 absl::StatusOr<sockaddr_un> UnixAddressOf(const std::string& path);
 

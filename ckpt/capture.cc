@@ -180,10 +180,14 @@ class CaptureRun {
     const auto is_frozen = [this]() -> absl::Status {
       result_.frozen_ns = MonotonicNanos();
       RK_RETURN_IF_ERROR(CheckNoTlsSince(job_.pids(), tls_before_));
-      // The tree is what it is now: it may have grown since it was looked at.
-      const std::vector<pid_t> pids = ProcessTree(options_.pid);
-      if (job_.tcp_connections != 0 || job_.listens_on_tcp) RK_RETURN_IF_ERROR(CheckNoUnreadUrgentData(pids));
-      RK_RETURN_IF_ERROR(CheckNoHeldSemaphore(pids, &result_.warnings));
+      // What connections have goes with them where they are closed.
+      const bool keeps_tcp = !options_.tcp_close && (job_.tcp_connections != 0 || job_.listens_on_tcp);
+      if (keeps_tcp || SeesSemaphores(options_.pid)) {
+        // The tree is what it is now: it may have grown since it was looked at.
+        const std::vector<pid_t> pids = ProcessTree(options_.pid);
+        if (keeps_tcp) RK_RETURN_IF_ERROR(CheckNoUnreadUrgentData(pids));
+        RK_RETURN_IF_ERROR(CheckNoHeldSemaphore(pids, &result_.warnings));
+      }
       return options_.stand_still ? StopTree(job_.processes) : absl::OkStatus();
     };
     GateAfter gate(options_.gate, freezes, is_frozen);
@@ -339,7 +343,7 @@ class CaptureRun {
   }
 
   absl::Status CheckProc() const {
-    if (criu::HasOurPids(options_.pid) || criu::HasItselfInProc(options_.pid)) return absl::OkStatus();
+    if (namespaces_.HasItselfInProc()) return absl::OkStatus();
     return absl::UnimplementedError(absl::StrCat(
         "capturing process ", options_.pid,
         ": it has a PID namespace of its own, and its /proc is that of another, or there is none, so that "

@@ -24,6 +24,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/pidfd.h"
 #include "base/process_stat.h"
@@ -342,7 +343,7 @@ class KernelWorkerTest : public FrozenDumpTest {
   // The CRIU that waits for what its code in the job's memory is to do in the kernel's thread.
   pid_t AwaitCriuThatWaits() const {
     const auto threads = ThreadsOf(job_.pid());
-    for (;;) {
+    for (const Deadline deadline(absl::Minutes(1)); !deadline.passed();) {
       const pid_t criu = TracerOf(std::to_string(job_.pid()));
       const std::string call = ReadFile(absl::StrCat("/proc/", criu, "/syscall")).value_or("");
       for (const pid_t thread : threads.value_or(std::vector<pid_t>())) {
@@ -352,6 +353,8 @@ class KernelWorkerTest : public FrozenDumpTest {
         if (absl::StrContains(maps, "CRIUMFD")) return criu;
       }
     }
+    ADD_FAILURE() << "CRIU does not wait for a thread of the kernel's";
+    return 0;
   }
 
   void ExpectIsFree() {

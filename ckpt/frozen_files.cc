@@ -143,6 +143,7 @@ void FrozenFiles::LookAt(const std::map<std::string, std::string>& criu_files) {
     return;
   }
   WrittenFilesOptions options = WrittenOptions();
+  options.pids = FrozenProcesses(ContentOf(criu_files, "pstree.img"));
   options.readable = std::move(readable);
   options.leases = leases_;
   options.tracked = &tracked_;

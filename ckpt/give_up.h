@@ -1,4 +1,4 @@
-// How CRIU is asked to give up a dump: within rekindle-criu-preload.so (give_up.c), and by Rekindle. C.
+// How CRIU is asked to give up a dump: within rekindle-criu-preload.so (bounded_waits.c), and by Rekindle. C.
 #pragma once
 
 // CRIU handles this signal once it may wait for a task of the job, and ends without it before.

@@ -35,6 +35,7 @@
 #include "base/companion_program.h"
 #include "base/deadline.h"
 #include "base/file.h"
+#include "base/opened_files.h"
 #include "base/process_stat.h"
 #include "base/socket_descriptors.h"
 #include "base/status.h"
@@ -49,7 +50,6 @@
 namespace rekindle::ckpt {
 namespace {
 
-constexpr char kDeleted[] = " (deleted)";
 // NR_PIPES_WITH_DATA of CRIU, which counts those without, too, that somebody reads from.
 constexpr size_t kMostPipes = 1024;
 // ".cr.1.ghost", with numbers of up to three digits.
@@ -239,7 +239,7 @@ absl::Status CheckProgram(pid_t pid) {
   if (!absl::StartsWith(program, "/memfd:")) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "capturing process ", pid, ": the program that it runs is in memory alone (",
-      absl::StripSuffix(program, kDeleted), "), which CRIU can't restore; start it from a file"));
+      absl::StripSuffix(program, kDeletedSuffix), "), which CRIU can't restore; start it from a file"));
 }
 
 struct TcpSocket {
@@ -388,7 +388,7 @@ class DescriptorScan {
           "if the job was restored lazily wait until all its memory is there; otherwise it can't be saved");
     }
     if (IsMessageQueue(d)) {
-      return refuse(absl::StrCat("the POSIX message queue ", absl::StripSuffix(d.target, kDeleted)),
+      return refuse(absl::StrCat("the POSIX message queue ", absl::StripSuffix(d.target, kDeletedSuffix)),
                     "let the job close it first, or communicate by something else (a pipe, a Unix socket)");
     }
     // Who has it serves files. Another of the job that has to do with them would be looked at first, and CRIU
@@ -441,7 +441,7 @@ class DescriptorScan {
   // What was removed CRIU makes again for a moment, with a suffix to its name.
   absl::Status CheckRemovedName(const OpenDescriptor& d) const {
     absl::string_view path = d.target;
-    if (!absl::ConsumeSuffix(&path, kDeleted) || absl::StartsWith(path, "/memfd:")) return absl::OkStatus();
+    if (!absl::ConsumeSuffix(&path, kDeletedSuffix) || absl::StartsWith(path, "/memfd:")) return absl::OkStatus();
     const size_t bytes = path.size() - (path.rfind('/') + 1);
     struct stat info;
     if (bytes <= kLongestRemovedName ||
@@ -678,10 +678,10 @@ absl::StatusOr<JobInspection> InspectJob(pid_t pid, uid_t caller, pid_t caller_p
   DescriptorScan scan;
   for (const ProcessInfo& process : job.processes) {
     std::string directory = ReadLink(ProcPath(process.pid, "cwd")).value_or("");
-    if (absl::EndsWith(directory, kDeleted)) {
+    if (absl::EndsWith(directory, kDeletedSuffix)) {
       return absl::FailedPreconditionError(absl::StrCat(
           "capturing process ", process.pid, ": its working directory ",
-          absl::StripSuffix(directory, kDeleted),
+          absl::StripSuffix(directory, kDeletedSuffix),
           " has been removed, so it could not come back there; start the job in a folder that stays"));
     }
     // Of another process it is there as long as that is; but CRIU garbles the name of its very folder.

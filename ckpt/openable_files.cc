@@ -38,7 +38,7 @@ struct NeededFile {
 
 // What CRIU opens by its name. Devices, and what the kernel makes up, it does not, or root may have it.
 bool HasName(absl::string_view name) {
-  if (!absl::StartsWith(name, "/") || absl::EndsWith(name, " (deleted)")) return false;
+  if (!absl::StartsWith(name, "/") || absl::EndsWith(name, kDeletedSuffix)) return false;
   for (const char* other : {"/dev/", "/proc/", "/sys/", "/memfd:", "/SYSV", "/anon_hugepage"}) {
     if (absl::StartsWith(name, other)) return false;
   }

@@ -9,12 +9,14 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/network_namespace.h"
 #include "base/process_stat.h"
 #include "base/sock_diag.h"
 #include "base/socket_descriptors.h"
+#include "base/unix_socket.h"
 #include "base/utf8.h"
 
 namespace rekindle::ckpt {
@@ -77,6 +79,7 @@ std::string PlainName(std::string name) {
   const bool is_abstract = !name.empty() && name[0] == '\0';
   if (is_abstract) name[0] = '@';
   while (!is_abstract && !name.empty() && name.back() == '\0') name.pop_back();
+  if (!is_abstract && absl::EndsWith(name, kStartingSuffix)) name.resize(name.size() - kStartingSuffix.size());
   return ToUtf8(name);
 }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,15 +22,20 @@
 #include "base/file.h"
 #include "base/pidfd.h"
 #include "base/socket_descriptors.h"
+#include "base/status.h"
 #include "base/unique_fd.h"
 
 namespace rekindle::ckpt {
 namespace {
 
 struct Unread {
+  pid_t pid = 0;
   int descriptor = -1;
   uint64_t before_mark = 0;  // bytes: up to the place of urgent data, where there is such a place
 };
+
+// By inode.
+using UnreadData = absl::flat_hash_map<uint64_t, Unread>;
 
 bool IsTcpWithUnreadData(int socket) {
   int protocol = 0;
@@ -43,25 +49,36 @@ bool IsTcpWithUnreadData(int socket) {
          memory[SK_MEMINFO_RMEM_ALLOC] != 0;
 }
 
-// By inode.
-absl::flat_hash_map<uint64_t, Unread> UnreadOf(pid_t pid) {
-  absl::flat_hash_map<uint64_t, Unread> unread;
+UnreadData UnreadOf(pid_t pid) {
+  UnreadData unread;
   const absl::StatusOr<UniqueFd> process = OpenProcess(pid);
   if (!process.ok()) return unread;  // it has ended
   ForEachSocketOf(pid, [&](int descriptor, uint64_t inode) {
     const UniqueFd socket(static_cast<int>(::syscall(SYS_pidfd_getfd, process->get(), descriptor, 0)));
     int bytes = 0;
     if (socket.valid() && IsTcpWithUnreadData(socket.get()) && ::ioctl(socket.get(), SIOCINQ, &bytes) == 0)
-      unread[inode] = {descriptor, static_cast<uint64_t>(bytes)};
+      unread[inode] = {pid, descriptor, static_cast<uint64_t>(bytes)};
     return true;
   });
   return unread;
 }
 
+// As it is now. UINT64_MAX: it can't be looked at.
+uint64_t BytesBeforeMark(const Unread& unread) {
+  const absl::StatusOr<UniqueFd> process = OpenProcess(unread.pid);
+  if (!process.ok()) return UINT64_MAX;
+  const UniqueFd socket(
+      static_cast<int>(::syscall(SYS_pidfd_getfd, process->get(), unread.descriptor, 0)));
+  int bytes = 0;
+  return socket.valid() && ::ioctl(socket.get(), SIOCINQ, &bytes) == 0 ? static_cast<uint64_t>(bytes)
+                                                                         : UINT64_MAX;
+}
+
 // The other side has sent its end, which the kernel's tables count as a byte.
 bool HasEnd(absl::string_view state) { return state == "08" || state == "09" || state == "0B"; }
 
-absl::Status CheckAgainstTables(pid_t pid, const absl::flat_hash_map<uint64_t, Unread>& unread) {
+// `pid`: whose network they are of.
+absl::Status CheckAgainstTables(pid_t pid, const UnreadData& unread) {
   for (const char* table : {"tcp", "tcp6"}) {
     const auto content = ReadFile(absl::StrCat("/proc/", pid, "/net/", table));
     if (!content.ok()) continue;
@@ -74,10 +91,13 @@ absl::Status CheckAgainstTables(pid_t pid, const absl::flat_hash_map<uint64_t, U
       const std::pair<absl::string_view, absl::string_view> queues = absl::StrSplit(f[4], ':');
       if (found == unread.end() || !absl::SimpleHexAtoi(queues.second, &bytes)) continue;
       if (HasEnd(f[3]) && bytes > 0) --bytes;
-      const auto& [descriptor, before_mark] = found->second;
+      if (bytes <= found->second.before_mark) continue;
+      // More may have come since that was counted, up to the look at the table: counted after that it is less
+      // only at a mark.
+      const uint64_t before_mark = BytesBeforeMark(found->second);
       if (bytes <= before_mark) continue;
       return absl::FailedPreconditionError(absl::StrCat(
-          "capturing process ", pid, ": its descriptor ", descriptor,
+          "capturing process ", found->second.pid, ": its descriptor ", found->second.descriptor,
           " is a TCP connection with urgent data (MSG_OOB) among what the job has not read yet, which CRIU "
           "can't save: the last ",
           bytes - before_mark,
@@ -91,11 +111,15 @@ absl::Status CheckAgainstTables(pid_t pid, const absl::flat_hash_map<uint64_t, U
 }  // namespace
 
 absl::Status CheckNoUnreadUrgentData(absl::Span<const pid_t> pids) {
+  // By network namespace: the kernel takes its time for each look at a table.
+  std::map<std::string, UnreadData> unread;
   for (const pid_t pid : pids) {
-    const absl::flat_hash_map<uint64_t, Unread> unread = UnreadOf(pid);
-    if (unread.empty()) continue;
-    if (absl::Status status = CheckAgainstTables(pid, unread); !status.ok()) return status;
+    UnreadData its = UnreadOf(pid);
+    if (its.empty()) continue;
+    unread[ReadLink(absl::StrCat("/proc/", pid, "/ns/net")).value_or(absl::StrCat(pid))].merge(its);
   }
+  for (const auto& [network, all] : unread)
+    RK_RETURN_IF_ERROR(CheckAgainstTables(all.begin()->second.pid, all));
   return absl::OkStatus();
 }
 

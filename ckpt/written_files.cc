@@ -17,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "base/database_files.h"
@@ -24,6 +25,7 @@
 #include "base/file_beginning.h"
 #include "base/human_units.h"
 #include "base/open_in_root.h"
+#include "base/opened_files.h"
 #include "base/parallel.h"
 #include "base/path_below.h"
 #include "base/permission_bits.h"
@@ -60,7 +62,22 @@ bool IsInSharedMemory(absl::string_view path) { return absl::StartsWith(path, "/
 absl::StatusOr<UniqueFd> PlaceOf(const std::string& path, const WrittenFilesOptions& options) {
   auto nameless = options.nameless.find(path);
   if (nameless != options.nameless.end()) return OpenFile(nameless->second, O_PATH);
+  auto gone = options.just_gone.find(path);
+  if (gone != options.just_gone.end()) return OpenFile(gone->second, O_PATH);
   return OpenInRoot(options.sandbox_root.empty() ? "/" : options.sandbox_root, path);
+}
+
+// What the job has open under a name that is gone.
+std::map<std::string, std::string> DeletedFilesOf(const std::vector<pid_t>& pids) {
+  std::map<std::string, std::string> deleted;
+  for (const pid_t pid : pids) {
+    const auto opened = FilesOpenedBy(pid, OpenedFilesOf::kDescriptorsAndFolders);
+    for (const OpenedFile& file : opened.value_or(std::vector<OpenedFile>())) {
+      absl::string_view name = file.name;
+      if (absl::ConsumeSuffix(&name, kDeletedSuffix)) deleted.emplace(name, file.link);
+    }
+  }
+  return deleted;
 }
 
 void RecordFolder(const WrittenFilesOptions& options, v1::WrittenFile* file) {
@@ -199,7 +216,11 @@ absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::
       if (file.ghost || (!file.written && !is_mapped) || !IsOnDisk(file.path)) continue;
     }
     struct stat info;
-    const absl::StatusOr<UniqueFd> place = PlaceOf(file.path, options);
+    absl::StatusOr<UniqueFd> place = PlaceOf(file.path, options);
+    if (absl::IsNotFound(place.status()) && !options.pids.empty()) {
+      options.just_gone = DeletedFilesOf(std::exchange(options.pids, {}));
+      place = PlaceOf(file.path, options);
+    }
     if (!place.ok() || ::fstat(place->get(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
     Found& found = by_inode[{info.st_dev, info.st_ino}];
     v1::WrittenFile& record = found.file;

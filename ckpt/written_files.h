@@ -45,6 +45,10 @@ struct WrittenFilesOptions {
   std::string sandbox_root;
   // Shared memory without a name (LostNames::nameless): what the images call it, and where it is to be read.
   std::map<std::string, std::string> nameless;
+  // The job's. A file whose name others have taken since CRIU looked is found by their descriptors: it is in
+  // the image as one of that name, as if that had gone a moment later.
+  std::vector<pid_t> pids;
+  std::map<std::string, std::string> just_gone;  // those, by name: where they are to be read
   // The image's owner gets to see the content: what of it he may see.
   ReadableFiles readable;
   // As they were shortly before; null: they are read when the first file is.

@@ -178,6 +178,27 @@ TEST_F(WrittenFilesTest, DeletedFilesAndOthersInTheirPlaceAreNotTouched) {
 }
 
 // However much it is: nothing else has the content.
+// As by whoever rotates logs, in the middle of a capture.
+TEST_F(WrittenFilesTest, OneThatHasGoneSinceCriuLookedIsRecorded) {
+  options_.small_bytes = options_.small_limit_bytes = 100;
+  options_.pids = {::getpid()};
+  const std::string log = Make("log", "0123456789"), other = Make("other", "x");
+  const auto file = OpenFile(log, O_WRONLY | O_APPEND);
+  ASSERT_TRUE(file.ok());
+  struct stat info;
+  ASSERT_EQ(::fstat(file->get(), &info), 0);
+  Open(log, 8, O_WRONLY | O_APPEND, 8);
+  Open(other, 1, O_WRONLY | O_APPEND, 1);  // nobody has it open
+  ASSERT_EQ(::unlink(log.c_str()), 0);
+  ASSERT_EQ(::unlink(other.c_str()), 0);
+  const WrittenFiles written = Look();
+  ASSERT_THAT(Paths(written), ElementsAre("log"));
+  EXPECT_EQ(written.files[0].size(), 8u);
+  EXPECT_EQ(written.files[0].inode(), info.st_ino);
+  EXPECT_FALSE(written.files[0].nameless());
+  EXPECT_THAT(written.contents, ElementsAre(Key(0)));
+}
+
 TEST_F(WrittenFilesTest, SharedMemoryIsMemory) {
   auto shared = TemporaryDirectory::Make("/dev/shm", "written_files_test.");
   if (!shared.ok()) GTEST_SKIP() << shared.status();

@@ -329,6 +329,7 @@ absl::Status BucketCopies::Prune(const std::string& name, const v1::Image& sent,
   // only been taken in here.
   const bool has_past =
       sent.labels().contains(v1::kSupervisedAncestorsLabel) && !sent.labels().contains(v1::kOriginLabel);
+  markers_.Keep(images.complete());
   markers_.Note(sent);
   // What can't be asked now stays until it can be.
   if (has_past || sent.labels().contains(v1::kSupervisedSoundLabel))

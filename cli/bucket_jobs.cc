@@ -15,6 +15,8 @@ namespace {
 
 using MarkerJson = nlohmann::json;
 
+constexpr size_t kManyMarkers = 1000;
+
 // As far as it tells whose it is. What is no such object tells nothing.
 v1::Image ImageIn(const MarkerJson& marker) {
   const MarkerJson image = marker.is_object() ? marker.value("image", MarkerJson()) : MarkerJson();
@@ -71,6 +73,14 @@ absl::Status BucketMarkers::Read(Bucket& bucket, const std::string& name,
   }
   in_vain_.merge(asked);
   return absl::OkStatus();
+}
+
+void BucketMarkers::Keep(const std::vector<BucketImage>& images) {
+  if (known_.size() + in_vain_.size() < kManyMarkers + 2 * images.size()) return;
+  std::set<BucketKey> kept;
+  for (const BucketImage& image : images) kept.insert(KeyOf(image));
+  std::erase_if(known_, [&](const auto& one) { return !kept.contains(one.first); });
+  std::erase_if(in_vain_, [&](const BucketKey& key) { return !kept.contains(key); });
 }
 
 const v1::Image* BucketMarkers::Find(const BucketKey& key) const {

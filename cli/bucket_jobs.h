@@ -36,6 +36,8 @@ class BucketMarkers {
                     size_t most = std::numeric_limits<size_t>::max());
   // That is known without being asked.
   void Note(const v1::Image& image) { known_[KeyOf(image)] = image; }
+  // Forgets others than these, once there are many: of who follows a job for months.
+  void Keep(const std::vector<BucketImage>& images);
   // Null: it is not known.
   const v1::Image* Find(const BucketKey& key) const;
 

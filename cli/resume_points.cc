@@ -9,7 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/image_labels.h"
 #include "cli/copy_source.h"
 #include "cli/image_descent.h"
 #include "cli/job_way.h"
@@ -19,6 +21,14 @@ namespace rekindle::cli {
 namespace {
 
 bool CameFromElsewhere(const v1::Image& image) { return image.labels().contains(v1::kOriginLabel); }
+
+// Had `other` come here when the start began that has taken `image` here? Both by this machine's clock.
+bool WasAtHand(const v1::Image& other, const v1::Image& image) {
+  int64_t started = 0;
+  return !CameFromElsewhere(image) &&
+         absl::SimpleAtoi(LabelOf(image.labels(), v1::kSupervisedLabel), &started) &&
+         other.created_unix_ns() <= started;
+}
 
 // When it was taken is known: a tag that was given later has no such label, and what was copied here has come
 // here later.
@@ -148,8 +158,8 @@ absl::StatusOr<std::vector<v1::Image>> ResumePoints(std::vector<v1::Image> image
                        "their labels say. Give one of the two with --from, or remove the one that is not to "
                        "count"));
     }
-    // Else it was taken here with the other one at hand: who started it has chosen.
-    if (CameFromElsewhere(front) && !point.damaged() && way.WentAnotherWayThan(other_way))
+    // Who started it with the other one at hand has chosen.
+    if (!WasAtHand(point, front) && !point.damaged() && way.WentAnotherWayThan(other_way))
       return WentTwoWays(front, point, /*first=*/"");
     if (!IsSure(front) && IsSure(point)) {
       return absl::FailedPreconditionError(

@@ -129,10 +129,17 @@ TEST(ResumePointsTest, OfTwoWaysNobodyTakesTheOneThatCameInLast) {
        {"each its own way", "job:20261130-105800.123", "job:20261130-105000.123", "once with --from"})
     EXPECT_THAT(std::string(points.status().message()), HasSubstr(words));
   // Who has gone on from one of them while the other one was here has chosen.
-  const v1::Image chosen = ComeFrom(OfStart(Taken(59), "3", 1, 2), "1:12");
+  const auto taken_by_start_at = [](int64_t unix_ns) {
+    return ComeFrom(OfStart(Taken(59), absl::StrCat(unix_ns), 1, 2), "1:12");
+  };
+  const v1::Image chosen = taken_by_start_at(Taken(58).created_unix_ns());
   EXPECT_THAT(Points({chosen, CameIn(other), further, base}),
               ElementsAre("20261130-105900.123", "20261130-105800.123", "20261130-105000.123",
                           "20261130-101000.123"));
+  // Who had begun before it came here has not.
+  const auto unseen =
+      ResumePoints({taken_by_start_at(Taken(58).created_unix_ns() - 1), CameIn(other), further, base});
+  EXPECT_TRUE(absl::IsFailedPrecondition(unseen.status())) << unseen.status();
   // What can't be restored is no way to go.
   v1::Image damaged = further;
   damaged.set_damaged(true);

@@ -92,13 +92,6 @@ bool IsInitOfItsPidNamespace(pid_t pid) {
   return !numbers.empty() && numbers.back() == 1;
 }
 
-bool HasItselfInProc(pid_t pid) {
-  const std::string space = NamespaceOf(absl::StrCat(pid), "pid");
-  const std::vector<pid_t> numbers = Numbers(pid);
-  if (space.empty() || numbers.empty()) return true;
-  return NamespaceOf(absl::StrCat(pid, "/root/proc/", numbers.back()), "pid") == space;
-}
-
 bool HasOurPids(pid_t pid) { return NamespaceOf(absl::StrCat(pid), "pid") == NamespaceOf("self", "pid"); }
 
 absl::Status JobNamespaces::Find(pid_t process, absl::string_view what, int kinds) {
@@ -168,6 +161,18 @@ bool JobNamespaces::IsAmongItsMounts(pid_t process) const {
          IsSame(its, entered);
 }
 
+bool JobNamespaces::HasItselfInProc() const {
+  if (has_our_pids_) return true;
+  const pid_t number = Inside(pid_);
+  std::string seen;
+  // At the root of its mounts: a job may have one of its own (chroot).
+  const absl::Status looked = Within([&] {
+    seen = NamespaceOf(absl::StrCat(number), "pid");
+    return absl::OkStatus();
+  });
+  return !looked.ok() || seen == pid_namespace_ || NamespaceOf(absl::StrCat(pid_), "pid").empty();
+}
+
 void JobNamespaces::MountsAreTheMachines() { runs_programs_ = has_our_pids_ && !has_our_network_; }
 
 pid_t JobNamespaces::Inside(pid_t pid) const {
@@ -179,7 +184,10 @@ pid_t JobNamespaces::Inside(pid_t pid) const {
 absl::StatusOr<pid_t> JobNamespaces::Outside(pid_t inside) const {
   if (has_our_pids_) {
     const std::string its = NamespaceOf(absl::StrCat(inside), "pid");
-    if (its.empty()) return absl::NotFoundError(absl::StrCat("process ", inside, " has ended"));
+    if (its.empty() && absl::IsNotFound(ReadProcessStat(inside).status()))
+      return absl::NotFoundError(absl::StrCat("process ", inside, " has ended"));
+    if (its.empty())
+      return absl::PermissionDeniedError(absl::StrCat("process ", inside, " may not be looked at"));
     if (its == NamespaceOf("self", "pid")) return inside;
     return absl::NotFoundError(
         absl::StrCat("process ", inside, " has another number in its own PID namespace"));

@@ -29,9 +29,6 @@ bool IsInitOfItsPidNamespace(pid_t pid);
 // Are its numbers ours? False when it has gone.
 bool HasOurPids(pid_t pid);
 
-// Is what it sees at /proc that of its own PID namespace? True when it has gone.
-bool HasItselfInProc(pid_t pid);
-
 // Thread-safe.
 class JobNamespaces {
  public:
@@ -54,6 +51,9 @@ class JobNamespaces {
   // may run them, in the job's mounts, only once these are known to be the machine's (ckpt/mounts_check.h).
   void MountsAreTheMachines();
   bool has_our_network() const { return has_our_network_; }
+
+  // Is the /proc that CRIU finds there that of the job's PID namespace? True when the job has gone.
+  bool HasItselfInProc() const;
 
   // A process's number in its own PID namespace; the same as ours where that is not entered. 0: it has gone.
   pid_t Inside(pid_t pid) const;

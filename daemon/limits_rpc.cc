@@ -217,7 +217,7 @@ absl::Status PruneImages(Node& node, const Call& call, const v1::PruneImagesRequ
     const absl::StatusOr<store::GcReport> report = store->Gc(options);
     if (!report.ok())
       return Annotate(report.status(), absl::StrCat("removed ", response->removed(), " images, then"));
-    node.clones().ForgetRemovedImages(*store);
+    node.clones().ForgetRemovedImages(*store, /*collected=*/true);
     ToProto(*report, response->mutable_garbage());
   }
   return absl::OkStatus();

@@ -86,7 +86,7 @@ absl::Status CollectGarbage(Node& node, const Call& call, const v1::CollectGarba
   options.cancel = &monitor.cancelled();
   if (!request.dry_run()) RK_RETURN_IF_ERROR(RemoveOldCopyLinks(node, *store));
   RK_ASSIGN_OR_RETURN(store::GcReport report, store->Gc(options));
-  if (!request.dry_run()) node.clones().ForgetRemovedImages(*store);
+  if (!request.dry_run()) node.clones().ForgetRemovedImages(*store, /*collected=*/true);
   ToProto(report, response);
   return absl::OkStatus();
 }

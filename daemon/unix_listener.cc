@@ -20,8 +20,6 @@ namespace rekindle::daemon {
 namespace {
 
 constexpr int kBacklog = 128;
-// Of a socket that nobody is to find yet.
-constexpr char kStartingSuffix[] = ".starting";
 
 // AlreadyExists: there is something else than a socket, whoever's that was.
 absl::Status CheckIsFreeOrSocket(const std::string& path) {

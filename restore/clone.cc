@@ -181,7 +181,7 @@ CloneStarter::~CloneStarter() {
 
 void CloneStarter::ForgetImages() { prepared_.ForgetAll(); }
 
-void CloneStarter::ForgetRemovedImages(store::Store& store) {
+void CloneStarter::ForgetRemovedImages(store::Store& store, bool collected) {
   StandbyPool* standby;
   {
     absl::MutexLock lock(&mutex_);
@@ -196,7 +196,7 @@ void CloneStarter::ForgetRemovedImages(store::Store& store) {
   }
   auto pagers = ConnectToRunningPagers(store);
   if (!pagers.ok()) return;
-  for (PagerClient& pager : *pagers) pager.ForgetRemovedImages().IgnoreError();
+  for (PagerClient& pager : *pagers) pager.ForgetRemovedImages(collected).IgnoreError();
 }
 
 absl::StatusOr<PagerClient> CloneStarter::ConnectToPager(const store::Store& store) {

@@ -108,8 +108,8 @@ class CloneStarter {
   // Removes what is kept in memory for the next clone of an image.
   void ForgetImages();
   // The same of images that `store` does not have any more, here and in its pager: to be called after some
-  // were removed. Copies that run keep what they need.
-  void ForgetRemovedImages(store::Store& store) ABSL_LOCKS_EXCLUDED(mutex_);
+  // were removed; `collected`: and gc has freed what they had. Copies that run keep what they need.
+  void ForgetRemovedImages(store::Store& store, bool collected = false) ABSL_LOCKS_EXCLUDED(mutex_);
   // Keeps a connection open itself, so that the pager and what it has in memory stay.
   absl::StatusOr<PagerClient> ConnectToPager(const store::Store& store);
   // A sandbox of the kind that is asked for most, before anybody does.

@@ -138,7 +138,7 @@ class Checker {
       if (found.ok() && *found == file.identity) return MayAccess(place.get(), file);
     }
     // This name of several is gone.
-    return absl::EndsWith(file.name, " (deleted)") && file.owner == user_.uid;
+    return absl::EndsWith(file.name, kDeletedSuffix) && file.owner == user_.uid;
   }
 
   absl::Status Refusal(const OpenedFile& file) const {

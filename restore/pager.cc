@@ -134,6 +134,7 @@ class Client : public PagerSource, public std::enable_shared_from_this<Client> {
     }
     if (what == "tidy") {
       pager_.ForgetRemovedImages();
+      if (request.value("collected", true)) pager_.DiscardFreedFrames();
       return absl::OkStatus();
     }
     if (what == "resize") {
@@ -589,7 +590,9 @@ void Pager::ForgetRemovedImages() {
     images_.erase(found);
     image_order_.erase(std::find(image_order_.begin(), image_order_.end(), image));
   }
-  forgotten.clear();
+}
+
+void Pager::DiscardFreedFrames() {
   // What can't be found out is discarded when others want its memory.
   const auto freed = store::FreedFrames(*store_, cache_->Frames());
   if (freed.ok()) cache_->Discard(*freed);

@@ -129,8 +129,10 @@ class Pager {
   std::string Stats(bool clones) ABSL_LOCKS_EXCLUDED(mutex_);
   // Drops the working set of the image with this digest. False: none was recorded.
   absl::StatusOr<bool> DropWorkingSet(const std::string& image) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Closes images that the store does not have any more, and discards frames that gc has freed.
+  // Closes images that the store does not have any more.
   void ForgetRemovedImages() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Discards frames that gc has freed. Looks at all that are in memory.
+  void DiscardFreedFrames();
 
  private:
   static constexpr absl::Duration kTick = absl::Milliseconds(50);

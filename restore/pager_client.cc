@@ -36,9 +36,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kPagerProgram[] = "rekindle-pager";
-// Far more than filling in a large copy takes, and waiting for a few of others that are being filled.
-constexpr absl::Duration kAnswersWithin = absl::Hours(1);
-
+constexpr absl::Duration kTidiesWithin = absl::Seconds(10);
 constexpr absl::Duration kEndOfCriuMayTake = absl::Seconds(2);
 
 constexpr char kSocketEnding[] = ".sock";
@@ -171,7 +169,8 @@ bool PagerClient::HasEnded() const {
 }
 
 absl::StatusOr<PagerClient::Answer> PagerClient::Ask(const std::string& request,
-                                                     const std::vector<int>& descriptors) {
+                                                     const std::vector<int>& descriptors,
+                                                     absl::Duration within) {
   if (!socket_.valid()) return absl::UnavailableError("the pager was given up before");
   absl::Status sent = SendPacket(socket_.get(), request, descriptors);
   if (!sent.ok()) {
@@ -179,7 +178,7 @@ absl::StatusOr<PagerClient::Answer> PagerClient::Ask(const std::string& request,
                     "asking the pager, which may have ended at once: pager.log in the runtime directory "
                     "says why");
   }
-  if (absl::Status waited = WaitForAnswer(); !waited.ok()) {
+  if (absl::Status waited = WaitForAnswer(within); !waited.ok()) {
     // The next answer would be taken for one to another request.
     socket_.Reset();
     return waited;
@@ -193,8 +192,8 @@ absl::StatusOr<PagerClient::Answer> PagerClient::Ask(const std::string& request,
   return Answer::Read(std::move(answer->bytes));
 }
 
-absl::Status PagerClient::WaitForAnswer() const {
-  const Deadline deadline(kAnswersWithin);
+absl::Status PagerClient::WaitForAnswer(absl::Duration within) const {
+  const Deadline deadline(within);
   for (;;) {
     pollfd entries[2] = {{socket_.get(), POLLIN, 0}, {cancel_fd_, POLLIN, 0}};
     const int n = ::poll(entries, 2, deadline.left_ms());
@@ -202,7 +201,7 @@ absl::Status PagerClient::WaitForAnswer() const {
     if (n < 0) return ErrnoStatus(errno, "waiting for the pager");
     if (n == 0) {
       return absl::DeadlineExceededError(
-          absl::StrCat("the pager has not answered for ", absl::FormatDuration(kAnswersWithin),
+          absl::StrCat("the pager has not answered for ", absl::FormatDuration(within),
                        ": it hangs, or the disk of its store does; see pager.log in the runtime directory"));
     }
     if (entries[0].revents != 0) return absl::OkStatus();
@@ -307,7 +306,9 @@ absl::StatusOr<bool> PagerClient::DropWorkingSet(const std::string& image) {
   return answer.Get("dropped", false);
 }
 
-absl::Status PagerClient::ForgetRemovedImages() { return Ask(Json{{"do", "tidy"}}.dump()).status(); }
+absl::Status PagerClient::ForgetRemovedImages(bool collected) {
+  return Ask(Json{{"do", "tidy"}, {"collected", collected}}.dump(), {}, kTidiesWithin).status();
+}
 
 absl::StatusOr<uint64_t> PagerClient::Resize(uint64_t cache_bytes) {
   RK_ASSIGN_OR_RETURN(const Answer answer, Ask(Json{{"do", "resize"}, {"cache_bytes", cache_bytes}}.dump()));

@@ -83,15 +83,19 @@ class PagerClient {
   // Drops the working set of the image with this digest: the pager may have it, and put it back. False: none
   // was recorded.
   absl::StatusOr<bool> DropWorkingSet(const std::string& image);
-  // Images that were removed are closed, frames that gc has freed are discarded; copies that run keep theirs.
-  absl::Status ForgetRemovedImages();
+  // Images that were removed are closed, and, where gc has `collected`, frames that it has freed are
+  // discarded; copies that run keep theirs. Nothing depends on it: one that hangs is not waited for for long.
+  absl::Status ForgetRemovedImages(bool collected);
   // Of the cache. Returns the size that it has now.
   absl::StatusOr<uint64_t> Resize(uint64_t cache_bytes);
 
  private:
   class Answer;
-  absl::StatusOr<Answer> Ask(const std::string& request, const std::vector<int>& descriptors = {});
-  absl::Status WaitForAnswer() const;
+  // Far more than filling in a large copy takes, and waiting for a few of others that are being filled.
+  static constexpr absl::Duration kAnswersWithin = absl::Hours(1);
+  absl::StatusOr<Answer> Ask(const std::string& request, const std::vector<int>& descriptors = {},
+                             absl::Duration within = kAnswersWithin);
+  absl::Status WaitForAnswer(absl::Duration within) const;
 
   UniqueFd socket_;
   int cancel_fd_ = -1;

@@ -235,12 +235,13 @@ TEST_F(TidyPagerTest, FramesThatGcHasFreedGoAndThoseOfOtherImagesStay) {
   const std::set<store::FrameId> all = Cached();
   ASSERT_EQ(all.size(), needed.size() / 2 * 3);
   const uint64_t before = pager_->cache().Stats().memory_bytes;
-  pager_->ForgetRemovedImages();
+  pager_->DiscardFreedFrames();
   EXPECT_EQ(Cached(), all);
 
   RK_ASSERT_OK(store_->Remove("gone:1"));
   RK_ASSERT_OK(store_->Gc({}));
   pager_->ForgetRemovedImages();
+  pager_->DiscardFreedFrames();
   EXPECT_EQ(Cached(), needed);
   EXPECT_EQ(pager_->cache().Stats().bytes, 2 * kPages * store::kPageSize);
   EXPECT_LT(pager_->cache().Stats().memory_bytes, before);
@@ -248,6 +249,7 @@ TEST_F(TidyPagerTest, FramesThatGcHasFreedGoAndThoseOfOtherImagesStay) {
   RK_ASSERT_OK(store_->Remove("stays:1"));
   RK_ASSERT_OK(store_->Gc({}));
   pager_->ForgetRemovedImages();
+  pager_->DiscardFreedFrames();
   EXPECT_TRUE(Cached().empty());
   EXPECT_EQ(pager_->cache().Stats().memory_bytes, 0u);
 }
@@ -260,10 +262,12 @@ TEST_F(TidyPagerTest, WhatIsReadKeepsItsFrames) {
   RK_ASSERT_OK(store_->Remove("gone:1"));
   RK_ASSERT_OK(store_->Gc({}));
   pager_->ForgetRemovedImages();
+  pager_->DiscardFreedFrames();
   EXPECT_EQ(Cached(), frames);
   reader->reset();
   RK_ASSERT_OK(store_->Gc({}));
   pager_->ForgetRemovedImages();
+  pager_->DiscardFreedFrames();
   EXPECT_TRUE(Cached().empty());
 }
 

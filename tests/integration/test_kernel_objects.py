@@ -67,6 +67,11 @@ class UrgentDataTest(ObjectsTest):
         self.come_back()
         self.poke("later")
 
+    def test_of_connections_that_are_closed_nothing_is_to_be_kept(self):
+        self.start("urgent", "unread")
+        self.checkpoint(self.job.pid, "job:1", "--tcp-close")
+        self.poke("abc,defghi")
+
     def test_the_end_of_a_connection_is_no_such_data(self):
         self.start("ended")
         self.come_back()
@@ -84,6 +89,15 @@ class SemaphoresTest(ObjectsTest):
                 self.assertIn("SEM_UNDO", warning)
                 self.poke("held 0")
                 self.succeed("rm", "job:back")
+
+    def test_php_s_is_a_lock_only_while_it_is_held(self):
+        self.start("php semaphore")
+        (warning,) = self.checkpoint(self.job.pid, "job:1").get("warnings", [])
+        self.assertIn("SEM_UNDO", warning)
+        self.poke("holds it")
+        self.expect_refused("semaphore 0", "0x1268", "SEM_UNDO")
+        self.poke("free")
+        self.checkpoint(self.job.pid, "job:1", "--replace")
 
     def test_without_anything_to_undo(self):
         self.start("semaphore", "plain")
@@ -126,9 +140,9 @@ class RefusedTest(ObjectsTest):
 
 
 class SurroundingsTest(RekindleTest):
-    def below(self, *argv):
+    def below(self, *argv, begin="setsid"):
         """The PID of a job below such a command."""
-        top = self.start_job([*argv, "sh", "-c", "setsid sleep 1000; true"], "top")
+        top = self.start_job([*argv, "sh", "-c", f"{begin} sleep 1000; true"], "top")
         found = []
 
         def there():
@@ -143,6 +157,15 @@ class SurroundingsTest(RekindleTest):
         self.assert_refused(self.cli.run("ckpt", pid, "-t", "job:1"), UNSUPPORTED, "/proc", "--mount-proc", "bwrap")
         self.assertTrue(procfs.alive(pid))
         self.checkpoint(self.below("unshare", "--pid", "--fork", "--kill-child", "--mount-proc"), "job:1")
+
+    def test_a_root_of_the_jobs_own_needs_no_proc(self):
+        root = self.path("root")
+        os.mkdir(root)
+        begin = f"mount --bind / {root} && setsid /usr/sbin/chroot {root}"
+        pid = self.below("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", begin=begin)
+        self.assertFalse(os.path.exists(f"/proc/{pid}/root/proc/1"))
+        self.checkpoint(pid, "job:1")
+        self.assertTrue(procfs.alive(pid))
 
     def test_a_root_can_not_be_unmounted(self):
         # As bwrap does for `--bind / /`.

@@ -226,8 +226,9 @@ class RotatedLogTest(OutsideTest):
                 self.wait_for_lines(log, 4)
                 images = self.named(name)["supervised"]["checkpoints"]
                 self.wait_for_images_of(name, images + 2)
-                rotate(log)
-                os.kill(self.named(name)["pid"], signal.SIGKILL)
+                pid = self.named(name)["pid"]
+                rotate(log)  # no image is begun between this and its end
+                os.kill(pid, signal.SIGKILL)
                 waiting.until(lambda name=name: self.named(name)["supervised"].get("restarts", 0) == 1, "it is back", 60)
                 self.wait_for_lines(log, len(lines_of(log)) + 4)
         self.assertNotIn("could not be brought back", self.daemon.log_text())

@@ -96,6 +96,26 @@ def semaphore(how):
         yield f"held {_libc.semctl(lock, 0, _GETVAL)}"
 
 
+def php_semaphore(_how):
+    """As sem_get() makes one, sem_acquire() takes it and sem_release() gives it back: the lock, the number of users,
+    and one by which these two are changed together."""
+    made = _libc.semget(4712, 3, _IPC_CREAT | 0o600)
+    assert made >= 0
+
+    def change(*operations):
+        packed = b"".join(struct.pack("Hhh", number, by, _SEM_UNDO) for number, by in operations)
+        assert _libc.semop(made, packed, len(operations)) == 0
+
+    change((2, 0), (2, 1), (1, 1))
+    assert _libc.semctl(made, 0, _SETVAL, 1) == 0
+    change((2, -1))
+    yield "has it"
+    change((0, -1))
+    yield "holds it"
+    change((0, 1))
+    yield "free"
+
+
 def pipes(count):
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     held = [os.pipe() for _ in range(int(count))]
@@ -157,8 +177,8 @@ def filtered(_how):
     yield "took it off"
 
 
-_KINDS = {"urgent": urgent, "ended": ended, "peeked": peeked, "semaphore": semaphore, "pipes": pipes,
-          "packet_pipe": packet_pipe, "credentials": credentials, "corked": corked,
+_KINDS = {"urgent": urgent, "ended": ended, "peeked": peeked, "semaphore": semaphore, "php semaphore": php_semaphore,
+          "pipes": pipes, "packet_pipe": packet_pipe, "credentials": credentials, "corked": corked,
           "thread_descriptor": thread_descriptor, "filtered": filtered}  # fmt: skip
 
 
