@@ -297,7 +297,8 @@ TEST_F(JobLauncherTest, ACommandThatNobodyCanKnowOfIsNotBegun) {
     LaunchOptions options = Shell("touch begun");
     options.before_command = [&](pid_t pid) {
       (void)!::write(told[1], &pid, sizeof pid);
-      return absl::Status(::kill(::getpid(), SIGKILL) == 0 ? absl::StatusCode::kOk : absl::StatusCode::kInternal, "");
+      return absl::Status(
+          ::kill(::getpid(), SIGKILL) == 0 ? absl::StatusCode::kOk : absl::StatusCode::kInternal, "");
     };
     LaunchJob(options).status().IgnoreError();
     ::_exit(1);
