@@ -441,7 +441,8 @@ class DescriptorScan {
   // What was removed CRIU makes again for a moment, with a suffix to its name.
   absl::Status CheckRemovedName(const OpenDescriptor& d) const {
     absl::string_view path = d.target;
-    if (!absl::ConsumeSuffix(&path, kDeletedSuffix) || absl::StartsWith(path, "/memfd:")) return absl::OkStatus();
+    if (!absl::ConsumeSuffix(&path, kDeletedSuffix) || absl::StartsWith(path, "/memfd:"))
+      return absl::OkStatus();
     const size_t bytes = path.size() - (path.rfind('/') + 1);
     struct stat info;
     if (bytes <= kLongestRemovedName ||

@@ -79,7 +79,8 @@ std::string PlainName(std::string name) {
   const bool is_abstract = !name.empty() && name[0] == '\0';
   if (is_abstract) name[0] = '@';
   while (!is_abstract && !name.empty() && name.back() == '\0') name.pop_back();
-  if (!is_abstract && absl::EndsWith(name, kStartingSuffix)) name.resize(name.size() - kStartingSuffix.size());
+  if (!is_abstract && absl::EndsWith(name, kStartingSuffix))
+    name.resize(name.size() - kStartingSuffix.size());
   return ToUtf8(name);
 }
 

@@ -67,11 +67,10 @@ UnreadData UnreadOf(pid_t pid) {
 uint64_t BytesBeforeMark(const Unread& unread) {
   const absl::StatusOr<UniqueFd> process = OpenProcess(unread.pid);
   if (!process.ok()) return UINT64_MAX;
-  const UniqueFd socket(
-      static_cast<int>(::syscall(SYS_pidfd_getfd, process->get(), unread.descriptor, 0)));
+  const UniqueFd socket(static_cast<int>(::syscall(SYS_pidfd_getfd, process->get(), unread.descriptor, 0)));
   int bytes = 0;
   return socket.valid() && ::ioctl(socket.get(), SIOCINQ, &bytes) == 0 ? static_cast<uint64_t>(bytes)
-                                                                         : UINT64_MAX;
+                                                                       : UINT64_MAX;
 }
 
 // The other side has sent its end, which the kernel's tables count as a byte.

@@ -9,9 +9,9 @@
 
 namespace rekindle::ckpt {
 
-// Of a job whose processes stand still; its connections may get more meanwhile. FailedPrecondition: one of its
-// TCP connections has data that it has not read, and the place of urgent data in it; says which. What can't
-// be looked at is passed over. Thread-safe.
+// Of a job whose processes stand still; its connections may get more meanwhile. FailedPrecondition: one of
+// its TCP connections has data that it has not read, and the place of urgent data in it; says which. What
+// can't be looked at is passed over. Thread-safe.
 absl::Status CheckNoUnreadUrgentData(absl::Span<const pid_t> pids);
 
 }  // namespace rekindle::ckpt

@@ -149,9 +149,10 @@ absl::StatusOr<RegisteredJob> RegisterCopy(Node& node, const Caller& caller, res
   record.instance = running->instance;
   const UniqueFd control(::fcntl(copy.sandbox.control.get(), F_DUPFD_CLOEXEC, 0));
   absl::StatusOr<RegisteredJob> job =
-      control.valid() ? RegisterJob(node, std::move(record), /*unique_name=*/true, std::move(copy.sandbox.control),
-                                    [running](int ended) { return running->End(ended); })
-                      : ErrnoStatus(errno, "keeping a copy");
+      control.valid()
+          ? RegisterJob(node, std::move(record), /*unique_name=*/true, std::move(copy.sandbox.control),
+                        [running](int ended) { return running->End(ended); })
+          : ErrnoStatus(errno, "keeping a copy");
   if (!job.ok()) {
     restore::EndSandbox(running->init, running->directory);
     return job.status();

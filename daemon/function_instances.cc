@@ -609,9 +609,8 @@ absl::StatusOr<uint64_t> FunctionInstances::CaptureImage(const std::string& func
   RK_RETURN_IF_ERROR(making.Check(function, revision));
   if (auto info = store->Find(taken); !taken.empty() && info.ok()) return store::QuotaBytes(info->stats);
   RK_RETURN_IF_ERROR(MakeDirectories(directory_, 0711));
-  RK_ASSIGN_OR_RETURN(
-      const std::unique_ptr<LoadReport> report,
-      LoadReport::Start(threads_, NewPath(), record.owner));
+  RK_ASSIGN_OR_RETURN(const std::unique_ptr<LoadReport> report,
+                      LoadReport::Start(threads_, NewPath(), record.owner));
   InstanceIdentity identity;
   identity.instance = "capture";
   identity.socket = report->socket();

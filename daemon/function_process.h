@@ -20,8 +20,8 @@ namespace rekindle::daemon {
 
 // What an instance has on this node beside its process.
 struct InstancePlace {
-  std::string socket;  // of its Runtime API; removed with it. Empty: none
-  std::string record;  // a file that says which process it is; removed with it
+  std::string socket;                           // of its Runtime API; removed with it. Empty: none
+  std::string record;                           // a file that says which process it is; removed with it
   std::unique_ptr<const InstanceRecord> noted;  // that file, where it was written before this is given away
   std::shared_ptr<functions::LogStream> log;
   uint64_t memory_bytes = 0;  // its limit

@@ -74,8 +74,7 @@ absl::StatusOr<UniqueFd> ListenForHttp(const std::string& address, absl::string_
                          bound = ::bind(listener.get(), found->ai_addr, found->ai_addrlen);
                          return bound != 0 && errno == EADDRINUSE;
                        }) &&
-                       bound == 0 &&
-                       ::listen(listener.get(), kWaiting) == 0;
+                       bound == 0 && ::listen(listener.get(), kWaiting) == 0;
   const int failure = errno;
   ::freeaddrinfo(found);
   if (!listens) {

@@ -138,8 +138,7 @@ absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::Ru
   return start;
 }
 
-absl::StatusOr<RegisteredJob> StartJob(Node& node, JobStart& start,
-                                       std::vector<std::string>* warnings) {
+absl::StatusOr<RegisteredJob> StartJob(Node& node, JobStart& start, std::vector<std::string>* warnings) {
   warnings->insert(warnings->end(), start.warnings.begin(), start.warnings.end());
   LaunchOptions& launch = start.launch;
   std::optional<JobRecord> noted;

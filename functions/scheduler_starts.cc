@@ -86,8 +86,9 @@ void Core::Start(const FunctionPtr& function, const InstancePtr& instance, Start
     if (started.ok()) break;
     if (candidate == StartLevel::kCold) {
       if (!trouble.empty()) {
-        started = WithMessage(started.status(), absl::StrCat(trouble, "; nor can it be started from nothing: ",
-                                                             started.status().message()));
+        started = WithMessage(
+            started.status(),
+            absl::StrCat(trouble, "; nor can it be started from nothing: ", started.status().message()));
       }
       break;
     }

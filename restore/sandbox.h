@@ -113,7 +113,8 @@ class Sandbox {
   UniqueFd control_, keeper_, init_;
 };
 
-// Of a released sandbox, which others can find by now: it no longer ends with this process. `control`: of that.
+// Of a released sandbox, which others can find by now: it no longer ends with this process. `control`: of
+// that.
 void LetStay(int control);
 
 // Ends a released sandbox after all, and removes its folder.

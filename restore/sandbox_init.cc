@@ -387,7 +387,7 @@ class Init {
   std::optional<JobEndNote> root_end_;
   pid_t root_ = 0;
   bool until_stay_ = false;  // ends with whoever made it
-  OwnTemporary own_;  // sizes alone
+  OwnTemporary own_;         // sizes alone
   std::map<pid_t, JobEndNote> early_ends_;
 };
 
