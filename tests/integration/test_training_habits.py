@@ -5,6 +5,7 @@ workers that come and go, and hangs that use the processor.
 import json
 import os
 import signal
+import subprocess
 import struct
 import unittest
 
@@ -385,6 +386,9 @@ class RemovedCheckpointsTest(SupervisedTest):
                                  prefix=("env", "-C", self.work))  # fmt: skip
         self.assertEqual(result.code, DONE, str(result))
 
+    def kept(self):
+        return self.path(f".rekindle-removed.job@{os.path.basename(self.work)}")
+
     def steps(self):
         return len(lines_of(self.log))
 
@@ -445,7 +449,7 @@ class RemovedCheckpointsTest(SupervisedTest):
         self.assert_gets_further_than(at)
         self.wait_for_image(self.state()["checkpoints"] + 2)
         # What no image needs any more is gone.
-        kept = os.listdir(os.path.join(self.work, ".rekindle-removed.job"))
+        kept = os.listdir(self.kept())
         self.assertLess(len(kept), self.steps() - 60, kept)
 
     def test_where_nobody_asks_for_it_nothing_is_kept(self):
@@ -469,10 +473,20 @@ class RemovedCheckpointsTest(SupervisedTest):
                                  prefix=("env", "-C", self.work))  # fmt: skip
         self.assertEqual(result.code, DONE, str(result))
         self.wait_for_image(1)
-        waiting.until(lambda: sorted(os.listdir(self.work)) == [".rekindle-removed.job", "a"], "it is kept")
+        waiting.until(lambda: os.path.exists(self.kept()), "it is kept")
+        self.assertEqual(os.listdir(self.work), ["a"])
         self.let_end()
         self.wait_for_end()
         self.assertEqual(os.listdir(self.work), [])
+        self.assertFalse(os.path.exists(self.kept()))
+
+    def test_in_a_mount_of_its_own_it_is_kept_inside(self):
+        """Also of one file system: no second names are given from one mount to the other."""
+        subprocess.run(["mount", "--bind", self.work, self.work], check=True)
+        self.addCleanup(subprocess.run, ["umount", "--lazy", self.work], check=True)
+        self.begin("--every", "200ms")
+        waiting.until(lambda: os.path.exists(os.path.join(self.work, ".rekindle-removed.job")), "it is kept")
+        self.assertFalse(os.path.exists(self.kept()))
 
 
 class LastWordsTest(SupervisedTest):
