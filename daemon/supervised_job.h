@@ -388,7 +388,8 @@ class SupervisedJob {
   int64_t since_death_ns_ = 0;        // the last one, which a daemon may see long after
   int64_t died_unix_ns_ = INT64_MAX;  // then; not known
   // What it has appended to again and was not told of yet, and since when there is some; what was told.
-  std::set<std::string> reopened_untold_, reopened_told_;
+  ReopenedFiles::Appended reopened_untold_;
+  std::set<std::string> reopened_told_;
   double reopened_since_ = 0;
   // And so its session is nobody else's. Only until what was left of a life has been ended: then its number
   // is free for others.

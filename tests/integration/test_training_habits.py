@@ -194,6 +194,23 @@ class ReopenedFilesTest(SupervisedTest):
         self.assertNotIn(self.path("weights.bin"), restarted[0]["written_since"])
         self.assertGreater(len(lines_of(self.log)), len(set(lines_of(self.log))))
 
+    def test_of_one_made_after_the_image_that_is_told(self):
+        """As a training opens its table after it has loaded its data: no option would have helped."""
+        table, go = self.path("table.csv"), self.path("go")
+        self.succeed("run", "--name", "job", "--every", "1h", "--restarts", "5", "--detach", "--", "sh", "-c",
+                     'until [ -e "$1" ]; do sleep 0.02; done; exec 3>>"$2"; i=0; '
+                     'while :; do i=$((i+1)); echo "row $i" >&3; sleep 0.02; done', "sh", go, table,
+                     cli=self.remote)  # fmt: skip
+        self.succeed("ckpt", "job", "-t", "before:1", cli=self.remote)
+        with open(go, "w", encoding="ascii"):
+            pass
+        waiting.until(lambda: os.path.exists(table) and len(lines_of(table)) > 40, "rows")
+        self.kill_job()
+        (warning,) = self.wait_for(lambda job: job["supervised"]["warnings"], "a warning")
+        for words in (table, "made after the image", "twice", "rekindle ckpt job -t"):
+            self.assertIn(words, warning)
+        self.assertNotIn("does not keep", warning)
+
     def test_tracked_ones_are_no_trouble(self):
         self.start_job_that_reopens("--track-path", self.log, "--track-path", self.path("runs"))
         self.lose_some()
