@@ -372,7 +372,6 @@ class SupervisedJob {
   bool counts_run_time_ = false;  // from a life's beginning to its death
   int64_t hung_since_ns_ = 0;
   int64_t died_since_ns_ = 0;  // while an image was taken: it lived then for the last time; 0: it did not
-  int postponed_ = 0;
   std::optional<std::vector<v1::RestartPoint>> earlier_;  // of earlier starts, as was seen last
   std::map<std::string, double> needed_until_;            // images of these, by others
   std::set<std::string> cut_of_others_told_;              // files

@@ -51,10 +51,10 @@ std::string WarnOfNewer(const std::vector<std::string>& paths, const std::string
       SomeOfReopened(paths), one ? " was" : " were",
       " made after the image that it went back to, and appended to again, perhaps by it: if so, what it had "
       "written there is there twice. Remove one of the two parts. Images from now on know of ",
-      one ? "it" : "them", " as long as it keeps ", one ? "it" : "them",
-      " open (else --track-path ", paths.front(),
-      "). So that this does not happen: an image just after it has opened such a file, by `rekindle ckpt ", job,
-      " -t NAME:TAG`, or by checkpoint_here() in the job");
+      one ? "it" : "them", " as long as it keeps ", one ? "it" : "them", " open (else --track-path ",
+      paths.front(),
+      "). So that this does not happen: an image just after it has opened such a file, by `rekindle ckpt ",
+      job, " -t NAME:TAG`, or by checkpoint_here() in the job");
 }
 
 }  // namespace
