@@ -96,10 +96,10 @@ absl::Status CheckMayBeCaptured(const ProcessInfo& root, uid_t caller) {
   }
   if (root.state == 'Z' && root.threads > 1) {
     if (OthersAreEnding(root.pid)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("capturing process ", root.pid,
-                       ": it is just ending (killed, or by its exit), as the last of its threads are; there is "
-                       "nothing left to save"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "capturing process ", root.pid,
+          ": it is just ending (killed, or by its exit), as the last of its threads are; there is "
+          "nothing left to save"));
     }
     return absl::UnimplementedError(absl::StrCat(
         "capturing process ", pid,
@@ -458,7 +458,8 @@ class DescriptorScan {
   // What was removed CRIU makes again for a moment, with a suffix to its name.
   absl::Status CheckRemovedName(const OpenDescriptor& d) const {
     absl::string_view path = d.target;
-    if (!absl::ConsumeSuffix(&path, kDeletedSuffix) || absl::StartsWith(path, "/memfd:")) return absl::OkStatus();
+    if (!absl::ConsumeSuffix(&path, kDeletedSuffix) || absl::StartsWith(path, "/memfd:"))
+      return absl::OkStatus();
     const size_t bytes = path.size() - (path.rfind('/') + 1);
     struct stat info;
     if (bytes <= kLongestRemovedName ||

@@ -4,12 +4,13 @@
 // A job that dies again in the same way, without an image of its new life, is taken to have its death in the
 // image: the next attempt goes one image further back, and after the oldest to the newest again: what the job
 // dies of may lie outside (a server that is away), and pass. The wait grows all the while, and the attempts
-// that its user has allowed bound it. Where somebody else may have killed it (SIGKILL, SIGTERM, nobody saw it,
-// ...) going back takes four such deaths in a row, since it costs work. An image that can't be restored is
-// passed over at once and costs no attempt; after the oldest, where none of the others came to life either,
-// the job's beginning is tried, and when that can't be started, it is given up. A restart of the machine costs
-// none either where the ended life had come to an image: a job that ends its machine each time stays bounded.
-// So does one that ends each time when its daemon has left, with the container that both were in, say.
+// that its user has allowed bound it. Where somebody else may have killed it (SIGKILL, SIGTERM, nobody saw
+// it, ...) going back takes four such deaths in a row, since it costs work. An image that can't be restored
+// is passed over at once and costs no attempt; after the oldest, where none of the others came to life
+// either, the job's beginning is tried, and when that can't be started, it is given up. A restart of the
+// machine costs none either where the ended life had come to an image: a job that ends its machine each time
+// stays bounded. So does one that ends each time when its daemon has left, with the container that both were
+// in, say.
 #pragma once
 
 #include <cstddef>

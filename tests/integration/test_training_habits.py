@@ -197,7 +197,8 @@ class ReopenedFilesTest(SupervisedTest):
     def test_of_one_made_after_the_image_that_is_told(self):
         """As a training opens its table after it has loaded its data: no option would have helped."""
         table, go = self.path("table.csv"), self.path("go")
-        self.succeed("run", "--name", "job", "--every", "1h", "--restarts", "5", "--detach", "--", "sh", "-c",
+        self.succeed("run", "--name", "job", "--every", "1h", "--restarts", "5", "--detach", "--log", self.path("out"),
+                     "--", "sh", "-c",
                      'until [ -e "$1" ]; do sleep 0.02; done; exec 3>>"$2"; i=0; '
                      'while :; do i=$((i+1)); echo "row $i" >&3; sleep 0.02; done', "sh", go, table,
                      cli=self.remote)  # fmt: skip
