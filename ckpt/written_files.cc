@@ -71,10 +71,11 @@ absl::StatusOr<UniqueFd> PlaceOf(const std::string& path, const WrittenFilesOpti
 std::map<std::string, std::string> DeletedFilesOf(const std::vector<pid_t>& pids) {
   std::map<std::string, std::string> deleted;
   for (const pid_t pid : pids) {
-    const auto opened = FilesOpenedBy(pid, OpenedFilesOf::kDescriptorsAndFolders);
-    for (const OpenedFile& file : opened.value_or(std::vector<OpenedFile>())) {
-      absl::string_view name = file.name;
-      if (absl::ConsumeSuffix(&name, kDeletedSuffix)) deleted.emplace(name, file.link);
+    const auto descriptors = ForeignDescriptorsOf(pid);
+    for (const ForeignDescriptor& descriptor : descriptors.value_or(std::vector<ForeignDescriptor>())) {
+      const std::string link = ReadLink(descriptor.link()).value_or("");
+      absl::string_view name = link;
+      if (absl::ConsumeSuffix(&name, kDeletedSuffix)) deleted.emplace(name, descriptor.link());
     }
   }
   return deleted;

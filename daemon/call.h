@@ -24,7 +24,7 @@ namespace rekindle::daemon {
 struct PartOfGroup {
   ckpt::CaptureGate* gate = nullptr;             // see ckpt::CaptureOptions
   std::string prepared_id;                       // its image is stored, and not there until this is published
-  std::function<absl::Status()> before_running;  // see restore::RestoreOptions
+  std::function<absl::Status()> before_running;  // as restore::RestoreOptions has it
   // Where the job goes that is to end (CheckpointRequest::stop): whether it may is known later.
   std::unique_ptr<ckpt::StandingJob>* standing = nullptr;
   // What is to be done once its image is there, if that is soon.

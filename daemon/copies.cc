@@ -1,8 +1,10 @@
 #include "daemon/copies.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 
+#include <cerrno>
 #include <iterator>
 #include <memory>
 #include <utility>
@@ -145,13 +147,17 @@ absl::StatusOr<RegisteredJob> RegisterCopy(Node& node, const Caller& caller, res
   record.log = details.log;
   record.mark = details.mark;
   record.instance = running->instance;
+  const UniqueFd control(::fcntl(copy.sandbox.control.get(), F_DUPFD_CLOEXEC, 0));
   absl::StatusOr<RegisteredJob> job =
-      RegisterJob(node, std::move(record), /*unique_name=*/true, std::move(copy.sandbox.control),
-                  [running](int control) { return running->End(control); });
+      control.valid() ? RegisterJob(node, std::move(record), /*unique_name=*/true, std::move(copy.sandbox.control),
+                                    [running](int ended) { return running->End(ended); })
+                      : ErrnoStatus(errno, "keeping a copy");
   if (!job.ok()) {
     restore::EndSandbox(running->init, running->directory);
     return job.status();
   }
+  // From here on there is its record. Had this process died before, it would have ended.
+  if (copy.sandbox.until_stay) restore::LetStay(control.get());
   ToProto(job->record, started->mutable_job());
   SetIdentity(node, job->record, started);
   started->set_seconds(copy.total_seconds);

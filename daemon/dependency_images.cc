@@ -686,6 +686,7 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildBare(
   std::unique_ptr<const InstanceRecord> record;
   launch.before_command = [&](pid_t pid) {
     record = std::make_unique<InstanceRecord>(absl::StrCat(records, "/build-", pid, ".pid"), pid, nullptr);
+    return absl::OkStatus();
   };
   RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
   const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));

@@ -459,8 +459,8 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCold(const StartOrder& o
   if (spec.network != v1::CloneOptions::HOST) {
     return absl::FailedPreconditionError(absl::StrCat(
         "function '", spec.name,
-        "' has a network of its own, which only copies of an image get, and it has none: deploy it "
-        "with --network host, or with a runtime that can be captured"));
+        "' has a network of its own, which only copies of an image get, and there is none that it could be "
+        "started from: deploy it with --net host, or with a runtime that can be captured"));
   }
   Environment environment = InstanceEnvironment(record, place.identity);
   environment.erase("REKINDLE_OUTPUT");  // it has it from the start
@@ -486,6 +486,7 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCold(const StartOrder& o
   launch.before_command = [&](pid_t pid) {
     place.place.noted =
         std::make_unique<InstanceRecord>(place.place.record, pid, group.get(), place.place.mark);
+    return absl::OkStatus();
   };
   RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
   StartedInstance started;

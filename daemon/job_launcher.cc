@@ -306,7 +306,13 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options, std::vector<std::s
     NoteChild(pid);
   }
   error_write.Reset();
-  if (options.before_command) options.before_command(pid);
+  if (options.before_command) {
+    if (absl::Status noted = options.before_command(pid); !noted.ok()) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+      return noted;
+    }
+  }
   // Our own end for reading is open still: no signal, should the child have ended.
   (void)!::write(go_write.get(), "", 1);
   go_read.Reset();

@@ -39,9 +39,9 @@ struct LaunchOptions {
   std::optional<ProcessSettings> settings;
   // Until it runs: opening what is named, and exec. Files that lie far away take a while.
   absl::Duration longest_start = absl::Seconds(30);
-  // Called when the process is there, ahead of its command, which it never begins should this process end
-  // before this has returned: whoever comes next finds what was noted of it here.
-  std::function<void(pid_t pid)> before_command;
+  // Called when the process is there, ahead of its command, which it never begins after an error, or should
+  // this process end before this has returned: whoever comes next finds what was noted of it here.
+  std::function<absl::Status(pid_t pid)> before_command;
 };
 
 // Returns the PID of the command, a child of this process: reap it. NotFound: no such program, folder or log

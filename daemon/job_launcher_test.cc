@@ -271,9 +271,21 @@ TEST_F(JobLauncherTest, AJobThatIsNotRunningYetKeepsNoneOfOurLocks) {
 TEST_F(JobLauncherTest, WhatIsNotedOfItIsThereBeforeItsCommand) {
   LaunchOptions options = Shell("test \"$(cat noted)\" = $$");
   options.before_command = [this](pid_t pid) {
-    EXPECT_TRUE(WriteFileAtomically(Path("noted"), absl::StrCat(pid)).ok());
+    return WriteFileAtomically(Path("noted"), absl::StrCat(pid));
   };
   EXPECT_TRUE(Run(options).ok());
+}
+
+TEST_F(JobLauncherTest, NorIsOneBegunThatCanNotBeNoted) {
+  LaunchOptions options = Shell("touch begun");
+  pid_t process = 0;
+  options.before_command = [&](pid_t pid) {
+    process = pid;
+    return absl::ResourceExhaustedError("no room to note it");
+  };
+  EXPECT_TRUE(absl::IsResourceExhausted(LaunchJob(options).status()));
+  EXPECT_EQ(::kill(process, 0), -1);
+  EXPECT_FALSE(PathExists(Path("begun")));
 }
 
 TEST_F(JobLauncherTest, ACommandThatNobodyCanKnowOfIsNotBegun) {
@@ -285,7 +297,7 @@ TEST_F(JobLauncherTest, ACommandThatNobodyCanKnowOfIsNotBegun) {
     LaunchOptions options = Shell("touch begun");
     options.before_command = [&](pid_t pid) {
       (void)!::write(told[1], &pid, sizeof pid);
-      ::kill(::getpid(), SIGKILL);
+      return absl::Status(::kill(::getpid(), SIGKILL) == 0 ? absl::StatusCode::kOk : absl::StatusCode::kInternal, "");
     };
     LaunchJob(options).status().IgnoreError();
     ::_exit(1);

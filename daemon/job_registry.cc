@@ -449,6 +449,13 @@ absl::Status JobRegistry::Update(const JobRecord& job, Change change) {
   return written;
 }
 
+void JobRegistry::Forget(const JobRecord& job) {
+  const absl::StatusOr<Held> lock = Lock();
+  const absl::StatusOr<std::string> text = ReadFile(PathOf(job.name));
+  const std::optional<JobRecord> current = text.ok() ? Parse(*text) : std::nullopt;
+  if (lock.ok() && current && SameProcess(*current, job)) ::unlink(PathOf(job.name).c_str());
+}
+
 absl::Status JobRegistry::SetImage(const JobRecord& job, const std::string& image) {
   return Update(job, [&](JobRecord& record) { record.image = image; });
 }

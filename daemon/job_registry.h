@@ -75,6 +75,9 @@ class JobRegistry {
   // Nothing: nobody can tell how it ended, unless somebody has.
   absl::Status SetExit(const JobRecord& job, const std::optional<ExitState>& exit);
 
+  // Removes the record of one that was never begun.
+  void Forget(const JobRecord& job);
+
   // Does the very process of the record still exist (zombies do not count)?
   static bool Lives(const JobRecord& job);
   // Does its number still mean it, be it as a zombie? False also where nobody can tell.

@@ -138,14 +138,23 @@ absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::Ru
   return start;
 }
 
-absl::StatusOr<RegisteredJob> StartJob(Node& node, const JobStart& start,
+absl::StatusOr<RegisteredJob> StartJob(Node& node, JobStart& start,
                                        std::vector<std::string>* warnings) {
   warnings->insert(warnings->end(), start.warnings.begin(), start.warnings.end());
-  RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(start.launch, warnings));
-  JobRecord record = start.record;
-  record.pid = pid;
-  record.started_unix_ns = UnixNanos();
-  absl::StatusOr<RegisteredJob> job = RegisterJob(node, std::move(record), /*unique_name=*/false);
+  LaunchOptions& launch = start.launch;
+  std::optional<JobRecord> noted;
+  launch.before_command = [&](pid_t pid) -> absl::Status {
+    JobRecord record = start.record;
+    record.pid = pid;
+    record.started_unix_ns = UnixNanos();
+    RK_ASSIGN_OR_RETURN(noted, NoteJob(node, std::move(record), /*unique_name=*/false));
+    return absl::OkStatus();
+  };
+  const absl::StatusOr<pid_t> launched = LaunchJob(launch, warnings);
+  launch.before_command = nullptr;
+  if (!launched.ok() && noted) node.jobs().Forget(*noted);
+  RK_ASSIGN_OR_RETURN(const pid_t pid, launched);
+  absl::StatusOr<RegisteredJob> job = FollowJob(node, *std::move(noted));
   if (!job.ok()) {
     ::kill(-pid, SIGKILL);
     while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {

@@ -72,6 +72,7 @@ absl::StatusOr<OwnerProgramEnd> RunOwnerProgram(Node& node, const OwnerProgram& 
   launch.before_command = [&](pid_t pid) {
     left = std::make_unique<InstanceRecord>(absl::StrCat(records, "/", program.name, "-", pid, ".pid"), pid,
                                             group.get(), mark);
+    return absl::OkStatus();
   };
   RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
   launch.log_file.Reset();

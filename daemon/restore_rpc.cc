@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -198,7 +200,18 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   options.placed_like = request.into() != 0 ? request.into() : call.caller.pid;
   options.runtime_directory = node.options().runtime_directory;
   options.in_memory = call.in_memory;
-  if (call.part) options.before_running = call.part->before_running;
+  JobRecord record;
+  record.name = !request.name().empty() ? request.name() : manifest.job_name();
+  record.command = manifest.command();
+  record.owner = call.caller.uid;
+  record.image = info.reference;
+  record.mark = mark;
+  if (call.part) {
+    record.provisional_of = ::getpid();
+    record.provisional_of_start_ticks = criu::StartTicks(::getpid()).value_or(0);
+  }
+  std::optional<JobRecord> noted;
+  std::vector<std::string> warnings_of_log;
 
   std::string log = manifest.log();
   UniqueFd log_file;
@@ -241,6 +254,17 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   v1::Rollback rollback = request.rollback();
   // The message's own default is APPEND, which nobody has asked for.
   if (!request.has_rollback()) rollback.set_mode(v1::Rollback::NONE);
+  options.before_running = [&](pid_t root) -> absl::Status {
+    if (call.part) RK_RETURN_IF_ERROR(call.part->before_running());
+    // Where it was given another log, that has a name.
+    record.log = log;
+    if (request.into() == 0 && !log_file.valid())
+      record.log = LogOfRestored(root, log, manifest, &warnings_of_log);
+    record.pid = root;
+    record.started_unix_ns = UnixNanos();
+    RK_ASSIGN_OR_RETURN(noted, NoteJob(node, record, /*unique_name=*/request.name().empty()));
+    return absl::OkStatus();
+  };
   options.files_settled = request.has_rollback();
   options.ignored_paths.assign(rollback.ignore_paths().begin(), rollback.ignore_paths().end());
   if (call.takes_edited_files) options.edited_files = restore::EditedFiles::kWarn;
@@ -285,6 +309,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   monitor.Stop();
   if (files_made) RemoveNamelessMemory(request.into(), manifest);
   if (!result.ok()) rollback_of_files.GiveUp();
+  if (!result.ok() && noted) node.jobs().Forget(*noted);
   std::vector<v1::FileRollback> rolled_back = rollback_of_files.Reports();
   // What nobody asked for is as silent as the rest of the memory, unless it was not done.
   if (!request.has_rollback()) {
@@ -294,27 +319,10 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   if (!rolled_back.empty()) SendRolledBack(rolled_back, send);
   RK_RETURN_IF_ERROR(result.status());
 
-  // Where it was given another log, that has a name.
-  if (request.into() == 0 && !log_file.valid())
-    log = LogOfRestored(result->root, log, manifest, &result->warnings);
-
-  JobRecord record;
-  record.name = !request.name().empty() ? request.name() : manifest.job_name();
-  record.pid = result->root;
-  record.command = manifest.command();
-  record.owner = call.caller.uid;
-  record.started_unix_ns = UnixNanos();
-  record.image = info.reference;
-  record.log = log;
-  record.mark = mark;
-  if (call.part) {
-    record.provisional_of = ::getpid();
-    record.provisional_of_start_ticks = criu::StartTicks(::getpid()).value_or(0);
-  }
+  std::move(warnings_of_log.begin(), warnings_of_log.end(), std::back_inserter(result->warnings));
   // Before somebody may collect it: it may end at once.
   if (request.into() != 0) restore::TellPlace(request.into(), result->root);
-  absl::StatusOr<RegisteredJob> job =
-      RegisterJob(node, std::move(record), /*unique_name=*/request.name().empty());
+  absl::StatusOr<RegisteredJob> job = FollowJob(node, *std::move(noted));
   if (!job.ok()) {
     criu::KillTree(result->root, /*reap_root=*/true);
     return Annotate(job.status(), "the restored job was ended again");

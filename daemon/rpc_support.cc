@@ -235,13 +235,17 @@ void TakeNoSupervisedName(Node& node, JobRecord* record) {
 
 }  // namespace
 
-absl::StatusOr<RegisteredJob> RegisterJob(Node& node, JobRecord record, bool unique_name) {
-  RegisteredJob job;
+absl::StatusOr<JobRecord> NoteJob(Node& node, JobRecord record, bool unique_name) {
   if (unique_name || record.name.empty()) {
     TakeNoSupervisedName(node, &record);
     unique_name = true;
   }
-  RK_ASSIGN_OR_RETURN(job.record, node.jobs().Add(std::move(record), unique_name));
+  return node.jobs().Add(std::move(record), unique_name);
+}
+
+absl::StatusOr<RegisteredJob> FollowJob(Node& node, JobRecord noted) {
+  RegisteredJob job;
+  job.record = std::move(noted);
   RK_ASSIGN_OR_RETURN(job.end, node.reaper().Adopt(job.record.pid, AtEnd(node, job.record)));
   return job;
 }

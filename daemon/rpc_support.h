@@ -65,8 +65,10 @@ struct RegisteredJob {
 absl::Status SendJobEnds(const Node& node, const Call& call, absl::Span<const RegisteredJob> jobs,
                          const EventSink<v1::JobEvent>& send);
 
-// Records `record`, hands the process to the reaper, and keeps the record up to date.
-absl::StatusOr<RegisteredJob> RegisterJob(Node& node, JobRecord record, bool unique_name);
+// Records a job before it runs, so that whoever comes after this process finds it.
+absl::StatusOr<JobRecord> NoteJob(Node& node, JobRecord record, bool unique_name);
+// Hands one that was noted to the reaper, and keeps its record up to date.
+absl::StatusOr<RegisteredJob> FollowJob(Node& node, JobRecord noted);
 // A job that is not our child: see JobReaper::Watch.
 absl::StatusOr<RegisteredJob> RegisterJob(Node& node, JobRecord record, bool unique_name, UniqueFd ended,
                                           std::function<ExitState(int ended)> how);

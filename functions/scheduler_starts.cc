@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/parallel.h"
+#include "base/status.h"
 #include "functions/scheduler_core.h"
 #include "functions/scheduler_errors.h"
 #include "functions/scheduler_instance.h"
@@ -77,11 +78,22 @@ void Core::Start(const FunctionPtr& function, const InstancePtr& instance, Start
   bool of_no_use = false;        // its own
   bool image_gone = false;
   std::string refused;  // by the last one that there was to start from
+  std::string trouble;  // that was not there being none
+  const auto start = [&] { return CatchNoMoreThreads([&] { return starter_.Start(order); }); };
   for (StartLevel candidate : levels) {
     order.level = candidate;
-    started = CatchNoMoreThreads([&] { return starter_.Start(order); });
+    started = start();
     if (started.ok()) break;
-    if (candidate == StartLevel::kCold) break;
+    if (candidate == StartLevel::kCold) {
+      if (!trouble.empty()) {
+        started = WithMessage(started.status(), absl::StrCat(trouble, "; nor can it be started from nothing: ",
+                                                             started.status().message()));
+      }
+      break;
+    }
+    // What passes, such as that the pager has died: the next start has another one.
+    if (absl::IsAborted(started.status())) started = start();
+    if (started.ok()) break;
     refused = std::string(started.status().message());
     const bool template_level =
         candidate == StartLevel::kTemplate || candidate == StartLevel::kDependencyTemplate;
@@ -90,6 +102,7 @@ void Core::Start(const FunctionPtr& function, const InstancePtr& instance, Start
     if (absl::IsNotFound(started.status())) {
       image_gone |= candidate == StartLevel::kImageRam || candidate == StartLevel::kImageDisk;
     } else {
+      trouble = refused;
       Log(LogLevel::kWarning, absl::StrCat("function '", order.function, "' could not be started from ",
                                            NameOf(candidate), ": ", started.status().message()));
     }

@@ -388,6 +388,18 @@ TEST_F(SchedulerTest, WhoCanNotBeStartedAtAllIsTheNodesFault) {
   EXPECT_EQ(TextOf(Invoke("f", "1")), "ok 1");
 }
 
+TEST_F(SchedulerTest, WhyNoImageCouldBeUsedIsToldWhereNothingElseCan) {
+  for (const StartLevel level : {StartLevel::kDependencyRam, StartLevel::kDependencyDisk})
+    starter_.Refuse(level, absl::AbortedError("the pager has died"));
+  starter_.Refuse(StartLevel::kCold, absl::FailedPreconditionError("it has a network of its own"));
+  ScheduledFunction function = Function("f");
+  function.dependency_image = "deps/numpy";
+  scheduler().Put(function);
+  EXPECT_THAT(
+      TextOf(Invoke("f")),
+      HasSubstr("the pager has died; nor can it be started from nothing: it has a network of its own"));
+}
+
 TEST_F(SchedulerTest, ItsOwnImageIsTakenAndUsed) {
   ScheduledFunction function = Function("f");
   function.dependency_image = "deps/numpy";

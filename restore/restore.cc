@@ -324,7 +324,7 @@ class RestoreRun : public criu::RestoreObserver {
     AddSpan("pages", begin, {{"bytes", static_cast<int64_t>(bytes_done_ - before)}});
     phase_name_ = "criu";
     if (status.ok() && options_.before_cut) status = namespaces_.Within(options_.before_cut);
-    if (status.ok() && options_.before_running) status = options_.before_running();
+    if (status.ok() && options_.before_running) status = options_.before_running(root);
     if (status.ok() && !result_.manifest.has_gpu()) status = CutFilesOff();
     return status;
   }

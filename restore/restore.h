@@ -57,9 +57,10 @@ struct RestoreOptions {
   std::function<absl::Status()> cut_off;
   // Somebody has said what is to be done with files, and it was: no cure is told of those that have grown.
   bool files_settled = false;
-  // Asked when every process is there with all of its memory and none has run; they run when it returns. With
-  // a status other than OK they are killed and the restore fails with it. Empty: they run at once.
-  std::function<absl::Status()> before_running;
+  // Asked when every process is there with all of its memory and none has run, with the PID of the first; they
+  // run when it returns. With a status other than OK they are killed and the restore fails with it. Empty: they
+  // run at once.
+  std::function<absl::Status(pid_t root)> before_running;
 };
 
 struct RestoreProgress {

@@ -181,7 +181,13 @@ absl::StatusOr<std::vector<UniqueFd>> Sandbox::OpenProcesses(const std::vector<p
   return opened;
 }
 
-absl::Status Sandbox::Watch(pid_t root) { return Ask(Json{{"do", "watch"}, {"pid", root}}.dump()).status(); }
+absl::Status Sandbox::Watch(pid_t root) {
+  RK_ASSIGN_OR_RETURN(const Packet answer,
+                      Ask(Json{{"do", "watch"}, {"pid", root}, {"until_stay", true}}.dump()));
+  // That of a template which an older version has made knows nothing of it.
+  until_stay_ = Json::parse(answer.bytes).value("until_stay", false);
+  return absl::OkStatus();
+}
 
 absl::Status Sandbox::SetNextPid(pid_t pid) {
   return Ask(Json{{"do", "next pid"}, {"pid", pid}}.dump()).status();
@@ -198,8 +204,11 @@ SandboxEnd Sandbox::EndWithin(absl::Duration patience) {
 }
 
 Sandbox::Released Sandbox::Release() {
-  return {std::move(control_), std::move(init_), init_pid_, std::move(id_), std::move(directory_)};
+  return {std::move(control_), std::move(init_),      init_pid_,
+          std::move(id_),      std::move(directory_), until_stay_};
 }
+
+void LetStay(int control) { SendPacket(control, Json{{"do", "stay"}}.dump()).IgnoreError(); }
 
 SandboxEnd ReadEndWithin(int control, const std::string& directory, absl::Duration patience) {
   pollfd entry{control, POLLIN, 0};

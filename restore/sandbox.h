@@ -69,7 +69,7 @@ class Sandbox {
   absl::Status Hide(const std::string& folder);
   // Descriptors of its processes, by their PIDs in it.
   absl::StatusOr<std::vector<UniqueFd>> OpenProcesses(const std::vector<pid_t>& pids);
-  // `root` (PID in it) is the job: with it the sandbox ends.
+  // `root` (PID in it) is the job: with it the sandbox ends, and with this process (LetStay).
   absl::Status Watch(pid_t root);
 
   // The next process in it gets this PID.
@@ -91,6 +91,7 @@ class Sandbox {
     UniqueFd init;     // pidfd of the init
     pid_t init_pid = 0;
     std::string id, directory;
+    bool until_stay = false;  // ends with this process, until LetStay
   };
   Released Release();
 
@@ -108,8 +109,12 @@ class Sandbox {
   std::string id_, directory_;
   std::string known_;  // the file with what CRIU knows of this kernel; empty: it finds out by itself
   pid_t init_pid_ = 0;
+  bool until_stay_ = false;
   UniqueFd control_, keeper_, init_;
 };
+
+// Of a released sandbox, which others can find by now: it no longer ends with this process. `control`: of that.
+void LetStay(int control);
 
 // Ends a released sandbox after all, and removes its folder.
 void EndSandbox(const UniqueFd& init, const std::string& directory);

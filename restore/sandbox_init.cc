@@ -130,9 +130,11 @@ class Init {
       return;
     }
     if (!packet->has_value()) {
-      // Whoever asked for this sandbox has gone. A job that runs goes on; what is half made does not.
+      // Whoever asked for this sandbox has gone. A job that somebody knows of goes on; what is half made does
+      // not.
+      const bool is_maker = &control == &setup_.control;
       control.Reset();
-      if (root_ == 0 && &control == &setup_.control) End({1, 0, kMakerDied});
+      if (is_maker && (root_ == 0 || until_stay_)) End({1, 0, kMakerDied});
       return;
     }
     try {
@@ -159,9 +161,12 @@ class Init {
       SendProcesses(request.at("pids").get<std::vector<pid_t>>());
     } else if (what == "watch") {
       root_ = request.at("pid");
-      Answer(absl::OkStatus(), Json::object());
+      until_stay_ = request.value("until_stay", false);
+      Answer(absl::OkStatus(), {{"until_stay", until_stay_}});
       if (auto early = early_ends_.find(root_); early != early_ends_.end()) End(early->second);
       early_ends_.clear();
+    } else if (what == "stay") {
+      until_stay_ = false;
     } else if (what == "also") {
       if (descriptors.size() == 1) more_controls_.push_back(std::move(descriptors[0]));
       Answer(absl::OkStatus(), Json::object());
@@ -367,7 +372,7 @@ class Init {
     // With nobody there to be told, nobody tidies up either. What somebody should know waits for the next who
     // makes sandboxes (SandboxFactory).
     const bool told = setup_.control.valid() && SendPacket(setup_.control.get(), text).ok();
-    if (!told && (root_ == 0 || end.why.empty())) RemoveTree(setup_.directory).IgnoreError();
+    if (!told && (root_ == 0 || until_stay_ || end.why.empty())) RemoveTree(setup_.directory).IgnoreError();
     ::_exit(end.signal != 0 ? 128 + end.signal : end.code);
   }
 
@@ -381,6 +386,7 @@ class Init {
   int asked_on_ = setup_.control.get();
   std::optional<JobEndNote> root_end_;
   pid_t root_ = 0;
+  bool until_stay_ = false;  // ends with whoever made it
   OwnTemporary own_;  // sizes alone
   std::map<pid_t, JobEndNote> early_ends_;
 };

@@ -1,6 +1,6 @@
 // What is said to the program rekindle-sandbox, and to the init process of each sandbox that it makes: one
-// JSON object a packet, "do" names what is asked for; every request is answered, in order, with "ok" or
-// "error".
+// JSON object a packet, "do" names what is asked for; every request but "stay" is answered, in order, with "ok"
+// or "error".
 //
 // To the program (kFactorySocket):
 //   make {network: "host" | "none" | "own", directory} + [the init's control socket, its keeper socket]
@@ -13,8 +13,9 @@
 //        folders}: the last four as OwnTemporary; what it has of its own already gets another size
 //   hide {folder}: it is an empty one from now on
 //   processes {pids: in the sandbox} -> + [a pidfd each]
-//   watch {pid}: the job's root. When it has ended everything else is, and the init says so unasked:
-//        {event: "end", code, signal, why, damaged, refused}
+//   watch {pid, until_stay} -> {until_stay}: the job's root. When it has ended everything else is, and the init
+//        says so unasked: {event: "end", code, signal, why, damaged, refused}. `until_stay`: it also ends with
+//        whoever has the other end of the control socket; a packet "stay", which has no answer, ends that.
 //   also {} + [a socket]: requests are taken from it too
 //   make: as above; the sandbox lies in this one, which ends only when the last such has
 //   next pid {pid}: the next process in it gets this PID

@@ -9,7 +9,8 @@ import resource
 import signal
 import unittest
 
-from harness import procfs, waiting
+from harness import jobs, procfs, waiting
+from harness.cli import DONE
 from harness.clones import CloneTest
 from harness.juggler import Juggler
 
@@ -131,6 +132,25 @@ class DaemonKilledTest(FaultTest):
         self.restart_daemon()
         answers.append(self.clone(juggler.reference, "--name", "new"))
         self.assert_all_ok(juggler, answers)
+
+    def test_one_that_is_noted_nowhere_yet_ends(self):
+        begun = self.path("begun")
+        program = (
+            "import rekindle, signal, sys\n"
+            "rekindle.register_after_restore(lambda: (open(sys.argv[1], 'x').close(), signal.pause()))\n"
+            "rekindle.ready()\n"
+        )
+        self.take_image(self.start_held([jobs.PYTHON, "-c", program, begun]), "held:1")
+        command = self.cli.start("restore", "held:1", "--clone", "--detach", "--name", "copy")
+        waiting.until(lambda: os.path.exists(begun), "it runs, and has not said that it is up")
+        self.assertNotEqual(self.inits(), [])
+        self.daemon.kill()
+        self.assertNotEqual(self.cli.finish(command).code, DONE)
+        waiting.until(lambda: not self.inits(), "it has ended")
+        self.restart_daemon()
+        self.assertEqual(self.succeed("ps", "--all").get("jobs", []), [])
+        os.unlink(begun)
+        self.wait_for_no_sandbox()
 
     def test_jugglers_go_on(self):
         juggler = Juggler(self, megabytes=64, seed=12)

@@ -13,7 +13,7 @@ import unittest
 
 from harness import freezer, jobs, procfs, waiting
 from harness.case import MIB, RekindleTest, shell
-from harness.cli import DONE, FAILED, environment
+from harness.cli import DONE, FAILED, binary, environment
 from harness.memory_job import MemoryJob
 
 sys.path.insert(0, jobs.WORKLOADS)
@@ -337,6 +337,19 @@ class RunTest(RekindleTest):
         found = [job for job in self.succeed("ps").get("jobs", []) if job.get("name") == name]
         self.assertEqual(len(found), 1, f"{name} in ps")
         return found[0]["pid"]
+
+    def test_it_is_known_before_it_runs(self):
+        """So that it is found even where the daemon is killed just then."""
+        daemon = self.start_daemon()
+        cli, log = self.make_cli(host=daemon.host), self.path("told")
+        self.succeed("run", "--name", "asks", "--log", log, "--", binary("rekindle"), "--host", daemon.host, "--json", "ps",
+                     cli=cli)  # fmt: skip
+        with open(log, encoding="utf-8") as file:
+            (job,) = json.load(file)["jobs"]
+        self.assertEqual(job["name"], "asks")
+        # What could not be run is not.
+        self.assertNotEqual(cli.run("run", "--name", "absent", "--", "/no/such/program").code, DONE)
+        self.assertEqual([job["name"] for job in self.succeed("ps", "--all", cli=cli)["jobs"]], ["asks"])
 
     def test_output_that_goes_elsewhere_is_named(self):
         count = self.path("count")
