@@ -39,6 +39,7 @@
 #include "base/process_stat.h"
 #include "base/socket_descriptors.h"
 #include "base/status.h"
+#include "base/thread_stat.h"
 #include "base/trace_rights.h"
 #include "ckpt/held_job.h"
 #include "ckpt/kernel_workers.h"
@@ -72,6 +73,16 @@ uint64_t LeadingNumber(absl::string_view text) {
   return value;
 }
 
+// Its main thread has ended: is that the end of it, since the others are ending as well?
+bool OthersAreEnding(pid_t pid) {
+  const absl::StatusOr<std::vector<pid_t>> threads = ThreadsOf(pid);
+  if (!threads.ok()) return true;  // they have gone since
+  return std::all_of(threads->begin(), threads->end(), [pid](pid_t thread) {
+    const absl::StatusOr<ProcessStat> stat = ReadThreadStat(pid, thread);
+    return stat.ok() ? stat->ending() : absl::IsNotFound(stat.status());
+  });
+}
+
 absl::Status CheckMayBeCaptured(const ProcessInfo& root, uid_t caller) {
   pid_t pid = root.pid;
   if (pid == 1) {
@@ -84,6 +95,12 @@ absl::Status CheckMayBeCaptured(const ProcessInfo& root, uid_t caller) {
         ": it is a thread of the kernel and has no memory of its own; give the PID of a program"));
   }
   if (root.state == 'Z' && root.threads > 1) {
+    if (OthersAreEnding(root.pid)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "capturing process ", root.pid,
+          ": it is just ending (killed, or by its exit), as the last of its threads are; there is "
+          "nothing left to save"));
+    }
     return absl::UnimplementedError(absl::StrCat(
         "capturing process ", pid,
         ": its main thread has ended while others go on (pthread_exit() in main), and CRIU can't "

@@ -5,6 +5,7 @@
 #include <linux/io_uring.h>
 #include <linux/userfaultfd.h>
 #include <pty.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
@@ -83,6 +84,32 @@ TEST_F(JobInspectionTest, ZombieIsRefused) {
   child.Kill();
   ASSERT_TRUE(child.AwaitEnd());
   EXPECT_THAT(Obstacle(child), HasSubstr("zombie"));
+}
+
+TEST_F(JobInspectionTest, WhetherOnlyTheMainThreadHasEnded) {
+  TestChild child([] {
+    ::signal(SIGUSR1, [](int) { ::syscall(SYS_exit, 0); });
+    std::thread([] {
+      for (;;) ::pause();
+    }).detach();
+    return true;
+  });
+  ASSERT_TRUE(child.prepared());
+  const std::vector<pid_t> threads = ThreadsOf(child.pid()).value();
+  ASSERT_THAT(threads, SizeIs(2));
+  const pid_t other = threads[0] == child.pid() ? threads[1] : threads[0];
+  ASSERT_EQ(::syscall(SYS_tgkill, child.pid(), child.pid(), SIGUSR1), 0);
+  while (ReadProcessStat(child.pid()).value().state != 'Z') ::sched_yield();
+  const absl::Status status = Refusal(child.pid());
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("pthread_exit"));
+  // One that somebody traces stays a zombie too.
+  ASSERT_EQ(::ptrace(PTRACE_SEIZE, other, nullptr, nullptr), 0);
+  child.Kill();
+  siginfo_t info;
+  EXPECT_EQ(::waitid(P_PID, static_cast<id_t>(other), &info, WEXITED | WNOWAIT | __WALL), 0);
+  EXPECT_THAT(Obstacle(child), HasSubstr("just ending"));
+  EXPECT_EQ(::waitpid(other, nullptr, __WALL), other);
 }
 
 TEST_F(JobInspectionTest, InitIsRefused) { EXPECT_EQ(Refusal(1).code(), absl::StatusCode::kInvalidArgument); }

@@ -77,12 +77,37 @@ using SeenGone = std::map<FileNumber, int64_t>;
 
 uint64_t Allocated(const struct stat& info) { return static_cast<uint64_t>(info.st_blocks) * 512; }
 
+// A folder with second names.
+struct KeptFolder {
+  std::string name;
+  UniqueFd above, folder;  // not valid: it is not there
+
+  // Nobody else's, in a folder where others may make theirs.
+  bool Open(uid_t user) {
+    folder.Reset(::openat(above.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    struct stat info;
+    if (folder.valid() && ::fstat(folder.get(), &info) == 0 && info.st_uid == user) return true;
+    folder.Reset();
+    return false;
+  }
+  bool Make(uid_t user) {
+    if (folder.valid()) return true;
+    if (!above.valid()) return false;
+    (void)::mkdirat(above.get(), name.c_str(), 0700);
+    return Open(user);
+  }
+  void RemoveIfEmpty() const { (void)::unlinkat(above.get(), name.c_str(), AT_REMOVEDIR); }
+};
+
 // A second name: "NANOSECONDS@PATH.kept", with the path below the folder, and since when at least the file
 // has had it: when it got its second name nothing had been changed of it for so long.
 struct KeptName {
   std::string name;
   int64_t since_unix_ns = 0;
   std::string path;
+  const KeptFolder* place = nullptr;
+
+  void Remove() const { (void)::unlinkat(place->folder.get(), name.c_str(), 0); }
 };
 
 std::string SecondName(int64_t since_unix_ns, absl::string_view path) {
@@ -120,7 +145,10 @@ class KeptBelow {
  public:
   // `gone`: of all of the job's folders; what is found here is added.
   KeptBelow(const RemovedFiles::Options& options, std::string folder, SeenGone* gone)
-      : options_(options), folder_(std::move(folder)), kept_name_(KeptFolderOf(options.job)), gone_(*gone) {}
+      : options_(options), folder_(std::move(folder)), gone_(*gone) {
+    inside_.name = KeptFolderOf(options.job);
+    beside_.name = KeptFolderBeside(options.job, NameOfFolder());
+  }
 
   void Keep(int64_t begins_with_unix_ns, std::vector<std::string>* warnings) {
     if (!Open()) return;
@@ -159,8 +187,17 @@ class KeptBelow {
         }
         may_take_up -= Allocated(file.info);
       }
-      if (!MakeKept()) return;
-      const int error = LinkAs(file.path, number, name);
+      const KeptFolder* place = PlaceForMore();
+      if (place == nullptr) return;
+      int error = LinkAs(file.path, number, *place, name);
+      // Such as what has a disk quota of its own (XFS projects).
+      if (error == EXDEV && place == &beside_) {
+        beside_.RemoveIfEmpty();
+        may_be_beside_ = false;
+        place = PlaceForMore();
+        if (place == nullptr) return;
+        error = LinkAs(file.path, number, *place, name);
+      }
       if (error == 0) {
         KeptFile& kept = files_[number];
         if (kept.names.empty()) {
@@ -168,7 +205,7 @@ class KeptBelow {
           gone_.erase(number);  // of an earlier file
         }
         ++kept.info.st_nlink;
-        kept.names.push_back({name, since, file.path});
+        kept.names.push_back({name, since, file.path, place});
       } else if (error != ENOENT && error != EEXIST) {
         // Such as file systems that know no second names.
         Log(LogLevel::kDebug, absl::StrCat("what job '", options_.job, "' removes below ", folder_,
@@ -185,7 +222,7 @@ class KeptBelow {
   }
 
   void PutBack(int64_t image_unix_ns, std::vector<v1::FileRollback>* done) {
-    if (!Open() || !OpenKept()) return;
+    if (!Open()) return;
     Read();
     std::vector<std::pair<const KeptName*, const KeptFile*>> gone;
     for (const auto& [number, file] : files_) {
@@ -219,7 +256,8 @@ class KeptBelow {
   }
 
   void Forget(int64_t oldest_image_unix_ns, bool ended) {
-    if (!Open() || !OpenKept()) return;
+    // Of one that the job has removed as a whole there is no need either.
+    if (!Open() && !beside_.above.valid()) return;
     Read();
     for (const auto& [number, file] : files_) {
       if (ended && !file.removed()) {
@@ -236,17 +274,17 @@ class KeptBelow {
         if (name.since_unix_ns <= oldest_image_unix_ns) needed = std::max(needed, name.since_unix_ns);
       }
       for (const KeptName& name : file.names) {
-        if (name.since_unix_ns < needed) (void)::unlinkat(kept_.get(), name.name.c_str(), 0);
+        if (name.since_unix_ns < needed) name.Remove();
       }
     }
-    (void)::unlinkat(top_.get(), kept_name_.c_str(), AT_REMOVEDIR);  // where it is empty
+    RemoveEmptyFolders();
   }
 
   void ForgetAll() {
-    if (!Open() || !OpenKept()) return;
+    if (!Open() && !beside_.above.valid()) return;
     Read();
     for (const auto& [number, file] : files_) Drop(file);
-    (void)::unlinkat(top_.get(), kept_name_.c_str(), AT_REMOVEDIR);
+    RemoveEmptyFolders();
   }
 
  private:
@@ -258,43 +296,64 @@ class KeptBelow {
                        [&](const std::string& folder) { return IsBelow(path, folder); });
   }
 
+  absl::string_view NameOfFolder() const { return absl::string_view(folder_).substr(folder_.rfind('/') + 1); }
+
   bool Open() {
+    const size_t slash = folder_.rfind('/');
+    beside_.above = OpenPlain(AT_FDCWD, slash == 0 ? "/" : folder_.substr(0, slash), O_PATH | O_DIRECTORY);
     top_ = OpenPlain(AT_FDCWD, folder_, O_RDONLY | O_DIRECTORY);
     struct stat info;
     if (!top_.valid() || ::fstat(top_.get(), &info) != 0) return false;
     device_ = info.st_dev;
-    return true;
+    inside_.above.Reset(::openat(top_.get(), ".", O_PATH | O_DIRECTORY | O_CLOEXEC));
+    // A link leads elsewhere than to what lies beside it.
+    struct stat as_named;
+    may_be_beside_ = ::fstatat(beside_.above.get(), std::string(NameOfFolder()).c_str(), &as_named,
+                               AT_SYMLINK_NOFOLLOW) == 0 &&
+                     as_named.st_ino == info.st_ino && as_named.st_dev == info.st_dev && IsOnMountOfTop();
+    return inside_.above.valid();
   }
-  // Nobody else's, in a folder where others may make theirs.
-  bool OpenKept() {
-    kept_.Reset(::openat(top_.get(), kept_name_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    struct stat info;
-    if (kept_.valid() && ::fstat(kept_.get(), &info) == 0 && info.st_uid == options_.user.uid) return true;
-    kept_.Reset();
-    return false;
+  // Between two mounts of one file system no second names are given either.
+  bool IsOnMountOfTop() const {
+    struct statx top, above;
+    constexpr unsigned kWanted = STATX_BASIC_STATS | STATX_MNT_ID;
+    if (::statx(top_.get(), "", AT_EMPTY_PATH, kWanted, &top) != 0 ||
+        ::statx(beside_.above.get(), "", AT_EMPTY_PATH, kWanted, &above) != 0)
+      return false;
+    return top.stx_dev_major == above.stx_dev_major && top.stx_dev_minor == above.stx_dev_minor &&
+           ((top.stx_mask & above.stx_mask & STATX_MNT_ID) == 0 || top.stx_mnt_id == above.stx_mnt_id);
   }
-  bool MakeKept() {
-    if (kept_.valid()) return true;
-    (void)::mkdirat(top_.get(), kept_name_.c_str(), 0700);
-    return OpenKept();
+  // Null: there is none.
+  const KeptFolder* PlaceForMore() {
+    may_be_beside_ = may_be_beside_ && beside_.name.size() <= NAME_MAX && beside_.Make(options_.user.uid);
+    if (may_be_beside_) return &beside_;
+    return inside_.Make(options_.user.uid) ? &inside_ : nullptr;
+  }
+  void RemoveEmptyFolders() const {
+    for (const KeptFolder* place : {&beside_, &inside_}) {
+      if (place->folder.valid()) place->RemoveIfEmpty();
+    }
   }
 
   void Read() {
     files_.clear();
-    if (!OpenKept()) return;
-    const OpenDir dir = ReadDir(kept_.get());
-    if (dir == nullptr) return;
     size_t names = 0;
-    while (const dirent* entry = ::readdir(dir.get())) {
-      if (++names > kMostSecondNames) break;
-      std::optional<KeptName> name = ParseName(entry->d_name);
-      struct stat info;
-      if (!name || ::fstatat(kept_.get(), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 ||
-          !S_ISREG(info.st_mode))
-        continue;
-      KeptFile& file = files_[{info.st_dev, info.st_ino}];
-      file.info = info;
-      file.names.push_back(*std::move(name));
+    for (KeptFolder* place : {&beside_, &inside_}) {
+      if (!place->above.valid() || !place->Open(options_.user.uid)) continue;
+      const OpenDir dir = ReadDir(place->folder.get());
+      if (dir == nullptr) continue;
+      while (const dirent* entry = ::readdir(dir.get())) {
+        if (++names > kMostSecondNames) break;
+        std::optional<KeptName> name = ParseName(entry->d_name);
+        struct stat info;
+        if (!name || ::fstatat(place->folder.get(), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 ||
+            !S_ISREG(info.st_mode))
+          continue;
+        name->place = place;
+        KeptFile& file = files_[{info.st_dev, info.st_ino}];
+        file.info = info;
+        file.names.push_back(*std::move(name));
+      }
     }
     const int64_t now = UnixNanos();
     for (auto& [number, file] : files_) {
@@ -321,16 +380,18 @@ class KeptBelow {
 
   // Whoever may change the folders may have put another file, of somebody else, in its place meanwhile. The
   // error.
-  int LinkAs(absl::string_view path, const FileNumber& number, const std::string& kept_name) const {
+  int LinkAs(absl::string_view path, const FileNumber& number, const KeptFolder& place,
+             const std::string& kept_name) const {
     const UniqueFd folder = FolderOf(&path);
     if (!folder.valid()) return errno == ENOTDIR || errno == ELOOP ? ENOENT : errno;
     const std::string name(path);
-    if (::linkat(folder.get(), name.c_str(), kept_.get(), kept_name.c_str(), 0) != 0) return errno;
+    const int kept = place.folder.get();
+    if (::linkat(folder.get(), name.c_str(), kept, kept_name.c_str(), 0) != 0) return errno;
     struct stat info;
-    if (::fstatat(kept_.get(), kept_name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+    if (::fstatat(kept, kept_name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 &&
         FileNumber(info.st_dev, info.st_ino) == number)
       return 0;
-    (void)::unlinkat(kept_.get(), kept_name.c_str(), 0);
+    (void)::unlinkat(kept, kept_name.c_str(), 0);
     return ENOENT;
   }
 
@@ -435,7 +496,7 @@ class KeptBelow {
 
   void Drop(const KeptFile& file) const {
     gone_.erase({file.info.st_dev, file.info.st_ino});
-    for (const KeptName& name : file.names) (void)::unlinkat(kept_.get(), name.name.c_str(), 0);
+    for (const KeptName& name : file.names) name.Remove();
   }
 
   // Another file has the name that it had last: a newer version, which does as well.
@@ -467,13 +528,16 @@ class KeptBelow {
       folder = std::move(next);
     }
     const std::string name(rest);
-    return ::linkat(kept_.get(), kept.name.c_str(), folder.get(), name.c_str(), 0) == 0 ? 0 : errno;
+    return ::linkat(kept.place->folder.get(), kept.name.c_str(), folder.get(), name.c_str(), 0) == 0 ? 0
+                                                                                                     : errno;
   }
 
   const RemovedFiles::Options& options_;
-  const std::string folder_, kept_name_;
+  const std::string folder_;
   SeenGone& gone_;
-  UniqueFd top_, kept_;
+  UniqueFd top_;
+  KeptFolder beside_, inside_;
+  bool may_be_beside_ = false;
   dev_t device_ = 0;
   std::map<FileNumber, KeptFile> files_;
 };
@@ -481,6 +545,10 @@ class KeptBelow {
 }  // namespace
 
 std::string KeptFolderOf(const std::string& job) { return absl::StrCat(".rekindle-removed.", job); }
+
+std::string KeptFolderBeside(const std::string& job, absl::string_view folder_name) {
+  return absl::StrCat(KeptFolderOf(job), "@", folder_name);
+}
 
 RemovedFiles::Options RemovedFilesOf(const v1::SupervisedJobRecord& record) {
   RemovedFiles::Options options;

@@ -1,7 +1,8 @@
 // What a supervised job removes it looks for once more when it goes on from an image that is older: a
 // training that keeps its last checkpoints removes each twice. So while they are there the job's files are
 // given a second name each, in a hidden folder, and a roll-back gives those that are gone since the image
-// their own back.
+// their own back. That folder lies beside theirs, since trainings read which checkpoints there are from what
+// is in it; where that can't be, in there.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/file_rights.h"
@@ -19,8 +21,11 @@
 
 namespace rekindle::daemon {
 
-// Of a folder below which a job's files are looked for. It lies in there, so that it is on their file system.
+// In a folder below which a job's files are looked for: where beside it there is no place for them, as on
+// another file system, and what earlier versions have left.
 std::string KeptFolderOf(const std::string& job);
+// Beside the one of this name. No job's name has a '@', so that all of these are different.
+std::string KeptFolderBeside(const std::string& job, absl::string_view folder_name);
 
 // Of one job. Thread-safe. Everything is done with the rights of the job's user, on a thread of its own: a
 // file system that does not answer (NFS whose server has gone) holds nobody up for longer than `patience`,

@@ -43,19 +43,22 @@ class RemovedFilesTest : public testing::Test {
   RemovedFiles::Options Options() const {
     RemovedFiles::Options options;
     options.job = "job";
-    options.folders = {folder_.path()};
+    options.folders = {Path("")};
+    options.folders[0].pop_back();
     options.user.uid = ::geteuid();
     options.user.gid = ::getegid();
     options.since_unix_ns = since_;
     return options;
   }
-  std::string Path(const std::string& name) const { return absl::StrCat(folder_.path(), "/", name); }
-  std::string Kept() const { return Path(KeptFolderOf("job")); }
+  void SetUp() override { ASSERT_EQ(::mkdir((place_.path() + "/run").c_str(), 0755), 0); }
+  std::string Path(const std::string& name) const { return absl::StrCat(place_.path(), "/run/", name); }
+  std::string Kept() const { return absl::StrCat(place_.path(), "/", KeptFolderBeside("job", "run")); }
+  std::string KeptInside() const { return Path(KeptFolderOf("job")); }
   void Write(const std::string& name, const std::string& content) const {
     ASSERT_TRUE(WriteFileAtomically(Path(name), content).ok());
   }
 
-  const TemporaryDirectory folder_ = TemporaryDirectory::Make("/tmp", "removed-").value();
+  const TemporaryDirectory place_ = TemporaryDirectory::Make("/tmp", "removed-").value();
   const int64_t since_ = Moment();
 };
 
@@ -203,6 +206,70 @@ TEST_F(RemovedFilesTest, NobodyTakesTheSecondNamesForCheckpoints) {
   ASSERT_EQ(::unlink(Path("100%.pt").c_str()), 0);
   ASSERT_THAT(removed.PutBack(image), SizeIs(1));
   EXPECT_TRUE(PathExists(Path("100%.pt")));
+}
+
+// Trainings read the steps of their checkpoints from all names that they find.
+TEST_F(RemovedFilesTest, NothingIsFoundInTheFolderButWhatTheJobHasThere) {
+  RemovedFiles removed(Options());
+  Write("step-1.pt", "weights");
+  removed.Keep();
+  EXPECT_TRUE(PathExists(Kept()));
+  EXPECT_THAT(ListDirectory(Path("")).value(), ElementsAre("step-1.pt"));
+}
+
+TEST_F(RemovedFilesTest, WhatEarlierVersionsHaveKeptComesBackAndGoes) {
+  Write("model.pt", "weights");
+  RemovedFiles(Options()).Keep();
+  ASSERT_EQ(::rename(Kept().c_str(), KeptInside().c_str()), 0);
+  Write("newer.pt", "weights");
+  RemovedFiles removed(Options());
+  removed.Keep();
+  EXPECT_THAT(ListDirectory(Kept()).value(), ElementsAre(HasSubstr("@newer.pt.")));
+  const int64_t image = Moment();
+  ASSERT_EQ(::unlink(Path("model.pt").c_str()), 0);
+  ASSERT_EQ(::unlink(Path("newer.pt").c_str()), 0);
+  EXPECT_THAT(removed.PutBack(image), SizeIs(2));
+  EXPECT_EQ(ReadFile(Path("model.pt")).value(), "weights");
+  removed.ForgetAll();
+  EXPECT_FALSE(PathExists(Kept()));
+  EXPECT_FALSE(PathExists(KeptInside()));
+}
+
+TEST_F(RemovedFilesTest, WhereSomebodyHasTheNameBesideTheyAreKeptInside) {
+  Write("model.pt", "weights");
+  const std::string others = place_.path() + "/others";
+  ASSERT_EQ(::mkdir(others.c_str(), 0700), 0);
+  ASSERT_EQ(::symlink("others", Kept().c_str()), 0);
+  RemovedFiles removed(Options());
+  removed.Keep();
+  EXPECT_THAT(ListDirectory(others).value(), IsEmpty());
+  EXPECT_THAT(ListDirectory(KeptInside()).value(), ElementsAre(HasSubstr("@model.pt.")));
+  ASSERT_EQ(::unlink(Kept().c_str()), 0);
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::mkdir(Kept().c_str(), 0777), 0);
+    ASSERT_EQ(::chown(Kept().c_str(), 1, 1), 0);
+    Write("newer.pt", "weights");
+    removed.Keep();
+    EXPECT_THAT(ListDirectory(Kept()).value(), IsEmpty());
+    EXPECT_THAT(ListDirectory(KeptInside()).value(), SizeIs(2));
+  }
+  removed.ForgetAll();
+  EXPECT_FALSE(PathExists(KeptInside()));
+}
+
+TEST_F(RemovedFilesTest, WhatBelongsToAFolderThatIsGoneGoesAtTheEnd) {
+  Write("model.pt", "weights");
+  RemovedFiles removed(Options());
+  removed.Keep();
+  ASSERT_TRUE(RemoveTree(Path("")).ok());
+  EXPECT_TRUE(PathExists(Kept()));
+  removed.ForgetAll();
+  EXPECT_FALSE(PathExists(Kept()));
+}
+
+TEST(KeptFolderBeside, NoTwoAreTheSame) {
+  EXPECT_NE(KeptFolderBeside("a", "b.c"), KeptFolderBeside("a.b", "c"));
+  EXPECT_NE(KeptFolderBeside("a", "b"), KeptFolderOf("a.b"));
 }
 
 TEST_F(RemovedFilesTest, TakesUpNoMoreOfTheDiskThanItsShare) {

@@ -108,7 +108,7 @@ struct ReopenedFiles::State {
   absl::Mutex mutex;
   bool looked ABSL_GUARDED_BY(mutex) = false, looking ABSL_GUARDED_BY(mutex) = false;
   std::vector<Candidate> candidates ABSL_GUARDED_BY(mutex);
-  std::set<std::string> appended ABSL_GUARDED_BY(mutex);  // that nobody was told of yet
+  Appended appended ABSL_GUARDED_BY(mutex);  // that nobody was told of yet
 };
 
 namespace {
@@ -331,10 +331,10 @@ std::vector<std::string> ReopenedFiles::Candidates(absl::Duration patience) {
   return paths;
 }
 
-std::set<std::string> ReopenedFiles::AppendedAgain() {
+ReopenedFiles::Appended ReopenedFiles::AppendedAgain() {
   const std::shared_ptr<State> state = Current();
   if (state == nullptr) return {};
-  std::set<std::string> appended;
+  Appended appended;
   std::vector<Candidate> candidates;
   {
     absl::MutexLock lock(&state->mutex);
@@ -346,10 +346,10 @@ std::set<std::string> ReopenedFiles::AppendedAgain() {
     candidates = state->candidates;
   }
   const auto look = [state, candidates = std::move(candidates)]() mutable {
-    std::set<std::string> found;
+    Appended found;
     std::erase_if(candidates, [&](const Candidate& file) {
       const Became since = WhatBecameOf(file);
-      if (since == Became::kAppended) found.insert(file.path);
+      if (since == Became::kAppended) found[file.path] = file.identity.born_ns > state->options.image_unix_ns;
       return since != Became::kNothing;
     });
     absl::MutexLock lock(&state->mutex);

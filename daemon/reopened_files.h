@@ -46,11 +46,13 @@ class ReopenedFiles {
   // What there is of them, by path, once it was looked for, or after `patience` at the latest; may be others
   // that it writes anew.
   std::vector<std::string> Candidates(absl::Duration patience);
+  // By path. True: it was made after the image, which therefore knows nothing of it though it be kept open.
+  using Appended = std::map<std::string, bool>;
   // Begins a look at whether they were appended to again, unless the last one is under way, and returns what
-  // those before have found: each file once, by path. A text's is found by a line that it has twice now, and
+  // those before have found: each file once. A text's is found by a line that it has twice now, and
   // had once before: others of the same user may write there as well, and what they append is new. Lines
   // that have the time in them are never found.
-  std::set<std::string> AppendedAgain();
+  Appended AppendedAgain();
 
  private:
   struct State;

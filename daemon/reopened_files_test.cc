@@ -76,8 +76,10 @@ class ReopenedFilesTest : public testing::Test {
     const Deadline deadline(absl::Seconds(60));
     while (!deadline.passed() && std::find(names.begin(), names.end(), control) == names.end()) {
       absl::SleepFor(absl::Milliseconds(1));
-      for (const std::string& path : files_.AppendedAgain())
+      for (const auto& [path, is_newer] : files_.AppendedAgain()) {
         names.push_back(path.substr(folder_.path().size() + 1));
+        if (is_newer) newer_.push_back(names.back());
+      }
     }
     std::sort(names.begin(), names.end());
     return names;
@@ -86,6 +88,7 @@ class ReopenedFilesTest : public testing::Test {
   const TemporaryDirectory folder_ = TemporaryDirectory::Make("/tmp", "reopened-").value();
   const int64_t image_ns_ = UnixNanos() / kSecond * kSecond - 1000 * kSecond;
   ReopenedFiles files_;
+  std::vector<std::string> newer_;  // than the image, of those that were appended to
 };
 
 TEST_F(ReopenedFilesTest, WhatWasWrittenBetweenTheImageAndTheEnd) {
@@ -140,6 +143,29 @@ TEST_F(ReopenedFilesTest, OnlyWhatIsAppendedToAgainIsTold) {
   Append("log.txt", "2,0.4\n");
   Append("left.txt", "1,0.5\n");
   EXPECT_THAT(AwaitAppended("left.txt"), ElementsAre("left.txt"));
+}
+
+TEST_F(ReopenedFilesTest, WhichWereMadeAfterTheImage) {
+  Write("older.txt", kLines);
+  if (BornUnixNanos(AT_FDCWD, Path("older.txt"), 0) == 0)
+    GTEST_SKIP() << "needs a file system that tells when files were made";
+  // By whose ticks the kernel tells that.
+  const auto pass = [] {
+    for (const int64_t until = UnixNanos() + kSecond / 20; UnixNanos() < until;) {
+    }
+  };
+  pass();
+  ReopenedFiles::Options options = Options();
+  options.image_unix_ns = UnixNanos();
+  options.ended_unix_ns = INT64_MAX;
+  pass();
+  Write("newer.txt", kLines, options.image_unix_ns + 1);
+  Write("older.txt", kLines, options.image_unix_ns + 1);
+  ASSERT_EQ(Find(options).size(), 2u);
+  Append("older.txt", "1,0.5\n");
+  Append("newer.txt", "1,0.5\n");
+  EXPECT_THAT(AwaitAppended("newer.txt"), ElementsAre("newer.txt", "older.txt"));
+  EXPECT_THAT(newer_, ElementsAre("newer.txt"));
 }
 
 TEST_F(ReopenedFilesTest, WhatOthersAppendIsNew) {

@@ -112,6 +112,13 @@ bool RestartPoints::AnyOfLife(int64_t ran_on_until_ns, int64_t ran_on_until_unix
   });
 }
 
+bool RestartPoints::FromMayHoldDeath() const {
+  const std::optional<uint64_t> from = FromNumber();
+  return from && std::any_of(record_.points().begin(), record_.points().end(), [&](const auto& point) {
+           return point.number() == *from && point.may_hold_death();
+         });
+}
+
 std::optional<int64_t> RestartPoints::OldestKeptUnixNanos() const {
   std::optional<int64_t> oldest;
   // Others' images may stay for weeks.

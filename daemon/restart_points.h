@@ -56,6 +56,8 @@ class RestartPoints {
   bool IsSilent(const std::string& digest) const { return silent_.contains(digest); }
   // One of its last life that had run on from it until then (as for NoteSound).
   bool AnyOfLife(int64_t ran_on_until_ns, int64_t ran_on_until_unix_ns) const;
+  // The one that the last life went on from, as was noted when that ended. False: or it is not known.
+  bool FromMayHoldDeath() const;
   // When the oldest was taken for which files are kept; nothing: there is none.
   std::optional<int64_t> OldestKeptUnixNanos() const;
   // Where the image stands that the last life, or the attempt at one, went on from; nullopt: it is not known.

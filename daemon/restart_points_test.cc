@@ -400,6 +400,10 @@ TEST_F(WayToDeathTest, AnImageThatDiedSoonIsProvenByTheLifeThatGoesOnFromItAlone
   points_.NoteSound(2 * kPointSecond, 0, /*is_over=*/true);
   EXPECT_TRUE(record_.points(2).may_hold_death());
   EXPECT_FALSE(record_.points(1).may_hold_death());
+  EXPECT_TRUE(points_.FromMayHoldDeath());
+  record_.set_from_number(2);
+  EXPECT_FALSE(points_.FromMayHoldDeath());
+  record_.set_from_number(3);
   // However long it was dead.
   record_.set_numbers_before(3);
   record_.set_life_began_ns(50 * kPointSecond);
@@ -407,6 +411,7 @@ TEST_F(WayToDeathTest, AnImageThatDiedSoonIsProvenByTheLifeThatGoesOnFromItAlone
   points_.NoteSound(49 * kPointSecond, INT64_MAX, /*is_over=*/false);
   EXPECT_THAT(Superfluous(/*make_room=*/false, 49 * kPointSecond), ElementsAre("job:1", "job:4", "job:5"));
   points_.NoteSound(50 * kPointSecond, 0, /*is_over=*/false);
+  EXPECT_FALSE(points_.FromMayHoldDeath());
   EXPECT_THAT(Superfluous(/*make_room=*/false, 50 * kPointSecond), ElementsAre("job:1", "job:2", "job:5"));
 }
 

@@ -305,6 +305,7 @@ void SupervisedJob::NoteLife(const JobRecord& life) {
   record_.set_coming_to_life(false);
   record_.mutable_restarts()->set_decided(false);
   record_.set_image_in_life(false);
+  record_.set_images_put_off(0);
   record_.set_numbers_before(record_.last_number());
   record_.set_run_seconds_before(record_.run_seconds());
 }

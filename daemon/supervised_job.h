@@ -372,7 +372,6 @@ class SupervisedJob {
   bool counts_run_time_ = false;  // from a life's beginning to its death
   int64_t hung_since_ns_ = 0;
   int64_t died_since_ns_ = 0;  // while an image was taken: it lived then for the last time; 0: it did not
-  int postponed_ = 0;
   std::optional<std::vector<v1::RestartPoint>> earlier_;  // of earlier starts, as was seen last
   std::map<std::string, double> needed_until_;            // images of these, by others
   std::set<std::string> cut_of_others_told_;              // files
@@ -388,7 +387,8 @@ class SupervisedJob {
   int64_t since_death_ns_ = 0;        // the last one, which a daemon may see long after
   int64_t died_unix_ns_ = INT64_MAX;  // then; not known
   // What it has appended to again and was not told of yet, and since when there is some; what was told.
-  std::set<std::string> reopened_untold_, reopened_told_;
+  ReopenedFiles::Appended reopened_untold_;
+  std::set<std::string> reopened_told_;
   double reopened_since_ = 0;
   // And so its session is nobody else's. Only until what was left of a life has been ended: then its number
   // is free for others.

@@ -61,7 +61,7 @@ constexpr double kImageRetrySeconds = 10;
 // After older images have gone for it.
 constexpr double kRoomMadeSeconds = 1;
 // Images put off while the job may be ending.
-constexpr int kMostPostponements = 10;
+constexpr uint32_t kMostPostponements = 10;
 // Of one whose process is not there any more.
 constexpr absl::Duration kDeathIsTold = absl::Seconds(1);
 // A job that knows boundaries is given so long to come to the next one.
@@ -208,12 +208,23 @@ bool SupervisedJob::MayBeEnding() {
     absl::MutexLock lock(&mutex_);
     pid = record_.pid();
   }
-  if (!HasKilledChild(pid)) {
-    postponed_ = 0;
-    return false;
+  const bool killed_child = HasKilledChild(pid);
+  uint32_t before, now;
+  {
+    absl::MutexLock lock(&mutex_);
+    before = record_.images_put_off();
+    // A parent that never looks after its children does not keep images away, however often daemons change.
+    now = killed_child ? std::min(before + 1, kMostPostponements + 1) : 0;
+    record_.set_images_put_off(now);
+    if (0 < now && now <= kMostPostponements) {
+      record_.set_last_error(
+          "its image is put off for some seconds: a process of it was killed, and the one that has started "
+          "that has not waited for it (wait()), as while a job is about to end. Images come as soon as it "
+          "has");
+    }
   }
-  // A parent that never looks after its children does not keep images away.
-  return ++postponed_ <= kMostPostponements;
+  if (now != before) Save();
+  return 0 < now && now <= kMostPostponements;
 }
 
 supervise::ProgressSample SupervisedJob::Sample(bool* kept_from_running) {

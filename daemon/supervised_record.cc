@@ -237,6 +237,7 @@ supervise::RestartState RestartStateOf(const v1::SupervisedJobRecord& record) {
   state.in_a_row = memory.in_a_row();
   state.images_back = memory.images_back();
   state.from_beginning = memory.from_beginning();
+  state.blamed = memory.blamed();
   state.has_last = memory.has_last();
   state.last.kind = memory.last_kind() <= static_cast<uint32_t>(supervise::Death::Kind::kDaemonLeft)
                         ? static_cast<supervise::Death::Kind>(memory.last_kind())
@@ -254,6 +255,7 @@ void SetRestartState(const supervise::RestartState& state, v1::SupervisedJobReco
   memory->set_in_a_row(state.in_a_row);
   memory->set_images_back(state.images_back);
   memory->set_from_beginning(state.from_beginning);
+  memory->set_blamed(state.blamed);
   memory->set_has_last(state.has_last);
   memory->set_last_kind(static_cast<uint32_t>(state.last.kind));
   memory->set_last_code(state.last.code);

@@ -133,8 +133,9 @@ Death SupervisedJob::DeathBy(const ExitState& exit, int64_t ended_unix_ns) {
   int64_t sound_before = hung_ ? hung_since_ns_ : MonotonicNanos() - since - kProvenNanos;
   if (died_since_ns_ != 0) sound_before = std::min(sound_before, died_since_ns_ - kProvenNanos);
   NoteSound(sound_before, /*is_over=*/true);
-  if (!supervise::MayComeFromOutside(death)) {
-    // Of its own doing: an image that may hold the beginning of this end is no progress.
+  death.image_suspect = points_.FromMayHoldDeath();
+  if (supervise::MayHoldItsBeginning(death)) {
+    // An image that may hold the beginning of this end is no progress.
     if (points_.AnyOfLife(sound_before, OnMachinesClock(sound_before))) death.image_taken = true;
   } else {
     death.image_taken = record_.image_in_life();
@@ -386,7 +387,7 @@ bool SupervisedJob::BringBack(Death death) {
     log = record_.log();
   }
   // What somebody else ended had not come to say why.
-  const std::string words = well || supervise::MayComeFromOutside(death) ? "" : LastWords(User(), log);
+  const std::string words = well || !supervise::MayHoldItsBeginning(death) ? "" : LastWords(User(), log);
   bool meant;
   {
     absl::MutexLock lock(&mutex_);
@@ -508,11 +509,16 @@ void SupervisedJob::GiveUp(const RestartDecision& decision, size_t images, const
             ? "; its images are gone, and it does not begin anew by itself: start it once more if it "
               "is to"
             : absl::StrCat("; it gets no further from any image that it can go back to (", images,
-                           ", the newest ", newest,
-                           "), so that it is not restarted any more. When what it fails of is "
-                           "mended, `rekindle run --from ",
-                           newest,
-                           " …` goes on from there, and so does the command that started it with --resume"));
+                           ", the newest ", newest, "), so that it is not restarted any more"));
+  }
+  bool was_to_go_on;
+  {
+    absl::MutexLock lock(&mutex_);
+    was_to_go_on = record_.policy().restarts() > 0;
+  }
+  if (was_to_go_on && !newest.empty()) {
+    absl::StrAppend(&why, ". When what it fails of is mended, `rekindle run --from ", newest,
+                    " …` goes on from there, and so does the command that started it with --resume");
   }
   Finish(last_exit_, /*failed=*/true, absl::StrCat(why, hint.empty() ? "" : "; ", hint));
 }

@@ -1,6 +1,9 @@
 // What the owner of a supervised job is told about it, once: things that are well until it dies or hangs.
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -22,6 +25,37 @@ constexpr double kLookForStraysSeconds = 60;
 constexpr double kLookAtLogSeconds = 60;  // its file system may be far away
 constexpr double kReopenedAreGatheredSeconds = 5;
 constexpr size_t kMostReopenedNamed = 5;
+
+std::string SomeOfReopened(const std::vector<std::string>& paths) {
+  const size_t named = std::min(paths.size(), kMostReopenedNamed);
+  return absl::StrCat(absl::StrJoin(paths.begin(), paths.begin() + static_cast<std::ptrdiff_t>(named), ", "),
+                      paths.size() > named ? absl::StrCat(" and ", paths.size() - named, " more") : "");
+}
+
+// Who has appended nobody tells of one that is not open.
+std::string WarnOfReopened(const std::vector<std::string>& paths) {
+  const bool one = paths.size() == 1;
+  return absl::StrCat(SomeOfReopened(paths), one ? " was" : " were",
+                      " appended to, perhaps by it: if so, what it had written there since the image that it "
+                      "went back to is there twice, because it does not keep ",
+                      one ? "that file" : "these files", " open, so that images do not know of ",
+                      one ? "it" : "them", ". Started with --track-path ", paths.front(),
+                      one ? "" : " (for each, or a pattern)", ", it has ", one ? "it" : "them",
+                      " cut back when it goes back");
+}
+
+// Whether the job keeps them open does not matter then, nor would --track-path have helped.
+std::string WarnOfNewer(const std::vector<std::string>& paths, const std::string& job) {
+  const bool one = paths.size() == 1;
+  return absl::StrCat(
+      SomeOfReopened(paths), one ? " was" : " were",
+      " made after the image that it went back to, and appended to again, perhaps by it: if so, what it had "
+      "written there is there twice. Remove one of the two parts. Images from now on know of ",
+      one ? "it" : "them", " as long as it keeps ", one ? "it" : "them", " open (else --track-path ",
+      paths.front(),
+      "). So that this does not happen: an image just after it has opened such a file, by `rekindle ckpt ",
+      job, " -t NAME:TAG`, or by checkpoint_here() in the job");
+}
 
 }  // namespace
 
@@ -91,37 +125,31 @@ void SupervisedJob::TellOfUnseenHangs(double now) {
 }
 
 void SupervisedJob::TellOfReopenedFiles(double now) {
-  std::set<std::string> found = reopened_.AppendedAgain();
-  std::erase_if(found, [this](const std::string& path) { return reopened_told_.contains(path); });
+  ReopenedFiles::Appended found = reopened_.AppendedAgain();
+  std::erase_if(found, [this](const auto& file) { return reopened_told_.contains(file.first); });
   if (!found.empty()) {
     pid_t pid;
     {
       absl::MutexLock lock(&mutex_);
       pid = record_.pid();
     }
-    for (const auto& [path, other] : WrittenByOthers(found, ProcessTree(pid), NamesOfFiles::kTrusted))
+    std::set<std::string> paths;
+    for (const auto& [path, is_newer] : found) paths.insert(path);
+    for (const auto& [path, other] : WrittenByOthers(paths, ProcessTree(pid), NamesOfFiles::kTrusted))
       found.erase(path);
     if (reopened_untold_.empty()) reopened_since_ = now;
     reopened_untold_.merge(found);
   }
   // Those that it comes to a moment later are told with them.
   if (reopened_untold_.empty() || now < reopened_since_ + kReopenedAreGatheredSeconds) return;
-  std::vector<std::string> names(reopened_untold_.begin(), reopened_untold_.end());
-  reopened_told_.merge(reopened_untold_);
+  std::vector<std::string> not_open, newer;
+  for (const auto& [path, is_newer] : reopened_untold_) {
+    (is_newer ? newer : not_open).push_back(path);
+    reopened_told_.insert(path);
+  }
   reopened_untold_.clear();
-  const size_t all = names.size();
-  if (all > kMostReopenedNamed) names.resize(kMostReopenedNamed);
-  // Who has appended nobody tells of one that is not open.
-  notices_.Warn(
-      absl::StrCat(absl::StrJoin(names, ", "),
-                   all > names.size() ? absl::StrCat(" and ", all - names.size(), " more") : "",
-                   all == 1 ? " was" : " were",
-                   " appended to, perhaps by it: if so, what it had written there since the image that it "
-                   "went back to is there twice, because it does not keep ",
-                   all == 1 ? "that file" : "these files", " open, so that images do not know of ",
-                   all == 1 ? "it" : "them", ". Started with --track-path ", names.front(),
-                   all == 1 ? "" : " (for each, or a pattern)", ", it has ", all == 1 ? "it" : "them",
-                   " cut back when it goes back"));
+  if (!not_open.empty()) notices_.Warn(WarnOfReopened(not_open));
+  if (!newer.empty()) notices_.Warn(WarnOfNewer(newer, name_));
 }
 
 }  // namespace rekindle::daemon

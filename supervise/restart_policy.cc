@@ -49,8 +49,14 @@ bool MayComeFromOutside(const Death& death) {
       death.kind == Death::Kind::kDaemonLeft) {
     return true;
   }
+  // What shells and launchers end with whose child was killed.
+  if (death.kind == Death::Kind::kExited) return death.code == 128 + SIGKILL || death.code == 128 + SIGTERM;
   if (death.kind != Death::Kind::kSignalled) return false;
   return death.code == SIGKILL || death.code == SIGTERM || death.code == SIGINT || death.code == SIGHUP;
+}
+
+bool MayHoldItsBeginning(const Death& death) {
+  return death.kind == Death::Kind::kExited || !MayComeFromOutside(death);
 }
 
 std::string Describe(const Death& death) {
@@ -92,6 +98,7 @@ RestartDecision RestartPolicy::OnDeath(const Death& death, size_t images, std::o
   const bool moved = death.image_taken || death.progressed;
   state_.in_a_row = moved ? 1 : state_.in_a_row + 1;
   if (death.image_taken) state_.images_back = 0;
+  if (moved) state_.blamed = false;
   const bool further = again && !moved && LiesInImage(death);
   state_.last = death;
   state_.has_last = true;
@@ -114,12 +121,13 @@ RestartDecision RestartPolicy::OnDeath(const Death& death, size_t images, std::o
   const size_t same = state_.images_back > 0 ? tried.same : 0;
   state_.images_back = std::min(further ? tried.further : same, images);
   const bool was_at_beginning = state_.from_beginning && !death.image_taken;
+  state_.blamed = state_.blamed || further;
+  const bool goes_round = further && GoesRound(images);
   state_.from_beginning = state_.images_back >= images;
   RestartDecision decision;
   decision.death = why;
   if (further && !was_at_beginning) {
-    absl::StrAppend(&why, ", without an image or progress: ",
-                    state_.from_beginning ? "from its beginning" : "one image further back");
+    absl::StrAppend(&why, ", without an image or progress: ", WhereTo(goes_round));
   }
   decision.action = Action::kRestart;
   decision.images_back = state_.images_back;
@@ -152,18 +160,32 @@ RestartDecision RestartPolicy::OnRestoreFailed(const Death& death, size_t images
                                              "), nor be started from its beginning"));
   }
   state_.images_back = std::min(tried.further, images);
+  const bool goes_round = GoesRound(images);
   state_.from_beginning = state_.images_back >= images;
   RestartDecision decision;
   decision.action = Action::kRestart;
   decision.images_back = state_.images_back;
+  if (goes_round) decision.wait_seconds = WaitSeconds();
   decision.death = Describe(death);
-  decision.why = absl::StrCat(decision.death, ": ",
-                              state_.from_beginning ? "from its beginning" : "one image further back");
+  decision.why = absl::StrCat(decision.death, ": ", WhereTo(goes_round));
   return decision;
 }
 
+bool RestartPolicy::GoesRound(size_t images) {
+  if (images == 0 || state_.images_back < images || !state_.blamed) return false;
+  state_.images_back = 0;
+  state_.blamed = false;
+  return true;
+}
+
+const char* RestartPolicy::WhereTo(bool goes_round) const {
+  if (goes_round) return "from the newest once more, since none that is older leads further";
+  return state_.from_beginning ? "from its beginning" : "one image further back";
+}
+
 bool RestartPolicy::LiesInImage(const Death& death) const {
-  return !MayComeFromOutside(death) || state_.in_a_row >= kDeathsFromOutside;
+  return !MayComeFromOutside(death) || (death.kind == Death::Kind::kExited && death.image_suspect) ||
+         state_.in_a_row >= kDeathsFromOutside;
 }
 
 double RestartPolicy::WaitSeconds() const {

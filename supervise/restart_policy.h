@@ -2,12 +2,15 @@
 // and after how long; or give up. Pure: no clock, no input or output. Not thread-safe.
 //
 // A job that dies again in the same way, without an image of its new life, is taken to have its death in the
-// image: the next attempt goes one image further back, and after the oldest to the job's beginning. Where
-// somebody else may have killed it (SIGKILL, SIGTERM, nobody saw it, ...) that takes four such deaths in a
-// row, since going back costs work. An image that can't be restored is passed over at once and costs no
-// attempt; when the job's beginning can't be started either, it is given up. A restart of the machine costs
-// none either where the ended life had come to an image: a job that ends its machine each time stays bounded.
-// So does one that ends each time when its daemon has left, with the container that both were in, say.
+// image: the next attempt goes one image further back, and after the oldest to the newest again: what the job
+// dies of may lie outside (a server that is away), and pass. The wait grows all the while, and the attempts
+// that its user has allowed bound it. Where somebody else may have killed it (SIGKILL, SIGTERM, nobody saw
+// it, ...) going back takes four such deaths in a row, since it costs work. An image that can't be restored
+// is passed over at once and costs no attempt; after the oldest, where none of the others came to life
+// either, the job's beginning is tried, and when that can't be started, it is given up. A restart of the
+// machine costs none either where the ended life had come to an image: a job that ends its machine each time
+// stays bounded. So does one that ends each time when its daemon has left, with the container that both were
+// in, say.
 #pragma once
 
 #include <cstddef>
@@ -33,6 +36,9 @@ struct Death {
   double lived_seconds = 0;  // since it was started or brought back
   bool image_taken = false;  // in this life
   bool progressed = false;   // further than the life before (the hook's steps); false: or not known
+  // The image that this life went on from was taken so shortly before another such end that it may hold its
+  // beginning, and this life has not shown that it does not.
+  bool image_suspect = false;
 };
 
 struct RestartOptions {
@@ -67,6 +73,8 @@ struct RestartState {
   Death last;              // that was no kRestoreFailed
   bool has_last = false;
   bool from_beginning = false;  // the last attempt
+  // Since the newest was tried last, or anything led further, an image was left that came to life.
+  bool blamed = false;
 };
 
 class RestartPolicy {
@@ -88,6 +96,9 @@ class RestartPolicy {
  private:
   RestartDecision OnRestoreFailed(const Death& death, size_t images, const Tried& tried);
   bool LiesInImage(const Death& death) const;
+  // Behind the oldest: to the newest again. Not where none came to life: it would never end.
+  bool GoesRound(size_t images);
+  const char* WhereTo(bool goes_round) const;
   double WaitSeconds() const;
 
   const RestartOptions options_;
@@ -96,6 +107,9 @@ class RestartPolicy {
 
 // Somebody else may have ended it: what follows from that does not lie in an image.
 bool MayComeFromOutside(const Death& death);
+// An image from just before it may lead to it again: it is the job that ended, as a launcher does that has
+// seen a worker die, whoever has killed that one.
+bool MayHoldItsBeginning(const Death& death);
 
 // "exit status 1", "killed by signal 11 (Segmentation fault)", ...
 std::string Describe(const Death& death);

@@ -54,6 +54,23 @@ class FurtherBackTest(UntilTest):
     def test_by_a_signal_of_its_own(self):
         self.goes_back("ulimit -c 0; kill -ABRT $$")
 
+    def test_from_the_newest_again_behind_the_oldest(self):
+        """What it dies of may lie outside, and pass."""
+        works = self.path("works")
+        self.start_until(f'[ -e "{works}" ] && exit 0; exit 7')
+        for restarts, image in enumerate(("of:3", "of:2", "of:1", "of:3", "of:2"), start=1):
+            self.end()
+            self.wait_for_restart(restarts, image)
+            if restarts == 3:
+                # Where it stands is recorded.
+                self.daemon.kill()
+                self.restart_daemon()
+                self.wait_for(lambda job: job["supervised"]["phase"] == "running", "it is taken over")
+        with open(works, "w", encoding="ascii"):
+            pass
+        self.end()
+        self.wait_for_end("done")
+
     def test_where_the_bad_one_was_removed(self):
         self.start_until("exit 7")
         self.end()

@@ -225,6 +225,25 @@ class BusyTest(TroubleTest):
 
 
 class KilledDaemonTest(TroubleTest):
+    def put_off(self):
+        with self.record() as record:
+            return record.get("images_put_off", 0)
+
+    def test_images_that_were_put_off_count_over_daemons(self):
+        """Of one that never waits for its killed child: where daemons come and go there would be none."""
+        self.succeed("run", "--name", "job", "--detach", "--every", "1s", "--", jobs.PYTHON, "-c",
+                     "import os, time\nif os.fork() == 0: os.kill(os.getpid(), 9)\nwhile True: time.sleep(0.1)",
+                     cli=self.remote)  # fmt: skip
+        waiting.until(lambda: self.put_off() >= 2, "it is put off")
+        self.assertIn("put off", self.state()["last_error"])
+        self.daemon.kill()
+        before = self.put_off()
+        self.restart_daemon()
+        waiting.until(lambda: self.put_off() != before, "it is put off once more")
+        self.assertGreater(self.put_off(), before)
+        self.wait_for_image()
+        waiting.until(lambda: not self.state()["last_error"], "that it was is told no more")
+
     def test_in_the_first_moments_of_a_job(self):
         """It is begun anew; that there is no life in the record is not taken for one of another boot."""
         self.start(100000, options=["--every", "1h", "--restarts", "1"])

@@ -5,6 +5,7 @@ workers that come and go, and hangs that use the processor.
 import json
 import os
 import signal
+import subprocess
 import struct
 import unittest
 
@@ -192,6 +193,24 @@ class ReopenedFilesTest(SupervisedTest):
         self.assertIn(self.log, restarted[0]["written_since"])
         self.assertNotIn(self.path("weights.bin"), restarted[0]["written_since"])
         self.assertGreater(len(lines_of(self.log)), len(set(lines_of(self.log))))
+
+    def test_of_one_made_after_the_image_that_is_told(self):
+        """As a training opens its table after it has loaded its data: no option would have helped."""
+        table, go = self.path("table.csv"), self.path("go")
+        self.succeed("run", "--name", "job", "--every", "1h", "--restarts", "5", "--detach", "--log", self.path("out"),
+                     "--", "sh", "-c",
+                     'until [ -e "$1" ]; do sleep 0.02; done; exec 3>>"$2"; i=0; '
+                     'while :; do i=$((i+1)); echo "row $i" >&3; sleep 0.02; done', "sh", go, table,
+                     cli=self.remote)  # fmt: skip
+        self.succeed("ckpt", "job", "-t", "before:1", cli=self.remote)
+        with open(go, "w", encoding="ascii"):
+            pass
+        waiting.until(lambda: os.path.exists(table) and len(lines_of(table)) > 40, "rows")
+        self.kill_job()
+        (warning,) = self.wait_for(lambda job: job["supervised"]["warnings"], "a warning")
+        for words in (table, "made after the image", "twice", "rekindle ckpt job -t"):
+            self.assertIn(words, warning)
+        self.assertNotIn("does not keep", warning)
 
     def test_tracked_ones_are_no_trouble(self):
         self.start_job_that_reopens("--track-path", self.log, "--track-path", self.path("runs"))
@@ -385,6 +404,9 @@ class RemovedCheckpointsTest(SupervisedTest):
                                  prefix=("env", "-C", self.work))  # fmt: skip
         self.assertEqual(result.code, DONE, str(result))
 
+    def kept(self):
+        return self.path(f".rekindle-removed.job@{os.path.basename(self.work)}")
+
     def steps(self):
         return len(lines_of(self.log))
 
@@ -445,7 +467,7 @@ class RemovedCheckpointsTest(SupervisedTest):
         self.assert_gets_further_than(at)
         self.wait_for_image(self.state()["checkpoints"] + 2)
         # What no image needs any more is gone.
-        kept = os.listdir(os.path.join(self.work, ".rekindle-removed.job"))
+        kept = os.listdir(self.kept())
         self.assertLess(len(kept), self.steps() - 60, kept)
 
     def test_where_nobody_asks_for_it_nothing_is_kept(self):
@@ -469,10 +491,20 @@ class RemovedCheckpointsTest(SupervisedTest):
                                  prefix=("env", "-C", self.work))  # fmt: skip
         self.assertEqual(result.code, DONE, str(result))
         self.wait_for_image(1)
-        waiting.until(lambda: sorted(os.listdir(self.work)) == [".rekindle-removed.job", "a"], "it is kept")
+        waiting.until(lambda: os.path.exists(self.kept()), "it is kept")
+        self.assertEqual(os.listdir(self.work), ["a"])
         self.let_end()
         self.wait_for_end()
         self.assertEqual(os.listdir(self.work), [])
+        self.assertFalse(os.path.exists(self.kept()))
+
+    def test_in_a_mount_of_its_own_it_is_kept_inside(self):
+        """Also of one file system: no second names are given from one mount to the other."""
+        subprocess.run(["mount", "--bind", self.work, self.work], check=True)
+        self.addCleanup(subprocess.run, ["umount", "--lazy", self.work], check=True)
+        self.begin("--every", "200ms")
+        waiting.until(lambda: os.path.exists(os.path.join(self.work, ".rekindle-removed.job")), "it is kept")
+        self.assertFalse(os.path.exists(self.kept()))
 
 
 class LastWordsTest(SupervisedTest):
