@@ -182,11 +182,12 @@ class CaptureRun {
       RK_RETURN_IF_ERROR(CheckNoTlsSince(job_.pids(), tls_before_));
       // What connections have goes with them where they are closed.
       const bool keeps_tcp = !options_.tcp_close && (job_.tcp_connections != 0 || job_.listens_on_tcp);
-      if (keeps_tcp || SeesSemaphores(options_.pid)) {
+      const bool sees_semaphores = SeesSemaphores(options_.pid);
+      if (keeps_tcp || sees_semaphores) {
         // The tree is what it is now: it may have grown since it was looked at.
         const std::vector<pid_t> pids = ProcessTree(options_.pid);
         if (keeps_tcp) RK_RETURN_IF_ERROR(CheckNoUnreadUrgentData(pids));
-        RK_RETURN_IF_ERROR(CheckNoHeldSemaphore(pids, &result_.warnings));
+        if (sees_semaphores) RK_RETURN_IF_ERROR(CheckNoHeldSemaphore(pids, &result_.warnings));
       }
       return options_.stand_still ? StopTree(job_.processes) : absl::OkStatus();
     };

@@ -132,7 +132,7 @@ void FrozenFiles::LookAt(const std::map<std::string, std::string>& criu_files) {
   may_have_it_ = CheckMayHaveImageOf(pids, options_.caller, options_.caller_groups);
   if (!own_mounts_.empty()) LookAtMounts(pids);
   NoteOpened(pids);
-  ReadableFiles readable = FilesTheOwnerMayHave(std::move(pids));
+  ReadableFiles readable = FilesTheOwnerMayHave(pids);
   lost_names_ = LookAtLostNames(criu_files, run_, JobsRoot(), NameOfJob(),
                                 std::min(kGhostLimitBytes, most_file_bytes_), &readable);
   if (sees_our_files_) read_ = ReadFiles::Open(criu_files, &readable);
@@ -143,7 +143,7 @@ void FrozenFiles::LookAt(const std::map<std::string, std::string>& criu_files) {
     return;
   }
   WrittenFilesOptions options = WrittenOptions();
-  options.pids = FrozenProcesses(ContentOf(criu_files, "pstree.img"));
+  options.pids = std::move(pids);
   options.readable = std::move(readable);
   options.leases = leases_;
   options.tracked = &tracked_;

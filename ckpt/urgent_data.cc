@@ -49,28 +49,28 @@ bool IsTcpWithUnreadData(int socket) {
          memory[SK_MEMINFO_RMEM_ALLOC] != 0;
 }
 
+UniqueFd SocketOf(const UniqueFd& process, int descriptor) {
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), descriptor, 0)));
+}
+
+// Of what it has to read. UINT64_MAX: it can't be looked at.
+uint64_t BytesBeforeMark(const UniqueFd& socket) {
+  int bytes = 0;
+  return socket.valid() && ::ioctl(socket.get(), SIOCINQ, &bytes) == 0 ? static_cast<uint64_t>(bytes)
+                                                                       : UINT64_MAX;
+}
+
 UnreadData UnreadOf(pid_t pid) {
   UnreadData unread;
   const absl::StatusOr<UniqueFd> process = OpenProcess(pid);
   if (!process.ok()) return unread;  // it has ended
   ForEachSocketOf(pid, [&](int descriptor, uint64_t inode) {
-    const UniqueFd socket(static_cast<int>(::syscall(SYS_pidfd_getfd, process->get(), descriptor, 0)));
-    int bytes = 0;
-    if (socket.valid() && IsTcpWithUnreadData(socket.get()) && ::ioctl(socket.get(), SIOCINQ, &bytes) == 0)
-      unread[inode] = {pid, descriptor, static_cast<uint64_t>(bytes)};
+    const UniqueFd socket = SocketOf(*process, descriptor);
+    if (socket.valid() && IsTcpWithUnreadData(socket.get()))
+      unread[inode] = {pid, descriptor, BytesBeforeMark(socket)};
     return true;
   });
   return unread;
-}
-
-// As it is now. UINT64_MAX: it can't be looked at.
-uint64_t BytesBeforeMark(const Unread& unread) {
-  const absl::StatusOr<UniqueFd> process = OpenProcess(unread.pid);
-  if (!process.ok()) return UINT64_MAX;
-  const UniqueFd socket(static_cast<int>(::syscall(SYS_pidfd_getfd, process->get(), unread.descriptor, 0)));
-  int bytes = 0;
-  return socket.valid() && ::ioctl(socket.get(), SIOCINQ, &bytes) == 0 ? static_cast<uint64_t>(bytes)
-                                                                       : UINT64_MAX;
 }
 
 // The other side has sent its end, which the kernel's tables count as a byte.
@@ -93,7 +93,9 @@ absl::Status CheckAgainstTables(pid_t pid, const UnreadData& unread) {
       if (bytes <= found->second.before_mark) continue;
       // More may have come since that was counted, up to the look at the table: counted after that it is less
       // only at a mark.
-      const uint64_t before_mark = BytesBeforeMark(found->second);
+      const absl::StatusOr<UniqueFd> process = OpenProcess(found->second.pid);
+      if (!process.ok()) continue;
+      const uint64_t before_mark = BytesBeforeMark(SocketOf(*process, found->second.descriptor));
       if (bytes <= before_mark) continue;
       return absl::FailedPreconditionError(absl::StrCat(
           "capturing process ", found->second.pid, ": its descriptor ", found->second.descriptor,

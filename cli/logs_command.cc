@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
+#include "base/opened_files.h"
 #include "base/positioned_io.h"
 #include "base/status.h"
 #include "cli/commands.h"
@@ -117,9 +118,9 @@ int ShowLogs(Client& client, const std::string& host, const Output& output, cons
   uint64_t size = 0;
   absl::StatusOr<UniqueFd> log = OpenLog(*path, &size);
   const std::string doing = absl::StrCat("showing the log of job '", job->name(), "'");
-  if (absl::IsNotFound(log.status()) && absl::EndsWith(*path, " (deleted)")) {
+  if (absl::IsNotFound(log.status()) && absl::EndsWith(*path, kDeletedSuffix)) {
     return output.Fail(absl::FailedPreconditionError(
-        absl::StrCat(doing, ": the file that it writes to, ", absl::StripSuffix(*path, " (deleted)"),
+        absl::StrCat(doing, ": the file that it writes to, ", absl::StripSuffix(*path, kDeletedSuffix),
                      ", was removed, and has no name any more: restored with --log it gets another")));
   }
   if (!log.ok()) return output.Fail(Annotate(log.status(), doing));

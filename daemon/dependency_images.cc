@@ -684,11 +684,11 @@ absl::StatusOr<DependencyImage> DependencyImages::BuildBare(
   RK_RETURN_IF_ERROR(output->Follow());
   Stopwatch watch;
   std::unique_ptr<const InstanceRecord> record;
-  launch.before_command = [&](pid_t pid) {
+  const auto note = [&](pid_t pid) {
     record = std::make_unique<InstanceRecord>(absl::StrCat(records, "/build-", pid, ".pid"), pid, nullptr);
     return absl::OkStatus();
   };
-  RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
+  RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch, /*warnings=*/nullptr, note));
   const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   launch.log_file.Reset();
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end, AdoptWithGroup(node_.reaper(), pid));

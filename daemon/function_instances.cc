@@ -483,12 +483,12 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCold(const StartOrder& o
     RK_RETURN_IF_ERROR(group->Set(LimitsOf(spec)));
     launch.groups = group->processes();
   }
-  launch.before_command = [&](pid_t pid) {
+  const auto note = [&](pid_t pid) {
     place.place.noted =
         std::make_unique<InstanceRecord>(place.place.record, pid, group.get(), place.place.mark);
     return absl::OkStatus();
   };
-  RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
+  RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch, /*warnings=*/nullptr, note));
   StartedInstance started;
   RK_ASSIGN_OR_RETURN(started.process,
                       FollowChild(node_, pid, std::move(group), std::move(place.place), order.on_end));

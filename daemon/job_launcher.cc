@@ -260,7 +260,8 @@ absl::Status LaunchError(const Failure& failure, const LaunchOptions& options,
 
 }  // namespace
 
-absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options, std::vector<std::string>* warnings) {
+absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options, std::vector<std::string>* warnings,
+                                const std::function<absl::Status(pid_t pid)>& before_command) {
   if (options.argv.empty() || options.argv[0].empty()) {
     return absl::InvalidArgumentError("starting a job: no command was given: write it after '--'");
   }
@@ -306,8 +307,8 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options, std::vector<std::s
     NoteChild(pid);
   }
   error_write.Reset();
-  if (options.before_command) {
-    if (absl::Status noted = options.before_command(pid); !noted.ok()) {
+  if (before_command) {
+    if (absl::Status noted = before_command(pid); !noted.ok()) {
       ::kill(pid, SIGKILL);
       ::waitpid(pid, nullptr, 0);
       return noted;

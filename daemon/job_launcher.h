@@ -39,16 +39,16 @@ struct LaunchOptions {
   std::optional<ProcessSettings> settings;
   // Until it runs: opening what is named, and exec. Files that lie far away take a while.
   absl::Duration longest_start = absl::Seconds(30);
-  // Called when the process is there, ahead of its command, which it never begins after an error, or should
-  // this process end before this has returned: whoever comes next finds what was noted of it here.
-  std::function<absl::Status(pid_t pid)> before_command;
 };
 
 // Returns the PID of the command, a child of this process: reap it. NotFound: no such program, folder or log
 // folder; PermissionDenied: the job's user may not use one of them; DeadlineExceeded: its input is a FIFO
 // that nobody writes to.
-// Warnings, where wanted, say which of the settings it could not be given.
-absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options, std::vector<std::string>* warnings = nullptr);
+// Warnings, where wanted, say which of the settings it could not be given. `before_command` is called when
+// the process is there, ahead of its command, which it never begins after an error, or should this process
+// end before that has returned: whoever comes next finds what was noted of it there.
+absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options, std::vector<std::string>* warnings = nullptr,
+                                const std::function<absl::Status(pid_t pid)>& before_command = nullptr);
 
 // Gives a process of LaunchJob's, which leads a process group of its own, to the reaper: that ends the group
 // with it. Where that can't be both are ended at once. `before_reaping` as of JobReaper::Adopt.

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <functional>
 #include <optional>
 #include <thread>
 
@@ -49,8 +50,9 @@ class JobLauncherTest : public ::testing::Test {
     return options;
   }
   // Runs it to its end.
-  ExitState Run(const LaunchOptions& options) {
-    auto pid = LaunchJob(options);
+  ExitState Run(const LaunchOptions& options,
+                const std::function<absl::Status(pid_t)>& before_command = nullptr) {
+    auto pid = LaunchJob(options, nullptr, before_command);
     EXPECT_TRUE(pid.ok()) << pid.status();
     if (!pid.ok()) return {};
     auto end = reaper_.Adopt(*pid, {});
@@ -269,21 +271,17 @@ TEST_F(JobLauncherTest, AJobThatIsNotRunningYetKeepsNoneOfOurLocks) {
 }
 
 TEST_F(JobLauncherTest, WhatIsNotedOfItIsThereBeforeItsCommand) {
-  LaunchOptions options = Shell("test \"$(cat noted)\" = $$");
-  options.before_command = [this](pid_t pid) {
-    return WriteFileAtomically(Path("noted"), absl::StrCat(pid));
-  };
-  EXPECT_TRUE(Run(options).ok());
+  const auto note = [this](pid_t pid) { return WriteFileAtomically(Path("noted"), absl::StrCat(pid)); };
+  EXPECT_TRUE(Run(Shell("test \"$(cat noted)\" = $$"), note).ok());
 }
 
 TEST_F(JobLauncherTest, NorIsOneBegunThatCanNotBeNoted) {
-  LaunchOptions options = Shell("touch begun");
   pid_t process = 0;
-  options.before_command = [&](pid_t pid) {
+  const auto note = [&](pid_t pid) {
     process = pid;
     return absl::ResourceExhaustedError("no room to note it");
   };
-  EXPECT_TRUE(absl::IsResourceExhausted(LaunchJob(options).status()));
+  EXPECT_TRUE(absl::IsResourceExhausted(LaunchJob(Shell("touch begun"), nullptr, note).status()));
   EXPECT_EQ(::kill(process, 0), -1);
   EXPECT_FALSE(PathExists(Path("begun")));
 }
@@ -294,13 +292,12 @@ TEST_F(JobLauncherTest, ACommandThatNobodyCanKnowOfIsNotBegun) {
   ASSERT_EQ(::pipe2(told, O_CLOEXEC), 0);
   const pid_t service = ::fork();
   if (service == 0) {
-    LaunchOptions options = Shell("touch begun");
-    options.before_command = [&](pid_t pid) {
+    const auto note = [&](pid_t pid) {
       (void)!::write(told[1], &pid, sizeof pid);
-      return absl::Status(
-          ::kill(::getpid(), SIGKILL) == 0 ? absl::StatusCode::kOk : absl::StatusCode::kInternal, "");
+      ::kill(::getpid(), SIGKILL);
+      return absl::OkStatus();
     };
-    LaunchJob(options).status().IgnoreError();
+    LaunchJob(Shell("touch begun"), nullptr, note).status().IgnoreError();
     ::_exit(1);
   }
   pid_t job = 0;

@@ -434,14 +434,20 @@ std::optional<JobRecord> JobRegistry::FindRunning(pid_t pid) const {
   return std::nullopt;
 }
 
+absl::StatusOr<std::optional<JobRecord>> JobRegistry::OnDisk(const JobRecord& job) const {
+  absl::StatusOr<std::string> text = ReadFile(PathOf(job.name));
+  if (absl::IsNotFound(text.status())) return std::nullopt;  // forgotten
+  RK_RETURN_IF_ERROR(text.status());
+  std::optional<JobRecord> current = Parse(*text);
+  if (current && !SameProcess(*current, job)) current.reset();
+  return current;
+}
+
 template <typename Change>
 absl::Status JobRegistry::Update(const JobRecord& job, Change change) {
   RK_ASSIGN_OR_RETURN(const Held lock, Lock());
-  absl::StatusOr<std::string> text = ReadFile(PathOf(job.name));
-  if (absl::IsNotFound(text.status())) return absl::OkStatus();  // forgotten
-  RK_RETURN_IF_ERROR(text.status());
-  std::optional<JobRecord> current = Parse(*text);
-  if (!current || !SameProcess(*current, job)) return absl::OkStatus();
+  RK_ASSIGN_OR_RETURN(std::optional<JobRecord> current, OnDisk(job));
+  if (!current) return absl::OkStatus();
   change(*current);
   absl::Status written = Write(*current);
   if (absl::IsResourceExhausted(written) && WriteWithoutRoom(*current).ok()) written = absl::OkStatus();
@@ -451,9 +457,9 @@ absl::Status JobRegistry::Update(const JobRecord& job, Change change) {
 
 void JobRegistry::Forget(const JobRecord& job) {
   const absl::StatusOr<Held> lock = Lock();
-  const absl::StatusOr<std::string> text = ReadFile(PathOf(job.name));
-  const std::optional<JobRecord> current = text.ok() ? Parse(*text) : std::nullopt;
-  if (lock.ok() && current && SameProcess(*current, job)) ::unlink(PathOf(job.name).c_str());
+  if (!lock.ok()) return;
+  const auto current = OnDisk(job);
+  if (current.ok() && *current) ::unlink(PathOf(job.name).c_str());
 }
 
 absl::Status JobRegistry::SetImage(const JobRecord& job, const std::string& image) {

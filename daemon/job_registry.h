@@ -118,7 +118,9 @@ class JobRegistry {
     UniqueFd file;
   };
   absl::StatusOr<Held> Lock() const;
-  // Changes the record on disk if it is still that of this very process.
+  // Under the lock. Nothing: it is not that of this very process any more.
+  absl::StatusOr<std::optional<JobRecord>> OnDisk(const JobRecord& job) const;
+  // Changes the record on disk if it is still that.
   template <typename Change>
   absl::Status Update(const JobRecord& job, Change change);
 

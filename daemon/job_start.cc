@@ -138,19 +138,18 @@ absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::Ru
   return start;
 }
 
-absl::StatusOr<RegisteredJob> StartJob(Node& node, JobStart& start, std::vector<std::string>* warnings) {
+absl::StatusOr<RegisteredJob> StartJob(Node& node, const JobStart& start,
+                                       std::vector<std::string>* warnings) {
   warnings->insert(warnings->end(), start.warnings.begin(), start.warnings.end());
-  LaunchOptions& launch = start.launch;
   std::optional<JobRecord> noted;
-  launch.before_command = [&](pid_t pid) -> absl::Status {
+  const auto note = [&](pid_t pid) -> absl::Status {
     JobRecord record = start.record;
     record.pid = pid;
     record.started_unix_ns = UnixNanos();
     RK_ASSIGN_OR_RETURN(noted, NoteJob(node, std::move(record), /*unique_name=*/false));
     return absl::OkStatus();
   };
-  const absl::StatusOr<pid_t> launched = LaunchJob(launch, warnings);
-  launch.before_command = nullptr;
+  const absl::StatusOr<pid_t> launched = LaunchJob(start.launch, warnings, note);
   if (!launched.ok() && noted) node.jobs().Forget(*noted);
   RK_ASSIGN_OR_RETURN(const pid_t pid, launched);
   absl::StatusOr<RegisteredJob> job = FollowJob(node, *std::move(noted));

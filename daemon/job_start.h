@@ -31,6 +31,6 @@ absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::Ru
 
 // Launches and registers it. After an error nothing of it is left. Adds to
 // `warnings`, also those of the plan.
-absl::StatusOr<RegisteredJob> StartJob(Node& node, JobStart& start, std::vector<std::string>* warnings);
+absl::StatusOr<RegisteredJob> StartJob(Node& node, const JobStart& start, std::vector<std::string>* warnings);
 
 }  // namespace rekindle::daemon

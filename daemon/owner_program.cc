@@ -69,12 +69,12 @@ absl::StatusOr<OwnerProgramEnd> RunOwnerProgram(Node& node, const OwnerProgram& 
   const std::string records = InstanceRecords(node.options().runtime_directory, node.options().store);
   RK_RETURN_IF_ERROR(MakeDirectories(records, 0711));
   std::unique_ptr<const InstanceRecord> left;
-  launch.before_command = [&](pid_t pid) {
+  const auto note = [&](pid_t pid) {
     left = std::make_unique<InstanceRecord>(absl::StrCat(records, "/", program.name, "-", pid, ".pid"), pid,
                                             group.get(), mark);
     return absl::OkStatus();
   };
-  RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch));
+  RK_ASSIGN_OR_RETURN(const pid_t pid, LaunchJob(launch, /*warnings=*/nullptr, note));
   launch.log_file.Reset();
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end,
                       AdoptWithGroup(node.reaper(), pid, [pid, mark, uid = program.owner.uid] {

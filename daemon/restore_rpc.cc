@@ -255,7 +255,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   // The message's own default is APPEND, which nobody has asked for.
   if (!request.has_rollback()) rollback.set_mode(v1::Rollback::NONE);
   options.before_running = [&](pid_t root) -> absl::Status {
-    if (call.part) RK_RETURN_IF_ERROR(call.part->before_running());
+    if (call.part && call.part->before_running) RK_RETURN_IF_ERROR(call.part->before_running());
     // Where it was given another log, that has a name.
     record.log = log;
     if (request.into() == 0 && !log_file.valid())

@@ -16,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/opened_files.h"
 #include "base/process_stat.h"
 #include "base/start_ticks.h"
 #include "base/status.h"
@@ -241,7 +242,7 @@ absl::StatusOr<std::string> Ledger::Inherit(int descriptor) {
   std::error_code error;
   const std::string file = std::filesystem::read_symlink(link, error).string();
   if (error) return absl::InternalError(absl::StrCat("reading ", link, ": ", error.message()));
-  mover_name_ = std::string(absl::StripSuffix(file.substr(file.rfind('/') + 1), " (deleted)"));
+  mover_name_ = std::string(absl::StripSuffix(file.substr(file.rfind('/') + 1), kDeletedSuffix));
   if (struct stat there; ::stat(PathOf(mover_name_).c_str(), &there) == 0) return mover_name_;
   RK_RETURN_IF_ERROR(MakeDirectories(directory_));
   RK_ASSIGN_OR_RETURN(mover_, LockFileThatIsThere(PathOf(mover_name_), LOCK_EX | LOCK_NB));

@@ -14,10 +14,9 @@
 //   hide {folder}: it is an empty one from now on
 //   processes {pids: in the sandbox} -> + [a pidfd each]
 //   watch {pid, until_stay} -> {until_stay}: the job's root. When it has ended everything else is, and the
-//   init
-//        says so unasked: {event: "end", code, signal, why, damaged, refused}. `until_stay`: it also ends
-//        with whoever has the other end of the control socket; a packet "stay", which has no answer, ends
-//        that.
+//        init says so unasked: {event: "end", code, signal, why, damaged, refused}. `until_stay`: it also
+//        ends with whoever has the other end of the control socket; a packet "stay", which has no answer,
+//        ends that.
 //   also {} + [a socket]: requests are taken from it too
 //   make: as above; the sandbox lies in this one, which ends only when the last such has
 //   next pid {pid}: the next process in it gets this PID

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/opened_files.h"
 #include "base/parallel.h"
 #include "base/process_stat.h"
 #include "base/status.h"
@@ -41,7 +42,7 @@ absl::StatusOr<std::vector<TouchedFile>> FindTouchedFiles(pid_t root) {
   std::map<std::string, std::map<uint64_t, uint64_t>> found;  // path, then end by offset
   const auto visit = [&found](pid_t pid) {
     const auto of_file = [](const TouchedArea& area) {
-      return absl::StartsWith(area.path, "/") && !absl::EndsWith(area.path, " (deleted)");
+      return absl::StartsWith(area.path, "/") && !absl::EndsWith(area.path, kDeletedSuffix);
     };
     return VisitTouchedAreas(pid, of_file, [&found](const TouchedArea& area, const TouchedPages& touched) {
       auto& ranges = found[area.path];
