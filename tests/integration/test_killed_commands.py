@@ -31,7 +31,7 @@ class KilledCommandsTest(RekindleTest):
         self.environment["REKINDLE_COPY_PART"] = "2"
         self.cli = self.make_cli(store=self.store)
         self.there = self.make_cli(store=self.path("there"))
-        # What a command takes that nobody kills: the longest so far.
+        # What a command takes that nobody kills: the longest so far since one was through before it was killed.
         self.longest = 0.2
         self.exports = {}
         print(f"REKINDLE_KILLS_SEED={self.seed}", file=sys.stderr, flush=True)
@@ -39,9 +39,10 @@ class KilledCommandsTest(RekindleTest):
     def run_and_kill(self, *arguments, cli=None):
         """Sometimes it is through before."""
         cli = cli or self.cli
-        child = cli.start(*arguments)
+        begun, child = time.monotonic(), cli.start(*arguments)
         try:
             child.wait(self.random.uniform(0, self.longest))
+            self.longest = time.monotonic() - begun  # the next one is killed sooner
         except subprocess.TimeoutExpired:
             os.kill(child.pid, signal.SIGKILL)
         result = cli.finish(child)
