@@ -15,9 +15,11 @@ namespace rekindle {
 // Not thread-safe. No other thread may run in the test while one is made.
 class TestChild {
  public:
-  // The child calls `prepare`, then waits for a signal; it dies with this object or with the test. Returns
-  // when it is prepared.
-  explicit TestChild(const std::function<bool()>& prepare = [] { return true; }) {
+  // The child calls `prepare`, then `wait`, which does not return; it dies with this object or with the test.
+  // Returns when it is prepared.
+  explicit TestChild(
+      const std::function<bool()>& prepare = [] { return true; },
+      const std::function<void()>& wait = AwaitSignal) {
     int ends[2];
     if (::pipe(ends) != 0) return;
     pid_ = ::fork();
@@ -27,7 +29,8 @@ class TestChild {
       bool prepared = prepare();
       if (::write(ends[1], &prepared, sizeof prepared) != sizeof prepared) ::_exit(1);
       ::close(ends[1]);
-      for (;;) ::pause();
+      wait();
+      ::_exit(1);
     }
     ::close(ends[1]);
     if (::read(ends[0], &prepared_, sizeof prepared_) != sizeof prepared_) prepared_ = false;
@@ -65,6 +68,10 @@ class TestChild {
   }
 
  private:
+  static void AwaitSignal() {
+    for (;;) ::pause();
+  }
+
   pid_t pid_ = -1;
   bool prepared_ = false;
 };
