@@ -39,6 +39,7 @@ struct Waiting {
   Waiting waiting{::getpid(), ::fork()};
   if (waiting.task == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != waiting.waiter) ::_exit(0);  // it had died before
     for (;;) ::pause();
   }
   if (wait == nullptr || ::ptrace(PTRACE_SEIZE, waiting.task, nullptr, nullptr) != 0 ||

@@ -78,9 +78,13 @@ constexpr int kStoppingMayTakeSeconds = 5;
 // What is done at the gate once somebody else has had his say.
 class GateAfter : public CaptureGate {
  public:
-  // `also` may be null. The functions are called where it agrees.
-  GateAfter(CaptureGate* also, std::function<void()> freezes, std::function<absl::Status()> is_frozen)
-      : also_(also), freezes_(std::move(freezes)), is_frozen_(std::move(is_frozen)) {}
+  // `also` may be null. The functions are called where it agrees, but for `stands_still`, which comes first.
+  GateAfter(CaptureGate* also, std::function<void()> freezes, std::function<void()> stands_still,
+            std::function<absl::Status()> is_frozen)
+      : also_(also),
+        freezes_(std::move(freezes)),
+        stands_still_(std::move(stands_still)),
+        is_frozen_(std::move(is_frozen)) {}
   absl::Status BeforeFreeze() override {
     if (also_) {
       const absl::Status status = also_->BeforeFreeze();
@@ -91,6 +95,7 @@ class GateAfter : public CaptureGate {
     return absl::OkStatus();
   }
   void StandsStill() override {
+    stands_still_();
     if (also_) also_->StandsStill();
   }
   absl::Status OnFrozen() override {
@@ -104,7 +109,7 @@ class GateAfter : public CaptureGate {
 
  private:
   CaptureGate* const also_;
-  const std::function<void()> freezes_;
+  const std::function<void()> freezes_, stands_still_;
   const std::function<absl::Status()> is_frozen_;
   bool refused_ = false;
 };
@@ -175,10 +180,11 @@ class CaptureRun {
       may_freeze_ = true;
       files_->FreezeBegins();
     };
+    const auto note_moment = [this] { result_.frozen_ns = MonotonicNanos(); };
     // The job stops as soon as CRIU lets it go. What CRIU does itself (--leave-stopped) is for a job that
     // will not go on: it leaves its TCP connections locked.
-    const auto is_frozen = [this]() -> absl::Status {
-      result_.frozen_ns = MonotonicNanos();
+    const auto is_frozen = [&]() -> absl::Status {
+      if (result_.frozen_ns == 0) note_moment();
       RK_RETURN_IF_ERROR(CheckNoTlsSince(job_.pids(), tls_before_));
       // What connections have goes with them where they are closed.
       const bool keeps_tcp = !options_.tcp_close && (job_.tcp_connections != 0 || job_.listens_on_tcp);
@@ -191,7 +197,7 @@ class CaptureRun {
       }
       return options_.stand_still ? StopTree(job_.processes) : absl::OkStatus();
     };
-    GateAfter gate(options_.gate, freezes, is_frozen);
+    GateAfter gate(options_.gate, freezes, note_moment, is_frozen);
     // Otherwise it is asked when CRIU is ready.
     if (options_.gate == nullptr || !gpu_pids_.empty()) {
       const absl::Status may = gate.BeforeFreeze();
@@ -215,7 +221,7 @@ class CaptureRun {
     dump_failed_ = !frozen.ok();
     if (dump_failed_) return OrEnded(WithOutsidePeers(OrUninterruptible(frozen.status())));
     if (!StaysStopped()) stands_still_.reset();
-    if (result_.frozen_ns == 0) result_.frozen_ns = MonotonicNanos();  // a CRIU that does not ask
+    if (result_.frozen_ns == 0) note_moment();  // a CRIU that does not ask
     frozen_ = *std::move(frozen);
     result_.unchanged_bytes = frozen_.unchanged_bytes;
     result_.freeze_seconds = static_cast<double>(frozen_.stats.freezing_us + frozen_.stats.frozen_us) * 1e-6;
@@ -616,7 +622,8 @@ class CaptureRun {
     manifest.set_file_locks(dump.file_locks);
     manifest.set_external_unix_sockets(dump.external_unix_sockets);
     manifest.set_freeze_seconds(result_.freeze_seconds);
-    manifest.set_captured_unix_ns(UnixNanos());
+    // What the job has done since is not in the image.
+    manifest.set_captured_unix_ns(UnixNanos() - (MonotonicNanos() - result_.frozen_ns));
     manifest.set_log(options_.log);
     if (!gpu_pids_.empty()) {
       gpu::GpuRecord record = gpu_record_;

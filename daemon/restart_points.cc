@@ -70,7 +70,8 @@ void RestartPoints::Remove(absl::string_view image) {
   RemoveIf([image](const v1::RestartPoint& point) { return point.image() == image; });
 }
 
-void RestartPoints::Find(const std::vector<store::ImageInfo>& images, bool same_boot) {
+std::vector<std::string> RestartPoints::Find(const std::vector<store::ImageInfo>& images, bool same_boot) {
+  std::vector<std::string> found;
   std::map<std::string, std::string> there;  // digests by name
   for (const store::ImageInfo& image : images) there[image.reference] = image.digest;
   RemoveIf([&](const v1::RestartPoint& point) {
@@ -88,6 +89,7 @@ void RestartPoints::Find(const std::vector<store::ImageInfo>& images, bool same_
     const auto it = image.labels.find(v1::kSupervisedLabel);
     if (it == image.labels.end() || it->second != label || image.owner != record_.uid()) continue;
     if (known.contains(image.reference) || v1::IsCopyLink(image.reference, image.labels)) continue;
+    found.push_back(image.reference);
     v1::RestartPoint* point = record_.add_points();
     point->set_image(image.reference);
     point->set_digest(image.digest);
@@ -104,6 +106,13 @@ void RestartPoints::Find(const std::vector<store::ImageInfo>& images, bool same_
     record_.set_had_points(true);
   }
   Sort();
+  return found;
+}
+
+void RestartPoints::WasTaken(absl::string_view image, int64_t unix_ns) {
+  for (v1::RestartPoint& point : *record_.mutable_points()) {
+    if (point.image() == image) point.set_taken_unix_ns(unix_ns);
+  }
 }
 
 bool RestartPoints::AnyOfLife(int64_t ran_on_until_ns, int64_t ran_on_until_unix_ns) const {

@@ -41,8 +41,10 @@ class RestartPoints {
   void Add(v1::RestartPoint point, bool silent);
   void Remove(absl::string_view image);
   // What the store has of it, of all those that its owner may use, is what it can go on from. `same_boot`: as
-  // that of the record.
-  void Find(const std::vector<store::ImageInfo>& images, bool same_boot);
+  // that of the record. Returns the names of those that were not known: when they were taken WasTaken is to
+  // be told. Until then it counts when they were stored.
+  std::vector<std::string> Find(const std::vector<store::ImageInfo>& images, bool same_boot);
+  void WasTaken(absl::string_view image, int64_t unix_ns);
 
   // Are there some that were added since this was asked last?
   bool AnyNew() { return std::exchange(seen_, noted_) != noted_; }

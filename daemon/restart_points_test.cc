@@ -12,6 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 constexpr int64_t kPointSecond = 1'000'000'000;
 
@@ -97,15 +98,20 @@ TEST_F(RestartPointsTest, WhatTheStoreHasIsWhatThereIs) {
   store::ImageInfo of_earlier = unrecorded;
   of_earlier.reference = "job:earlier";
   of_earlier.labels[v1::kSupervisedLabel] = "76";
-  points_.Find({stored("job:there", "sha256:job:there"), stored("job:retaken", "sha256:another"), asked,
-                unrecorded, of_other, of_earlier},
-               /*same_boot=*/false);
+  const std::vector<std::string> found =
+      points_.Find({stored("job:there", "sha256:job:there"), stored("job:retaken", "sha256:another"), asked,
+                    unrecorded, of_other, of_earlier},
+                   /*same_boot=*/false);
+  EXPECT_THAT(found, UnorderedElementsAre("job:asked", "job:unrecorded"));
   EXPECT_THAT(ImageNames(record_.points()), ElementsAre("job:there", "job:unrecorded", "job:asked"));
   EXPECT_TRUE(record_.points(1).ours());
   EXPECT_FALSE(record_.points(2).ours());
   EXPECT_FALSE(record_.points(0).may_hold_death());
   EXPECT_TRUE(record_.points(1).may_hold_death()) << "when it was taken is not known";
   EXPECT_EQ(record_.last_number(), 12u);
+  points_.WasTaken("job:unrecorded", 5);
+  EXPECT_EQ(record_.points(1).taken_unix_ns(), 5);
+  EXPECT_NE(record_.points(2).taken_unix_ns(), 5);
 }
 
 // Of a job "job" that was submitted first at 77, the images of its starts.

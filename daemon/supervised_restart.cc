@@ -66,6 +66,11 @@ double SecondsSince(int64_t ns, int64_t unix_ns) {
   return ns > 0 ? SecondsBetween(ns, MonotonicNanos()) : SecondsBetween(unix_ns, UnixNanos());
 }
 
+absl::StatusOr<v1::JobManifest> ManifestOf(store::Store& store, const std::string& digest) {
+  RK_ASSIGN_OR_RETURN(const std::unique_ptr<store::ImageReader> image, store.OpenImage(digest));
+  return restore::ReadJobManifest(*image);
+}
+
 // The last line of what it wrote: what most programs say before they end by their own doing. Its log shows
 // that no more once it is rolled back. Empty: there is none that could be read.
 std::string LastWords(const std::optional<RunAs>& user, const std::string& log) {
@@ -223,8 +228,20 @@ void SupervisedJob::FindPoints() {
   const Caller owner = OwnCall().caller;
   std::erase_if(*images,
                 [&](const store::ImageInfo& image) { return !node_.policy().MayUse(owner, image.owner); });
-  absl::MutexLock lock(&mutex_);
-  points_.Find(*images, record_.boot_id() == ThisBootId());
+  std::vector<std::string> found;
+  {
+    absl::MutexLock lock(&mutex_);
+    found = points_.Find(*images, record_.boot_id() == ThisBootId());
+  }
+  // After a daemon was killed.
+  for (const store::ImageInfo& image : *images) {
+    if (std::find(found.begin(), found.end(), image.reference) == found.end()) continue;
+    const absl::StatusOr<v1::JobManifest> manifest = ManifestOf(**store, image.digest);
+    absl::MutexLock lock(&mutex_);
+    // Why it can't be read the restore tells.
+    if (manifest.ok() && manifest->captured_unix_ns() != 0)
+      points_.WasTaken(image.reference, manifest->captured_unix_ns());
+  }
 }
 
 void SupervisedJob::LogIfLeft(const v1::FileRollback& file) const {
@@ -355,8 +372,7 @@ void SupervisedJob::LookForReopenedFiles(const v1::RestartPoint& point) {
   }
   const auto manifest = [&]() -> absl::StatusOr<v1::JobManifest> {
     RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
-    RK_ASSIGN_OR_RETURN(const std::unique_ptr<store::ImageReader> image, store->OpenImage(point.digest()));
-    return restore::ReadJobManifest(*image);
+    return ManifestOf(*store, point.digest());
   }();
   // Why it can't be read the restore tells.
   if (manifest.ok()) options = PlacesOf(*manifest, rollback);

@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import unittest
 
-from harness import jobs, waiting
+from harness import jobs, procfs, waiting
 from harness.case import RekindleTest
 from harness.cli import DONE, FAILED, NOT_PERMITTED, USAGE, Cli, Daemon, binary, environment
 from harness.nodes import Certificates
@@ -337,6 +337,8 @@ class AddressTest(RekindleTest):
         self.addCleanup(daemon.stop)
         self.addCleanup(os.kill, daemon.pid, signal.SIGCONT)
         os.kill(daemon.pid, signal.SIGSTOP)
+        # Until then a thread of it may take the connection, and no answer comes by it.
+        waiting.until(lambda: procfs.stands(daemon.pid), "it stands still")
         refused = Cli(host=daemon.host, env=settings).run("ps")
         self.assert_refused(refused, FAILED, f"its process {daemon.pid} is stopped", f"kill -CONT {daemon.pid}")
 

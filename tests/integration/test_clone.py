@@ -72,7 +72,7 @@ class HookTest(ProbeTest):
         self.assertGreater(answer["ready_seconds"], 0)
         self.assertGreater(answer["lazy_pages"], 0)
         self.assertEqual(self.ps("one")["state"], "running")
-        for helper in (self.pager(), *self.inits()):
+        for helper in (self.pager(), self.init_of(pid)):
             refused = self.cli.run("ckpt", helper, "-t", "helper:1")
             self.assert_refused(refused, USAGE, str(helper), "Rekindle's own rekindle-")
         self.end(pid, "one")

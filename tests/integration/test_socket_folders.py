@@ -107,7 +107,8 @@ class Loader:
             pass
         waiting.until(lambda: len(lines_of(self.steps)) >= 2 * BATCHES + 1, "the next epoch", 90, 0.02)
         waiting.until(lambda: not any(map(os.path.exists, folders)), "the workers' folders removed", 30)
-        os.kill(job.pid, signal.SIGKILL)
+        # With its workers: one that is just beginning does not notice that its parent has gone.
+        job.kill_tree()
         job.reap()
         for folder in glob.glob("/tmp/pymp-*"):
             shutil.rmtree(folder)

@@ -81,11 +81,15 @@ class Started:
         waiting.for_exit(self.pid, seconds)
         status = reap(self.pid)
 
-        def session_collected():
+        def left():
             reap_orphans()
-            return all(int(fields[3]) != self.pid for fields in map(procfs.stat_fields, procfs.all_pids()) if fields)
+            fields = {pid: procfs.stat_fields(pid) for pid in procfs.all_pids()}
+            return [pid for pid, of_it in fields.items() if of_it and int(of_it[3]) == self.pid]
 
-        waiting.until(session_collected, "the job's session collected", seconds)
+        try:
+            waiting.until(lambda: not left(), "the job's session collected", seconds)
+        except TimeoutError as error:
+            raise TimeoutError("\n".join([str(error), *map(procfs.whereabouts, left())])) from None
         return status
 
     def kill_tree(self):
