@@ -229,10 +229,13 @@ class RoomTest(FunctionsTest):
 class LateDeploymentTest(FunctionsTest):
     def setUp(self):
         super().setUp()
-        self.held, self.loading = self.path("held"), self.path("loading")
+        self.slow, self.held, self.loading = 0, "", ""
 
     def deploy_slowly(self, cli=None, *options):
         """A deployment that goes on until `held` is removed. Returns when its code has been taken."""
+        # Of this one alone: an instance of an earlier one may load its code meanwhile.
+        self.slow += 1
+        self.held, self.loading = self.path(f"held.{self.slow}"), self.path(f"loading.{self.slow}")
         for path in (self.held, self.loading):
             with open(path, "w", encoding="ascii"):
                 pass
