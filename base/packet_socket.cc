@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/status.h"
 #include "base/unix_socket.h"
 
@@ -44,14 +45,22 @@ absl::StatusOr<UniqueFd> ListenForPackets(const std::string& path) {
   return listener;
 }
 
-absl::StatusOr<UniqueFd> ConnectForPackets(const std::string& path) {
+absl::StatusOr<UniqueFd> ConnectForPackets(const std::string& path, absl::Duration patience) {
   RK_ASSIGN_OR_RETURN(const sockaddr_un address, UnixAddressOf(path));
   RK_ASSIGN_OR_RETURN(UniqueFd socket, MakeSocket());
+  // What is sent later waits as ever.
+  const auto wait_for = [&socket](timeval time) {
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
+  };
+  if (patience != absl::InfiniteDuration()) wait_for(absl::ToTimeval(patience));
   while (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     if (errno == EINTR) continue;
+    if (errno == EAGAIN)
+      return absl::DeadlineExceededError(absl::StrCat("connecting to ", path, ": nobody takes connections"));
     const int error = errno == ECONNREFUSED ? ENOENT : errno;
     return ErrnoStatus(error, absl::StrCat("connecting to ", path));
   }
+  wait_for({});
   return socket;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/unique_fd.h"
 
@@ -26,8 +27,10 @@ struct Packet {
 absl::StatusOr<std::pair<UniqueFd, UniqueFd>> PacketSocketPair();
 // A socket that listens at `path`, which must not exist; the caller removes it.
 absl::StatusOr<UniqueFd> ListenForPackets(const std::string& path);
-// NotFound: there is no such socket, or nobody listens any more.
-absl::StatusOr<UniqueFd> ConnectForPackets(const std::string& path);
+// NotFound: there is no such socket, or nobody listens any more. DeadlineExceeded: so many wait for whoever
+// listens that no more may, and `patience` was over.
+absl::StatusOr<UniqueFd> ConnectForPackets(const std::string& path,
+                                           absl::Duration patience = absl::InfiniteDuration());
 
 // Unavailable when the other side has gone. With MSG_DONTWAIT in `flags` it does not wait for it to take what
 // there is: ResourceExhausted.

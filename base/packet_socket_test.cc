@@ -7,9 +7,13 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/file.h"
+#include "base/unique_fd.h"
 
 namespace rekindle {
 namespace {
@@ -98,6 +102,23 @@ TEST(PacketSocketPathTest, WhereNobodyListens) {
   }
   EXPECT_TRUE(absl::IsNotFound(ConnectForPackets(path).status())) << "the socket of a dead one";
   EXPECT_TRUE(absl::IsInvalidArgument(ListenForPackets(std::string(200, 'x')).status()));
+}
+
+TEST(PacketSocketPathTest, WhoHangsIsNotWaitedForWithoutEnd) {
+  const auto folder = TemporaryDirectory::Make("/tmp", "rk-packet-socket-test.");
+  ASSERT_TRUE(folder.ok());
+  const std::string path = absl::StrCat(folder->path(), "/socket");
+  const auto listener = ListenForPackets(path);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  std::vector<UniqueFd> waiting;
+  absl::StatusOr<UniqueFd> made;
+  while ((made = ConnectForPackets(path, absl::Milliseconds(10))).ok()) waiting.push_back(*std::move(made));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(made.status())) << made.status();
+  EXPECT_GT(waiting.size(), 1u);
+  timeval patience{1, 1};
+  socklen_t size = sizeof patience;
+  ASSERT_EQ(::getsockopt(waiting[0].get(), SOL_SOCKET, SO_SNDTIMEO, &patience, &size), 0);
+  EXPECT_EQ(patience.tv_sec + patience.tv_usec, 0) << "sending waits";
 }
 
 }  // namespace

@@ -67,18 +67,31 @@ absl::StatusOr<UniqueFd> PlaceOf(const std::string& path, const WrittenFilesOpti
   return OpenInRoot(options.sandbox_root.empty() ? "/" : options.sandbox_root, path);
 }
 
-// What the job has open under a name that is gone.
-std::map<std::string, std::string> DeletedFilesOf(const std::vector<pid_t>& pids) {
-  std::map<std::string, std::string> deleted;
+// At the names of an image, one after the other, while the job stands still.
+constexpr int kMostLooksForGone = 8;
+
+// Where the job has that open whose name is gone. Empty: it has not, or it has several, as of a log that was
+// rotated away again and again: which one is meant the name does not say.
+std::string DeletedFileOf(const std::vector<pid_t>& pids, absl::string_view path) {
+  std::string found;
+  struct stat first = {};
   for (const pid_t pid : pids) {
     const auto descriptors = ForeignDescriptorsOf(pid);
     for (const ForeignDescriptor& descriptor : descriptors.value_or(std::vector<ForeignDescriptor>())) {
       const std::string link = ReadLink(descriptor.link()).value_or("");
       absl::string_view name = link;
-      if (absl::ConsumeSuffix(&name, kDeletedSuffix)) deleted.emplace(name, descriptor.link());
+      if (!absl::ConsumeSuffix(&name, kDeletedSuffix) || name != path) continue;
+      struct stat info;
+      if (::stat(descriptor.link().c_str(), &info) != 0) continue;
+      if (found.empty()) {
+        found = descriptor.link();
+        first = info;
+      } else if (info.st_dev != first.st_dev || info.st_ino != first.st_ino) {
+        return "";
+      }
     }
   }
-  return deleted;
+  return found;
 }
 
 void RecordFolder(const WrittenFilesOptions& options, v1::WrittenFile* file) {
@@ -210,6 +223,7 @@ absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::
   }
   RK_ASSIGN_OR_RETURN(const std::set<uint64_t> mapped, MappedFiles(criu_files));
   std::map<std::pair<uint64_t, uint64_t>, Found> by_inode;
+  int looks_for_gone = 0;
   for (const criu::RegularFile& file : files) {
     const bool is_mapped = mapped.contains(file.id);
     const bool nameless = options.nameless.contains(file.path);
@@ -218,9 +232,12 @@ absl::StatusOr<std::vector<Found>> FindWritten(const std::map<std::string, std::
     }
     struct stat info;
     absl::StatusOr<UniqueFd> place = PlaceOf(file.path, options);
-    if (absl::IsNotFound(place.status()) && !options.pids.empty()) {
-      options.just_gone = DeletedFilesOf(std::exchange(options.pids, {}));
-      place = PlaceOf(file.path, options);
+    if (absl::IsNotFound(place.status()) && looks_for_gone++ < kMostLooksForGone) {
+      std::string gone = DeletedFileOf(options.pids, file.path);
+      if (!gone.empty()) {
+        options.just_gone.emplace(file.path, std::move(gone));
+        place = PlaceOf(file.path, options);
+      }
     }
     if (!place.ok() || ::fstat(place->get(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
     Found& found = by_inode[{info.st_dev, info.st_ino}];

@@ -201,6 +201,32 @@ TEST_F(WrittenFilesTest, OneThatHasGoneSinceCriuLookedIsRecorded) {
   EXPECT_THAT(written.contents, ElementsAre(Key(0)));
 }
 
+// The oldest log, which is removed at each rotation: the name does not say which of them is meant.
+TEST_F(WrittenFilesTest, OfSeveralThatHaveGoneNoneIsTakenForAnother) {
+  options_.pids = {::getpid()};
+  const auto open = [&](const std::string& name) {
+    const std::string path = std::filesystem::canonical(Make(name, "x"));
+    auto file = OpenFile(path, O_WRONLY | O_APPEND);
+    EXPECT_TRUE(file.ok());
+    return std::pair(path, *std::move(file));
+  };
+  const auto [oldest, first] = open("log.5");
+  ASSERT_EQ(::unlink(oldest.c_str()), 0);
+  const auto [same, second] = open("log.5");
+  const auto [replaced, old] = open("latest");
+  ASSERT_EQ(::unlink(replaced.c_str()), 0);
+  const auto [latest, present] = open("latest");
+  Open(same, 1, O_WRONLY | O_APPEND, 1);
+  Open(latest, 1, O_WRONLY | O_APPEND, 1);
+  ASSERT_EQ(::unlink(same.c_str()), 0);
+  struct stat info;
+  ASSERT_EQ(::fstat(present.get(), &info), 0);
+  const WrittenFiles written = Look();
+  ASSERT_THAT(written.files, SizeIs(1));
+  EXPECT_EQ(written.files[0].path(), latest);
+  EXPECT_EQ(written.files[0].inode(), info.st_ino);
+}
+
 // However much it is: nothing else has the content.
 TEST_F(WrittenFilesTest, SharedMemoryIsMemory) {
   auto shared = TemporaryDirectory::Make("/dev/shm", "written_files_test.");

@@ -36,6 +36,11 @@
 namespace rekindle::daemon {
 namespace {
 
+void Collect(pid_t child) {
+  while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
 // Where the program may be; which one it is only the job's user can tell, in the child.
 std::vector<std::string> ProgramCandidates(const LaunchOptions& options) {
   const std::string& name = options.argv[0];
@@ -310,7 +315,7 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options, std::vector<std::s
   if (before_command) {
     if (absl::Status noted = before_command(pid); !noted.ok()) {
       ::kill(pid, SIGKILL);
-      ::waitpid(pid, nullptr, 0);
+      Collect(pid);
       return noted;
     }
   }
@@ -322,7 +327,7 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options, std::vector<std::s
   for (const Deadline start_by(options.longest_start);;) {
     if (!AwaitReadable(error_read.get(), start_by)) {
       ::kill(pid, SIGKILL);
-      ::waitpid(pid, nullptr, 0);
+      Collect(pid);
       return absl::DeadlineExceededError(absl::StrCat(
           "starting ", options.argv[0], ": it is not running after ",
           absl::FormatDuration(options.longest_start),
@@ -334,8 +339,7 @@ absl::StatusOr<pid_t> LaunchJob(const LaunchOptions& options, std::vector<std::s
     if (warnings) warnings->push_back(DescribeRefused(failure.refused, *options.settings));
   }
   if (got == 0) return pid;  // exec closed the pipe
-  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  Collect(pid);
   if (got != static_cast<ssize_t>(sizeof failure)) failure = {Step::kDescriptors, EIO, {}, 0};
   return LaunchError(failure, options, candidates);
 }
@@ -358,8 +362,7 @@ absl::StatusOr<std::shared_ptr<const JobEnd>> AdoptWithGroup(JobReaper& reaper, 
       });
   if (!adopted.ok()) {
     ::kill(-pid, SIGKILL);
-    while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-    }
+    Collect(pid);
   }
   return adopted;
 }

@@ -291,7 +291,8 @@ absl::Status JobRegistry::CheckNameIsFree(absl::string_view name) const {
                                                "): choose another --name or end it first"));
 }
 
-absl::StatusOr<JobRecord> JobRegistry::Add(JobRecord record, bool unique_name) {
+absl::StatusOr<JobRecord> JobRegistry::Add(JobRecord record, bool unique_name,
+                                           std::optional<JobRecord>* replaced) {
   if (record.name.empty()) {
     record.name = JobNameFromCommand(record.command);
     unique_name = true;
@@ -312,6 +313,10 @@ absl::StatusOr<JobRecord> JobRegistry::Add(JobRecord record, bool unique_name) {
   for (int number = 2; !(free = CheckNameIsFree(record.name)).ok(); ++number) {
     if (!unique_name || !absl::IsAlreadyExists(free)) return free;
     record.name = absl::StrCat(wanted, "-", number);
+  }
+  if (replaced != nullptr) {
+    const absl::StatusOr<std::string> before = ReadFile(PathOf(record.name));
+    *replaced = before.ok() ? Parse(*before) : std::nullopt;
   }
   RK_RETURN_IF_ERROR(Write(record));
   KeepRoom();
@@ -455,11 +460,16 @@ absl::Status JobRegistry::Update(const JobRecord& job, Change change) {
   return written;
 }
 
-void JobRegistry::Forget(const JobRecord& job) {
+void JobRegistry::Forget(const JobRecord& job, const std::optional<JobRecord>& before) {
   const absl::StatusOr<Held> lock = Lock();
   if (!lock.ok()) return;
   const auto current = OnDisk(job);
-  if (current.ok() && *current) ::unlink(PathOf(job.name).c_str());
+  if (!current.ok() || !*current) return;
+  if (before && (Write(*before).ok() || WriteWithoutRoom(*before).ok())) {
+    KeepRoom();
+  } else {
+    ::unlink(PathOf(job.name).c_str());
+  }
 }
 
 absl::Status JobRegistry::SetImage(const JobRecord& job, const std::string& image) {

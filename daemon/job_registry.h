@@ -56,8 +56,9 @@ class JobRegistry {
 
   // Records a job that runs: fills in start_ticks and boot_id, cuts a long command. An empty `name` becomes
   // one made from `command`; `unique_name` adds a number where the name is a running job's, else that is
-  // AlreadyExists.
-  absl::StatusOr<JobRecord> Add(JobRecord record, bool unique_name);
+  // AlreadyExists. `replaced`, which may be null, gets the record of an ended job that had the name.
+  absl::StatusOr<JobRecord> Add(JobRecord record, bool unique_name,
+                                std::optional<JobRecord>* replaced = nullptr);
   // AlreadyExists when a running job has this name, or a record that can't be read, whose job may run;
   // InvalidArgument when it is malformed.
   absl::Status CheckNameIsFree(absl::string_view name) const;
@@ -75,8 +76,8 @@ class JobRegistry {
   // Nothing: nobody can tell how it ended, unless somebody has.
   absl::Status SetExit(const JobRecord& job, const std::optional<ExitState>& exit);
 
-  // Removes the record of one that was never begun.
-  void Forget(const JobRecord& job);
+  // Removes the record of one that was never begun; `before` is there again, which it had replaced.
+  void Forget(const JobRecord& job, const std::optional<JobRecord>& before);
 
   // Does the very process of the record still exist (zombies do not count)?
   static bool Lives(const JobRecord& job);

@@ -183,6 +183,30 @@ void FillUp(const std::string& folder) {
   }
 }
 
+TEST_F(JobRegistryTest, OneThatWasNeverBegunLeavesWhatThereWas) {
+  std::optional<JobRecord> before;
+  {
+    const Subprocess process = StartProcess();
+    auto ended = registry_->Add(Record(process.pid(), "train"), false, &before);
+    ASSERT_TRUE(ended.ok()) << ended.status();
+    EXPECT_FALSE(before.has_value());
+    ASSERT_TRUE(registry_->SetExit(*ended, ExitState{3, 0}).ok());
+  }
+  const Subprocess next = StartProcess();
+  auto noted = registry_->Add(Record(next.pid(), "train"), false, &before);
+  ASSERT_TRUE(noted.ok()) << noted.status();
+  ASSERT_TRUE(before.has_value());
+  registry_->Forget(*noted, before);
+  auto found = registry_->FindByName("train");
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_TRUE(found->exit.has_value());
+  EXPECT_EQ(found->exit->code, 3);
+  registry_->Forget(*noted, std::nullopt);
+  EXPECT_TRUE(registry_->FindByName("train").ok()) << "another one's";
+  registry_->Forget(*found, std::nullopt);
+  EXPECT_TRUE(absl::IsNotFound(registry_->FindByName("train").status()));
+}
+
 TEST_F(JobRegistryTest, HowJobsEndedIsKeptWhereTheFolderIsFull) {
   std::vector<Subprocess> processes;
   for (int i = 0; i < 3; ++i) processes.push_back(StartProcess());

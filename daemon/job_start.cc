@@ -141,7 +141,7 @@ absl::StatusOr<JobStart> PlanJobStart(Node& node, const Call& call, const v1::Ru
 absl::StatusOr<RegisteredJob> StartJob(Node& node, const JobStart& start,
                                        std::vector<std::string>* warnings) {
   warnings->insert(warnings->end(), start.warnings.begin(), start.warnings.end());
-  std::optional<JobRecord> noted;
+  std::optional<NotedJob> noted;
   const auto note = [&](pid_t pid) -> absl::Status {
     JobRecord record = start.record;
     record.pid = pid;
@@ -150,9 +150,9 @@ absl::StatusOr<RegisteredJob> StartJob(Node& node, const JobStart& start,
     return absl::OkStatus();
   };
   const absl::StatusOr<pid_t> launched = LaunchJob(start.launch, warnings, note);
-  if (!launched.ok() && noted) node.jobs().Forget(*noted);
+  if (!launched.ok() && noted) node.jobs().Forget(noted->record, noted->before);
   RK_ASSIGN_OR_RETURN(const pid_t pid, launched);
-  absl::StatusOr<RegisteredJob> job = FollowJob(node, *std::move(noted));
+  absl::StatusOr<RegisteredJob> job = FollowJob(node, std::move(noted->record));
   if (!job.ok()) {
     ::kill(-pid, SIGKILL);
     while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {

@@ -210,7 +210,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
     record.provisional_of = ::getpid();
     record.provisional_of_start_ticks = criu::StartTicks(::getpid()).value_or(0);
   }
-  std::optional<JobRecord> noted;
+  std::optional<NotedJob> noted;
   std::vector<std::string> warnings_of_log;
 
   std::string log = manifest.log();
@@ -309,7 +309,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   monitor.Stop();
   if (files_made) RemoveNamelessMemory(request.into(), manifest);
   if (!result.ok()) rollback_of_files.GiveUp();
-  if (!result.ok() && noted) node.jobs().Forget(*noted);
+  if (!result.ok() && noted) node.jobs().Forget(noted->record, noted->before);
   std::vector<v1::FileRollback> rolled_back = rollback_of_files.Reports();
   // What nobody asked for is as silent as the rest of the memory, unless it was not done.
   if (!request.has_rollback()) {
@@ -322,7 +322,7 @@ absl::StatusOr<RegisteredJob> RestoreJob(Node& node, const Call& call, const v1:
   std::move(warnings_of_log.begin(), warnings_of_log.end(), std::back_inserter(result->warnings));
   // Before somebody may collect it: it may end at once.
   if (request.into() != 0) restore::TellPlace(request.into(), result->root);
-  absl::StatusOr<RegisteredJob> job = FollowJob(node, *std::move(noted));
+  absl::StatusOr<RegisteredJob> job = FollowJob(node, std::move(noted->record));
   if (!job.ok()) {
     criu::KillTree(result->root, /*reap_root=*/true);
     return Annotate(job.status(), "the restored job was ended again");

@@ -235,12 +235,14 @@ void TakeNoSupervisedName(Node& node, JobRecord* record) {
 
 }  // namespace
 
-absl::StatusOr<JobRecord> NoteJob(Node& node, JobRecord record, bool unique_name) {
+absl::StatusOr<NotedJob> NoteJob(Node& node, JobRecord record, bool unique_name) {
   if (unique_name || record.name.empty()) {
     TakeNoSupervisedName(node, &record);
     unique_name = true;
   }
-  return node.jobs().Add(std::move(record), unique_name);
+  NotedJob noted;
+  RK_ASSIGN_OR_RETURN(noted.record, node.jobs().Add(std::move(record), unique_name, &noted.before));
+  return noted;
 }
 
 absl::StatusOr<RegisteredJob> FollowJob(Node& node, JobRecord noted) {

@@ -65,8 +65,14 @@ struct RegisteredJob {
 absl::Status SendJobEnds(const Node& node, const Call& call, absl::Span<const RegisteredJob> jobs,
                          const EventSink<v1::JobEvent>& send);
 
+// A job that was recorded before it runs.
+struct NotedJob {
+  JobRecord record;
+  std::optional<JobRecord> before;  // the ended one whose name it has: see JobRegistry::Forget
+};
+
 // Records a job before it runs, so that whoever comes after this process finds it.
-absl::StatusOr<JobRecord> NoteJob(Node& node, JobRecord record, bool unique_name);
+absl::StatusOr<NotedJob> NoteJob(Node& node, JobRecord record, bool unique_name);
 // Hands one that was noted to the reaper, and keeps its record up to date.
 absl::StatusOr<RegisteredJob> FollowJob(Node& node, JobRecord noted);
 // A job that is not our child: see JobReaper::Watch.

@@ -97,7 +97,8 @@ absl::Status CloneRun::Explain(absl::Status failure) {
   if (!end.why.empty()) failure = absl::AbortedError(absl::StrCat(What(), ": ", end.why));
   // Its sandbox may have been ended for that before it could say so.
   if (end.why.empty() && pager_.HasEnded())
-    failure = Annotate(failure, "the pager, which serves its missing memory, has died");
+    failure = absl::AbortedError(
+        absl::StrCat("the pager, which serves its missing memory, has died: ", failure.message()));
   if (group_ == nullptr) return failure;
   return ExplainLimits(failure, What(), group_->limits(), group_->Events());
 }

@@ -23,6 +23,7 @@
 #include "base/companion_program.h"
 #include "base/deadline.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/stable_hash.h"
 #include "base/status.h"
 #include "base/status_json.h"
@@ -36,7 +37,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kPagerProgram[] = "rekindle-pager";
-constexpr absl::Duration kTidiesWithin = absl::Seconds(10);
+constexpr absl::Duration kTidiesWithin = absl::Seconds(10), kIsReachedWithin = absl::Seconds(1);
 constexpr absl::Duration kEndOfCriuMayTake = absl::Seconds(2);
 
 constexpr char kSocketEnding[] = ".sock";
@@ -106,8 +107,10 @@ absl::StatusOr<std::vector<PagerClient>> PagerClient::ConnectToAllRunning(const 
   RK_RETURN_IF_ERROR(names.status());
   for (const std::string& name : *names) {
     if (!absl::StartsWith(name, store) || !absl::EndsWith(name, kSocketEnding)) continue;
-    auto socket = ConnectForPackets(absl::StrCat(place.runtime_directory, "/", name));
-    if (absl::IsNotFound(socket.status())) continue;
+    auto socket = ConnectForPackets(absl::StrCat(place.runtime_directory, "/", name), kIsReachedWithin);
+    if (absl::IsDeadlineExceeded(socket.status()))  // it hangs, and what was asked of it before waits there
+      Log(LogLevel::kWarning, socket.status().message());
+    if (absl::IsNotFound(socket.status()) || absl::IsDeadlineExceeded(socket.status())) continue;
     RK_RETURN_IF_ERROR(Annotate(socket.status(), "reaching the pagers that run"));
     pagers.push_back(PagerClient(*std::move(socket)));
   }

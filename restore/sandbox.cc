@@ -99,6 +99,7 @@ Sandbox& Sandbox::operator=(Sandbox&& other) noexcept {
     End();
     id_ = std::move(other.id_);
     directory_ = std::move(other.directory_);
+    until_stay_ = other.until_stay_;
     known_ = std::move(other.known_);
     init_pid_ = other.init_pid_;
     control_ = std::move(other.control_);

@@ -347,9 +347,13 @@ class RunTest(RekindleTest):
         with open(log, encoding="utf-8") as file:
             (job,) = json.load(file)["jobs"]
         self.assertEqual(job["name"], "asks")
-        # What could not be run is not.
-        self.assertNotEqual(cli.run("run", "--name", "absent", "--", "/no/such/program").code, DONE)
-        self.assertEqual([job["name"] for job in self.succeed("ps", "--all", cli=cli)["jobs"]], ["asks"])
+        # What could not be run is not, nor does it take the place of one that has ended.
+        self.assertEqual(cli.run("run", "--name", "ended", "--", "sh", "-c", "echo said; exit 3").code, 3)
+        for name in ("absent", "ended"):
+            self.assertNotEqual(cli.run("run", "--name", name, "--", "/no/such/program").code, DONE)
+        found = {job["name"]: job.get("exit_code") for job in self.succeed("ps", "--all", cli=cli)["jobs"]}
+        self.assertEqual(found, {"asks": 0, "ended": 3})
+        self.assertIn("said", cli.run("logs", "ended", json_output=False).out)
 
     def test_output_that_goes_elsewhere_is_named(self):
         count = self.path("count")
