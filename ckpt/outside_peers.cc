@@ -23,6 +23,9 @@ namespace rekindle::ckpt {
 namespace {
 
 constexpr size_t kMostPeersTold = 4;
+// torch_shm_manager, as the kernel cuts it. It is started by the first worker that shares a tensor, and stays
+// when that one has gone.
+constexpr absl::string_view kTorchManager = "torch_shm_manag";
 
 struct Holder {
   pid_t pid = 0;
@@ -110,20 +113,33 @@ std::string DescribeOutsidePeers(const std::vector<pid_t>& pids, uid_t caller) {
   const std::map<uint32_t, Holder> theirs = HoldersOf(ListProcesses(), &leading_to);
   std::string told;
   size_t lines = 0;
+  bool has_torch_manager = false;
   for (const auto& [peer, holder] : leading_to) {
     if (lines++ == kMostPeersTold) {
       absl::StrAppend(&told, "\n  and ", leading_to.size() - kMostPeersTold, " more");
       break;
     }
     const auto other = theirs.find(peer);
+    const bool may_know = other != theirs.end() && MayKnow(caller, other->second.pid);
+    if (may_know) {
+      const auto stat = ReadProcessStat(other->second.pid);
+      has_torch_manager = has_torch_manager || (stat.ok() && stat->name == kTorchManager);
+    }
     const auto end = ends.find(peer);
     const std::string name = end == ends.end() ? "" : PlainName(end->second.name);
     absl::StrAppend(&told, told.empty() ? "" : "\n", "  descriptor ", holder.fd, " of ", Process(holder.pid),
                     " leads to ",
-                    other == theirs.end()                ? "nobody who can be seen here"
-                    : MayKnow(caller, other->second.pid) ? Process(other->second.pid)
-                                                         : "another user's process",
+                    other == theirs.end() ? "nobody who can be seen here"
+                    : may_know            ? Process(other->second.pid)
+                                          : "another user's process",
                     name.empty() ? "" : absl::StrCat(", which has it as ", name));
+  }
+  if (has_torch_manager) {
+    absl::StrAppend(
+        &told,
+        "\n  torch_shm_manager serves PyTorch's sharing strategy 'file_system': "
+        "torch.multiprocessing.set_sharing_strategy('file_descriptor'), Linux's own, does without "
+        "it; it may need a higher 'ulimit -n'");
   }
   return told;
 }

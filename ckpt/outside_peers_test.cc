@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -43,6 +44,20 @@ TEST(OutsidePeers, NamesTheProcessAtTheOtherEnd) {
                                      ::getpid(), " (ckpt_test)")));
   constexpr uid_t kSomebody = 4242;
   EXPECT_THAT(DescribeOutsidePeers({child.pid()}, kSomebody), HasSubstr("leads to another user's process"));
+}
+
+TEST(OutsidePeers, SaysWhatDoesWithoutTorchsManager) {
+  PairOfSockets pair;
+  const TestChild manager(
+      [&] { return ::close(pair.ours.get()) == 0 && ::prctl(PR_SET_NAME, "torch_shm_manager") == 0; });
+  ASSERT_TRUE(manager.prepared());
+  pair.theirs.Reset();
+  const TestChild job;
+  pair.ours.Reset();
+  ASSERT_TRUE(job.prepared());
+  const std::string told = DescribeOutsidePeers({job.pid()}, 0);
+  EXPECT_THAT(told, HasSubstr(absl::StrCat("leads to process ", manager.pid(), " (torch_shm_manag)")));
+  EXPECT_THAT(told, HasSubstr("set_sharing_strategy('file_descriptor')"));
 }
 
 TEST(OutsidePeers, NamesWhatItIsKnownBy) {
