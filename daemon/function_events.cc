@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <string>
 #include <utility>
 
@@ -15,9 +14,7 @@
 namespace rekindle::daemon {
 namespace {
 
-// How many may wait at once, and how long one for an instance that is free.
-constexpr int kMostWaitingEvents = 10'000;
-constexpr int kMostWaitingEventsOfOne = 2500;  // of functions of one user, root excepted
+// For an instance that is free.
 constexpr absl::Duration kLongestWait = absl::Hours(1);
 // After the first attempts at what is called asynchronously that the function has failed; a further one is
 // the last. Lambda waits one and two minutes.
@@ -27,54 +24,18 @@ constexpr absl::Duration kFirstWaitForNode = absl::Seconds(1), kLongestWaitForNo
 
 }  // namespace
 
-class FunctionEvents::Waiting {
- public:
-  absl::Status Add(uid_t owner) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    if (all_ >= kMostWaitingEvents) {
-      ++refused_;
-      return absl::ResourceExhaustedError(absl::StrCat(
-          kMostWaitingEvents, " asynchronous calls wait for their functions already: try again"));
-    }
-    int& of_one = of_each_[owner];
-    if (owner != 0 && of_one >= kMostWaitingEventsOfOne) {
-      ++refused_of_one_;
-      return absl::ResourceExhaustedError(
-          absl::StrCat(kMostWaitingEventsOfOne, " asynchronous calls wait for functions of user ", owner,
-                       " already, which is all that may of one user: try again"));
-    }
-    ++all_;
-    ++of_one;
-    return absl::OkStatus();
-  }
-  void Remove(uid_t owner) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    --all_;
-    if (auto found = of_each_.find(owner); --found->second == 0) of_each_.erase(found);
-  }
-  Refusals refusals() const ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    return {refused_, refused_of_one_};
-  }
-
- private:
-  mutable absl::Mutex mutex_;
-  int all_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<uid_t, int> of_each_ ABSL_GUARDED_BY(mutex_);  // owner of their functions
-  uint64_t refused_ ABSL_GUARDED_BY(mutex_) = 0, refused_of_one_ ABSL_GUARDED_BY(mutex_) = 0;
-};
-
 struct FunctionEvents::Event {
   functions::Call call;
   uid_t owner = 0;  // of the function that it was accepted for
   absl::Time until;
-  size_t failures = 0;               // of the function
-  int starts_failed = 0;             // of the node, since then
-  std::shared_ptr<Waiting> waiting;  // it counts there
+  size_t failures = 0;                     // of the function
+  int starts_failed = 0;                   // of the node, since then
+  std::shared_ptr<WaitingEvents> waiting;  // it counts there, with
+  size_t bytes = 0;
   std::shared_ptr<void> work;
 
   ~Event() {
-    if (waiting) waiting->Remove(owner);
+    if (waiting) waiting->Remove(owner, bytes);
   }
 };
 
@@ -84,7 +45,7 @@ FunctionEvents::FunctionEvents(const functions::FunctionCatalog& catalog, functi
       scheduler_(scheduler),
       logs_(logs),
       threads_(threads),
-      waiting_(std::make_shared<Waiting>()) {}
+      waiting_(std::make_shared<WaitingEvents>()) {}
 
 FunctionEvents::~FunctionEvents() {
   lifeline_.Cut();
@@ -98,11 +59,10 @@ void FunctionEvents::FinishUp() {
   for (const auto& timer : retries_) timer->cancel();
 }
 
-FunctionEvents::Refusals FunctionEvents::refusals() const { return waiting_->refusals(); }
-
 absl::Status FunctionEvents::Accept(const functions::FunctionRecord& function, functions::Call call,
                                     std::shared_ptr<void> work) {
-  RK_RETURN_IF_ERROR(waiting_->Add(function.owner.uid));
+  const size_t bytes = call.payload.size() + call.client_context.size();
+  RK_RETURN_IF_ERROR(waiting_->Add(function.owner.uid, bytes));
   if (call.request_id.empty()) call.request_id = functions::NewRequestId();
   auto event = std::make_shared<Event>();
   event->call = std::move(call);
@@ -110,6 +70,7 @@ absl::Status FunctionEvents::Accept(const functions::FunctionRecord& function, f
   event->until = SteadyNow() + kLongestWait;
   event->call.gone = [until = event->until] { return SteadyNow() > until; };
   event->waiting = waiting_;
+  event->bytes = bytes;
   event->work = std::move(work);
   Try(event);
   return absl::OkStatus();

@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/lifeline.h"
+#include "daemon/waiting_events.h"
 #include "functions/function_catalog.h"
 #include "functions/function_logs.h"
 #include "functions/http_threads.h"
@@ -32,21 +33,17 @@ class FunctionEvents {
   ~FunctionEvents();
 
   // For the function as it is there now: with another owner it is dropped. `work` is kept until the event has
-  // succeeded or is dropped. ResourceExhausted: as many wait as may; it was not accepted.
+  // succeeded or is dropped. ResourceExhausted: as many wait as may, or hold as much; it was not accepted.
   absl::Status Accept(const functions::FunctionRecord& function, functions::Call call,
                       std::shared_ptr<void> work);
   // What waits for its next attempt has it now, as its last one.
   void FinishUp() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // What was not accepted: because of all that wait, and because of those for one user's functions.
-  struct Refusals {
-    uint64_t all = 0, of_one = 0;
-  };
-  Refusals refusals() const;
+  // What was not accepted.
+  WaitingEvents::Refusals refusals() const { return waiting_->refusals(); }
 
  private:
-  struct Event;   // that was accepted and is not answered to anybody
-  class Waiting;  // how many there are
+  struct Event;  // that was accepted and is not answered to anybody
   void Try(const std::shared_ptr<Event>& event);
   void Tried(const std::shared_ptr<Event>& event, const absl::StatusOr<functions::CallResult>& result)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -57,7 +54,7 @@ class FunctionEvents {
   functions::Scheduler& scheduler_;
   functions::FunctionLogs& logs_;
   functions::HttpThreads& threads_;
-  const std::shared_ptr<Waiting> waiting_;
+  const std::shared_ptr<WaitingEvents> waiting_;
 
   absl::Mutex mutex_;
   std::set<std::shared_ptr<boost::asio::steady_timer>> retries_ ABSL_GUARDED_BY(mutex_);

@@ -24,8 +24,10 @@ using functions::RuntimeKind;
 // It loads more than an instance, which finds its dependencies loaded: one that has little time to start has
 // as much here as it would have by default.
 constexpr absl::Duration kLeastDiscovery = absl::Milliseconds(functions::kDefaultStartTimeoutMs);
-// Of what the program that finds imports says.
-constexpr size_t kMostReported = size_t{16} << 20;
+// Of what the program that finds imports says, which the function's code may have written: each byte of it
+// can become many of ours. Of some thousand names.
+constexpr size_t kMostReported = size_t{2} << 20;
+constexpr int kDeepestReported = 8;
 constexpr size_t kShownOfOutput = 300;
 constexpr size_t kShownPlaces = 8;
 // The program for Python keeps to the time by itself.
@@ -33,6 +35,16 @@ constexpr absl::Duration kDiscoveryGrace = absl::Seconds(10);
 
 absl::Duration LongestDiscovery(const functions::FunctionRecord& record) {
   return std::max(kLeastDiscovery, absl::Milliseconds(record.spec.start_timeout_ms));
+}
+
+// What lies deeper is left out before it takes memory.
+nlohmann::json ParseReport(absl::string_view text) {
+  return nlohmann::json::parse(
+      text,
+      [](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
+        return depth <= kDeepestReported;
+      },
+      /*allow_exceptions=*/false);
 }
 
 // Loads a function's handler, and says what it imports.
@@ -141,7 +153,7 @@ absl::StatusOr<FunctionImports> FindImports(Node& node, const functions::Functio
   const size_t line = text.rfind("\n{");
   const size_t begin = line != std::string::npos ? line : text.find('{');
   const nlohmann::json result =
-      nlohmann::json::parse(begin == std::string::npos ? text : text.substr(begin), nullptr, false);
+      ParseReport(absl::string_view(text).substr(begin == std::string::npos ? 0 : begin));
   if (!result.is_object()) {
     const std::string ended = end->out_of_memory
                                   ? OutOfMemory(record)

@@ -28,6 +28,7 @@
 #include "daemon/instance_record.h"
 #include "daemon/loaded_function.h"
 #include "daemon/runtime_port.h"
+#include "daemon/start_bound.h"
 #include "restore/pager_client.h"
 
 namespace rekindle::daemon {
@@ -328,6 +329,7 @@ absl::Status FunctionInstances::CheckCode(const functions::FunctionRecord& recor
 }
 
 absl::StatusOr<StartedInstance> FunctionInstances::Start(const StartOrder& order) {
+  if (starts_stopped_.cancelled()) return absl::CancelledError("the daemon is ending");
   RK_ASSIGN_OR_RETURN(LivePtr live, Find(order.function, order.revision));
   if (const absl::Status there = CheckCode(live->record); !there.ok()) {
     // A template is not gone for that.
@@ -392,6 +394,14 @@ absl::StatusOr<restore::CloneResult> FunctionInstances::CopyImage(store::Store& 
   return copy;
 }
 
+absl::Status FunctionInstances::GivenUp(const absl::Status& why) const {
+  if (starts_stopped_.cancelled()) return why;
+  return absl::DeadlineExceededError(
+      "the copy was not made in time: what serves copies their memory hangs, or the disk of the store does; "
+      "see "
+      "pager.log in the runtime directory");
+}
+
 absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& order, const LivePtr& live,
                                                              Place place) {
   std::string digest = live->dependency_digest;
@@ -401,13 +411,17 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& o
   }
   if (digest.empty()) return absl::NotFoundError("there is no such image");
   const functions::FunctionRecord& record = live->record;
+  RK_ASSIGN_OR_RETURN(const StartBound bound, StartBound::Make(starts_stopped_, order.copied_by));
   restore::CloneOptions options = OptionsFor(*live, digest);
+  options.cancel_fd = bound.fd();
   options.environment.merge(InstanceEnvironment(record, place.identity));
   absl::StatusOr<restore::CloneResult> copy = absl::NotFoundError("");
   std::function<void()> has_answered;
   if (order.level == StartLevel::kTemplate || order.level == StartLevel::kDependencyTemplate) {
     RK_ASSIGN_OR_RETURN(std::shared_ptr<LiveTemplate> from, TemplateFor(live, order.level));
     copy = from->forks().Fork(options);
+    options.cancel_fd = -1;
+    if (absl::IsCancelled(copy.status())) return GivenUp(copy.status());
     if (!copy.ok() && from->forks().lost()) return DropLostTemplate(live, order.level, from, copy.status());
     if (!copy.ok()) return copy.status();
     auto root = std::make_shared<UniqueFd>(std::move(copy->root_pidfd));
@@ -418,6 +432,7 @@ absl::StatusOr<StartedInstance> FunctionInstances::StartCopy(const StartOrder& o
   } else {
     RK_ASSIGN_OR_RETURN(std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
     copy = CopyImage(*store, options);
+    if (absl::IsCancelled(copy.status())) return GivenUp(copy.status());
     // The image of its dependencies was removed.
     if (absl::IsNotFound(copy.status()) && digest == live->dependency_digest) files_changed_();
     if (IsOfNoUse(copy.status())) {
@@ -686,6 +701,7 @@ void FunctionInstances::NoteInLog(const functions::FunctionRecord& record, absl:
 }
 
 void FunctionInstances::StopMaking() {
+  starts_stopped_.Cancel();
   absl::MutexLock lock(&mutex_);
   making_stopped_ = true;
   for (auto& [_, live] : functions_) {

@@ -100,6 +100,8 @@ class FunctionInstances : public functions::InstanceStarter {
                                                        const LivePtr& live, Place place);
   // A copy of the image with this digest; `damaged_` hears of what is wrong with the image.
   absl::StatusOr<restore::CloneResult> CopyImage(store::Store& store, const restore::CloneOptions& options);
+  // Of a copy that was cancelled.
+  absl::Status GivenUp(const absl::Status& why) const;
   absl::StatusOr<functions::StartedInstance> StartCold(const functions::StartOrder& order,
                                                        const LivePtr& live, Place place);
   // Unavailable: the store is away, or the code is not in it any more.
@@ -151,6 +153,7 @@ class FunctionInstances : public functions::InstanceStarter {
   uint32_t run_ = 0;             // at random, in their names
   std::atomic<uint64_t> next_{1};
 
+  Cancellation starts_stopped_;
   mutable absl::Mutex mutex_;
   bool making_stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::pair<std::string, uint64_t>, LivePtr> functions_ ABSL_GUARDED_BY(mutex_);

@@ -228,7 +228,7 @@ absl::Status Functions::CallLater(const Caller& caller, functions::Call call) {
 Functions::Refusals Functions::refusals() const {
   Refusals refused;
   if (const functions::InvokeApi* front = serving_.load()) refused.http = front->refusals();
-  const FunctionEvents::Refusals events = events_->refusals();
+  const WaitingEvents::Refusals events = events_->refusals();
   refused.events = events.all;
   refused.events_of_one = events.of_one;
   return refused;
@@ -269,9 +269,16 @@ absl::Status Functions::Remove(const Caller& caller, const std::string& name) {
     if (auto scheduled = scheduled_.extract(name)) revision = scheduled.mapped();
     without_image_.erase(name);
     only_alone_.erase(name);
+    // While nobody else, perhaps another user, has the name; what instances write until they end goes below.
+    logs_->Remove(name).IgnoreError();
   }
   if (revision != 0) instances_->Remove(name, revision, /*await_image=*/true);
-  logs_->Remove(name).IgnoreError();
+  {
+    // Not those of a function that has got the name meanwhile: no instance of it starts, and opens its log,
+    // before it is scheduled.
+    absl::MutexLock scheduling(&scheduling_);
+    if (absl::IsNotFound(catalog_->Find(name).status())) logs_->Remove(name).IgnoreError();
+  }
   if (record.ok()) with_layers_.TidyUnlessAtWork(record->owner.uid);
   record = absl::NotFoundError("");  // and with it its layers
   TidyLayers();

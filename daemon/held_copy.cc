@@ -118,6 +118,7 @@ absl::StatusOr<CapturedCopy> CaptureNextReadyPoint(
   CapturedCopy captured;
   captured.seconds = watch.seconds();
   if (auto pager = node.clones().ConnectToPager(store); pager.ok()) {
+    if (wait.cancel != nullptr) pager->CancelBy(wait.cancel->fd());
     RK_ASSIGN_OR_RETURN(const bool complete, pager->Fill(started.sandbox.id));
     // Another time it may be: this is no reason to give the image up for good.
     if (!complete) return absl::UnavailableError(absl::StrCat(what, ": its memory could not be brought in"));

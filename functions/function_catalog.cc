@@ -469,14 +469,16 @@ absl::StatusOr<Deployed> FunctionCatalog::Deploy(const FunctionSpec& spec, const
   FunctionRecord present;
   RK_ASSIGN_OR_RETURN(Deployed deployed, Stage(spec, owner, options, &present));
   if (deployed.unchanged) return deployed;
+  // One that was given whole counts as it is, whatever it replaces.
+  const FunctionSpec* const settings_of = options.code_of ? &present.spec : nullptr;
   if (deployed.adjusted) {
-    RK_RETURN_IF_ERROR(Annotate(CommitSettings(&deployed.record), what));
+    RK_RETURN_IF_ERROR(Annotate(CommitSettings(settings_of, &deployed.record), what));
     return deployed;
   }
   if (options.prepare)
     RK_RETURN_IF_ERROR(Annotate(options.prepare(deployed.record, &deployed.record.images), what));
   if (options.cancelled && *options.cancelled) return absl::CancelledError(absl::StrCat(what, ": cancelled"));
-  RK_RETURN_IF_ERROR(Annotate(Commit(deployed.record, present), what));
+  RK_RETURN_IF_ERROR(Annotate(Commit(deployed.record, present.revision, settings_of), what));
   return deployed;
 }
 
@@ -563,18 +565,30 @@ absl::Status FunctionCatalog::Place(const std::string& staging, uint64_t present
   return SyncFolder(directory_);
 }
 
-absl::Status FunctionCatalog::Commit(const FunctionRecord& record, const FunctionRecord& replaced) {
+absl::Status FunctionCatalog::CheckPresent(const std::string& name, uint64_t revision,
+                                           const FunctionSpec* settings_of) const {
+  absl::MutexLock lock(&mutex_);
+  const auto present = records_.find(name);
+  if ((present == records_.end() ? 0 : present->second.revision) != revision) {
+    return absl::AbortedError(
+        "it was deployed again, or removed, before this deployment had ended, which has no effect");
+  }
+  if (settings_of != nullptr && (revision == 0 || !(present->second.spec == *settings_of))) {
+    return absl::AbortedError(
+        "its settings were changed by another call before this one had ended, which has no effect: look at "
+        "it, and try again");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FunctionCatalog::Commit(const FunctionRecord& record, uint64_t replaced,
+                                     const FunctionSpec* settings_of) {
   std::shared_ptr<const RevisionFolder> old;  // goes after the locks have
   absl::MutexLock commit(&commit_mutex_);
-  {
-    absl::MutexLock lock(&mutex_);
-    auto present = records_.find(record.name());
-    // What was taken down as damaged has taken this with it.
-    if ((present == records_.end() ? 0 : present->second.revision) != replaced.revision ||
-        !PathExists(record.folder->code())) {
-      return absl::AbortedError(
-          "it was deployed again, or removed, before this deployment had ended, which has no effect");
-    }
+  RK_RETURN_IF_ERROR(CheckPresent(record.name(), replaced, settings_of));
+  // What was taken down as damaged has taken this with it.
+  if (!PathExists(record.folder->code())) {
+    return absl::AbortedError("it was removed before this deployment had ended, which has no effect");
   }
   Step("record");
   // So that no start takes the new revision for what was left by an interrupted deployment, once there is a
@@ -589,14 +603,11 @@ absl::Status FunctionCatalog::Commit(const FunctionRecord& record, const Functio
   return absl::OkStatus();
 }
 
-absl::Status FunctionCatalog::CommitSettings(FunctionRecord* record) {
+absl::Status FunctionCatalog::CommitSettings(const FunctionSpec* settings_of, FunctionRecord* record) {
   absl::MutexLock commit(&commit_mutex_);
-  auto present = Find(record->name());
-  if (!present.ok() || present->revision != record->revision) {
-    return absl::AbortedError(
-        "it was deployed again, or removed, before this deployment had ended, which has no effect");
-  }
-  record->images = present->images;
+  RK_RETURN_IF_ERROR(CheckPresent(record->name(), record->revision, settings_of));
+  RK_ASSIGN_OR_RETURN(const FunctionRecord present, Find(record->name()));
+  record->images = present.images;
   Step("record");
   RK_RETURN_IF_ERROR(WriteFunctionRecord(absl::StrCat(FolderOf(record->name()), "/", kRecordFile), *record));
   absl::MutexLock lock(&mutex_);

@@ -208,10 +208,16 @@ class FunctionCatalog {
   absl::Status Place(const std::string& staging, uint64_t present, std::vector<LayerPtr> layers,
                      std::unique_ptr<CodeLedger::Charge> charge, FunctionRecord* record)
       ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
-  absl::Status Commit(const FunctionRecord& record, const FunctionRecord& replaced)
+  // Aborted: there is another revision (0: none) by now or, where `settings_of` is not null, one with other
+  // settings than these.
+  absl::Status CheckPresent(const std::string& name, uint64_t revision, const FunctionSpec* settings_of) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(commit_mutex_) ABSL_LOCKS_EXCLUDED(mutex_);
+  // In place of that revision.
+  absl::Status Commit(const FunctionRecord& record, uint64_t replaced, const FunctionSpec* settings_of)
       ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
   // Gives the revision that is there other settings.
-  absl::Status CommitSettings(FunctionRecord* record) ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
+  absl::Status CommitSettings(const FunctionSpec* settings_of, FunctionRecord* record)
+      ABSL_LOCKS_EXCLUDED(commit_mutex_, mutex_);
   void Step(absl::string_view name) const {
     if (options_.at_step) options_.at_step(name);
   }

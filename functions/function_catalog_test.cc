@@ -391,6 +391,32 @@ TEST_F(FunctionCatalogTest, ADeploymentHasNoEffectWhenTheFunctionHasChangedMeanw
   EXPECT_THAT(Files("functions"), ElementsAre(".lock"));
 }
 
+// Settings are given as what is to be other than it is: of two calls at once neither may undo what the other
+// one was told has been done.
+TEST_F(FunctionCatalogTest, SettingsThatWereChangedWhileOthersWerePreparedStay) {
+  auto catalog = Open();
+  FunctionSpec spec = Spec();
+  ASSERT_TRUE(Deploy(*catalog, spec).ok());
+  const Owner owner{::geteuid(), ::getegid(), {}};
+  DeployOptions quick;
+  quick.replace = true;
+  quick.code_of = *catalog->Find("fn");
+  DeployOptions slow = quick;
+  FunctionSpec other_time = spec;
+  other_time.timeout_ms += 1000;
+  slow.prepare = [&](const FunctionRecord&, FunctionImages*) {
+    const auto adjusted = catalog->Deploy(other_time, owner, quick);
+    EXPECT_TRUE(adjusted.ok() && adjusted->adjusted) << adjusted.status();
+    return absl::OkStatus();
+  };
+  spec.environment["X"] = "1";
+  const absl::Status late = catalog->Deploy(spec, owner, slow).status();
+  EXPECT_EQ(late.code(), absl::StatusCode::kAborted) << late;
+  EXPECT_THAT(std::string(late.message()), HasSubstr("settings were changed"));
+  EXPECT_EQ(catalog->Find("fn")->spec, other_time);
+  EXPECT_EQ(catalog->Find("fn")->revision, 1u);
+}
+
 TEST_F(FunctionCatalogTest, ARevisionThatWasRemovedDoesNotComeAgain) {
   auto catalog = Open();
   auto removed = Deploy(*catalog, Spec());

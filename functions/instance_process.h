@@ -70,6 +70,7 @@ struct StartOrder {
   uint64_t revision = 0;
   std::string instance;  // a new name
   StartLevel level = StartLevel::kCold;
+  absl::Time copied_by = absl::InfiniteFuture();   // SteadyNow(): a copy that is not made by then is given up
   std::function<void(const InstanceEnd&)> on_end;  // once, from any thread, after Start has succeeded
 };
 
@@ -84,7 +85,8 @@ class InstanceStarter {
  public:
   virtual ~InstanceStarter() = default;
   // NotFound: there is nothing to start from at this level. Unavailable: the template that there was is gone,
-  // and another one may be made. FailedPrecondition: it can't be forked.
+  // and another one may be made. FailedPrecondition: it can't be forked. DeadlineExceeded: `copied_by` is
+  // over.
   virtual absl::StatusOr<StartedInstance> Start(const StartOrder& order) = 0;
   // A live parked copy from which instances are forked; of the function, or (`function` empty) of a
   // dependency image. Returns its size in memory. FailedPrecondition: it can't be forked.
@@ -95,7 +97,8 @@ class InstanceStarter {
   // Takes the function's own image, of an instance that it starts for that. Returns its size on disk.
   virtual absl::StatusOr<uint64_t> CaptureImage(const std::string& function, uint64_t revision) = 0;
   virtual void DropImage(const std::string& function, uint64_t revision) = 0;
-  // What is being made of functions is given up (Cancelled), and nothing is begun any more: all ends.
+  // What is being made of functions, and copies that are, are given up (Cancelled), and nothing is begun any
+  // more: all ends.
   virtual void StopMaking() = 0;
 };
 

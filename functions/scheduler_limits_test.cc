@@ -19,6 +19,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 
 // Answers what it was given when the gate lets it.
 TestProgram EchoThrough(Gate& gate) {
@@ -436,6 +437,25 @@ TEST_F(SchedulerTest, ProvisionedInstancesOutliveTheIdleLimit) {
   EXPECT_EQ(TextOf(std::move(second)), "ok 2");
   EXPECT_TRUE(starter_.WaitForLiving(1));  // the second one has gone
   ASSERT_TRUE(Eventually([&] { return Numbers("f").idle == 1; }));
+}
+
+// It is kept, and told again and again.
+TEST_F(SchedulerTest, OfALongErrorOfAProvisionedInstanceTheBeginningIsKept) {
+  starter_.Become("f", [](TestRuntime& runtime) {
+    runtime.FailInit(R"({"errorMessage":")" + std::string(500'000, 'x') + R"("})");
+    return Exits(1);
+  });
+  ScheduledFunction function = Function("f");
+  function.provisioned = 1;
+  scheduler().Put(function);
+  ASSERT_TRUE(Eventually([&] { return !Numbers("f").problem.empty(); }));
+  EXPECT_THAT(Numbers("f").problem, StartsWith(R"({"errorMessage":"xxx)"));
+  EXPECT_LE(Numbers("f").problem.size(), 2000u);
+  // A caller gets it whole.
+  Told told = Invoke("f");
+  const absl::StatusOr<CallResult> result = ResultOf(told);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_GT(result->payload.size(), 500'000u);
 }
 
 TEST_F(SchedulerTest, AProvisionedInstanceThatEndsIsReplaced) {

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/parallel.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "functions/scheduler_core.h"
 #include "functions/scheduler_errors.h"
 #include "functions/scheduler_instance.h"
@@ -14,6 +15,11 @@
 namespace rekindle::functions {
 namespace {
 
+// Beyond the time that an instance has for its handler: for memory that comes from a busy disk. Whoever
+// serves it may hang; then it is started from nothing.
+constexpr absl::Duration kLongestCopying = absl::Minutes(1);
+// Of an error that is shown among what there is to know of a function.
+constexpr size_t kMostOfProblem = 2000;
 // Before an instance that is always to be there is tried again, whose start has failed: doubled each time.
 constexpr absl::Duration kFirstRefill = absl::Seconds(1), kLastRefill = absl::Minutes(1);
 
@@ -70,6 +76,7 @@ void Core::Start(const FunctionPtr& function, const InstancePtr& instance, Start
   order.function = function->spec.name;
   order.revision = function->spec.revision;
   order.instance = instance->id;
+  order.copied_by = SteadyNow() + function->spec.longest_start + kLongestCopying;
   order.on_end = [weak = weak_from_this(), instance](const InstanceEnd& end) {
     if (auto core = weak.lock()) core->OnEnd(instance, end);
   };
@@ -214,7 +221,8 @@ void Core::FailStart(const InstancePtr& instance, const std::string& error_json,
     result.start = SteadyNow() - request->arrived;
     later->steps.emplace_back([request, result] { request->done(result); });
   } else {
-    function->counters->problem = error_json;
+    // It is kept and told again and again; who has called gets it whole.
+    function->counters->problem = ToUtf8(error_json, kMostOfProblem);
   }
   ++function->failures;
   RetirePredecessor(function, later);

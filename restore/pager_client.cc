@@ -38,6 +38,8 @@ using Json = nlohmann::json;
 
 constexpr char kPagerProgram[] = "rekindle-pager";
 constexpr absl::Duration kTidiesWithin = absl::Seconds(10), kIsReachedWithin = absl::Seconds(1);
+// A hundred and more that it has not taken wait before: it hangs.
+constexpr absl::Duration kTakesCallersWithin = absl::Seconds(10);
 constexpr absl::Duration kEndOfCriuMayTake = absl::Seconds(2);
 
 constexpr char kSocketEnding[] = ".sock";
@@ -65,7 +67,7 @@ absl::StatusOr<UniqueFd> StartPager(const PagerPlace& place, const std::string& 
                                     const std::string& path, Subprocess* started_process) {
   RK_ASSIGN_OR_RETURN(UniqueFd lock,
                       LockFile(absl::StrCat(place.runtime_directory, "/", kPagerLock), LOCK_EX));
-  auto started = ConnectForPackets(path);
+  auto started = ConnectForPackets(path, kTakesCallersWithin);
   if (!absl::IsNotFound(started.status())) return started;
   for (const std::string& left : {path, absl::StrCat(path, kEndingPagerSuffix)}) ::unlink(left.c_str());
   RK_ASSIGN_OR_RETURN(UniqueFd listener, ListenForPackets(path));
@@ -78,7 +80,7 @@ absl::StatusOr<UniqueFd> StartPager(const PagerPlace& place, const std::string& 
   // it.
   options.new_session = true;
   RK_ASSIGN_OR_RETURN(*started_process, Subprocess::Start(options));
-  return ConnectForPackets(path);
+  return ConnectForPackets(path, kTakesCallersWithin);
 }
 
 }  // namespace
@@ -86,7 +88,7 @@ absl::StatusOr<UniqueFd> StartPager(const PagerPlace& place, const std::string& 
 absl::StatusOr<PagerClient> PagerClient::Connect(const PagerPlace& place, Subprocess* started) {
   RK_ASSIGN_OR_RETURN(std::string program, FindCompanionProgram(kPagerProgram));
   RK_ASSIGN_OR_RETURN(std::string path, SocketPath(place, program));
-  auto socket = ConnectForPackets(path);
+  auto socket = ConnectForPackets(path, kTakesCallersWithin);
   if (absl::IsNotFound(socket.status())) socket = StartPager(place, program, path, started);
   if (!socket.ok()) return Annotate(socket.status(), "reaching the pager");
   return PagerClient(*std::move(socket));
@@ -95,7 +97,7 @@ absl::StatusOr<PagerClient> PagerClient::Connect(const PagerPlace& place, Subpro
 absl::StatusOr<PagerClient> PagerClient::ConnectToRunning(const PagerPlace& place) {
   RK_ASSIGN_OR_RETURN(std::string program, FindCompanionProgram(kPagerProgram));
   RK_ASSIGN_OR_RETURN(std::string path, SocketPath(place, program));
-  RK_ASSIGN_OR_RETURN(UniqueFd socket, ConnectForPackets(path));
+  RK_ASSIGN_OR_RETURN(UniqueFd socket, ConnectForPackets(path, kTakesCallersWithin));
   return PagerClient(std::move(socket));
 }
 

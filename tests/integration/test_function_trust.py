@@ -6,6 +6,7 @@ import grp
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -494,6 +495,28 @@ class LogTimesTest(FunctionsTest):
             self.assertIn("REPORT RequestId", lines)
         self.assertTrue(self.daemon.running())
         self.assertLess(procfs.memory_bytes(self.daemon.pid), 1 << 30)
+
+
+# What is found out about it is read from what it can write, too: each byte of this would be many of the daemon's.
+_REPORTS_WITHOUT_END = """import os, signal
+told_by = os.getppid()
+left = b'\\n{"imports":' + b"[" * (15 << 20)
+to = os.open(f"/proc/{told_by}/fd/1", os.O_WRONLY)
+while left:
+    left = left[os.write(to, left):]
+os.kill(told_by, signal.SIGKILL)
+"""
+
+
+class ReportTest(FunctionsTest):
+    def test_what_a_function_reports_takes_no_memory_of_the_daemon(self):
+        with open(f"/proc/{self.daemon.pid}/status", encoding="ascii") as status:
+            before = int(re.search(r"VmHWM:\s+(\d+)", status.read())[1])
+        deployed = self.deploy("hostile", files={"app.py": _REPORTS_WITHOUT_END})
+        self.assertIn("Runtime.ExitError", deployed["warnings"][0])
+        with open(f"/proc/{self.daemon.pid}/status", encoding="ascii") as status:
+            after = int(re.search(r"VmHWM:\s+(\d+)", status.read())[1])
+        self.assertLess(after - before, 100 << 10, "KiB")
 
 
 class ShareTest(FunctionsTest):
