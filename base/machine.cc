@@ -10,12 +10,18 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/status.h"
 
 namespace rekindle {
+namespace {
+
+constexpr char kLack[] = "rekindle/lack-of-machine";
+
+}  // namespace
 
 absl::StatusOr<Machine> ThisMachine() {
   Machine machine;
@@ -36,6 +42,14 @@ absl::StatusOr<Machine> ThisMachine() {
   }
   return machine;
 }
+
+absl::Status LackOfMachine(const absl::Status& status) {
+  absl::Status marked = status;
+  marked.SetPayload(kLack, absl::Cord());
+  return marked;
+}
+
+bool IsLackOfMachine(const absl::Status& status) { return status.GetPayload(kLack).has_value(); }
 
 std::string ThisBootId() {
   static const auto& id =

@@ -22,6 +22,11 @@ absl::StatusOr<Machine> ThisMachine();
 // image.
 inline constexpr char kDoesNotFit[] = "the image does not fit this machine";
 
+// Marks an error as one of this machine, which lacks what every image of a job needs, until somebody mends
+// it: CRIU, a GPU, its driver. The mark stays with the status (Annotate).
+absl::Status LackOfMachine(const absl::Status& status);
+bool IsLackOfMachine(const absl::Status& status);
+
 // As in Machine. Read once: later there may be no descriptor for it. Empty where the kernel does not tell.
 std::string ThisBootId();
 

@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "base/file.h"
+#include "base/machine.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 
@@ -199,13 +200,7 @@ absl::StatusOr<Installation> FromEnvironment(const std::string& choice) {
   return Installation{std::move(candidate->command), *version, std::move(candidate->origin)};
 }
 
-}  // namespace
-
-std::string Version::ToString() const {
-  return patch == 0 ? absl::StrCat(major, ".", minor) : absl::StrCat(major, ".", minor, ".", patch);
-}
-
-absl::StatusOr<Installation> FindCriu() {
+absl::StatusOr<Installation> FindUsable() {
   if (const char* choice = ::getenv("REKINDLE_CRIU"); choice != nullptr && *choice != '\0') {
     return FromEnvironment(choice);
   }
@@ -235,6 +230,18 @@ absl::StatusOr<Installation> FindCriu() {
         absl::StrCat(needed, " and what is here does not work (", absl::StrJoin(broken, "; "), ")", kCure));
   }
   return absl::UnimplementedError(absl::StrCat(needed, " and none was found", kCure));
+}
+
+}  // namespace
+
+std::string Version::ToString() const {
+  return patch == 0 ? absl::StrCat(major, ".", minor) : absl::StrCat(major, ".", minor, ".", patch);
+}
+
+absl::StatusOr<Installation> FindCriu() {
+  absl::StatusOr<Installation> found = FindUsable();
+  if (!found.ok()) return LackOfMachine(found.status());
+  return found;
 }
 
 }  // namespace rekindle::criu

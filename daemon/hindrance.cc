@@ -71,6 +71,9 @@ Hindrance HindranceOf(const absl::Status& status) {
   // Aborted: somebody killed CRIU or one of the processes in the making, which says nothing of the image.
   if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status) || absl::IsAborted(status))
     return Hindrance::kMachine;
+  if (IsLackOfMachine(status)) return Hindrance::kLacking;
+  // A file system, a driver or another job takes its time.
+  if (absl::IsDeadlineExceeded(status)) return Hindrance::kMachine;
   // What was read, and is wrong.
   if (absl::IsDataLoss(status) || absl::IsInvalidArgument(status)) return Hindrance::kImage;
   if (absl::StrContains(status.message(), restore::kMakeFolder) ||

@@ -17,6 +17,9 @@ enum class Hindrance {
   // that is not there yet, a port or a terminal that another has.
   kMachine,
   kName,  // another job has its name
+  // Whichever image is taken, and until somebody mends it: CRIU, a GPU or its driver is not there, or does
+  // not work.
+  kLacking,
   // The image is of a newer kernel or CRIU, or of another processor. An older image may do; else this lasts
   // until the machine is another one.
   kOtherMachine,

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/machine.h"
 #include "base/status.h"
 #include "criu/failure.h"
 #include "restore/compatibility.h"
@@ -28,6 +29,23 @@ TEST(HindranceTest, TroubleOfTheMachineIsNoFaultOfTheImage) {
   EXPECT_EQ(HindranceOf(absl::FailedPreconditionError(
                 absl::StrCat("/data/log: it is gone, with its folder /data: ", restore::kMakeFolder))),
             Hindrance::kMachine);
+}
+
+TEST(HindranceTest, WhatEveryImageNeedsIsWaitedFor) {
+  const absl::Status no_criu =
+      Annotate(LackOfMachine(absl::UnimplementedError("CRIU is needed")), "restoring");
+  EXPECT_EQ(HindranceOf(no_criu), Hindrance::kLacking);
+  EXPECT_FALSE(MayFitOtherImage(no_criu));
+  const absl::Status no_gpu = Annotate(
+      LackOfMachine(absl::FailedPreconditionError("there is no GPU x on this machine")), "restoring");
+  EXPECT_EQ(HindranceOf(no_gpu), Hindrance::kLacking);
+  // Where it is clear that it passes, or that an older image may do, that counts.
+  EXPECT_EQ(HindranceOf(LackOfMachine(absl::ResourceExhaustedError("no room on the GPU"))),
+            Hindrance::kMachine);
+  EXPECT_EQ(HindranceOf(LackOfMachine(absl::FailedPreconditionError(
+                absl::StrCat(kDoesNotFit, ": it was taken with NVIDIA driver 570")))),
+            Hindrance::kOtherMachine);
+  EXPECT_EQ(HindranceOf(absl::DeadlineExceededError("a file system does not answer")), Hindrance::kMachine);
 }
 
 TEST(HindranceTest, AStrangersLinkCanBeTakenAway) {

@@ -220,9 +220,11 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Launch(Node& node,
                                                                      std::vector<std::string>* warnings) {
   std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record), std::move(hold)));
   // Of a job that had the name, and ended.
+  const EndedRecord before = ReadEndedRecord(job->directory_, job->name_);
   RK_RETURN_IF_ERROR(RemoveFirstImage(job->directory_, job->name_));
-  job->removed_.ForgetAll();
-  return Supervise(job, job->StartFromBeginning(std::move(log), warnings));
+  absl::StatusOr<RegisteredJob> started = job->StartFromBeginning(std::move(log), warnings);
+  if (started.ok()) job->removed_.ForgetAll();
+  return Supervise(std::move(job), std::move(started), before);
 }
 
 absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::LaunchFromImage(Node& node,
@@ -232,20 +234,21 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::LaunchFromImage(No
                                                                               v1::JobRestarted* restarted) {
   const v1::RestartPoint image = record.points(0);
   std::shared_ptr<SupervisedJob> job(new SupervisedJob(node, std::move(record), std::move(hold)));
+  const EndedRecord before = ReadEndedRecord(job->directory_, job->name_);
   RK_RETURN_IF_ERROR(WriteFirstImage(job->directory_, job->name_, image));
   absl::StatusOr<RegisteredJob> started = job->RestoreFrom(image, restarted, /*revival=*/false, log);
   if (started.ok()) {
     absl::MutexLock lock(&job->mutex_);
     job->record_.set_log(started->record.log);
   }
-  return Supervise(std::move(job), std::move(started));
+  return Supervise(std::move(job), std::move(started), before);
 }
 
 absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Supervise(
-    std::shared_ptr<SupervisedJob> job, absl::StatusOr<RegisteredJob> first_life) {
+    std::shared_ptr<SupervisedJob> job, absl::StatusOr<RegisteredJob> first_life, const EndedRecord& before) {
   if (!first_life.ok()) {
     job->RemoveJobFile();
-    job->RemoveRecord();
+    job->RemoveRecord(before);
     return first_life.status();
   }
   job->BeginLife(*first_life);
@@ -255,14 +258,14 @@ absl::StatusOr<std::shared_ptr<SupervisedJob>> SupervisedJob::Supervise(
     // Who is told that it was not started must not find it running.
     job->KillAll();
     job->RemoveJobFile();
-    job->RemoveRecord();
+    job->RemoveRecord(before);
     return NoMoreThreads(error);
   }
   return job;
 }
 
-void SupervisedJob::RemoveRecord() {
-  const absl::Status removed = RemoveSupervisedRecord(directory_, name_);
+void SupervisedJob::RemoveRecord(const EndedRecord& before) {
+  const absl::Status removed = PutBackEndedRecord(directory_, name_, before);
   if (removed.ok()) return;
   Log(LogLevel::kError,
       absl::StrCat("job '", name_, "' was not started, but its record stays, and whoever reads it ",
@@ -375,6 +378,23 @@ void SupervisedJob::KillAll() {
   if (over) saw_life_ = false;
 }
 
+absl::Status SupervisedJob::TakeLastImage(std::string* image) {
+  // Whoever has asked may ask once: a scheduler kills the job next. Of a large one the image of somebody else
+  // takes minutes.
+  constexpr double kOthersMayTake = 600;
+  const Stopwatch waited;
+  for (;;) {
+    absl::Status taken = TakeImage(/*asked=*/true, image);
+    if (!absl::IsAborted(taken) || waited.seconds() >= kOthersMayTake ||
+        end_->WaitFor(absl::ZeroDuration()).has_value()) {
+      return taken;
+    }
+    absl::MutexLock lock(&mutex_);
+    const auto over = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return record_.stopping() || leave_; };
+    if (AwaitUntil(mutex_, absl::Condition(&over), Deadline(absl::Seconds(kBusySeconds)))) return taken;
+  }
+}
+
 bool SupervisedJob::StopLife() {
   absl::Duration grace;
   bool checkpoint;
@@ -386,7 +406,7 @@ bool SupervisedJob::StopLife() {
   }
   absl::Status taken;
   std::string image;
-  if (checkpoint) taken = TakeImage(/*asked=*/true, &image);
+  if (checkpoint) taken = TakeLastImage(&image);
   {
     absl::MutexLock lock(&mutex_);
     if (!taken.ok()) {

@@ -37,6 +37,7 @@
 #include "daemon/rpc_support.h"
 #include "daemon/seen_processes.h"
 #include "daemon/supervised_hold.h"
+#include "daemon/supervised_record.h"
 #include "daemon/wakeup.h"
 #include "rekindle/v1/supervised_job.pb.h"
 #include "supervise/checkpoint_interval.h"
@@ -149,16 +150,20 @@ class SupervisedJob {
   // supervised_job.cc
   // CheckpointNow, once.
   absl::Status TakeImageWithin(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of a new one: follows its first life, or leaves nothing of it if that could not begin.
+  // Of a new one: follows its first life, or leaves nothing of it if that could not begin, but what was
+  // `before` it.
   static absl::StatusOr<std::shared_ptr<SupervisedJob>> Supervise(std::shared_ptr<SupervisedJob> job,
-                                                                  absl::StatusOr<RegisteredJob> first_life);
-  // Of one that could not be started.
-  void RemoveRecord();
+                                                                  absl::StatusOr<RegisteredJob> first_life,
+                                                                  const EndedRecord& before);
+  // Of one that could not be started: what was `before` it is there again.
+  void RemoveRecord(const EndedRecord& before);
   void Loop();
   absl::StatusOr<RegisteredJob> StartFromBeginning(UniqueFd log, std::vector<std::string>* warnings);
   void BeginLife(const RegisteredJob& job);
   void Await(std::shared_ptr<const JobEnd> end);
   void NoteLife(const JobRecord& life) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Before its end, also where somebody else captures it just now.
+  absl::Status TakeLastImage(std::string* image);
   // Whether it is done with: not when the image that was to be its last could not be taken.
   bool StopLife();
   // That it was sent a signal, or may have been.
@@ -328,7 +333,7 @@ class SupervisedJob {
   double LostSeconds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Until then its last life, of which nobody saw the end, has lasted at least; of the machine's clock.
   double SecondsOfLife() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  int64_t LastSignOfLife() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t LastSignOfLife(const v1::SupervisedJobRecord& record) const ABSL_LOCKS_EXCLUDED(mutex_);
   // What the store has of its images is what it can go on from.
   void FindPoints();
   // Images of a job that hung already would only hang again.

@@ -95,6 +95,25 @@ absl::StatusOr<v1::RestartPoint> ReadFirstImage(const std::string& directory, ab
   return image;
 }
 
+EndedRecord ReadEndedRecord(const std::string& directory, absl::string_view name) {
+  EndedRecord before;
+  absl::StatusOr<v1::SupervisedJobRecord> record = ReadSupervisedRecord(directory, name);
+  if (!record.ok() || !record->ended()) return before;
+  before.record = *std::move(record);
+  if (absl::StatusOr<v1::RestartPoint> first = ReadFirstImage(directory, name); first.ok())
+    before.first_image = *std::move(first);
+  return before;
+}
+
+absl::Status PutBackEndedRecord(const std::string& directory, absl::string_view name,
+                                const EndedRecord& before) {
+  if (!before.record) return RemoveSupervisedRecord(directory, name);
+  RK_RETURN_IF_ERROR(WriteSupervisedRecord(directory, *before.record));
+  RK_RETURN_IF_ERROR(RemoveLeftLife(directory, name));
+  return before.first_image ? WriteFirstImage(directory, name, *before.first_image)
+                            : RemoveFirstImage(directory, name);
+}
+
 absl::Status WriteLeftLife(const std::string& directory, const v1::SupervisedJobRecord& record) {
   v1::LeftLife life;
   life.set_pid(record.pid());

@@ -2,6 +2,7 @@
 // holds the job's environment. All functions are thread-safe.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,16 @@ absl::Status RemoveFirstImage(const std::string& directory, absl::string_view na
 // NotFound: it was started from none, or by a version that did not note it; any other error: that is not
 // known.
 absl::StatusOr<v1::RestartPoint> ReadFirstImage(const std::string& directory, absl::string_view name);
+
+// What is there of a job that had a name, and has ended: for who takes the name, until he has started.
+struct EndedRecord {
+  std::optional<v1::SupervisedJobRecord> record;  // nothing: none is there, or it can't be read
+  std::optional<v1::RestartPoint> first_image;
+};
+EndedRecord ReadEndedRecord(const std::string& directory, absl::string_view name);
+// In place of what is there under that name, which is removed where there was none.
+absl::Status PutBackEndedRecord(const std::string& directory, absl::string_view name,
+                                const EndedRecord& before);
 
 // That the daemon left the life of the record as it ended in an orderly way, for the next one. Not synced:
 // the machine's end ends the life anyway.

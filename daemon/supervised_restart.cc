@@ -128,7 +128,8 @@ Death SupervisedJob::DeathBy(const ExitState& exit, int64_t ended_unix_ns) {
     last_exit_ = ExitState{0, SIGKILL};
   } else if (exit.signal != 0) {
     const int64_t lived = static_cast<int64_t>(death.lived_seconds * 1e9);
-    const bool memory = exit.signal == SIGKILL && WasKilledForMemory(record_.pid(), MonotonicNanos() - lived);
+    const bool memory =
+        exit.signal == SIGKILL && WasKilledForMemory(record_.pid(), MonotonicNanos() - since - lived);
     death.kind = memory ? Death::Kind::kOutOfMemory : Death::Kind::kSignalled;
     death.code = exit.signal;
   } else {
@@ -154,13 +155,13 @@ Death SupervisedJob::DeathWithoutWitness(bool other_boot) {
     absl::MutexLock lock(&mutex_);
     record = record_;
   }
-  // Without the lock: the disk may take its time.
+  // Without the lock: the disks may take their time.
   const bool was_left = !other_boot && IsLeftLife(directory_, record);
+  const int64_t last_sign = LastSignOfLife(record);
   absl::MutexLock lock(&mutex_);
   Death death;
   since_death_ns_ = 0;
   if (record_.coming_to_life()) return death;
-  const int64_t last_sign = LastSignOfLife();
   since_death_ns_ = std::max(int64_t{0}, UnixNanos() - last_sign);
   death.lived_seconds = std::max(0.0, SecondsOfLife() - static_cast<double>(since_death_ns_) * 1e-9);
   // The machine's clock may have been set back since.
@@ -185,13 +186,13 @@ double SupervisedJob::SecondsOfLife() const {
   return SecondsSince(record_.life_began_ns(), record_.life_began_unix_ns());
 }
 
-int64_t SupervisedJob::LastSignOfLife() const {
-  int64_t last = record_.life_began_unix_ns();
-  for (const v1::RestartPoint& point : record_.points()) {
-    if (point.number() > record_.numbers_before()) last = std::max(last, point.taken_unix_ns());
+int64_t SupervisedJob::LastSignOfLife(const v1::SupervisedJobRecord& record) const {
+  int64_t last = record.life_began_unix_ns();
+  for (const v1::RestartPoint& point : record.points()) {
+    if (point.number() > record.numbers_before()) last = std::max(last, point.taken_unix_ns());
   }
   // What it wrote.
-  for (const std::string& path : {record_.log(), JobFilePath()}) {
+  for (const std::string& path : {record.log(), JobFilePath()}) {
     struct stat info;
     if (::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode))
       last = std::max(last, int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec);
@@ -620,7 +621,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
     patience = record_.policy().retry_seconds();
     if (patience == 0) patience = kUsualRetrySeconds;
   }
-  double next_wait = kFirstWaitSeconds;
+  double next_wait = kFirstWaitSeconds, next_look = kFirstWaitSeconds;
   std::string told;
   for (int moments = 1;;) {
     std::vector<std::string> warnings;
@@ -653,6 +654,10 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
         break;
       case Hindrance::kName:  // over when that one ends
         break;
+      case Hindrance::kLacking:
+        wait = next_look;
+        next_look = std::min(2 * next_look, kBetweenLooksAtMachineSeconds);
+        break;
     }
     const std::string problem = absl::StrCat(kNotYet, HindranceInWords(life.status()));
     const std::string log = absl::StrCat("job '", name_, "': ", problem);
@@ -661,7 +666,7 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
       waits.mutable_waits()->set_why(ToUtf8(HindranceInWords(life.status())));
       waits.mutable_waits()->set_down(true);
       notices_.Tell(waits, LogLevel::kWarning, log);
-    } else if (hindrance != Hindrance::kOtherMachine) {
+    } else if (hindrance != Hindrance::kOtherMachine && hindrance != Hindrance::kLacking) {
       Log(LogLevel::kWarning, log);
     }
     told = problem;
@@ -685,6 +690,9 @@ bool SupervisedJob::EndWithoutLife() {
     absl::MutexLock lock(&mutex_);
     leave = leave_;
     stop = stop_ && !leave_;
+    // It would have gone on from that one, so that no later one can be wanted.
+    if (stop && stop_checkpoint_ && !record_.points().empty())
+      stop_image_ = record_.points().rbegin()->image();
   }
   if (stop) {
     KillAll();

@@ -434,7 +434,10 @@ class RestoreRun : public criu::RestoreObserver {
     }
     auto pairs =
         gpu_->PlanRestore(FromProto(result_.manifest.gpu()), options_.gpu_map, options_.ignore_mismatch);
-    if (!pairs.ok()) return Annotate(pairs.status(), absl::StrCat("restoring ", image_->info().digest));
+    if (!pairs.ok()) {
+      const absl::Status why = Annotate(pairs.status(), absl::StrCat("restoring ", image_->info().digest));
+      return absl::IsInvalidArgument(why) ? why : LackOfMachine(why);
+    }
     gpu_pairs_ = *std::move(pairs);
     return absl::OkStatus();
   }

@@ -2,6 +2,7 @@
 whoever runs it says so (`--stop-on`): what schedulers other than Slurm, units and scripts need.
 """
 
+import fcntl
 import json
 import os
 import re
@@ -222,6 +223,21 @@ class StopOnTest(ResumedTest):
         result = self.remote.finish(command)
         self.assertEqual(result.code, 128 + signal.SIGTERM, str(result))
         self.assertIn("SIGTERM was to end the job with a last image", result.err)
+
+    def test_while_somebody_else_captures_it(self):
+        """The signal comes once: what is in the way is waited for."""
+        command = self.start_again("--stop-on", "TERM")
+        self.wait_for_image()
+        pid = self.job()["pid"]
+        with open(f"/proc/{pid}/personality", "rb") as claimed:
+            fcntl.flock(claimed, fcntl.LOCK_EX)  # as whoever captures it does
+            command.send_signal(signal.SIGTERM)
+            self.wait_for(lambda job: "another checkpoint" in job["supervised"]["last_error"], "it is in the way")
+            self.assertIsNone(command.poll())
+        result = self.remote.finish(command)
+        self.assertEqual(result.code, 128 + signal.SIGTERM, str(result))
+        self.assertFalse(procfs.alive(pid))
+        self.assertIn("its last image is " + self.references(cli=self.remote)[-1], result.err)
 
     def test_a_hang_up_right_after_the_signal(self):
         """As systemd and closed terminals send both: what was asked for is done, and the command does not stay for it."""

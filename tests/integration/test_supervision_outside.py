@@ -2,10 +2,11 @@
 
 import os
 import re
+import shlex
 import signal
 import unittest
 
-from harness import jobs, phases, procfs, waiting
+from harness import jobs, phases, procfs, stock_criu, waiting
 from harness.case import shell
 from harness.cli import FAILED
 from test_supervision import SupervisedTest, lines_of
@@ -129,6 +130,46 @@ class OtherMachineTest(OutsideTest):
         self.restart_daemon()
         self.wait_for(lambda job: job["supervised"].get("restarts", 0) == 1, "a restart")
         self.assertEqual(re.findall("goes on from (.*?):[^:]*$", self.daemon.log_text(), re.M)[-1], newest)
+
+
+class LackingTest(OutsideTest):
+    """What every image needs is not there, as while packages are replaced: the job waits, however long it lasts."""
+
+    def setUp(self):
+        super().setUp()
+        self.criu = self.path("criu")
+        with open(self.criu, "w", encoding="ascii") as file:
+            file.write(f'#!/bin/sh\nexec {shlex.join(stock_criu.criu_command())} "$@"\n')
+        os.chmod(self.criu, 0o755)
+        self.environment["REKINDLE_CRIU"] = self.criu
+        self.daemon.stop()
+        self.restart_daemon()
+
+    def wait_without_criu(self):
+        os.rename(self.criu, self.criu + ".away")
+        self.kill_job()
+        self.wait_for(lambda job: job["supervised"]["phase"] == "waiting", "that it waits")
+        self.assertIn(self.criu, self.state()["last_error"])
+
+    def test_criu_that_is_away(self):
+        self.start(100000, options=["--every", "300ms", "--restarts", "3", "--retry-for", "1s"])
+        self.wait_for_image(2)
+        self.wait_without_criu()
+        waiting.until(lambda: self.state()["phase"] == "restarting", "that it is tried again", 60, 0.001)
+        os.rename(self.criu + ".away", self.criu)
+        self.assert_goes_on()
+
+    def test_a_stop_meanwhile_leaves_the_image_that_it_would_have_gone_on_from(self):
+        command = self.start(
+            100000, options=["--every", "300ms", "--restarts", "3", "--stop-on", "TERM"], detach=False)
+        self.wait_for_image(2)
+        self.wait_without_criu()
+        newest = max(self.succeed("ls")["images"], key=lambda image: int(image["created_unix_ns"]))["reference"]
+        command.send_signal(signal.SIGTERM)
+        result = self.remote.finish(command)
+        self.assertEqual(result.code, 128 + signal.SIGTERM, str(result))
+        self.assertIn(f"its last image is {newest}", result.err)
+        self.assertFalse(self.state()["deaths"][1:], self.state())
 
 
 LISTENS_AND_COUNTS = """

@@ -11,7 +11,7 @@ import unittest
 
 from harness import jobs, procfs, waiting
 from harness.case import RekindleTest
-from harness.cli import DONE, USAGE
+from harness.cli import DONE, FAILED, USAGE
 from test_supervision import SupervisedTest, lines_of
 
 # As TensorBoard's SummaryWriter appends where there is no TensorFlow (tensorflow_stub/io/gfile.py), and as many a training
@@ -469,6 +469,26 @@ class RemovedCheckpointsTest(SupervisedTest):
         # What no image needs any more is gone.
         kept = os.listdir(self.kept())
         self.assertLess(len(kept), self.steps() - 60, kept)
+
+    def test_a_start_that_fails_leaves_them_and_the_record(self):
+        self.begin("--every", "1h")
+        self.wait_for_steps(70)
+        self.succeed("ckpt", "job", "-t", "job:first", cli=self.remote)
+        self.wait_for_steps(10)
+        self.succeed("stop", "job", cli=self.remote)
+        waiting.until(lambda: self.state()["phase"] in ("done", "failed"), "its end")
+        before, kept, at = self.job(), os.listdir(self.kept()), self.steps()
+        self.assertTrue(kept)
+        again = ("run", "--name", "job", "--detach", "--restarts", "3", "--every", "1h", "--keep-removed", self.work)
+        refused = self.remote.run(*again, "--", "/no/such/program")
+        self.assert_refused(refused, FAILED, "/no/such/program")
+        self.daemon.stop()
+        self.restart_daemon()
+        self.assertEqual(self.job(), before)
+        self.assertEqual(os.listdir(self.kept()), kept)
+        self.succeed(*again, "--from", "job:first", cli=self.remote)
+        waiting.until(lambda: self.steps() > at or self.state()["restarts"] > 0, "it gets further than it was", 120)
+        self.assertEqual(self.state()["restarts"], 0, self.state()["deaths"])
 
     def test_where_nobody_asks_for_it_nothing_is_kept(self):
         result = self.remote.run("run", "--name", "job", "--every", "200ms", "--detach", "--", "sh", "-c",
