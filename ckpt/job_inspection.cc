@@ -42,6 +42,7 @@
 #include "base/thread_stat.h"
 #include "base/trace_rights.h"
 #include "ckpt/held_job.h"
+#include "ckpt/job_pipes.h"
 #include "ckpt/kernel_workers.h"
 #include "ckpt/outside_files.h"
 #include "ckpt/upper_protocols.h"
@@ -363,6 +364,7 @@ class DescriptorScan {
                       job.external_ttys.end();
       if (slot.kind == "tty" && !external) slot.resource.clear();
     }
+    pipes_.Sort(&stdio_);
     job.stdio = std::move(stdio_);
     RK_RETURN_IF_ERROR(FindHeld(job));
     job.device_users.assign(device_users_.begin(), device_users_.end());
@@ -429,7 +431,7 @@ class DescriptorScan {
     if (absl::StartsWith(d.target, "/dev/") && !absl::StartsWith(d.target, "/dev/shm/")) AddTerminal(d);
     RK_RETURN_IF_ERROR(CheckRemovedName(d));
     if (d.target == "/dev/ptmx" || d.target == "/dev/pts/ptmx") AddMaster(d);
-    if (absl::StartsWith(d.target, "pipe:[")) NoteReadPipe(d);
+    if (absl::StartsWith(d.target, "pipe:[")) pipes_.Add(d.pid, d.fd, d.target);
     if (absl::StartsWith(d.target, "socket:[")) {
       NoteSocket(d);
       if (d.fd == v1::kControlDescriptor || d.fd == v1::kControlPeer) control_[d.pid].push_back(d.target);
@@ -500,18 +502,10 @@ class DescriptorScan {
     if (const auto inode = SocketInode(d.target)) sockets_.emplace(*inode, DescriptorOfProcess(d.pid, d.fd));
   }
 
-  void NoteReadPipe(const OpenDescriptor& d) {
-    struct stat link;
-    if (::lstat(ProcPath(d.pid, absl::StrCat("fd/", d.fd)).c_str(), &link) == 0 &&
-        (link.st_mode & S_IRUSR) != 0) {
-      pipes_.insert(d.target);
-    }
-  }
-
   absl::Status CheckPipes(const JobInspection& job) const {
-    if (pipes_.size() <= kMostPipes) return absl::OkStatus();
+    if (pipes_.read() <= kMostPipes) return absl::OkStatus();
     return absl::UnimplementedError(
-        absl::StrCat("capturing process ", job.processes[0].pid, ": the job reads from ", pipes_.size(),
+        absl::StrCat("capturing process ", job.processes[0].pid, ": the job reads from ", pipes_.read(),
                      " pipes, and CRIU can't save more than ", kMostPipes,
                      "; have it close some, or use Unix sockets in their place (socketpair()), or give the "
                      "PID of a process below which there are fewer"));
@@ -588,7 +582,7 @@ class DescriptorScan {
   std::map<std::string, int> terminals_used_;
   std::set<int> masters_;
   std::set<pid_t> device_users_;
-  absl::flat_hash_set<std::string> pipes_;                      // that it reads from
+  JobPipes pipes_;
   std::vector<TcpSocket> tcp_;                                  // of its network namespace
   absl::flat_hash_map<uint64_t, DescriptorOfProcess> sockets_;  // its own, of any kind, by inode
   bool tcp_read_ = false;

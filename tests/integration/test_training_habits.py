@@ -527,6 +527,86 @@ class RemovedCheckpointsTest(SupervisedTest):
         self.assertFalse(os.path.exists(self.kept()))
 
 
+# Its output goes through a pipe of its own to its own log, and on to where it went before.
+_TEES = """
+exec > >(tee -a "$1") 2>&1
+tee=$!
+n=0
+while [ ! -e "$2" ]; do echo $n; n=$((n + 1)); sleep 0.02; done
+exec > /dev/null 2>&1
+wait $tee
+"""
+
+# The same within one process.
+_CATCHES_ITSELF = """
+import os, sys, threading, time
+was = os.dup(1)
+read, write = os.pipe()
+os.dup2(write, 1)
+os.close(write)
+log = open(sys.argv[1], "a")
+
+
+def pass_on():
+    while data := os.read(read, 65536):
+        os.write(was, data)
+        log.write(data.decode())
+        log.flush()
+
+
+thread = threading.Thread(target=pass_on)
+thread.start()
+number = 0
+while not os.path.exists(sys.argv[2]):
+    os.write(1, b"%d\\n" % number)
+    number += 1
+    time.sleep(0.02)
+os.close(1)
+thread.join()
+"""
+
+_READS_ITS_OWN = """
+exec 3>> "$1"
+while read -r number; do
+  echo $number
+  echo $number >&3
+done < <(n=0; while [ ! -e "$2" ]; do echo $n; n=$((n + 1)); sleep 0.02; done)
+"""
+
+
+class OwnPipesTest(SupervisedTest):
+    """A pipe whose both ends are the job's is brought back as it was, also where it is its standard output or input."""
+
+    def goes_through(self, *argv):
+        own, log = self.path("own.log"), self.path("out.log")
+        with open(own, "w", encoding="ascii"):
+            pass
+        self.succeed("run", "--name", "job", "--detach", "--every", "300ms", "--restarts", "5", "--backoff", "100ms",
+                     "--log", log, "--", *argv, own, self.may_end, cli=self.remote)  # fmt: skip
+        for killed in (1, 2):
+            self.wait_for_image(self.state()["checkpoints"])
+            at = len(lines_of(own))
+            waiting.until(lambda n=at: len(lines_of(own)) > n + 3, "further lines")
+            self.kill_job()
+            self.wait_for(lambda job, n=killed: job["supervised"]["restarts"] == n, "a restart")
+            at = len(lines_of(log))
+            waiting.until(lambda n=at: len(lines_of(log)) > n + 3, "its log goes on")
+        self.let_end()
+        self.wait_for_end()
+        self.assertEqual(lines_of(own), [str(number) for number in range(len(lines_of(own)))])
+        self.assertEqual(lines_of(log), lines_of(own))
+        self.assertEqual([name for name in os.listdir(self.path("logs")) if name.endswith(".log")], [])
+
+    def test_an_output_with_tee(self):
+        self.goes_through("bash", "-c", _TEES, "bash")
+
+    def test_an_output_that_it_catches_itself(self):
+        self.goes_through(jobs.PYTHON, "-c", _CATCHES_ITSELF)
+
+    def test_an_input_from_a_process_of_its_own(self):
+        self.goes_through("bash", "-c", _READS_ITS_OWN, "bash")
+
+
 class LastWordsTest(SupervisedTest):
     def newest(self):
         return max(int(name.split("-")[1]) for name in os.listdir(self.directory) if name.startswith("checkpoint-"))
