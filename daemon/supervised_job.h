@@ -207,6 +207,11 @@ class SupervisedJob {
   void LoopAfterTakingOver();
   // It has a life, which is watched now. An error: it may have one, which can't be watched now.
   absl::StatusOr<bool> AdoptLife();
+  // Among the jobs of this runtime folder, which may have been emptied, or be another one, since. Whether it
+  // was not and is now.
+  bool ListLife(const JobRecord& life) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same of the life that it has.
+  bool ListAgain() ABSL_LOCKS_EXCLUDED(mutex_);
   // The life that the record knows, or one that somebody has given the job since: by hand, or while the disk
   // did not take the record.
   std::optional<JobRecord> FindLife() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -317,6 +322,8 @@ class SupervisedJob {
   // Whoever takes the job over while it waits carries out the same.
   void NoteDecided() ABSL_LOCKS_EXCLUDED(mutex_);
   bool EndWithoutLife();
+  // Whether images can be read at all.
+  absl::Status CheckStoreIsReadable();
   // Tries until it is back, something else is wanted (Cancelled), or there is no use in it. Without a point:
   // from its beginning. An image that does not fit this machine is of no use unless it `waits_for_machine`.
   absl::StatusOr<RegisteredJob> TryToRevive(const std::optional<v1::RestartPoint>& point,

@@ -496,6 +496,7 @@ absl::Status SupervisedJob::CaptureImage(BoundaryGate* gate, v1::CheckpointResul
     });
   };
   absl::Status status = take();
+  if (absl::IsNotFound(status) && ListAgain()) status = take();
   // Its parent may have been removed.
   if (absl::IsNotFound(status) && !request.parent().empty()) {
     request.clear_parent();

@@ -612,6 +612,11 @@ void SupervisedJob::NoteDecided() {
   Save();
 }
 
+absl::Status SupervisedJob::CheckStoreIsReadable() {
+  RK_ASSIGN_OR_RETURN(const std::shared_ptr<store::Store> store, node_.OpenStore(Node::Access::kRead));
+  return store->CheckReadable();
+}
+
 absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1::RestartPoint>& point,
                                                          bool waits_for_machine,
                                                          v1::JobRestarted* restarted) {
@@ -633,7 +638,15 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
     double wait = kBetweenTriesSeconds;
     Hindrance hindrance = HindranceOf(life.status());
     // What is in a store that has just gone is missing.
-    if (absl::IsUnavailable(node_.CheckStoreIsThere())) hindrance = Hindrance::kMachine;
+    absl::Status why = life.status();
+    if (absl::IsUnavailable(node_.CheckStoreIsThere())) {
+      hindrance = Hindrance::kMachine;
+    } else if (hindrance == Hindrance::kImage && point) {
+      if (absl::Status store = CheckStoreIsReadable(); !store.ok()) {
+        hindrance = Hindrance::kLacking;
+        why = std::move(store);
+      }
+    }
     switch (hindrance) {
       case Hindrance::kImage:
         return life;
@@ -659,18 +672,18 @@ absl::StatusOr<RegisteredJob> SupervisedJob::TryToRevive(const std::optional<v1:
         next_look = std::min(2 * next_look, kBetweenLooksAtMachineSeconds);
         break;
     }
-    const std::string problem = absl::StrCat(kNotYet, HindranceInWords(life.status()));
+    const std::string problem = absl::StrCat(kNotYet, HindranceInWords(why));
     const std::string log = absl::StrCat("job '", name_, "': ", problem);
     if (problem != told) {
       v1::JobEvent waits;
-      waits.mutable_waits()->set_why(ToUtf8(HindranceInWords(life.status())));
+      waits.mutable_waits()->set_why(ToUtf8(HindranceInWords(why)));
       waits.mutable_waits()->set_down(true);
       notices_.Tell(waits, LogLevel::kWarning, log);
     } else if (hindrance != Hindrance::kOtherMachine && hindrance != Hindrance::kLacking) {
       Log(LogLevel::kWarning, log);
     }
     told = problem;
-    restarted->set_hindered_by(HindranceInWords(life.status()));
+    restarted->set_hindered_by(HindranceInWords(why));
     {
       absl::MutexLock lock(&mutex_);
       record_.set_last_error(problem);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/log.h"
 #include "base/machine.h"
@@ -143,6 +144,7 @@ absl::StatusOr<bool> SupervisedJob::AdoptLife() {
   RK_RETURN_IF_ERROR(Annotate(pidfd.status(), "watching a supervised job"));
   ExpectExitOf(life->pid);
   if (!JobRegistry::Lives(*life)) return false;
+  ListLife(*life);
   RK_ASSIGN_OR_RETURN(std::shared_ptr<const JobEnd> end,
                       node_.reaper().Watch(
                           *std::move(pidfd),
@@ -179,6 +181,34 @@ absl::StatusOr<bool> SupervisedJob::AdoptLife() {
   ResetWatch();
   TellOfOtherFolder();
   return true;
+}
+
+bool SupervisedJob::ListAgain() {
+  const std::optional<JobRecord> life = FindLife();
+  return life && ListLife(*life);
+}
+
+bool SupervisedJob::ListLife(const JobRecord& life) {
+  const absl::StatusOr<JobRecord> listed = node_.jobs().FindByName(name_);
+  const bool is_gone = absl::IsNotFound(listed.status()) || (listed.ok() && !JobRegistry::Lives(*listed));
+  if (!is_gone) return false;
+  JobRecord record = life;
+  {
+    absl::MutexLock lock(&mutex_);
+    record.command = absl::StrJoin(record_.argv(), " ");
+    record.owner = owner_;
+    record.started_unix_ns = record_.life_began_unix_ns();
+    record.image = record_.points().empty() ? record_.from_image() : record_.points().rbegin()->image();
+    record.log = record_.log();
+    record.mark = mark_;
+  }
+  const absl::Status added = node_.jobs().Add(std::move(record), /*unique_name=*/false).status();
+  if (added.ok()) return true;
+  Log(LogLevel::kError, absl::StrCat("job '", name_,
+                                     "' runs, but can't be listed, so that no image of it can be "
+                                     "taken: ",
+                                     added.message()));
+  return false;
 }
 
 void SupervisedJob::NoteLeftLife() {

@@ -201,17 +201,12 @@ class Checker {
 
   // What is not mounted is not lost.
   absl::Status CheckThatPacksAreThere(const std::vector<PackRecord>& packs) const {
-    const bool none = std::none_of(packs.begin(), packs.end(), [&](const PackRecord& record) {
-      return PathExists(core_->pack_path(record.id));
-    });
-    if (packs.empty() || !none) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat("nothing was repaired: none of the ", packs.size(),
-                                                      " packs of the store is in ", core_->packs_folder(),
-                                                      ". Is its file system mounted? Where they are gone for "
-                                                      "good nothing is left of the images: remove the "
-                                                      "folder ",
-                                                      core_->path(),
-                                                      ", and the next image makes a new store"));
+    const absl::Status there = core_->CheckSomePackIsThere(packs);
+    if (there.ok()) return there;
+    return absl::FailedPreconditionError(
+        absl::StrCat("nothing was repaired: ", there.message(),
+                     " Where they are gone for good nothing is left of the images: remove the folder ",
+                     core_->path(), ", and the next image makes a new store"));
   }
 
   // Images of one name have most of their packs in common.
@@ -237,6 +232,9 @@ class Checker {
     std::optional<DeadRecord> dead;
     {
       RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().ReadNow());
+      // Before we had the lock a gc may have removed it, and with it what is known of its frames.
+      RK_ASSIGN_OR_RETURN(const std::optional<PackRecord> still, txn.FindPack(id));
+      if (!still) return absl::NotFoundError(absl::StrCat("pack ", file->path(), " was removed meanwhile"));
       RK_ASSIGN_OR_RETURN(dead, txn.FindDead(id));
     }
     RK_ASSIGN_OR_RETURN(std::unique_ptr<Pack> pack, Pack::Open(std::move(file), id, core_->identity().uuid));

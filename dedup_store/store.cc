@@ -112,6 +112,12 @@ class StoreImpl : public Store {
   const std::string& path() const override { return core_->path(); }
   std::string id() const override { return IdOf(core_->identity()); }
   absl::Status CheckIsThere() const override { return core_->CheckIsThere(); }
+  absl::Status CheckReadable() const override {
+    RK_RETURN_IF_ERROR(core_->CheckIsThere());
+    RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().ReadNow());
+    RK_ASSIGN_OR_RETURN(const std::vector<PackRecord> packs, txn.Packs());
+    return core_->CheckSomePackIsThere(packs);
+  }
   bool WasRemoved() const override { return core_->WasRemoved(); }
 
   absl::StatusOr<std::unique_ptr<ImageWriter>> NewImage(const NewImageOptions& options) override {

@@ -321,6 +321,10 @@ class Store {
   // Unavailable: what was opened is not at its path now, since its file system is not mounted, say. What
   // changes the store is refused with it then.
   virtual absl::Status CheckIsThere() const = 0;
+  // Whether it is the store, and no image, of which nothing can be read. DataLoss: its catalog is damaged;
+  // Unavailable: as CheckIsThere, or none of its packs is there, as where they are on a file system that is
+  // not mounted.
+  virtual absl::Status CheckReadable() const = 0;
   // Of one that is not there: whether somebody has removed the folder, or all that was in it, and not just a
   // file system with it. Then another may be made in its place.
   virtual bool WasRemoved() const = 0;

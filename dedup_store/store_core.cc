@@ -276,6 +276,15 @@ absl::Status StoreCore::CheckWritable() const {
   return absl::PermissionDeniedError(absl::StrCat("the store ", path_, " was opened read-only"));
 }
 
+absl::Status StoreCore::CheckSomePackIsThere(const std::vector<PackRecord>& packs) const {
+  const bool none = std::none_of(packs.begin(), packs.end(), [this](const PackRecord& record) {
+    return PathExists(pack_path(record.id));
+  });
+  if (packs.empty() || !none) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("none of the ", packs.size(), " packs of the store is in ",
+                                             packs_folder(), ". Is its file system mounted?"));
+}
+
 absl::Status StoreCore::CheckIsThere() const {
   const absl::StatusOr<FolderId> now = FolderAt(path_);
   // The folder in which it was mounted has none of what is in it.

@@ -71,6 +71,8 @@ class StoreCore {
   absl::Status CheckFoldersAreOurs() const;
   // See Store.
   absl::Status CheckIsThere() const;
+  // Unavailable: none of these is, so that they are not mounted rather than lost.
+  absl::Status CheckSomePackIsThere(const std::vector<PackRecord>& packs) const;
   bool WasRemoved() const;
 
   // A pack of the catalog, locked against gc for as long as the result lives. NotFound when gc took it

@@ -174,5 +174,46 @@ TEST_F(FileRemakingTest, AFileStaysShorterUntilAllOfItIsThere) {
   EXPECT_TRUE(Read("state") == content);
 }
 
+// As `last.pt.tmp` that becomes `last.pt`, of a size of which images have no content.
+TEST_F(FileRemakingTest, OneThatHasItsFinalNameIsMadeAgainUnderTheOneBefore) {
+  Record("last.pt.tmp", "0123456789");
+  manifest_.mutable_written_files(0)->set_mode(0604);
+  Append("last.pt.tmp", "and all the rest");
+  ASSERT_EQ(::rename(Path("last.pt.tmp").c_str(), Path("last.pt").c_str()), 0);
+  const Report report = ApplyOne();
+  EXPECT_EQ(report.action(), Report::MADE_AGAIN);
+  EXPECT_THAT(report.why(), HasSubstr("it is called last.pt by now"));
+  EXPECT_EQ(Read("last.pt.tmp"), "0123456789");
+  EXPECT_EQ(Stat("last.pt.tmp").st_mode & 07777, 0604u);
+  EXPECT_EQ(Read("last.pt"), "0123456789and all the rest") << "it stays until the job gives its name again";
+}
+
+TEST_F(FileRemakingTest, AlsoWhereTheNextOneIsInTheMaking) {
+  Record("last.pt.tmp", "0123456789");
+  ASSERT_EQ(::rename(Path("last.pt.tmp").c_str(), Path("last.pt").c_str()), 0);
+  Write("last.pt.tmp", "of the next one, longer than that");
+  const Report report = ApplyOne();
+  EXPECT_EQ(report.action(), Report::MADE_AGAIN);
+  EXPECT_EQ(Read("last.pt.tmp"), "0123456789");
+  EXPECT_EQ(ReadFile(report.tail_copy()).value_or(""), "of the next one, longer than that");
+}
+
+TEST_F(FileRemakingTest, WhatWasRewrittenUnderAnotherNameIsNotWhatItWas) {
+  Record("last.pt.tmp", "0123456789");
+  Rewrite("last.pt.tmp", 8, "XX");
+  ASSERT_EQ(::rename(Path("last.pt.tmp").c_str(), Path("last.pt").c_str()), 0);
+  const std::vector<FileAction> plan = Plan();
+  ASSERT_EQ(plan.size(), 1u);
+  EXPECT_EQ(plan[0].report.action(), Report::LEFT);
+  EXPECT_TRUE(plan[0].blocks);
+}
+
+TEST_F(FileRemakingTest, AnotherFileInTheFolderIsNotTheOneThatIsGone) {
+  Record("last.pt.tmp", "0123456789");
+  Write("other", "0123456789");
+  ASSERT_EQ(::unlink(Path("last.pt.tmp").c_str()), 0);
+  EXPECT_TRUE(Plan().at(0).blocks);
+}
+
 }  // namespace
 }  // namespace rekindle::restore

@@ -18,6 +18,7 @@
 #include "rekindle/v1/supervision.pb.h"
 #include "restore/compatibility.h"
 #include "restore/discarded_tail.h"
+#include "restore/renamed_file.h"
 #include "restore/rotated_log.h"
 
 namespace rekindle::restore {
@@ -41,6 +42,8 @@ struct FileAction {
   // Can the job go on when it is found shorter before it is cut off, or written anew?
   bool may_be_shorter = false, may_be_anew = false;
   bool cut_off = false;
+  // MADE_AGAIN with what it has under the name that it has by now, where the image lacks its content.
+  RenamedFile renamed;
   // Names that it, and other logs beside it, get back before anything else is done with it.
   RotatedNames rotated;
   std::string name;       // in `folder`

@@ -160,6 +160,7 @@ class Applier {
     uint64_t bytes = action.keep_tail ? action.report.discarded_bytes() : 0;
     const Report::Action what = action.report.action();
     if (what != Report::PUT_BACK && what != Report::MADE_AGAIN) return bytes;
+    if (action.renamed.found()) return bytes + action.recorded.size();
     RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, action.recorded));
     struct stat info = {};
     if (what == Report::PUT_BACK && ::fstat(action.file.get(), &info) != 0) info = {};
@@ -194,6 +195,8 @@ class Applier {
     if (!owned) {
       absl::StrAppend(&why, why.empty() ? "" : "; ", "it could not be given to group ", file.gid());
     }
+    if (action.renamed.found())
+      return CopyBeginning(action.renamed.file.get(), action.file.get(), file.size());
     RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, file));
     return content.Fill(action.file.get());
   }

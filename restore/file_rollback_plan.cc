@@ -370,9 +370,10 @@ class Planner {
     const v1::WrittenFile& file = action.recorded;
     const uint64_t now = static_cast<uint64_t>(look.info.st_size);
     if (IsRotated(look, action)) return DecideRotated(action);
+    if (!HasContent(file)) LookForOtherName(look, action);
     if (look.error == ENOENT || look.error == ENOTDIR) {
       const bool needed = !replaced_.contains(file.path());
-      if (needed && !HasContent(file) && IsAppendedLog(file)) {
+      if (needed && !MayBeMadeAgain(action) && IsAppendedLog(file)) {
         action.report.set_why("it is gone, and the image does not have its content: it begins anew");
         action.recorded.set_size(0);
         action.recorded.set_modified_ns(0);
@@ -442,6 +443,32 @@ class Planner {
     if (action.rotated.found() && (file.ending() == 0 || EndsOtherwise(action)) && file.size() > 0)
       action.rotated = {};
     return action.rotated.found();
+  }
+
+  // Has it been given the name that was to be its own when all of it was there? Only what was appended to is
+  // what it was.
+  void LookForOtherName(const Look& look, FileAction& action) const {
+    const v1::WrittenFile& file = action.recorded;
+    const bool is_gone = look.error == ENOENT && action.missing_folders.empty();
+    const bool is_another = look.error == 0 && S_ISREG(look.info.st_mode) && !IsSameFile(look, file);
+    if ((!is_gone && !is_another) || file.in_place() || file.nameless() || file.shared_memory() ||
+        file.ending() == 0 || !action.folder.valid())
+      return;
+    with_rights_([&] {
+      action.renamed =
+          FindRenamed(action.folder.get(), [&](const std::string& name, const struct stat& info) {
+            Look other;
+            other.info = info;
+            other.born_ns = BornUnixNanos(action.folder.get(), name, AT_SYMLINK_NOFOLLOW);
+            return IsSameFile(other, file) && static_cast<uint64_t>(info.st_size) >= file.size();
+          });
+    });
+    if (!action.renamed.found()) return;
+    const absl::StatusOr<uint64_t> ending = FileEnding(action.renamed.file.get(), file.size());
+    if (!ending.ok() || *ending != file.ending()) action.renamed = {};
+  }
+  static bool MayBeMadeAgain(const FileAction& action) {
+    return HasContent(action.recorded) || action.renamed.found();
   }
 
   static absl::Status DecideRotated(FileAction& action) {
@@ -558,7 +585,7 @@ class Planner {
         return absl::OkStatus();
       }
     }
-    if (!HasContent(action.recorded)) {
+    if (!MayBeMadeAgain(action)) {
       Leave(action, absl::StrCat(what, "; ", NoContent(action.recorded)), blocks);
       return absl::OkStatus();
     }
@@ -581,6 +608,10 @@ class Planner {
     }
     action.report.set_action(Report::MADE_AGAIN);
     action.report.set_size(action.recorded.size());
+    if (action.renamed.found()) {
+      action.report.set_why(absl::StrCat("it is called ", action.renamed.name,
+                                         " by now, and is made again with what it had of that"));
+    }
     return absl::OkStatus();
   }
 
@@ -642,7 +673,7 @@ class Planner {
     const bool all = IsPutBack(action);
     const uint64_t now = static_cast<uint64_t>(look.info.st_size);
     const bool shorter = now < file.size(), blocks = IsTooShort(file, now);
-    bool of_later_life = shorter || file.is_new();
+    bool of_later_life = shorter || file.is_new() || action.renamed.found();
     if (HasContent(file) && action.file.valid()) {
       RK_ASSIGN_OR_RETURN(FileContent content, FileContent::Open(image_, file));
       RK_ASSIGN_OR_RETURN(const bool begins_so, content.BeginsAsIn(action.file.get()));
@@ -658,7 +689,7 @@ class Planner {
     }
     // A file is more than a tail: it is kept, of whatever kind. Only content that was asked for replaces it.
     const bool keep = now > 0 && (!IsAskedFor(file) || !file.in_place());
-    if (keep && HasContent(file) && !action.file.valid()) {
+    if (keep && MayBeMadeAgain(action) && !action.file.valid()) {
       Leave(
           action,
           absl::StrCat(kWhat, "; ", ErrnoStatus(look.open_error, "to be kept it can't be opened").message()),

@@ -1,9 +1,11 @@
 """Supervised jobs that come back while something outside of them is amiss, which their images are not to blame for."""
 
+import glob
 import os
 import re
 import shlex
 import signal
+import time
 import unittest
 
 from harness import jobs, phases, procfs, stock_criu, waiting
@@ -15,6 +17,12 @@ from test_supervision import SupervisedTest, lines_of
 class OutsideTest(SupervisedTest):
     def wait_for_words(self, words, times=1, seconds=60):
         waiting.until(lambda: self.daemon.log_text().count(words) >= times, f"'{words}' in the log", seconds, 0.02)
+
+    def waits_for_longer_than_it_is_tried(self):
+        """Of a job with `--retry-for 1s`."""
+        until = time.monotonic() + 2
+        waiting.until(lambda: time.monotonic() > until, "more than a second")
+        self.assertIn(self.state()["phase"], ("waiting", "restarting"))
 
     def assert_goes_on(self, restarts=1):
         """From its newest image: none was passed over."""
@@ -155,7 +163,7 @@ class LackingTest(OutsideTest):
         self.start(100000, options=["--every", "300ms", "--restarts", "3", "--retry-for", "1s"])
         self.wait_for_image(2)
         self.wait_without_criu()
-        waiting.until(lambda: self.state()["phase"] == "restarting", "that it is tried again", 60, 0.001)
+        self.waits_for_longer_than_it_is_tried()
         os.rename(self.criu + ".away", self.criu)
         self.assert_goes_on()
 
@@ -314,7 +322,7 @@ class StoreAwayTest(OutsideTest):
     """Its file system is not mounted for a while."""
 
     def begin(self, *options):
-        self.start(100000, options=["--every", "300ms", "--restarts", "1", *options])
+        self.start(100000, options=["--every", "300ms", "--restarts", "2", *options])
         self.wait_for_image()
 
     def test_it_comes_back_with_the_store(self):
@@ -328,6 +336,36 @@ class StoreAwayTest(OutsideTest):
         self.assertEqual(os.listdir(self.store), [])
         os.rmdir(self.store)
         os.rename(elsewhere, self.store)
+        self.assert_goes_on()
+
+    def waits_for_what_no_image_can_be_read_without(self, words):
+        """However long that takes: older images are no better off."""
+        self.kill_job()
+        self.wait_for(lambda job: words in job["supervised"]["last_error"], f"that it waits: {words}")
+        self.waits_for_longer_than_it_is_tried()
+
+    def test_its_packs_alone_are_away(self):
+        self.begin("--retry-for", "1s")
+        packs = os.path.join(self.store, "packs")
+        os.rename(packs, packs + ".away")
+        self.waits_for_what_no_image_can_be_read_without("is its file system mounted?")
+        os.rename(packs + ".away", packs)
+        self.assert_goes_on()
+        os.rename(packs, packs + ".away")
+        os.mkdir(packs)  # as the folder in which they are mounted
+        self.waits_for_what_no_image_can_be_read_without("Is its file system mounted?")
+        os.rmdir(packs)
+        os.rename(packs + ".away", packs)
+        self.assert_goes_on(restarts=2)
+
+    def test_its_catalog_is_damaged(self):
+        self.begin("--retry-for", "1s")
+        os.kill(self.job()["pid"], signal.SIGSTOP)  # no image is due any more
+        for path in glob.glob(os.path.join(self.store, "catalog", "*.[ab]")):
+            with open(path, "wb") as file:
+                file.write(b"not a catalog")
+        self.waits_for_what_no_image_can_be_read_without("fsck --repair")
+        self.remote.run("fsck", "--repair")
         self.assert_goes_on()
 
     def test_no_image_can_be_taken_meanwhile(self):

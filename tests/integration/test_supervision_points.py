@@ -3,6 +3,7 @@
 import base64
 import datetime
 import os
+import shutil
 import unittest
 
 from harness import jobs, procfs, waiting
@@ -152,6 +153,22 @@ class TakeoverTest(TroubleTest):
         self.assertLess(state["lost_seconds"], hour / 2)
         died = datetime.datetime.strptime(state["deaths"][0][:19], "%Y-%m-%d %H:%M:%S")
         self.assertGreater(datetime.datetime.now() - died, datetime.timedelta(seconds=hour / 2))
+
+    def test_one_whose_runtime_folder_was_emptied_gets_images(self):
+        """As where the daemon has another /run than the one before, which its jobs have outlived."""
+        self.start(100000, options=["--every", "300ms", "--restarts", "3"])
+        self.wait_for_image(1)
+        self.daemon.kill()
+        shutil.rmtree(self.runtime)
+        self.restart_daemon()
+        before = self.wait_for_image(self.state()["checkpoints"])
+        self.succeed("ckpt", "job", "-t", "asked:1", cli=self.remote)
+        os.unlink(os.path.join(self.runtime, "jobs", "job.json"))
+        self.wait_for_image(self.state()["checkpoints"])
+        self.succeed("ckpt", "job", "-t", "asked:2", cli=self.remote)
+        self.kill_job()
+        self.wait_for(lambda job: job["supervised"]["restarts"] == 1, "a restart")
+        self.assertEqual(self.job()["pid"], before["pid"])
 
     def test_one_that_was_brought_back_by_hand_runs_on(self):
         self.start(100000, options=["--every", "300ms", "--restarts", "3"])
