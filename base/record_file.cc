@@ -1,7 +1,11 @@
 #include "base/record_file.h"
 
+#include <fcntl.h>
 #include <google/protobuf/message.h>
 #include <google/protobuf/util/json_util.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
@@ -12,7 +16,30 @@ namespace {
 // What follows it in an error of the parser quotes the file, and records may hold secrets.
 std::string FirstLine(absl::string_view error) { return std::string(error.substr(0, error.find('\n'))); }
 
+// As files are called until they have their name: see WriteFileAtomically.
+bool IsInTheMaking(absl::string_view name) {
+  constexpr absl::string_view kMark = ".tmp-";
+  const size_t mark = name.rfind(kMark);
+  if (mark == absl::string_view::npos || mark == 0) return false;
+  const absl::string_view number = name.substr(mark + kMark.size());
+  return !number.empty() && number.find_first_not_of("0123456789-x") == absl::string_view::npos;
+}
+
 }  // namespace
+
+void RemoveAbandonedRecords(const std::string& folder) {
+  const auto names = ListDirectory(folder);
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
+    if (!IsInTheMaking(name)) continue;
+    const std::string path = absl::StrCat(folder, "/", name);
+    const auto file = OpenFile(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    struct stat info;
+    if (!file.ok() || ::fstat(file->get(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    // Its writer has it locked.
+    if (::flock(file->get(), LOCK_EX | LOCK_NB) == 0 && IsFileAt(*file, path)) ::unlink(path.c_str());
+  }
+}
 
 absl::Status WriteRecordFile(const std::string& path, const google::protobuf::Message& record,
                              RecordOutlives outlives) {

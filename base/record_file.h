@@ -27,6 +27,9 @@ enum class RecordOutlives {
 absl::Status WriteRecordFile(const std::string& path, const google::protobuf::Message& record,
                              RecordOutlives outlives = RecordOutlives::kPowerLoss);
 
+// Removes what writers that died have left of records in this folder; what is being written just now stays.
+void RemoveAbandonedRecords(const std::string& folder);
+
 // Replaces what `record` holds. NotFound: there is no such file; DataLoss: it is damaged; any other error:
 // it can't be read now.
 //

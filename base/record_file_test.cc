@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <google/protobuf/api.pb.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -137,6 +138,23 @@ TEST_F(RecordFileTest, AFullDiskLeavesTheOldRecordAndNothingElse) {
     EXPECT_THAT(Files(), ElementsAre("filler", "record.json"));
     EXPECT_EQ(ReadRecordFile<Record>(path_).value().name(), "old");
   });
+}
+
+TEST_F(RecordFileTest, WhatAWriterThatDiedHasLeftGoes) {
+  ASSERT_TRUE(WriteRecordFile(path_, Made("a")).ok());
+  const std::vector<std::string> before = Files();
+  const std::string abandoned = path_ + ".tmp-12-140723", other = path_ + ".tmp-of-mine";
+  const std::string in_work = path_ + ".tmp-13-140723x";
+  for (const std::string& path : {abandoned, other, in_work})
+    ASSERT_TRUE(OpenFile(path, O_WRONLY | O_CREAT).ok());
+  const auto writer = LockFile(in_work, LOCK_EX);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  RemoveAbandonedRecords(folder_.path());
+  EXPECT_EQ(Files().size(), before.size() + 2);
+  EXPECT_FALSE(PathExists(abandoned));
+  EXPECT_TRUE(PathExists(in_work)) << "it is being written";
+  EXPECT_TRUE(PathExists(other)) << "it is no record";
+  EXPECT_TRUE(ReadRecordFile<Record>(path_).ok());
 }
 
 }  // namespace

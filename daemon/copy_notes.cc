@@ -182,6 +182,7 @@ absl::Status CopyNotes::Note(uid_t owner, const v1::NoteCopyRequest& what, int64
 }
 
 std::vector<v1::CopyState> CopyNotes::List(int64_t now_unix_ns) const {
+  RemoveAbandonedRecords(directory_);
   std::vector<v1::CopyState> notes = All();
   std::erase_if(notes, [&](const v1::CopyState& note) { return IsForgotten(note, now_unix_ns); });
   return notes;

@@ -39,10 +39,6 @@ constexpr uint64_t kLittleSpaceBytes = 2ULL << 30;
 // Less than this part of what it may take is little, too.
 constexpr uint64_t kLittleShare = 20;
 
-constexpr char kRemount[] =
-    "its file system is mounted read-only, by hand, or by the kernel after an error of the disk "
-    "('dmesg' tells): remount it (mount -o remount,rw)";
-
 v1::Check MakeCheck(const std::string& name, v1::Check::Result result, const std::string& detail,
                     const std::string& cure = "") {
   v1::Check check;
@@ -100,8 +96,9 @@ v1::Check CheckStore(const std::string& path, const absl::Status& opened) {
                      "name a folder on a disk with --store");
   }
   if (::access(there.c_str(), W_OK) != 0) {
-    return MakeCheck("store", v1::Check::MISSING, absl::StrCat(there, " can't be written"),
-                     errno == EROFS ? kRemount : "run as root, or name another folder with --store");
+    return MakeCheck(
+        "store", v1::Check::MISSING, absl::StrCat(there, " can't be written"),
+        errno == EROFS ? store::kIsReadOnly : "run as root, or name another folder with --store");
   }
   if (!opened.ok() && !absl::IsNotFound(opened)) {
     return MakeCheck("store", v1::Check::MISSING, std::string(opened.message()),
@@ -233,7 +230,7 @@ v1::Check CheckWritableFolder(const std::string& name, const std::string& path) 
   if (::access(there.c_str(), W_OK | X_OK) == 0) return MakeCheck(name, v1::Check::OK, path);
   return MakeCheck(name, v1::Check::MISSING, absl::StrCat(there, " can't be written"),
                    errno == EROFS
-                       ? kRemount
+                       ? store::kIsReadOnly
                        : absl::StrCat("run as root, or let user ", ::geteuid(), " write to ", there));
 }
 

@@ -89,6 +89,7 @@ absl::StatusOr<bool> GroupRecords::IsInWork(const std::string& id) const {
 }
 
 void GroupRecords::ForgetDeadWork() {
+  RemoveAbandonedRecords(directory_);
   for (const std::string& name : ListDirectory(directory_).value_or(std::vector<std::string>())) {
     absl::string_view id = name;
     if (!absl::ConsumeSuffix(&id, kWorkEnding) || !CheckGroupId(id).ok()) continue;

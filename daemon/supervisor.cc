@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/parallel.h"
+#include "base/record_file.h"
 #include "base/status.h"
 #include "base/timeline.h"
 #include "daemon/copy_notes.h"
@@ -73,6 +74,7 @@ absl::Status Supervisor::LockJobs(absl::Duration patience) {
   }
   RK_RETURN_IF_ERROR(held.status());
   lock_ = *std::move(held);
+  RemoveAbandonedRecords(directory());
   return absl::OkStatus();
 }
 

@@ -31,6 +31,7 @@
 #include "dedup_store/coding.h"
 #include "dedup_store/direct_buffer.h"
 #include "dedup_store/small_file.h"
+#include "dedup_store/store_folders.h"
 #include "dedup_store/write_queue.h"
 
 namespace rekindle::store {
@@ -52,11 +53,7 @@ constexpr absl::string_view kRefusedByDisk = "rekindle/refused-by-disk";
 absl::Status FileError(int error_number, absl::string_view what, const std::string& path, int fd) {
   if (error_number == EROFS) {
     const absl::Status refused = ErrnoStatus(error_number, absl::StrCat(what, " ", path));
-    return WithMessage(refused,
-                       absl::StrCat(refused.message(),
-                                    ": its file system is mounted read-only, by hand, or "
-                                    "by the kernel after an error of the disk ('dmesg' tells). See to "
-                                    "that, and remount it (mount -o remount,rw)"));
+    return WithMessage(refused, absl::StrCat(refused.message(), ": ", kIsReadOnly));
   }
   if (error_number != ENOSPC && error_number != EDQUOT) {
     return ErrnoStatus(error_number, absl::StrCat(what, " ", path));

@@ -14,6 +14,8 @@
 #include "base/log.h"
 #include "base/random_bytes.h"
 #include "base/status.h"
+#include "dedup_store/store.h"
+#include "dedup_store/store_identity.h"
 
 namespace rekindle::store {
 
@@ -91,6 +93,9 @@ absl::string_view Behind(const std::string& bytes, uint64_t at) {
 }  // namespace
 
 absl::Status CatalogIsMissing(absl::string_view path) {
+  const std::string store(path.substr(0, path.rfind('/')));
+  // Nothing of it is there, which is no damage.
+  if (!PathExists(FormatPath(store)) && !PathExists(absl::StrCat(store, "/packs"))) return StoreIsAway(store);
   return absl::DataLossError(
       absl::StrCat("the folder of the catalog, ", path,
                    ", is missing. `rekindle fsck --repair` makes a new one from the packs."));

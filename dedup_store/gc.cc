@@ -179,7 +179,7 @@ class Collector {
       return Annotate(
           manifest.status(),
           absl::StrCat("gc must know what image ", image.info.reference,
-                       " reaches, and can't (`rekindle fsck --repair` drops images that are lost)"));
+                       " reaches, and can't (`rekindle fsck` tells what can be done)"));
     }
     use_[image.manifest_pack].manifest = true;
     auto mark = [&](const std::vector<Extent>& extents) {

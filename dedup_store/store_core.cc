@@ -227,11 +227,8 @@ absl::StatusOr<std::shared_ptr<StoreCore>> StoreCore::Open(const StoreOptions& o
   if (!identity.problem.empty()) Log(LogLevel::kWarning, identity.problem);
   if (!options.read_only && access(path.c_str(), W_OK) != 0) {
     if (errno == EROFS) {
-      return absl::PermissionDeniedError(absl::StrCat(
-          "the store ", path,
-          " can't be written: its file system is mounted read-only, by hand, or "
-          "by the kernel after an error of the disk ('dmesg' tells). See to that, and remount it "
-          "(mount -o remount,rw)"));
+      return absl::PermissionDeniedError(
+          absl::StrCat("the store ", path, " can't be written: ", kIsReadOnly));
     }
     return absl::PermissionDeniedError(
         absl::StrCat("the store ", path, " can't be written: ", ErrnoStatus(errno, "access").message(),

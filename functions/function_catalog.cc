@@ -19,6 +19,7 @@
 #include "base/human_units.h"
 #include "base/log.h"
 #include "base/permission_bits.h"
+#include "base/record_file.h"
 #include "base/status.h"
 #include "functions/code_copy.h"
 #include "functions/function_record_file.h"
@@ -289,6 +290,7 @@ std::vector<FunctionRecord> FunctionCatalog::ReadAgain() {
 
 absl::StatusOr<FunctionRecord> FunctionCatalog::LoadEntry(const std::string& name) {
   const std::string folder = FolderOf(name);
+  RemoveAbandonedRecords(folder);
   RK_ASSIGN_OR_RETURN(FunctionRecord record, ReadFunctionRecord(absl::StrCat(folder, "/", kRecordFile)));
   if (record.spec.name != name) {
     return absl::DataLossError(absl::StrCat(folder, " holds the record of ", record.spec.name));

@@ -4,12 +4,13 @@ done to their GPU meanwhile is no death of theirs.
 
 import os
 import signal
+import time
 import unittest
 
 from harness import jobs, waiting
 from harness.cli import DONE
 from harness.gpu_case import GpuTest
-from harness.gpu_sim import MIB
+from harness.gpu_sim import FIRST, GIB, MIB
 
 
 class SupervisedGpuTest(GpuTest):
@@ -125,6 +126,26 @@ class DeathTest(SupervisedGpuTest):
         self.sim.clear()
         self.wait_for_images(2)
         self.assertEqual((self.pid(), self.supervised()["restarts"]), (pid, 0))
+
+
+class LostTest(SupervisedGpuTest):
+    def start_sim(self, **options):
+        return super().start_sim(gpus=((FIRST, "NVIDIA H200", 4 * GIB),), **options)
+
+    def test_a_job_waits_for_a_gpu_that_has_gone_until_somebody_has_seen_to_it(self):
+        """As after Xid 79: the machine is restarted, or the GPU reset, much later than a job is tried again."""
+        self.start("--every", "300ms", "--restarts", "2", "--retry-for", "1s")
+        self.wait_for_images(2)
+        self.sim.control("set", "lost-gpu", FIRST)
+        os.kill(self.pid(), signal.SIGKILL)
+        self.wait_for(lambda state: state["phase"] == "waiting" and FIRST in state["last_error"], "that it waits")
+        until = time.monotonic() + 2
+        waiting.until(lambda: time.monotonic() > until, "more than a second")
+        self.assertIn(self.supervised()["phase"], ("waiting", "restarting"))
+        self.sim.control("set", "lost-gpu", "none")
+        self.wait_for(lambda state: state["restarts"] == 1, "a restart")
+        self.assertNotIn("could not be brought back from", self.daemon.log_text())
+        self.assert_goes_on()
 
 
 class ParkedTest(SupervisedGpuTest):
