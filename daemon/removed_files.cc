@@ -21,6 +21,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
@@ -101,18 +102,20 @@ struct KeptFolder {
 
 // A second name: "NANOSECONDS@PATH.kept", with the path below the folder, and since when at least the file
 // has had it: when it got its second name nothing had been changed of it for so long.
+// "NANOSECONDS-GONE@PATH.kept" once it was noted that it has no other name since then, for when the folder is
+// copied, with which the file's own times are those of the copy.
 struct KeptName {
   std::string name;
-  int64_t since_unix_ns = 0;
+  int64_t since_unix_ns = 0, gone_unix_ns = INT64_MAX;
   std::string path;
   const KeptFolder* place = nullptr;
 
   void Remove() const { (void)::unlinkat(place->folder.get(), name.c_str(), 0); }
 };
 
-std::string SecondName(int64_t since_unix_ns, absl::string_view path) {
-  return absl::StrCat(since_unix_ns, "@", absl::StrReplaceAll(path, {{"%", "%25"}, {"/", "%2F"}}),
-                      kKeptSuffix);
+std::string SecondName(int64_t since_unix_ns, absl::string_view path, int64_t gone_unix_ns = INT64_MAX) {
+  return absl::StrCat(since_unix_ns, gone_unix_ns == INT64_MAX ? "" : absl::StrCat("-", gone_unix_ns), "@",
+                      absl::StrReplaceAll(path, {{"%", "%25"}, {"/", "%2F"}}), kKeptSuffix);
 }
 
 std::optional<KeptName> ParseName(const std::string& name) {
@@ -120,8 +123,11 @@ std::optional<KeptName> ParseName(const std::string& name) {
   kept.name = name;
   absl::string_view rest = name;
   const size_t at = rest.find('@');
-  if (at == absl::string_view::npos || !absl::SimpleAtoi(rest.substr(0, at), &kept.since_unix_ns) ||
-      !absl::ConsumeSuffix(&rest, kKeptSuffix))
+  if (at == absl::string_view::npos || !absl::ConsumeSuffix(&rest, kKeptSuffix)) return std::nullopt;
+  const std::pair<absl::string_view, absl::string_view> times =
+      absl::StrSplit(rest.substr(0, at), absl::MaxSplits('-', 1));
+  if (!absl::SimpleAtoi(times.first, &kept.since_unix_ns) ||
+      (!times.second.empty() && !absl::SimpleAtoi(times.second, &kept.gone_unix_ns)))
     return std::nullopt;
   kept.path = absl::StrReplaceAll(rest.substr(at + 1), {{"%2F", "/"}, {"%25", "%"}});
   // Nobody but the user can have made it otherwise, and it is used with the user's rights.
@@ -137,7 +143,11 @@ struct KeptFile {
   int64_t seen_gone_unix_ns = INT64_MAX;
   // When it lost the last one, at the latest: the kernel notes the change of the count, but other changes in
   // its place, as when somebody who has the file open writes to it still.
-  int64_t removed_unix_ns() const { return std::min(Nanos(info.st_ctim) + kTickNanos, seen_gone_unix_ns); }
+  int64_t removed_unix_ns() const {
+    int64_t removed = std::min(Nanos(info.st_ctim) + kTickNanos, seen_gone_unix_ns);
+    for (const KeptName& name : names) removed = std::min(removed, name.gone_unix_ns);
+    return removed;
+  }
 };
 
 // One folder of the job's, with what is kept there.
@@ -205,7 +215,7 @@ class KeptBelow {
           gone_.erase(number);  // of an earlier file
         }
         ++kept.info.st_nlink;
-        kept.names.push_back({name, since, file.path, place});
+        kept.names.push_back({name, since, INT64_MAX, file.path, place});
       } else if (error != ENOENT && error != EEXIST) {
         // Such as file systems that know no second names.
         Log(LogLevel::kDebug, absl::StrCat("what job '", options_.job, "' removes below ", folder_,
@@ -224,12 +234,12 @@ class KeptBelow {
   void PutBack(int64_t image_unix_ns, std::vector<v1::FileRollback>* done) {
     if (!Open()) return;
     Read();
-    std::vector<std::pair<const KeptName*, const KeptFile*>> gone;
-    for (const auto& [number, file] : files_) {
+    std::vector<std::pair<KeptName*, KeptFile*>> gone;
+    for (auto& [number, file] : files_) {
       if (!file.removed() || file.removed_unix_ns() <= image_unix_ns) continue;
       // As it was called then.
-      const KeptName* then = nullptr;
-      for (const KeptName& name : file.names) {
+      KeptName* then = nullptr;
+      for (KeptName& name : file.names) {
         if (name.since_unix_ns <= image_unix_ns &&
             (then == nullptr || name.since_unix_ns > then->since_unix_ns))
           then = &name;
@@ -243,7 +253,10 @@ class KeptBelow {
     for (const auto& [name, file] : gone) {
       const int error = GiveBack(*name);
       if (error == EEXIST) continue;  // by another one, which the job has made since
-      if (error == 0) gone_.erase({file->info.st_dev, file->info.st_ino});
+      if (error == 0) {
+        gone_.erase({file->info.st_dev, file->info.st_ino});
+        for (KeptName& each : file->names) Note(INT64_MAX, each);
+      }
       v1::FileRollback& report = done->emplace_back();
       report.set_path(ToUtf8(PathOf(name->path)));
       report.set_size(static_cast<uint64_t>(file->info.st_size));
@@ -259,13 +272,18 @@ class KeptBelow {
     // Of one that the job has removed as a whole there is no need either.
     if (!Open() && !beside_.above.valid()) return;
     Read();
-    for (const auto& [number, file] : files_) {
+    for (auto& [number, file] : files_) {
       if (ended && !file.removed()) {
         Drop(file);
         continue;
       }
       if (file.removed()) {
-        if (file.removed_unix_ns() <= oldest_image_unix_ns || IsReplaced(file)) Drop(file);
+        const int64_t removed = file.removed_unix_ns();
+        if (removed <= oldest_image_unix_ns || IsReplaced(file)) {
+          Drop(file);
+        } else {
+          for (KeptName& name : file.names) Note(removed, name);
+        }
         continue;
       }
       // Of the names that it had before, the images may need the last.
@@ -360,6 +378,7 @@ class KeptBelow {
       // It may have been given back, or its number be another's.
       if (!file.removed()) {
         gone_.erase(number);
+        for (KeptName& name : file.names) Note(INT64_MAX, name);
       } else {
         file.seen_gone_unix_ns = gone_.try_emplace(number, now).first->second;
       }
@@ -492,6 +511,16 @@ class KeptBelow {
                                      " kept no longer, since the disk has filled up: where it goes back to "
                                      "an image from before, it misses ",
                                      dropped == 1 ? "it" : "them"));
+  }
+
+  // Since when it has no name but ours; INT64_MAX: it has another one.
+  static void Note(int64_t gone_unix_ns, KeptName& kept) {
+    if (kept.gone_unix_ns == gone_unix_ns) return;
+    std::string name = SecondName(kept.since_unix_ns, kept.path, gone_unix_ns);
+    const int place = kept.place->folder.get();
+    if (name.size() > NAME_MAX || ::renameat(place, kept.name.c_str(), place, name.c_str()) != 0) return;
+    kept.name = std::move(name);
+    kept.gone_unix_ns = gone_unix_ns;
   }
 
   void Drop(const KeptFile& file) const {

@@ -139,6 +139,36 @@ TEST_F(RemovedFilesTest, WhatIsRemovedAgainComesBackFromALaterImage) {
   EXPECT_THAT(removed.PutBack(second), SizeIs(1));
 }
 
+// A copy of the folders has times of its own.
+TEST_F(RemovedFilesTest, WhatWasGoneBeforeTheImageStaysGoneWhereTheFolderWasCopied) {
+  Write("before", "removed before the image");
+  Write("after", "removed after it");
+  const int64_t earlier = Moment();
+  int64_t image;
+  {
+    RemovedFiles removed(Options());
+    removed.Keep();
+    ASSERT_EQ(::unlink(Path("before").c_str()), 0);
+    image = Moment();
+    removed.Keep();
+    ASSERT_EQ(::unlink(Path("after").c_str()), 0);
+    removed.Forget(earlier, /*ended=*/true);
+  }
+  const std::vector<std::string> kept = ListDirectory(Kept()).value();
+  ASSERT_THAT(kept, SizeIs(2));
+  for (const std::string& name : kept) ASSERT_EQ(::chmod((Kept() + "/" + name).c_str(), 0640), 0);
+  RemovedFiles removed(Options());
+  const std::vector<v1::FileRollback> done = removed.PutBack(image);
+  ASSERT_THAT(done, SizeIs(1));
+  EXPECT_EQ(done[0].path(), Path("after"));
+  // It has its name again, which counts from now on.
+  ASSERT_EQ(::unlink(Path("after").c_str()), 0);
+  const int64_t later = Moment();
+  removed.Keep();
+  removed.Forget(later);
+  EXPECT_FALSE(PathExists(Kept()));
+}
+
 TEST_F(RemovedFilesTest, WhatWasMadeAfterTheImageStaysGone) {
   RemovedFiles removed(Options());
   const int64_t image = Moment();

@@ -275,13 +275,13 @@ Content ContentOf(const v1::NeededFile& file, const struct stat& now) {
 // Warnings of files that the job only reads and that may have another content by now.
 class DoubtfulFiles {
  public:
-  void Add(const std::string& path, Content content) {
+  void Add(const std::string& path, Content content,
+           absl::string_view how = "it is as long as it was, with another content") {
     if (content == Content::kUnknown) {
       if (unknown_++ == 0) first_unknown_ = path;
     } else if (++count_ <= kMost && content == Content::kOther) {
-      told_.push_back(absl::StrCat(path, ", which the job only reads, ", kEditedSince,
-                                   ": it is as long as it was, with another content. The job goes on with "
-                                   "what is there now"));
+      told_.push_back(absl::StrCat(path, ", which the job only reads, ", kEditedSince, ": ", how,
+                                   ". The job goes on with what is there now"));
     } else if (count_ <= kMost) {
       told_.push_back(
           absl::StrCat(path,
@@ -360,6 +360,14 @@ class GrownFiles {
   std::vector<std::string> told_;
   size_t count_ = 0;
 };
+
+// A script or a configuration that somebody has edited: the job reads on in what is there, as it would have
+// without its death. Data of which a part is missing it must not go on with.
+bool IsEditedText(const v1::NeededFile& file, uint64_t now) {
+  constexpr uint64_t kMostOfText = uint64_t{1} << 20;
+  return !file.mapped() && now > 0 && std::max(now, file.size()) <= kMostOfText &&
+         !IsLibraryOfPackage(file.path());
+}
 
 absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, NeededFiles which,
                            const std::set<std::string>& replaced, const std::set<std::string>& cut_last,
@@ -459,6 +467,17 @@ absl::Status CheckFilesNow(const v1::JobManifest& manifest, SeenFrom place, Need
         doubtful.Add(file.path(), content);
       }
       continue;
+    }
+    // CRIU does not look at the size of those of which we know the content.
+    if (!file.written() && file.beginning() != 0) {
+      if (is_ignored(file.path())) continue;
+      if (edited == EditedFiles::kWarn && IsEditedText(file, size) && !BeginsAsBefore(file)) {
+        if (which != NeededFiles::kBeyondRollBack) {
+          doubtful.Add(file.path(), Content::kOther,
+                       absl::StrCat("it has ", size, " bytes, and had ", file.size()));
+        }
+        continue;
+      }
     }
     std::string sizes = absl::StrCat(" (", size, " bytes, it had ", file.size(), ")");
     if (size < file.size()) {

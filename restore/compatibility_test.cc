@@ -27,6 +27,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 // ---- the machine
@@ -503,6 +504,34 @@ TEST_F(CheckFilesTest, WhatTheJobReadsMayNotHoldAnotherContentOfTheSameSize) {
               HasSubstr("restore this one once, not as a copy, with --ignore-path"));
   manifest_.mutable_files(0)->clear_mapped();
   EXPECT_THAT(told(), AllOf(HasSubstr(data), HasSubstr(kEditedSince)));
+}
+
+// As of a shell, which has its script open.
+TEST_F(CheckFilesTest, AScriptThatWasEditedIsNoReasonToLoseAJob) {
+  const std::string script = Make("train.sh", 500);
+  Know(script, 500);
+  for (const size_t bytes : {400, 600}) {
+    ASSERT_TRUE(WriteFileAtomically(script, std::string(bytes, 'e')).ok());
+    std::vector<std::string> warnings;
+    const auto check = [&](EditedFiles edited, std::vector<std::string> ignored = {}) {
+      return CheckFiles(manifest_, std::nullopt, &warnings, SeenFrom::kMachine, NeededFiles::kAll, {}, {},
+                        ignored, edited);
+    };
+    EXPECT_TRUE(absl::IsFailedPrecondition(check(EditedFiles::kRefuseMapped))) << bytes;
+    EXPECT_TRUE(check(EditedFiles::kRefuseMapped, {script}).ok()) << bytes;
+    EXPECT_THAT(warnings, IsEmpty());
+    EXPECT_TRUE(check(EditedFiles::kWarn).ok()) << bytes;
+    EXPECT_THAT(warnings, ElementsAre(HasSubstr(kEditedSince)));
+    manifest_.mutable_files(0)->set_mapped(true);
+    EXPECT_FALSE(check(EditedFiles::kWarn).ok()) << bytes;
+    manifest_.mutable_files(0)->clear_mapped();
+  }
+  ASSERT_TRUE(WriteFileAtomically(script, "").ok());
+  std::vector<std::string> warnings;
+  EXPECT_FALSE(CheckFiles(manifest_, std::nullopt, &warnings, SeenFrom::kMachine, NeededFiles::kAll, {}, {},
+                          {}, EditedFiles::kWarn)
+                   .ok())
+      << "it may just be written anew";
 }
 
 TEST_F(CheckFilesTest, WhatCanNotBeToldOfAFileThatWasWrittenToIsSaid) {
