@@ -364,7 +364,7 @@ class DescriptorScan {
                       job.external_ttys.end();
       if (slot.kind == "tty" && !external) slot.resource.clear();
     }
-    pipes_.Sort(&stdio_);
+    pipes_.Sort(job.processes[0].pid, &stdio_);
     job.stdio = std::move(stdio_);
     RK_RETURN_IF_ERROR(FindHeld(job));
     job.device_users.assign(device_users_.begin(), device_users_.end());

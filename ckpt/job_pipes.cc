@@ -22,15 +22,23 @@ bool HasRight(const std::string& link, mode_t right) {
   return ::lstat(link.c_str(), &info) == 0 && (info.st_mode & right) != 0;
 }
 
-// Does anybody but `job` have the end of `pipe` that has this right?
-bool OthersHave(const std::string& pipe, mode_t right, const std::set<pid_t>& job) {
-  for (const pid_t pid : ListProcesses()) {
-    if (job.contains(pid)) continue;
-    const auto descriptors = ForeignDescriptorsOf(pid);
-    if (!descriptors.ok()) continue;  // it has ended, or may not be looked at
-    for (const ForeignDescriptor& descriptor : *descriptors) {
-      if (ReadLink(descriptor.link()).value_or("") == pipe && HasRight(descriptor.link(), right)) return true;
-    }
+bool Has(pid_t pid, const std::string& pipe, mode_t right) {
+  const auto descriptors = ForeignDescriptorsOf(pid);
+  if (!descriptors.ok()) return false;  // it has ended, or may not be looked at
+  return std::any_of(descriptors->begin(), descriptors->end(), [&](const ForeignDescriptor& descriptor) {
+    return ReadLink(descriptor.link()).value_or("") == pipe && HasRight(descriptor.link(), right);
+  });
+}
+
+// Also a child that the job has made since its processes were listed, as a shell does all the time.
+bool DescendsFrom(pid_t pid, pid_t root) {
+  constexpr int kMostGenerations = 1000;
+  for (int generation = 0; pid > 1 && generation < kMostGenerations; ++generation) {
+    if (pid == root) return true;
+    const auto stat = ReadProcessStat(pid);
+    // Whose it was can't be told any more, and it does nothing with the pipe either.
+    if (!stat.ok()) return true;
+    pid = stat->parent;
   }
   return false;
 }
@@ -41,12 +49,11 @@ void JobPipes::Add(pid_t pid, int fd, const std::string& pipe) {
   const std::string link = absl::StrCat("/proc/", pid, "/fd/", fd);
   const auto note = [&](std::map<std::string, End>& ends) {
     End& end = ends[pipe];
-    end.pids.insert(pid);
     if (end.fd < 0) {
       end.pid = pid;
       end.fd = fd;
     }
-    if (fd == 1 || fd == 2) end.outputs.emplace(fd, pid);
+    if (fd == 1 || fd == 2) end.outputs.insert(fd);
   };
   if (HasRight(link, S_IRUSR)) note(readers_);
   if (HasRight(link, S_IWUSR)) note(writers_);
@@ -61,31 +68,35 @@ bool JobPipes::HasEnded(const End& end) const {
   return own.valid() && ::poll(&entry, 1, 0) > 0 && (entry.revents & POLLHUP) != 0;
 }
 
-bool JobPipes::IsInJobAlone(const StdioDescriptor& slot) const {
-  const auto& others = slot.writable ? readers_ : writers_;
-  const auto other = others.find(slot.path);
-  if (other == others.end()) {
-    const auto own = readers_.find(slot.path);
-    return !slot.writable && own != readers_.end() && HasEnded(own->second);
-  }
-  std::set<pid_t> job = other->second.pids;
-  for (const auto* ends : {&readers_, &writers_}) {
-    for (const auto& [pipe, end] : *ends) job.insert(end.pids.begin(), end.pids.end());
-  }
-  return !OthersHave(slot.path, slot.writable ? S_IRUSR : S_IWUSR, job);
+bool JobPipes::JobHas(pid_t root, const std::string& pipe, mode_t right) const {
+  if ((right == S_IRUSR ? readers_ : writers_).contains(pipe)) return true;
+  // A child that it has just made may have it.
+  const std::vector<pid_t> tree = ProcessTree(root);
+  return std::any_of(tree.begin(), tree.end(), [&](pid_t pid) { return Has(pid, pipe, right); });
 }
 
-std::string JobPipes::OutputToOthers(int fd) const {
+bool JobPipes::IsInJobAlone(pid_t root, const StdioDescriptor& slot) const {
+  const mode_t other = slot.writable ? S_IRUSR : S_IWUSR;
+  if (JobHas(root, slot.path, other)) {
+    const std::vector<pid_t> all = ListProcesses();
+    return std::none_of(all.begin(), all.end(),
+                        [&](pid_t pid) { return Has(pid, slot.path, other) && !DescendsFrom(pid, root); });
+  }
+  const auto own = readers_.find(slot.path);
+  return !slot.writable && own != readers_.end() && HasEnded(own->second);
+}
+
+std::string JobPipes::OutputToOthers(pid_t root, int fd) const {
   for (const auto& [pipe, end] : writers_) {
-    if (end.outputs.contains(fd) && !readers_.contains(pipe)) return pipe;
+    if (end.outputs.contains(fd) && !JobHas(root, pipe, S_IRUSR)) return pipe;
   }
   return "";
 }
 
-void JobPipes::Sort(std::vector<StdioDescriptor>* stdio) const {
+void JobPipes::Sort(pid_t root, std::vector<StdioDescriptor>* stdio) const {
   for (StdioDescriptor& slot : *stdio) {
-    if (slot.kind != "pipe" || !IsInJobAlone(slot)) continue;
-    slot.resource = slot.writable ? OutputToOthers(slot.fd) : "";
+    if (slot.kind != "pipe" || !IsInJobAlone(root, slot)) continue;
+    slot.resource = slot.writable ? OutputToOthers(root, slot.fd) : "";
   }
 }
 

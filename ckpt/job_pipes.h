@@ -2,6 +2,7 @@
 // that leads to somebody else the other end is not there any more when the job comes back.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <map>
@@ -25,19 +26,21 @@ class JobPipes {
   // to those of its root's descriptors 0, 1 and 2 that are pipes to others. In the place of an output that
   // goes to another process of the job (`exec > >(tee log)`), that one's output is replaced, should it go
   // outside. Where there are such, looks at all processes of the machine.
-  void Sort(std::vector<StdioDescriptor>* stdio) const;
+  void Sort(pid_t root, std::vector<StdioDescriptor>* stdio) const;
 
  private:
   struct End {
-    std::set<pid_t> pids;  // that have it
-    pid_t pid = 0;         // one of them, and its descriptor
+    pid_t pid = 0;  // one that has it, and its descriptor
     int fd = -1;
-    std::map<int, pid_t> outputs;  // of them that have it as 1 or 2
+    std::set<int> outputs;  // 1, 2: as which somebody has it
   };
-  bool IsInJobAlone(const StdioDescriptor& slot) const;
+  // That end of it, by its right.
+  bool JobHas(pid_t root, const std::string& pipe, mode_t right) const;
+  bool IsInJobAlone(pid_t root, const StdioDescriptor& slot) const;
   // Everybody has closed the other end, which says that this is its end.
   bool HasEnded(const End& end) const;
-  std::string OutputToOthers(int fd) const;
+  // "": none does so.
+  std::string OutputToOthers(pid_t root, int fd) const;
 
   std::map<std::string, End> readers_, writers_;  // by pipe
 };

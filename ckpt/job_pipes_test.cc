@@ -35,15 +35,23 @@ struct NamedPipe {
   UniqueFd read, write;
 };
 
-// A child of the caller that has these as its descriptors 0 and 1, and no others.
+// A child of the caller that has these as its descriptors 0 and 1, and no others, when this returns.
 bool StartsWith(int input, int output) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return false;
   const pid_t child = ::fork();
-  if (child != 0) return child > 0;
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  ::dup2(input, 0);
-  ::dup2(output, 1);
-  ::close_range(2, ~0U, 0);
-  for (;;) ::pause();
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::dup2(input, 0);
+    ::dup2(output, 1);
+    ::close_range(2, ~0U, 0);
+    for (;;) ::pause();
+  }
+  ::close(ends[1]);
+  char none;
+  const bool closed = ::read(ends[0], &none, 1) == 0;
+  ::close(ends[0]);
+  return child > 0 && closed;
 }
 
 const StdioDescriptor& Slot(const JobInspection& job, int fd) {

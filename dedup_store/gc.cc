@@ -176,10 +176,9 @@ class Collector {
       RK_ASSIGN_OR_RETURN(Catalog::Txn txn, core_->catalog().ReadNow());
       RK_ASSIGN_OR_RETURN(std::optional<ImageRecord> still, txn.FindImage(image.id));
       if (!still) return absl::OkStatus();
-      return Annotate(
-          manifest.status(),
-          absl::StrCat("gc must know what image ", image.info.reference,
-                       " reaches, and can't (`rekindle fsck` tells what can be done)"));
+      return Annotate(manifest.status(),
+                      absl::StrCat("gc must know what image ", image.info.reference,
+                                   " reaches, and can't (`rekindle fsck` tells what can be done)"));
     }
     use_[image.manifest_pack].manifest = true;
     auto mark = [&](const std::vector<Extent>& extents) {

@@ -193,7 +193,7 @@ class DeathTest(SupervisedTest):
     def test_nothing_is_cut_off_for_images_that_can_not_be_restored(self):
         read, written = self.path("read"), self.path("written")
         with open(read, "w", encoding="ascii") as file:
-            file.write("text\n" * 100)
+            file.write("text\n" * 300_000)  # more than a script has
         self.succeed("run", "--name", "job", "--detach", "--restarts", "5", "--", "sh", "-c",
                      'exec 8<"$1" 9>>"$2"; while :; do echo line >&9; sleep 0.01; done', "sh", read, written,
                      cli=self.remote)  # fmt: skip
@@ -204,7 +204,7 @@ class DeathTest(SupervisedTest):
             size = os.path.getsize(written)  # at most what it is in the image
             self.succeed("ckpt", "job", "-t", image, cli=self.remote)
         with open(read, "r+", encoding="ascii") as file:
-            file.write("another\n" * 100)
+            file.write("another\n" * 300_000)
         self.kill_job()
         self.wait_for_end("failed")
         self.assertIn(f"{read}, which it only reads, was edited", self.state()["last_error"])
